@@ -1,0 +1,106 @@
+"""What a loader is: a stream of batches, and the facts about how each was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.images.index import ImageIndex
+
+MAX_STEPS_IN_FLIGHT = 2
+"""Steps that the host may be ahead of the device. A loader that reuses its buffers keeps the last
+MAX_STEPS_IN_FLIGHT + 1 delivered batches untouched."""
+
+SPAN_FIELDS = (
+    "worker",  # number of the worker that made the batch, -1 where several shared it
+    "start_ns",  # work on the batch began            (time.perf_counter_ns: CLOCK_MONOTONIC, one for all processes)
+    "ready_ns",  # the batch was complete in the worker
+    "read_ns",  # wall time in each stage, summed over the batch's images
+    "decode_ns",
+    "augment_ns",  # crop, resize, flip, normalize
+    "collate_ns",
+    "cpu_ns",  # CPU time of the worker's threads between start and ready
+    "runqueue_ns",  # time runnable but not running (/proc/thread-self/schedstat, field 2); -1 where unknown
+    "major_faults",  # page faults that needed the storage (getrusage ru_majflt); -1 where unknown
+)
+"""Columns of a span. One row of int64 a batch, written by the worker that made it."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """One mini-batch as a loader hands it over."""
+
+    inputs: Any
+    """torch tensor [N, 3, H, W], float32 (normalized) or uint8; None from a loader that only reads."""
+    targets: Any
+    """torch tensor int64 [N]; None from a loader that only reads."""
+    num_samples: int
+    encoded_bytes: int
+    """Sum of the sizes of the files read for it (0 for synthetic and cached)."""
+    indices: NDArray[np.int64] | None = None
+    """Position of each sample in the ImageIndex, in batch order; None where there are no files."""
+    spans: NDArray[np.int64] | None = None
+    """int64 [len(SPAN_FIELDS)], None where the loader cannot tell."""
+    failures: tuple[tuple[int, str], ...] = field(default=())
+    """(index, reason) of images that could not be decoded; each was replaced by the next in index order."""
+    on_device: bool = False
+    """True where the inputs are already on the device (the loader owns the transfer)."""
+
+
+class Loader(Protocol):
+    """A source of batches for one case. Built once, iterated several times."""
+
+    decodes: bool
+    """False for loaders that hand over no freshly decoded pixels (synthetic, cached, fetch)."""
+    owns_transfer: bool
+    """True where batches arrive on the device."""
+    evicts_own_reads: bool
+    """True where `LoaderContext.evict_after_read` is honoured by the loader itself."""
+
+    def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
+        """The sample stream from the start of `first_epoch`.
+
+        `num_epochs=None` is endless and every batch is full: a batch may span two epochs, so a data
+        set smaller than a batch works too. With `num_epochs` the stream ends after that many epochs
+        and its last batch may be smaller (the last partial batch is delivered, not dropped).
+        The order of an epoch is a permutation drawn from (seed, epoch).
+
+        Closing the iterator (a generator's `close()`) cancels work not yet begun and returns only
+        when nothing is in flight any more: no worker runs, the next call starts from an empty queue.
+        Only one iterator may be open at a time.
+
+        Raises CaseFailed where a worker died or more images than `max_failure_fraction` are broken.
+        """
+        ...
+
+    def close(self) -> None:
+        """End workers and free memory. May be called twice. No process or thread stays behind."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoaderContext:
+    """What the harness tells a loader, whatever its kind."""
+
+    images: ImageIndex
+    batch_size: int
+    workers: int
+    prefetch: int
+    decoder: str | None
+    input_size: int | None
+    mode: str
+    """`train`: random resized crop + flip; `infer`: resize + centre crop."""
+    output: str
+    """`float32` (ImageNet mean/std applied) or `uint8`."""
+    seed: int
+    device: str
+    """`cpu`, `cuda:N` or `emulated:…`."""
+    pin_memory: bool = False
+    evict_after_read: bool = False
+    """Drop each file's pages from the page cache right after reading it (cold arms)."""
+    max_failure_fraction: float = 0.01
+    decoder_options: Any = None

@@ -1,0 +1,104 @@
+"""The raw facts of a run, as they are stored. Every conclusion is computed from these.
+
+Schema history
+    1  first version
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """Something a reader must know before trusting a figure. `message` says how to mend it where one can."""
+
+    code: str
+    message: str
+
+
+@dataclass
+class Series:
+    """One sampled channel. `t_ns` is the host's monotonic clock (perf_counter_ns)."""
+
+    name: str
+    unit: str
+    kind: str
+    """`counter` or `gauge`."""
+    source: str
+    t_ns: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    n: int
+    """How many independent blocks it rests on."""
+    method: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "unit": self.unit,
+            "n": self.n,
+            "method": self.method,
+        }
+
+
+STEP_FIELDS = (
+    "called_ns",  # host: next(loader) was called
+    "returned_ns",  # host: it returned
+    "issued_ns",  # host: the last work of the step was enqueued
+    "waited_ns",  # host: the bound on steps in flight let it go on (= issued_ns when it did not block)
+    "copy_begin_ns",  # device clock, mapped to the host's: the copy could begin
+    "copy_end_ns",  # device clock: the copy was done, compute could begin
+    "done_ns",  # device clock: the step was done
+    "busy_ns",  # device compute busy time within the step; -1 where unknown
+    "num_samples",
+    "encoded_bytes",
+)
+"""Columns of a segment's `steps` table. Device columns are -1 in an arm without a device."""
+
+
+@dataclass
+class Segment:
+    """One measured window of one arm: consecutive steps after the arm's warm-up.
+
+    The first `num_warmup` rows of `steps` are the warm-up; the window is the rest.
+    """
+
+    arm: str
+    round: int
+    num_warmup: int
+    steady: bool
+    """The loader's queue was steadily full or steadily empty when the window opened."""
+    steps: NDArray[np.int64]
+    """[N, len(STEP_FIELDS)]"""
+    spans: NDArray[np.int64] | None
+    """[M, len(loaders.base.SPAN_FIELDS)], M ≥ N where the batches left in the queue were drained; None: unknown."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Counters taken around the segment, times of the iterator's construction and end, residency …"""
+
+
+@dataclass
+class Recording:
+    """All that one process measured."""
+
+    segments: list[Segment]
+    facts: dict[str, Any]
+    """Device, workload, loader, start-up times, environment of the process, failures."""
+    caveats: list[Caveat]

@@ -1,0 +1,21 @@
+"""What a step does with a batch."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Workload(Protocol):
+    """One training or inference step. It only enqueues: no synchronize, no `.item()`."""
+
+    def step(self, inputs: Any, targets: Any) -> None:
+        """Enqueue one step on device tensors: inputs [N, 3, S, S] float32 or uint8, targets int64 [N]."""
+        ...
+
+    def example(self, output: str) -> tuple[Any, Any]:
+        """A random host batch of the shape and type that the loader delivers (`float32` or `uint8`)."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the record: model, parameters, precision, memory format, constants and their origin."""
+        ...
