@@ -1,0 +1,162 @@
+"""A stand-in for a GPU on a machine without one: a virtual clock in front of which real work can be measured.
+
+The model, on the clock of `time.perf_counter_ns`:
+
+- Work is enqueued and returns at once; one queue, in order. `free` is when the queue runs empty.
+- A copy begins at ``max(now, free)`` and takes bytes ÷ link rate. It is taken to come from pinned memory,
+  so it neither blocks the host nor costs it CPU time.
+- Issuing a step costs the calling thread `issue_ms` of CPU time, really burnt: a starved host issues later.
+  The kernels of a step start as soon as the first is issued and cannot end before the last one is:
+
+      start = max(free, issue_begin)        done = max(start + duration, issue_end + tail)
+
+  So a host that needs longer to issue than the device to compute makes the period equal to the issue time.
+- The compute is busy for `busy_ms` of every step, wherever the step was stretched; launch gaps are the rest
+  of the step's interval.
+- An event's time is ``max(now, free)``, as a CUDA event's in a stream.
+- The host sleeps in `wait` and `synchronize`, and nowhere else: how far it may run ahead is the caller's rule.
+  (CUDA's own limit of about 1,024 launches in flight is not modelled.)
+
+No thread, no CPU time for the device, no memory on it.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.devices.profile import Constant, Profile
+
+_SLICE = bytes(64 * 1024)
+"""What one slice of issue work runs over. Its CRC takes about 15 µs and zlib lets go of the GIL meanwhile, as
+PyTorch's bindings do around each operator (3.7 ms for the 200-odd operators of a ResNet-50 forward pass), so
+other threads get in between as they do in a real run."""
+
+
+def burn_cpu(duration_ns: int) -> None:
+    """Spend `duration_ns` of CPU time of this thread (CLOCK_THREAD_CPUTIME_ID), in slices of about 15 µs."""
+    end = time.thread_time_ns() + duration_ns
+    while time.thread_time_ns() < end:
+        zlib.crc32(_SLICE)
+
+
+def sleep_until(due_ns: int) -> None:
+    """Sleep until `time.perf_counter_ns` has reached `due_ns`. Wakes about 0.06 ms late (Linux's timer slack)."""
+    while (remaining := due_ns - time.perf_counter_ns()) > 0:
+        time.sleep(remaining * 1e-9)
+
+
+class EmulatedEvent(NamedTuple):
+    """A point of the virtual queue."""
+
+    time_ns: int
+    busy_total_ns: int
+    """Compute busy time of all work enqueued before it."""
+
+
+class EmulatedDevice:
+    """A `Device` whose times come from a `Profile`. Its name says that it is emulated."""
+
+    kind = "emulated"
+
+    def __init__(self, profile: Profile, batch_size: int, input_size: int | None = None) -> None:
+        self.profile = profile
+        self.name = f"emulated {profile.device_name} (profile {profile.name})"
+        self._batch_size = batch_size
+        self._input_size = input_size
+        self._issue_ns = round(profile.issue_ms.value * 1e6)
+        self._tail_ns = round(profile.tail_ms.value * 1e6)
+        self._ns_per_byte = 1e9 / profile.link_bytes_per_s.value
+        self._step_times_ns: dict[tuple[int, float | None], tuple[int, int]] = {}
+        self._free_ns = time.perf_counter_ns()
+        self._busy_total_ns = 0
+
+    def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """Enqueue the copy; the tensors come back as they are, for nothing computes on them."""
+        num_bytes = sum(tensor.nbytes for tensor in (inputs, targets) if tensor is not None)
+        self._free_ns = max(time.perf_counter_ns(), self._free_ns) + round(num_bytes * self._ns_per_byte)
+        return inputs, targets
+
+    def enqueue_step(self, num_samples: int, input_size: float | None = None) -> None:
+        """Issue one step of the profile's model: burns the issue time on this thread, then returns.
+
+        `input_size` is the side of the images (the root of height times width where they are not square);
+        None is the profile's.
+        """
+        duration_ns, busy_ns = self._step_times(num_samples, input_size)
+        start_ns = max(self._free_ns, time.perf_counter_ns())
+        burn_cpu(self._issue_ns)
+        self._free_ns = max(start_ns + duration_ns, time.perf_counter_ns() + self._tail_ns)
+        self._busy_total_ns += busy_ns
+
+    def _step_times(self, num_samples: int, input_size: float | None) -> tuple[int, int]:
+        key = (num_samples, input_size)
+        if key not in self._step_times_ns:
+            duration = self.profile.duration_ms(num_samples, input_size)
+            busy = self.profile.busy_ms(num_samples, input_size)
+            self._step_times_ns[key] = round(duration.value * 1e6), round(busy.value * 1e6)
+        return self._step_times_ns[key]
+
+    def record(self) -> EmulatedEvent:
+        return EmulatedEvent(max(time.perf_counter_ns(), self._free_ns), self._busy_total_ns)
+
+    def wait(self, event: EmulatedEvent) -> None:
+        sleep_until(event.time_ns)
+
+    def synchronize(self) -> None:
+        sleep_until(self._free_ns)
+
+    def anchor(self) -> None:
+        """Only synchronizes: the virtual clock is the host's."""
+        self.synchronize()
+
+    def times_ns(self, events: Sequence[EmulatedEvent]) -> NDArray[np.int64]:
+        times = np.array([event.time_ns for event in events], dtype=np.int64)
+        if len(times):
+            sleep_until(int(times.max()))
+        return times
+
+    def busy_ns(self, begin: EmulatedEvent, end: EmulatedEvent) -> int:
+        return end.busy_total_ns - begin.busy_total_ns
+
+    def pin(self, tensor: Any) -> Any:
+        return tensor
+
+    def peak_memory_bytes(self) -> int | None:
+        """None: nothing is allocated on a device that is not there."""
+        return None
+
+    def reset_peak_memory(self) -> None:
+        """Nothing to reset."""
+
+    def describe(self) -> dict[str, Any]:
+        """The profile and, for the case's batch and input size, every constant used with its label and source."""
+        constants: dict[str, Constant] = {
+            "step_duration_ms": self.profile.duration_ms(self._batch_size, self._input_size),
+            "step_busy_ms": self.profile.busy_ms(self._batch_size, self._input_size),
+            "issue_ms": self.profile.issue_ms,
+            "tail_ms": self.profile.tail_ms,
+            "link_bytes_per_s": self.profile.link_bytes_per_s,
+        }
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "emulated": True,
+            "profile": self.profile.name,
+            "machine": self.profile.machine,
+            "model": self.profile.model,
+            "mode": self.profile.mode,
+            "precision": self.profile.precision,
+            "batch_size": self._batch_size,
+            "input_size": self._input_size or self.profile.input_size,
+            "constants": {name: constant.to_json() for name, constant in constants.items()},
+            "memory_bytes": None,
+        }
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,191 @@
+"""What an emulated device takes its times from: a TOML file in which every constant says where it comes from."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loaderbench.errors import ConfigError
+
+SHIPPED = Path(__file__).parent / "profiles"
+LABELS = ("measured", "assumed", "interpolated")
+"""What a file may call a constant. A time derived from a file may also be `extrapolated`."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number with its origin. The unit is in the name of whatever holds it."""
+
+    value: float
+    label: str
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"value": self.value, "label": self.label, "source": self.source}
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One batch size of a profile."""
+
+    batch_size: int
+    duration_ms: Constant
+    """From the first kernel's start to the last one's end when the host is always ahead."""
+    busy_ms: Constant
+    """Kernels running, the small gaps between them left out."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One machine running one model in one mode and precision."""
+
+    name: str
+    device_name: str
+    machine: str
+    model: str
+    mode: str
+    precision: str
+    input_size: int
+    """Side of the square images that the times were taken with."""
+    steps: tuple[StepTime, ...]
+    """At least one, by growing batch size."""
+    issue_ms: Constant
+    """CPU time that the host spends to enqueue one step."""
+    tail_ms: Constant
+    """From the last kernel's issue to its end."""
+    link_bytes_per_s: Constant
+    """Copy rate from pinned host memory to the device."""
+
+    def duration_ms(self, num_samples: int, input_size: float | None = None) -> Constant:
+        """Device time of a step of `num_samples` images of `input_size`² pixels, with its label."""
+        return self._at([(step.batch_size, step.duration_ms) for step in self.steps], num_samples, input_size)
+
+    def busy_ms(self, num_samples: int, input_size: float | None = None) -> Constant:
+        """Time of `duration_ms` in which a kernel runs."""
+        return self._at([(step.batch_size, step.busy_ms) for step in self.steps], num_samples, input_size)
+
+    def _at(self, points: Sequence[tuple[int, Constant]], num_samples: int, input_size: float | None) -> Constant:
+        constant = _at_batch_size(points, num_samples)
+        if input_size is None or input_size == self.input_size:
+            return constant
+        ratio = (input_size / self.input_size) ** 2
+        source = f"{constant.source}; times the pixel count's ratio to {self.input_size}², {ratio:.3g}"
+        return Constant(constant.value * ratio, "extrapolated", source)
+
+
+def _at_batch_size(points: Sequence[tuple[int, Constant]], num_samples: int) -> Constant:
+    """Linear in ms between the points, proportional above the last, by the line of the first two below the first.
+
+    A single point, or a line that would fall to zero or less, is scaled in proportion. What is left of a
+    step at a tiny batch is set by the issue time (the launch floor), which does not shrink with the batch.
+    """
+    for size, constant in points:
+        if size == num_samples:
+            return constant
+    first, last = points[0], points[-1]
+    if num_samples > last[0]:
+        return _scaled(last, num_samples)
+    if num_samples < first[0]:
+        if len(points) > 1:
+            value = _line(first, points[1], num_samples)
+            if value > 0:
+                source = f"line through batch {first[0]} and {points[1][0]}"
+                return Constant(value, "extrapolated", source)
+        return _scaled(first, num_samples)
+    low, high = next(pair for pair in itertools.pairwise(points) if pair[0][0] < num_samples < pair[1][0])
+    return Constant(_line(low, high, num_samples), "interpolated", f"between batch {low[0]} and {high[0]}")
+
+
+def _line(low: tuple[int, Constant], high: tuple[int, Constant], num_samples: int) -> float:
+    slope = (high[1].value - low[1].value) / (high[0] - low[0])
+    return low[1].value + slope * (num_samples - low[0])
+
+
+def _scaled(point: tuple[int, Constant], num_samples: int) -> Constant:
+    value = point[1].value * num_samples / point[0]
+    return Constant(value, "extrapolated", f"in proportion to batch {point[0]}")
+
+
+def load(path: Path) -> Profile:
+    """Read a profile file.
+
+    Raises:
+        ConfigError: the file is missing, no TOML, or lacks or misuses an entry; names the entry.
+    """
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the device profile {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"device profile {path} is no valid TOML: {error}") from error
+    try:
+        steps = [
+            StepTime(
+                batch_size=int(entry["batch_size"]),
+                duration_ms=_constant(entry["duration_ms"], "steps.duration_ms"),
+                busy_ms=_constant(entry["busy_ms"], "steps.busy_ms"),
+            )
+            for entry in record["steps"]
+        ]
+        profile = Profile(
+            name=path.stem,
+            device_name=str(record["device_name"]),
+            machine=str(record["machine"]),
+            model=str(record["model"]),
+            mode=str(record["mode"]),
+            precision=str(record["precision"]),
+            input_size=int(record["input_size"]),
+            steps=tuple(sorted(steps, key=lambda step: step.batch_size)),
+            issue_ms=_constant(record["issue_ms"], "issue_ms"),
+            tail_ms=_constant(record["tail_ms"], "tail_ms"),
+            link_bytes_per_s=_constant(record["link_bytes_per_s"], "link_bytes_per_s"),
+        )
+        _check(profile)
+    except KeyError as error:
+        raise ConfigError(f"device profile {path} lacks the entry {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"device profile {path}: {error}") from error
+    return profile
+
+
+def _constant(entry: dict[str, Any], name: str) -> Constant:
+    if entry["label"] not in LABELS:
+        raise ValueError(f"{name} has the label '{entry['label']}'; use one of {', '.join(LABELS)}")
+    return Constant(float(entry["value"]), str(entry["label"]), str(entry["source"]))
+
+
+def _check(profile: Profile) -> None:
+    sizes = [step.batch_size for step in profile.steps]
+    if not sizes or sizes[0] < 1 or len(set(sizes)) < len(sizes):
+        raise ValueError("steps needs at least one entry, each with its own batch_size of 1 or more")
+    for step in profile.steps:
+        if not 0 < step.busy_ms.value <= step.duration_ms.value:
+            raise ValueError(f"batch size {step.batch_size} needs 0 < busy_ms ≤ duration_ms")
+    if profile.issue_ms.value < 0 or profile.tail_ms.value < 0 or profile.input_size < 1:
+        raise ValueError("issue_ms and tail_ms must be 0 or more, input_size 1 or more")
+    if profile.link_bytes_per_s.value <= 0:
+        raise ValueError("link_bytes_per_s must be more than 0")
+
+
+def shipped_names() -> list[str]:
+    """Names of the profiles that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def named(name: str) -> Profile:
+    """A shipped profile by its name, or the one in the TOML file that `name` is the path of.
+
+    Raises:
+        ConfigError: neither; lists the shipped ones.
+    """
+    if name.endswith(".toml"):
+        return load(Path(name))
+    if name not in shipped_names():
+        raise ConfigError(
+            f"no device profile '{name}'; shipped: {', '.join(shipped_names())}; or give the path of a .toml file"
+        )
+    return load(SHIPPED / f"{name}.toml")
