@@ -30,6 +30,8 @@ class Sampler(Protocol):
     """A source of channels. Built once, read at every tick, closed at the end."""
 
     channels: Sequence[Channel]
+    caveats: list[Caveat]
+    """What it cannot tell, and how to enable that. May grow while it is read."""
 
     def read(self) -> Sequence[float | None]:
         """The channels' values now, in order; None where a value is unknown this time."""
@@ -100,4 +102,5 @@ class SamplerThread:
                     )
                 )
             sampler.close()
-        return series, self._caveats, self._cpu_ns
+        caveats = [caveat for sampler in self._samplers for caveat in sampler.caveats] + self._caveats
+        return series, caveats, self._cpu_ns

@@ -1,0 +1,356 @@
+"""What a process and its descendants read, burn, hold and wait for, from /proc/PID.
+
+**Children that end.** A parent's `io`, `cutime` and `cstime` take over a child's totals when it waits
+for it, so the sum over the living is right as long as each tick sees a child either alive or taken
+over: parents are read before their children, and a tick during which a process vanished is read
+again. A process that nobody in the tree waited for (SIGCHLD ignored, parent gone first) takes its
+totals with it: an offset then keeps the sums from going backwards.
+
+**Cost.** Files stay open. Each tick reads `io` and `stat` of every process. Finding new processes and
+the run-queue delay of every thread is done once in SCAN_INTERVAL_S, since both are counters that
+lose nothing by being read late. `smaps_rollup` walks the page tables under the process's mmap
+lock (milliseconds a gigabyte): it is read at most every PSS_INTERVAL_S and at most for
+PSS_COST_FRACTION of the time.
+
+Fields: Documentation/filesystems/proc.rst, Documentation/scheduler/sched-stats.rst of the Linux
+kernel, proc(5).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loaderbench.errors import UnavailableError
+from loaderbench.recording.types import Caveat
+from loaderbench.samplers.base import Channel
+from loaderbench.samplers.procfile import ProcFile
+
+SCAN_INTERVAL_S = 1.0
+PSS_INTERVAL_S = 5.0
+PSS_COST_FRACTION = 0.002
+"""At most this part of one core goes to reading `smaps_rollup`."""
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """From /proc/PID/stat. CPU times include the children that were waited for."""
+
+    state: str
+    """`Z`: ended, not yet waited for."""
+    parent_pid: int
+    user_s: float
+    system_s: float
+    rss_bytes: int
+    """Resident pages, those shared with other processes included."""
+
+
+def parse_stat(text: bytes) -> ProcessTimes:
+    """/proc/PID/stat → times and memory. Pure.
+
+    The command name may hold blanks and brackets, so fields are counted from its last bracket.
+    """
+    fields = text[text.rindex(b")") + 2 :].split()
+    # proc(5) numbers the fields from 1 and the state is the third: field n stands at n - 3.
+    return ProcessTimes(
+        state=fields[0].decode(),
+        parent_pid=int(fields[1]),
+        user_s=(int(fields[11]) + int(fields[13])) / _TICKS_PER_S,
+        system_s=(int(fields[12]) + int(fields[14])) / _TICKS_PER_S,
+        rss_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+def parse_io(text: bytes) -> dict[str, int]:
+    """/proc/PID/io → rchar, wchar, syscr, syscw, read_bytes, write_bytes, cancelled_write_bytes. Pure.
+
+    `rchar` is what read calls returned, from the page cache too, and misses mmapped reads.
+    `read_bytes` is what was fetched from a block device on the process's behalf; it is 0 on FUSE and
+    tmpfs and only a hint on NFS.
+    """
+    values = {}
+    for line in text.decode().splitlines():
+        name, _, value = line.partition(":")
+        values[name] = int(value)
+    return values
+
+
+def parse_schedstat(text: bytes) -> int:
+    """/proc/PID/task/TID/schedstat → ns the thread was runnable but waited for a CPU. Pure."""
+    return int(text.split()[1])
+
+
+def runqueue_off_reason(path: str = "/proc/self/schedstat") -> str | None:
+    """Why the kernel does not account run-queue delay, with the way to enable it; None where it does.
+
+    With its accounting off the kernel writes "0 0 0" for every process, though this one has run.
+    """
+    try:
+        num_runs = int(_read_file(path).split()[2])
+    except (OSError, ValueError, IndexError):
+        return f"{path} is missing; use a kernel with CONFIG_SCHED_INFO"
+    if num_runs == 0:
+        return f"{path} holds only zeros; enable it with `sysctl kernel.task_delayacct=1` or boot with `delayacct`"
+    return None
+
+
+def parse_pss(text: bytes) -> int:
+    """/proc/PID/smaps_rollup → proportional set size in bytes: shared pages divided among their users. Pure.
+
+    Raises:
+        ValueError: no such line (a zombie has no memory map).
+    """
+    for line in text.splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("smaps_rollup without a Pss line")
+
+
+class _Process:
+    """One live process of the tree, its files kept open."""
+
+    def __init__(self, pid: int, with_io: bool, with_runqueue: bool) -> None:
+        self.pid = pid
+        self.with_runqueue = with_runqueue
+        self.stat = ProcFile(f"/proc/{pid}/stat")
+        self.io: ProcFile | None = None
+        self.runqueue_ns_by_thread: dict[int, int] = {}
+        try:
+            if with_io:
+                self.io = ProcFile(f"/proc/{pid}/io")
+        except OSError:
+            self.stat.close()
+            raise
+
+    def scan(self) -> list[int]:
+        """Update the run-queue delay of each thread; returns the pids of the children.
+
+        A thread's files are opened and closed: their number has no bound, that of file descriptors has.
+        """
+        children: list[int] = []
+        for thread in os.listdir(f"/proc/{self.pid}/task"):  # noqa: PTH208 - a Path for each thread costs more
+            folder = f"/proc/{self.pid}/task/{thread}"
+            try:
+                if self.with_runqueue:
+                    # The value of a thread that has ended stays as it was last seen.
+                    self.runqueue_ns_by_thread[int(thread)] = parse_schedstat(_read_file(f"{folder}/schedstat"))
+                children += [int(pid) for pid in _read_file(f"{folder}/children").split()]
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # the thread ended after it was listed
+        return children
+
+    def close(self) -> None:
+        self.stat.close()
+        if self.io is not None:
+            self.io.close()
+
+
+def _read_file(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 65536)
+    finally:
+        os.close(descriptor)
+
+
+def _children_by_scan(parents: set[int]) -> dict[int, list[int]]:
+    """Children of `parents` found among all processes: for kernels without CONFIG_PROC_CHILDREN."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        try:
+            parent = parse_stat(_read_file(f"/proc/{name}/stat")).parent_pid
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent in parents:
+            children.setdefault(parent, []).append(int(name))
+    return children
+
+
+class _Growing:
+    """Sums that never go backwards: what a vanished process took with it is kept in an offset."""
+
+    def __init__(self, num: int) -> None:
+        self._last = [0.0] * num
+        self._offset = [0.0] * num
+
+    def update(self, sums: Sequence[float]) -> list[float]:
+        for at, value in enumerate(sums):
+            missing = self._last[at] - (value + self._offset[at])
+            if missing > 0:
+                self._offset[at] += missing
+            self._last[at] = value + self._offset[at]
+        return list(self._last)
+
+
+class ProcessTreeSampler:
+    """A process with all its descendants: bytes, CPU seconds, memory, run-queue delay, number.
+
+    `caveats` tells which of the channels this kernel cannot fill and how to enable them.
+    """
+
+    def __init__(self, root_pid: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Raises UnavailableError where there is no such process or its /proc files may not be read."""
+        self.root_pid = root_pid
+        self._clock = clock
+        self.caveats: list[Caveat] = []
+        folder = f"/proc/{root_pid}"
+        try:
+            _read_file(f"{folder}/stat")
+        except OSError as error:
+            raise UnavailableError(
+                f"{folder} cannot be read ({error.strerror}); is process {root_pid} alive?"
+            ) from error
+        self._with_io = self._probe(
+            f"{folder}/io",
+            parse_io,
+            "process bytes are not counted",
+            "run as the user who owns the process, on a kernel with CONFIG_TASK_IO_ACCOUNTING",
+        )
+        off = runqueue_off_reason()
+        self._with_runqueue = off is None
+        if off is not None:
+            self.caveats.append(Caveat("sampler_missing", f"the run-queue delay is not counted: {off}"))
+        self._with_pss = self._probe(
+            f"{folder}/smaps_rollup",
+            parse_pss,
+            "memory without double counting (PSS) is not known, only RSS",
+            "run as the user who owns the process, on Linux 4.14 or newer",
+        )
+        self._with_children_files = Path(f"{folder}/task/{root_pid}/children").exists()
+        self._processes: dict[int, _Process] = {}
+        self._counted = _Growing(4)
+        self._ended_runqueue_ns = 0
+        self._scan_due_s = -float("inf")
+        self._pss_due_s = -float("inf")
+        self.channels: Sequence[Channel] = (
+            Channel("process_rchar_bytes", "bytes", "counter", "/proc/PID/io rchar, process tree"),
+            Channel("process_read_bytes", "bytes", "counter", "/proc/PID/io read_bytes, process tree"),
+            Channel("process_cpu_user_s", "s", "counter", "/proc/PID/stat utime + cutime, process tree"),
+            Channel("process_cpu_system_s", "s", "counter", "/proc/PID/stat stime + cstime, process tree"),
+            Channel("process_rss_bytes", "bytes", "gauge", "/proc/PID/stat rss, process tree, shared pages in each"),
+            Channel("num_processes", "processes", "gauge", "/proc/PID/task/TID/children"),
+            Channel("process_runqueue_s", "s", "counter", "/proc/PID/task/TID/schedstat field 2, process tree"),
+            Channel("process_pss_bytes", "bytes", "gauge", "/proc/PID/smaps_rollup Pss, process tree"),
+        )
+
+    def _probe(self, path: str, parse: Callable[[bytes], object], loss: str, enable: str) -> bool:
+        try:
+            parse(_read_file(path))
+        except (OSError, ValueError, IndexError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            self.caveats.append(Caveat("sampler_missing", f"{loss}: {path}: {why}; {enable}"))
+            return False
+        return True
+
+    def pids(self) -> list[int]:
+        """The tree's processes as last seen, parents before children."""
+        return list(self._processes)
+
+    def _add(self, pid: int) -> bool:
+        if pid in self._processes:
+            return True
+        try:
+            self._processes[pid] = _Process(pid, self._with_io, self._with_runqueue)
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # it ended already: what it did is in its parent's totals
+        return True
+
+    def _drop(self, pid: int) -> None:
+        process = self._processes.pop(pid)
+        self._ended_runqueue_ns += sum(process.runqueue_ns_by_thread.values())
+        process.close()
+
+    def _scan(self) -> None:
+        """Find new processes, breadth first so that parents stand before their children."""
+        by_scan = None
+        self._add(self.root_pid)
+        queue = list(self._processes)
+        while queue:
+            pid = queue.pop(0)
+            try:
+                children = self._processes[pid].scan()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # gone: the next tick finds out
+            if not self._with_children_files:
+                by_scan = by_scan or _children_by_scan(set(self._processes))
+                children = by_scan.get(pid, [])
+            for child in children:
+                if child not in self._processes and self._add(child):
+                    queue.append(child)
+
+    def _read_all(self) -> list[tuple[ProcessTimes, dict[str, int]]]:
+        """Times and io of every living process, from one pass in which none vanished."""
+        while True:
+            rows = []
+            gone = []
+            for pid, process in self._processes.items():
+                try:
+                    times = parse_stat(process.stat.read_short())
+                    rows.append((times, parse_io(process.io.read_short()) if process.io is not None else {}))
+                except (ProcessLookupError, FileNotFoundError):
+                    gone.append(pid)
+            if not gone:
+                return rows
+            for pid in gone:
+                self._drop(pid)
+
+    def _runqueue_s(self) -> float:
+        alive = sum(sum(process.runqueue_ns_by_thread.values()) for process in self._processes.values())
+        return (alive + self._ended_runqueue_ns) / 1e9
+
+    def _pss(self, now_s: float) -> int | None:
+        """The tree's PSS where it is due and every process tells, else None."""
+        if not self._with_pss or now_s < self._pss_due_s:
+            return None
+        begun_ns = time.thread_time_ns()
+        total: int | None = 0
+        for pid in self._processes:
+            try:
+                total = (total or 0) + parse_pss(_read_file(f"/proc/{pid}/smaps_rollup"))
+            except (OSError, ValueError):
+                total = None  # a process is ending: no sum this time rather than a wrong one
+                break
+        cost_s = (time.thread_time_ns() - begun_ns) / 1e9
+        self._pss_due_s = now_s + max(PSS_INTERVAL_S, cost_s / PSS_COST_FRACTION)
+        return total
+
+    def read(self) -> Sequence[float | None]:
+        now_s = self._clock()
+        runqueue_s = None
+        if now_s >= self._scan_due_s:
+            self._scan_due_s = now_s + SCAN_INTERVAL_S
+            self._scan()
+            runqueue_s = self._runqueue_s() if self._with_runqueue else None
+        rows = self._read_all()
+        if not rows:
+            return (None,) * len(self.channels)
+        sums = [
+            sum(io.get("rchar", 0) for _, io in rows),
+            sum(io.get("read_bytes", 0) for _, io in rows),
+            sum(times.user_s for times, _ in rows),
+            sum(times.system_s for times, _ in rows),
+        ]
+        rchar, read_bytes, user_s, system_s = self._counted.update(sums)
+        return (
+            rchar if self._with_io else None,
+            read_bytes if self._with_io else None,
+            user_s,
+            system_s,
+            sum(times.rss_bytes for times, _ in rows),
+            sum(times.state != "Z" for times, _ in rows),
+            runqueue_s,
+            self._pss(now_s),
+        )
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
