@@ -1,0 +1,71 @@
+"""Pillow: what torchvision's ImageFolder uses, so what most training scripts decode with."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+from PIL import Image, features
+
+from loaderbench.decoders.base import DecodeError, Geometry
+
+
+@dataclass(frozen=True)
+class Options:
+    """No options."""
+
+
+class PillowDecoder:
+    """Decodes and resizes with Pillow. The full image stays a PIL image: it is never copied to an array."""
+
+    name = "pillow"
+    releases_gil = True
+
+    def __init__(self) -> None:
+        Image.preinit()  # its registration of file formats is not made for several threads at once
+
+    def decode(self, encoded: bytes) -> Image.Image:
+        try:
+            image = Image.open(io.BytesIO(encoded))
+            if image.mode != "RGB":
+                return image.convert("RGB")
+            image.load()
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError … on broken data
+            raise DecodeError("empty file" if not encoded else str(error).partition(" <_io")[0]) from error
+        return image
+
+    def size(self, pixels: Image.Image) -> tuple[int, int]:
+        return pixels.height, pixels.width
+
+    def crop_resize(self, pixels: Image.Image, geometry: Geometry, out: NDArray[np.uint8]) -> None:
+        top, left, box_height, box_width, resized_height, resized_width, window_top, window_left, flip = geometry
+        height, width = out.shape[:2]
+        image = pixels
+        if (box_height, box_width) != (pixels.height, pixels.width):
+            image = image.crop((left, top, left + box_width, top + box_height))
+        if (resized_height, resized_width) != (box_height, box_width):
+            image = image.resize((resized_width, resized_height), Image.Resampling.BILINEAR)
+        window = np.asarray(image)[window_top : window_top + height, window_left : window_left + width]
+        out[...] = window[:, ::-1] if flip else window
+
+    def to_array(self, pixels: Image.Image) -> NDArray[np.uint8]:
+        return np.asarray(pixels)
+
+    def describe(self) -> dict[str, Any]:
+        """`version` ends in `.postN` for pillow-simd; `libjpeg_turbo` is the library it was linked with."""
+        return {
+            "library": "pillow",
+            "version": PIL.__version__,
+            "libjpeg_turbo": features.version("libjpeg_turbo"),
+            "resize": "Pillow BILINEAR (antialiased)",
+        }
+
+
+def build(options: Options, context: object = None) -> PillowDecoder:
+    return PillowDecoder()

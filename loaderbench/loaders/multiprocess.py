@@ -1,0 +1,298 @@
+"""torch's DataLoader with worker processes: what most training scripts load their images with."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
+
+from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext
+from loaderbench.loaders.samples import FailureLimit
+from loaderbench.loaders.torch_dataset import BatchDataset, Payload, RequestStream, to_batch
+
+DEFAULT_DECODER: str | None = "pillow"
+"""What users of torchvision's ImageFolder have."""
+
+START_METHODS = ("fork", "forkserver", "spawn")
+SHARINGS = ("file_descriptor", "file_system")
+
+DESCRIPTORS_PER_WORKER = 6
+"""Two pipe ends of the index queue, the sentinel, and what starting a process holds for a moment."""
+DESCRIPTORS_ELSE = 128
+"""Files, libraries and sockets of the process itself."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the workers are started and how their batches travel."""
+
+    start_method: str = "fork"
+    """fork | forkserver | spawn. fork is what Linux users have up to Python 3.13: workers start in
+    milliseconds, where the others import torch once a worker (seconds). Safe with CUDA initialised in
+    the parent, because the workers never touch it."""
+    persistent_workers: bool = True
+    """Keep the workers between iterators."""
+    sharing: str = "file_descriptor"
+    """file_descriptor | file_system: how torch names shared memory. file_system needs no open descriptor
+    for each batch."""
+
+
+class MultiprocessLoader:
+    """DataLoader with `workers` processes, `prefetch` batches ahead in each.
+
+    A batch is made by one worker, in shared memory (/dev/shm), in channels_last order. Batches come in
+    the order of the requests. Pinned by DataLoader's own thread where CUDA is there.
+    """
+
+    decodes = True
+    owns_transfer = False
+    evicts_own_reads = True
+
+    def __init__(self, options: Options, context: LoaderContext) -> None:
+        self._options = options
+        self._context = context
+        self._dataset = BatchDataset(context, "pillow")
+        self._dataset.generation.share_memory_()  # type: ignore[no-untyped-call]
+        self._requests = RequestStream(context)
+        self._pin = context.pin_memory and torch.cuda.is_available()
+        self._iterator: Any = None
+        self._drained: list[NDArray[np.int64]] = []
+        self._waiting = False
+        self._worker_died = False
+        _check_shared_memory(context, self._dataset.bytes_per_batch())
+        _raise_descriptor_limit(options, context)
+        torch.multiprocessing.set_sharing_strategy(options.sharing)  # type: ignore[no-untyped-call]
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        self._loader: Any = DataLoader(
+            self._dataset,  # type: ignore[arg-type]
+            batch_sampler=self._requests,  # type: ignore[arg-type]
+            collate_fn=_as_it_is,
+            num_workers=context.workers,
+            prefetch_factor=context.prefetch,
+            pin_memory=self._pin,
+            persistent_workers=options.persistent_workers,
+            multiprocessing_context=options.start_method,
+            worker_init_fn=partial(_begin_worker, os.getpid() if in_main_thread else None, options.sharing),
+        )
+
+    def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
+        limit = FailureLimit(self._context)
+        self._drained = []
+        self._dataset.generation += 1
+        self._requests.open(int(self._dataset.generation), first_epoch, num_epochs)
+        previous_handler = signal.getsignal(signal.SIGCHLD)
+        try:
+            self._open_iterator()
+            while (payload := self._next_payload()) is not None:
+                batch = to_batch(payload)
+                limit.add(batch.num_samples, batch.failures)
+                yield batch
+        finally:
+            try:
+                self._quiesce()
+            finally:
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGCHLD, previous_handler)
+
+    def _open_iterator(self) -> None:
+        """Start the workers, or wake them for a new stream."""
+        others = set(multiprocessing.active_children())
+        try:
+            with warnings.catch_warnings():
+                # Python 3.12 warns of fork in a process with threads; the workers use none of the parent's locks.
+                warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
+                self._iterator = iter(self._loader)
+        except OSError as error:
+            for child in set(multiprocessing.active_children()) - others:
+                child.kill()
+                child.join()
+            raise CaseFailed(
+                f"could not start {self._context.workers} worker processes: {error.strerror}; use fewer --workers"
+            ) from error
+        if threading.current_thread() is threading.main_thread():
+            # torch's own handler would raise in whatever code the main thread is in; ours raises inside next() only.
+            signal.signal(signal.SIGCHLD, self._on_child_signal)
+
+    def _on_child_signal(self, number: int, frame: FrameType | None) -> None:
+        self._worker_died = True
+        if self._waiting:
+            self._raise_if_worker_died()
+
+    def _raise_if_worker_died(self) -> None:
+        """
+        Raises:
+            CaseFailed: a worker is gone; the line says which one and how it ended.
+        """
+        self._worker_died = False
+        for number, worker in enumerate(self._iterator._workers):
+            code = worker.exitcode
+            if code is None:
+                continue
+            if code >= 0:
+                raise CaseFailed(f"worker {number} (pid {worker.pid}) ended with exit code {code}")
+            hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code, "")
+            raise CaseFailed(f"worker {number} (pid {worker.pid}) was killed by signal {-code}{hint}")
+
+    def _next_payload(self) -> Payload | None:
+        if self._worker_died:
+            self._raise_if_worker_died()
+        self._waiting = True
+        try:
+            payload: Payload | None = next(self._iterator, None)
+        except RuntimeError as error:  # DataLoader's own watch, where there is no signal handler (every 5 s)
+            self._raise_if_worker_died()
+            raise CaseFailed(f"torch's DataLoader failed: {str(error).strip().splitlines()[-1]}") from error
+        finally:
+            self._waiting = False
+        return payload
+
+    def _quiesce(self) -> None:
+        """Cancel what is not begun, take what is ready, end with idle workers and an empty queue."""
+        self._requests.stop()
+        if self._iterator is None:
+            return
+        self._dataset.generation += 1
+        try:
+            while (payload := self._next_payload()) is not None:
+                if payload.spans is not None:
+                    self._drained.append(payload.spans)
+        except BaseException:
+            self._kill_workers()
+            raise
+        if not self._options.persistent_workers:
+            self._iterator = None
+
+    def drained_spans(self) -> NDArray[np.int64]:
+        """Spans [M, F] of batches that were finished but not delivered when the last iterator was closed."""
+        return np.stack(self._drained) if self._drained else np.empty((0, len(SPAN_FIELDS)), dtype=np.int64)
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the live workers."""
+        return [] if self._iterator is None else [worker.pid for worker in self._iterator._workers]
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the record."""
+        return {
+            "loader": "torch DataLoader",
+            "num_workers": self._context.workers,
+            "prefetch_factor": self._context.prefetch,
+            "start_method": self._options.start_method,
+            "persistent_workers": self._options.persistent_workers,
+            "sharing": self._options.sharing,
+            "pin_memory": self._pin,
+            "decoder": self._dataset.decoder.describe(),
+        }
+
+    def close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            iterator._shutdown_workers()
+            for worker in iterator._workers:
+                if worker.is_alive():
+                    worker.kill()
+                worker.join()
+        self._loader = None
+
+    def _kill_workers(self) -> None:
+        """The end after a failure: torch's orderly shutdown can wait for locks that a dead worker holds."""
+        iterator, self._iterator = self._iterator, None
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+        iterator._worker_pids_set = False
+        iterator._shutdown = True
+        if self._pin:
+            iterator._pin_memory_thread_done_event.set()
+        for worker in iterator._workers:
+            worker.kill()
+        for worker in iterator._workers:
+            worker.join()
+        for queue in [*iterator._index_queues, iterator._worker_result_queue]:
+            queue.cancel_join_thread()
+            queue.close()
+        self._loader._iterator = None
+
+
+def _as_it_is(payload: Any) -> Any:
+    return payload
+
+
+def _begin_worker(parent_pid: int | None, sharing: str, number: int) -> None:
+    """Runs in each worker before its first batch. torch has set its own threads to 1 by then."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all; the parent ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.multiprocessing.set_sharing_strategy(sharing)  # type: ignore[no-untyped-call]
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(0)
+    if parent_pid is not None:
+        # The signal comes when the thread that forked ends, so this is asked for in the main thread only.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == 1:
+            os._exit(1)
+
+
+def _check_shared_memory(context: LoaderContext, bytes_per_batch: int) -> None:
+    """Raises ConfigError where /dev/shm cannot hold the batches that will be in flight."""
+    in_flight = context.workers * context.prefetch + MAX_STEPS_IN_FLIGHT + 1
+    needed = in_flight * bytes_per_batch
+    shm = os.statvfs("/dev/shm")
+    free = shm.f_bavail * shm.f_frsize
+    if needed > free:
+        raise ConfigError(
+            f"{in_flight} batches in flight need {needed / 2**20:.0f} MiB of shared memory, but /dev/shm has "
+            f"{free / 2**20:.0f} MiB free; enlarge it (docker: --shm-size={needed // 2**30 + 1}g), or use fewer "
+            f"--workers, a smaller --prefetch or --batch-size, or --loader threaded"
+        )
+
+
+def _raise_descriptor_limit(options: Options, context: LoaderContext) -> None:
+    """Raise the soft limit of open files to what the workers need.
+
+    Raises:
+        ConfigError: the hard limit is lower than that.
+    """
+    per_batch = 2 if options.sharing == "file_descriptor" else 0  # inputs and targets
+    in_flight = context.workers * context.prefetch + MAX_STEPS_IN_FLIGHT + 1
+    needed = DESCRIPTORS_ELSE + context.workers * DESCRIPTORS_PER_WORKER + in_flight * per_batch
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise ConfigError(
+            f"{context.workers} workers need about {needed} open files, but the limit is {hard}; raise it "
+            f"(`ulimit -Hn`), use fewer --workers, or --loader-option sharing=file_system"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def build(options: Options, context: LoaderContext) -> MultiprocessLoader:
+    """
+    Raises:
+        ConfigError: no worker, an unknown option value, too little shared memory or too few open files.
+    """
+    if context.workers < 1:
+        raise ConfigError("the multiprocess loader needs --workers of at least 1; --loader serial has none")
+    if context.prefetch < 1:
+        raise ConfigError("the multiprocess loader needs --prefetch of at least 1")
+    for name, value, known in (
+        ("start_method", options.start_method, START_METHODS),
+        ("sharing", options.sharing, SHARINGS),
+    ):
+        if value not in known:
+            raise ConfigError(f"loader option {name}={value} is unknown; known: {', '.join(known)}")
+    return MultiprocessLoader(options, context)

@@ -1,0 +1,278 @@
+"""The work on one sample, shared by every loader written in Python: read, decode, crop, resize, flip, normalize.
+
+What the stage clocks cost is measured by `benchmarks/loader_rates.py --stage-clocks`.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from loaderbench import plugins
+from loaderbench.decoders.base import DecodeError, Decoder
+from loaderbench.errors import CaseFailed
+from loaderbench.images.index import ImageIndex
+from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext
+from loaderbench.loaders.order import BatchPlan
+from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
+
+MOST_REPLACEMENTS = 100
+"""Broken images in a row after which a sample is given up and the case fails."""
+
+MOST_NAMES_LISTED = 10
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def read_file(path: str, evict: bool = False) -> bytes:
+    """All bytes of a file; with `evict` its pages leave the page cache afterwards.
+
+    Raises:
+        CaseFailed: the file cannot be read. A missing file is no corrupt image: the storage went away.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            data = os.read(descriptor, size)
+            while len(data) < size:
+                more = os.read(descriptor, size - len(data))
+                if not more:
+                    break
+                data += more
+            if evict:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            advice = "raise the limit of open files (`ulimit -n`)"
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENOTCONN, errno.ENODEV):
+            advice = "the data set vanished while it was read"
+        else:
+            advice = "the storage failed while the data set was read"
+        raise CaseFailed(f"cannot read {path}: {error.strerror}; {advice}") from error
+    return data
+
+
+def make_decoder(context: LoaderContext, default: str) -> Decoder:
+    """The case's decoder."""
+    module = plugins.load("decoders", context.decoder or default)
+    options = context.decoder_options if context.decoder_options is not None else module.Options()
+    decoder: Decoder = module.build(options, context)
+    return decoder
+
+
+def output_shape(context: LoaderContext) -> tuple[int, int]:
+    """(height, width) of every sample: the input size, or the size of the first readable image (`full`).
+
+    Raises:
+        CaseFailed: `full`, and none of the first images has a header that can be read.
+    """
+    if context.input_size is not None:
+        return context.input_size, context.input_size
+    for index in range(min(len(context.images), MOST_REPLACEMENTS)):
+        try:
+            with Image.open(io.BytesIO(read_file(context.images.path(index)))) as image:
+                return image.height, image.width
+        except (OSError, SyntaxError, ValueError):
+            continue  # a broken image: counted when its turn comes
+    raise CaseFailed(f"the first images of {context.images.root} are broken; see `loaderbench dataset scan`")
+
+
+@dataclass
+class MadeBatch:
+    """What the worker knows about a batch beside its pixels."""
+
+    indices: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    encoded_bytes: int
+    spans: NDArray[np.int64]
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+
+class SpanClock:
+    """The clocks of one worker thread: stages by perf_counter_ns, CPU, run queue and faults once a batch."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        try:
+            # The descriptor stays bound to the thread that opened it.
+            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._schedstat = -1
+        self.read_ns = self.decode_ns = self.augment_ns = self.collate_ns = self.page_bytes = 0
+        self._start_ns = 0
+        self._begun = (0, 0, 0)
+
+    def _counters(self) -> tuple[int, int, int]:
+        """CPU ns, run-queue ns (-1: unknown), major faults of the calling thread.
+
+        `/proc/thread-self/schedstat`: time on the CPU, time waiting on a run queue (both ns), time slices
+        (kernel Documentation/scheduler/sched-stats.rst).
+        """
+        waited = int(os.pread(self._schedstat, 96, 0).split()[1]) if self._schedstat >= 0 else -1
+        return time.thread_time_ns(), waited, resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+    def begin(self) -> None:
+        self.read_ns = self.decode_ns = self.augment_ns = self.collate_ns = self.page_bytes = 0
+        self._begun = self._counters()
+        self._start_ns = time.perf_counter_ns()
+
+    def end(self) -> NDArray[np.int64]:
+        """int64 [len(SPAN_FIELDS)]; the batch is ready now."""
+        cpu_ns, runqueue_ns, faults = self._counters()
+        row = (
+            self._worker,
+            self._start_ns,
+            time.perf_counter_ns(),
+            self.read_ns,
+            self.decode_ns,
+            self.augment_ns,
+            self.collate_ns,
+            cpu_ns - self._begun[0],
+            runqueue_ns - self._begun[1] if runqueue_ns >= 0 else -1,
+            faults - self._begun[2],
+            self.page_bytes,
+        )
+        assert len(row) == len(SPAN_FIELDS)
+        return np.array(row, dtype=np.int64)
+
+    def close(self) -> None:
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1
+
+    def __enter__(self) -> SpanClock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SampleMaker:
+    """Makes batches for one worker thread. Build it in the thread (or process) that uses it."""
+
+    def __init__(self, context: LoaderContext, decoder: Decoder, shape: tuple[int, int], clock: SpanClock) -> None:
+        self.clock = clock
+        self._context = context
+        self._images: ImageIndex = context.images
+        self._decoder = decoder
+        self._shape = shape
+        self._train = context.mode == "train"
+        self._normalize = Normalizer(*shape) if context.output == "float32" else None
+        self._scratch = np.empty((*shape, 3), dtype=np.uint8)
+
+    def fill(
+        self, plan: BatchPlan, slots: NDArray[Any], is_cancelled: Callable[[], bool] | None = None
+    ) -> MadeBatch | None:
+        """Make the planned samples into `slots` ([N, H, W, 3], float32 or uint8); None where cancelled.
+
+        The caller begins the clock (so that getting the slots counts as collate) and ends it.
+
+        Raises:
+            CaseFailed: a file cannot be read, sizes differ with `full`, or too many images in a row are broken.
+        """
+        failures: list[tuple[int, str]] = []
+        indices = np.empty(len(plan.indices), dtype=np.int64)
+        encoded_bytes = 0
+        pairs = zip(plan.indices.tolist(), plan.epochs.tolist(), strict=True)
+        for position, (index, epoch) in enumerate(pairs):
+            if is_cancelled is not None and is_cancelled():
+                return None
+            indices[position], size = self._make(index, epoch, slots[position], failures)
+            encoded_bytes += size
+        targets = self._images.labels[indices].astype(np.int64)
+        return MadeBatch(indices, targets, encoded_bytes, np.empty(0, dtype=np.int64), failures)
+
+    def _make(self, index: int, epoch: int, slot: NDArray[Any], failures: list[tuple[int, str]]) -> tuple[int, int]:
+        """Make sample `index`, or the next one that can be decoded. Returns its index and the bytes read."""
+        clock = self.clock
+        num_bytes = 0
+        for _ in range(min(MOST_REPLACEMENTS, len(self._images))):
+            begun = time.perf_counter_ns()
+            encoded = read_file(self._images.path(index), self._context.evict_after_read)
+            num_bytes += len(encoded)
+            clock.page_bytes += -(-len(encoded) // PAGE_BYTES) * PAGE_BYTES
+            read = time.perf_counter_ns()
+            clock.read_ns += read - begun
+            try:
+                pixels = self._decoder.decode(encoded)
+            except DecodeError as error:
+                clock.decode_ns += time.perf_counter_ns() - read
+                failures.append((index, str(error)))
+                index = (index + 1) % len(self._images)
+                continue
+            decoded = time.perf_counter_ns()
+            clock.decode_ns += decoded - read
+            self._augment(index, epoch, pixels, slot)
+            clock.augment_ns += time.perf_counter_ns() - decoded
+            return index, num_bytes
+        raise CaseFailed(failure_list(failures, len(failures), self._images))
+
+    def _augment(self, index: int, epoch: int, pixels: Any, slot: NDArray[Any]) -> None:
+        height, width = self._decoder.size(pixels)
+        if self._context.input_size is None and (height, width) != self._shape:
+            raise CaseFailed(
+                f"--input-size full needs images of one size, but {self._images.path(index)} is {width}×{height} and "
+                f"the first is {self._shape[1]}×{self._shape[0]}; make them equal with `loaderbench dataset derive`"
+            )
+        if self._train:
+            random = SampleRandom(self._context.seed, epoch, index)
+            geometry = train_geometry(height, width, self._context.input_size, random)
+        else:
+            geometry = infer_geometry(height, width, self._context.input_size)
+        if self._normalize is None:
+            self._decoder.crop_resize(pixels, geometry, slot)
+        else:
+            self._decoder.crop_resize(pixels, geometry, self._scratch)
+            self._normalize(self._scratch, slot)
+
+
+def failure_list(failures: list[tuple[int, str]], num_read: int, images: ImageIndex) -> str:
+    """One line that names the broken images, at most MOST_NAMES_LISTED of them."""
+    named = dict(failures)
+    shown = [f"{images.path(index)} ({reason})" for index, reason in list(named.items())[:MOST_NAMES_LISTED]]
+    more = f" and {len(named) - len(shown)} more" if len(named) > len(shown) else ""
+    return f"{len(failures)} of {num_read} images could not be decoded: {', '.join(shown)}{more}"
+
+
+class FailureLimit:
+    """Counts broken images in the consuming process and ends the case where they are too many.
+
+    Judged once 100 images, or one epoch of a smaller set, have been read: one early failure says nothing.
+    """
+
+    def __init__(self, context: LoaderContext) -> None:
+        self._images = context.images
+        self._most_fraction = context.max_failure_fraction
+        self._judged_from = min(100, len(context.images))
+        self._num_read = 0
+        self._failures: list[tuple[int, str]] = []
+
+    def add(self, num_samples: int, failures: tuple[tuple[int, str], ...] | list[tuple[int, str]]) -> None:
+        """Count one delivered batch.
+
+        Raises:
+            CaseFailed: more than `max_failure_fraction` of the images read so far are broken.
+        """
+        self._num_read += num_samples + len(failures)
+        self._failures.extend(failures)
+        if self._num_read >= self._judged_from and len(self._failures) > self._most_fraction * self._num_read:
+            raise CaseFailed(
+                f"{failure_list(self._failures, self._num_read, self._images)}; more than "
+                f"{self._most_fraction:.0%} are allowed (max_failure_fraction)"
+            )

@@ -1,0 +1,163 @@
+"""The map-style data set that the two loaders on torch's DataLoader share: one item is one whole batch."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
+
+from loaderbench.errors import CaseFailed
+from loaderbench.loaders.base import Batch, LoaderContext
+from loaderbench.loaders.order import BatchPlan, plan_batches
+from loaderbench.loaders.samples import SampleMaker, SpanClock, make_decoder, output_shape
+
+TORCH_TYPES = {"float32": torch.float32, "uint8": torch.uint8}
+
+
+class Request(NamedTuple):
+    """What a worker is asked for. Void where `generation` is older than the data set's."""
+
+    generation: int
+    plan: BatchPlan
+
+
+class Payload(NamedTuple):
+    """What a worker answers: a named tuple, so that DataLoader's pinning thread finds the tensors in it."""
+
+    inputs: torch.Tensor | None
+    targets: torch.Tensor | None
+    encoded_bytes: int
+    indices: NDArray[np.int64] | None
+    spans: NDArray[np.int64] | None
+    failures: list[tuple[int, str]]
+    failed: str = ""
+    """The line of the CaseFailed that ended the batch."""
+
+
+VOID = Payload(None, None, 0, None, None, [])
+"""The answer to a cancelled request."""
+
+
+class BatchDataset:
+    """Makes whole batches, straight into the tensor that is handed over (no stacking of single samples).
+
+    DataLoader calls `__getitems__` with what the batch sampler yields; `worker_state` is built in the
+    process that works. The batch lies in channels_last order: decoded pixels are interleaved, so no
+    stage has to transpose them, and [N, 3, H, W] is a view.
+    """
+
+    def __init__(self, context: LoaderContext, default_decoder: str) -> None:
+        self.context = context
+        self.decoder = make_decoder(context, default_decoder)
+        self.shape = output_shape(context)
+        self.generation = torch.zeros(1, dtype=torch.int64)
+        """Number of the open iterator; workers drop requests of earlier ones."""
+        self._maker: SampleMaker | None = None
+        self._maker_pid = 0
+
+    def bytes_per_batch(self) -> int:
+        item = TORCH_TYPES[self.context.output].itemsize
+        return self.context.batch_size * math.prod(self.shape) * 3 * item
+
+    def __len__(self) -> int:
+        return len(self.context.images)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_maker": None}
+
+    def _worker_maker(self) -> SampleMaker:
+        if self._maker is None or self._maker_pid != os.getpid():
+            info = get_worker_info()
+            clock = SpanClock(info.id if info is not None else 0)
+            self._maker = SampleMaker(self.context, self.decoder, self.shape, clock)
+            self._maker_pid = os.getpid()
+        return self._maker
+
+    def close(self) -> None:
+        """Give back what this process's maker holds open."""
+        if self._maker is not None and self._maker_pid == os.getpid():
+            self._maker.clock.close()
+            self._maker = None
+
+    def __getitems__(self, request: Request) -> Payload:
+        live = self.generation.numpy()
+        if live[0] != request.generation:
+            return VOID
+        maker = self._worker_maker()
+        clock = maker.clock
+        clock.begin()
+        begun = time.perf_counter_ns()
+        try:
+            slots = self._allocate(len(request.plan.indices))
+            clock.collate_ns = time.perf_counter_ns() - begun
+            made = maker.fill(request.plan, slots.numpy(), lambda: bool(live[0] != request.generation))
+        except CaseFailed as error:
+            return VOID._replace(failed=str(error))
+        if made is None:
+            return VOID
+        targets = torch.from_numpy(made.targets)
+        inputs = slots.permute(0, 3, 1, 2)
+        return Payload(inputs, targets, made.encoded_bytes, made.indices, clock.end(), made.failures)
+
+    def _allocate(self, num_samples: int) -> torch.Tensor:
+        """An empty [N, H, W, 3] tensor; in shared memory where a worker process makes it, as DataLoader's collate."""
+        shape = (num_samples, *self.shape, 3)
+        kind = TORCH_TYPES[self.context.output]
+        if get_worker_info() is None:
+            return torch.empty(shape, dtype=kind)
+        num_bytes = math.prod(shape) * kind.itemsize
+        try:
+            storage = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise CaseFailed(
+                f"no shared memory for a batch of {num_bytes} bytes ({error}); enlarge /dev/shm "
+                f"(docker: --shm-size), or use fewer --workers, a smaller --prefetch or --loader threaded"
+            ) from error
+        return torch.empty(0, dtype=kind).set_(storage).view(shape)
+
+
+class RequestStream:
+    """The batch sampler: requests of the open iterator, until it is stopped."""
+
+    def __init__(self, context: LoaderContext) -> None:
+        self._context = context
+        self._requests: Iterator[Request] = iter(())
+
+    def open(self, generation: int, first_epoch: int, num_epochs: int | None) -> None:
+        context = self._context
+        plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
+        self._requests = (Request(generation, plan) for plan in plans)
+
+    def stop(self) -> None:
+        self._requests = iter(())
+
+    def __iter__(self) -> Iterator[Request]:
+        while (request := next(self._requests, None)) is not None:
+            yield request
+
+
+def to_batch(payload: Payload) -> Batch:
+    """The delivered form of a finished request.
+
+    Raises:
+        CaseFailed: the worker could not finish it.
+    """
+    if payload.failed:
+        raise CaseFailed(payload.failed)
+    assert payload.indices is not None
+    return Batch(
+        payload.inputs,
+        payload.targets,
+        len(payload.indices),
+        payload.encoded_bytes,
+        payload.indices,
+        payload.spans,
+        tuple((int(index), reason) for index, reason in payload.failures),
+    )
