@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from loaderbench.cases.case import Case
 from loaderbench.devices import profile as profiles
@@ -130,20 +129,16 @@ def open_device(case: Case) -> Device:
         UnavailableError: the device cannot be started here.
     """
     kind, _, detail = case.device.partition(":")
-    device: Any
     if kind == "emulated":
         from loaderbench.devices.emulated import EmulatedDevice
 
-        device = EmulatedDevice(profiles.named(detail), case.batch_size, case.input_size or case.resolution)
-    elif kind == "cpu":
+        return EmulatedDevice(profiles.named(detail), case.batch_size, case.input_size or case.resolution)
+    if kind == "cpu":
         from loaderbench.devices.cpu import CpuDevice
 
-        device = CpuDevice()
-    elif kind == "cuda":
+        return CpuDevice()
+    if kind == "cuda":
         from loaderbench.devices.cuda import CudaDevice
 
-        device = CudaDevice(int(detail or 0))
-    else:
-        raise ConfigError(f"unknown device '{case.device}'; use cpu, cuda:N or emulated:PROFILE")
-    opened: Device = device
-    return opened
+        return CudaDevice(int(detail or 0))
+    raise ConfigError(f"unknown device '{case.device}'; use cpu, cuda:N or emulated:PROFILE")

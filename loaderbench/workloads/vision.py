@@ -1,0 +1,273 @@
+"""torchvision's classification models, trained or run as PyTorch users do it.
+
+Train: forward, cross-entropy, backward, SGD (momentum 0.9, weight decay 1e-4 as in torchvision's ImageNet
+reference). The learning rate is 0.01, a tenth of the reference's, so that no model's loss overflows while it is
+measured on few images. Infer: eval and inference_mode. All precisions use channels_last.
+
+| precision | weights | activations | needs |
+| --- | --- | --- | --- |
+| fp32 | fp32 | fp32, TF32 off for matrix products and convolutions | – |
+| tf32 | fp32 | fp32, TF32 on for both | CUDA, capability 8.0 |
+| amp-bf16, amp-fp16 | fp32 | autocast; fp16 training with GradScaler | CPU has bf16 only |
+| bf16, fp16 | that type; batch norm fp32 | that type | CPU has bf16 only |
+
+Pure fp16 training would lose small gradients: its loss is multiplied by FP16_LOSS_SCALE and learning rate and
+weight decay are adapted so that the weights move as without it. (A fixed scale costs no kernel and no host wait.)
+GradScaler's default step waits on the host for the overflow flag every step; with the fused SGD, used for amp-fp16
+only, the flag stays on the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from typing import Any, cast
+
+import torch
+import torchvision
+from torch import nn
+
+from loaderbench.cases.case import PRECISIONS, Case
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.workloads.example import NUM_CLASSES, image_size, random_batch
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+LEARNING_RATE = 0.01
+MOMENTUM = 0.9
+WEIGHT_DECAY = 1e-4
+FP16_LOSS_SCALE = 128.0
+CPU_PRECISIONS = ("fp32", "bf16", "amp-bf16")
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUXILIARY_LOSS_WEIGHTS = {"googlenet": 0.3, "inception_v3": 0.4}
+"""Weight of the auxiliary classifiers' losses: Szegedy et al. 2014 §5; PyTorch's fine-tuning tutorial."""
+
+
+class VisionWorkload:
+    """A `Workload` that really computes, on the CPU or a CUDA device.
+
+    Raises:
+        ConfigError: unknown model, or one that cannot take the case's images.
+        UnavailableError: the device cannot do the precision.
+        CaseFailed: the model does not fit into memory.
+    """
+
+    def __init__(self, case: Case, num_classes: int = NUM_CLASSES) -> None:
+        self._case = case
+        self._device = torch.device(case.device)
+        self._train = case.mode == "train"
+        check_precision(case.precision, self._device)
+        _set_numerics(case.precision)
+        model = _build_model(case, num_classes)
+        _check_images(model, case)
+        amp, _, dtype = case.precision.rpartition("-")
+        self._autocast_dtype = DTYPES[dtype] if amp else None
+        self._dtype = DTYPES.get(dtype, torch.float32) if not amp else torch.float32
+        try:
+            self._model = _convert(model, self._dtype).to(self._device)
+        except RuntimeError as error:
+            self._raise_if_out_of_memory(error)
+            raise
+        self._model.train(self._train)
+        scale = torch.tensor([1 / (255 * std) for std in IMAGENET_STD])
+        shift = torch.tensor([-mean / std for mean, std in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)])
+        self._scale = scale.view(1, 3, 1, 1).to(self._device)
+        self._shift = shift.view(1, 3, 1, 1).to(self._device)
+        self._loss_scale = FP16_LOSS_SCALE if self._train and case.precision == "fp16" else 1.0
+        self._scaler = torch.amp.GradScaler("cuda") if self._train and case.precision == "amp-fp16" else None
+        self._optimizer = self._build_optimizer() if self._train else None
+        self.last_output: Any = None
+        """The last step's loss (train; scalar) or logits (infer), still on the device. Reading its value waits."""
+
+    def _build_optimizer(self) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(
+            self._model.parameters(),
+            lr=LEARNING_RATE / self._loss_scale,
+            momentum=MOMENTUM,
+            weight_decay=WEIGHT_DECAY * self._loss_scale,
+            fused=True if self._scaler is not None else None,
+        )
+        if self._scaler is not None:
+            # The fused SGD takes its first momentum from uninitialized memory when overflow skips the first step
+            # (seen with PyTorch 2.15). Zeros give the same first step as none.
+            for parameter in self._model.parameters():
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
+
+    def step(self, inputs: Any, targets: Any) -> None:
+        """Enqueue one step.
+
+        Raises CaseFailed where it does not fit into the device's memory; never goes on with a smaller batch.
+        """
+        try:
+            if self._train:
+                self._train_step(inputs, targets)
+            else:
+                self._infer_step(inputs)
+        except RuntimeError as error:
+            self._raise_if_out_of_memory(error)
+            raise
+
+    def _train_step(self, inputs: Any, targets: Any) -> None:
+        optimizer = self._optimizer
+        assert optimizer is not None
+        optimizer.zero_grad(set_to_none=True)
+        with self._autocast():
+            loss = self._loss(self._model(self._prepare(inputs)), targets)
+        self.last_output = loss.detach()
+        if self._scaler is not None:
+            self._scaler.scale(loss).backward()
+            self._scaler.step(optimizer)
+            self._scaler.update()
+            return
+        if self._loss_scale != 1.0:
+            loss = loss * self._loss_scale
+        loss.backward()
+        optimizer.step()
+
+    def _infer_step(self, inputs: Any) -> None:
+        with torch.inference_mode(), self._autocast():
+            self.last_output = self._model(self._prepare(inputs))
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._autocast_dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=self._autocast_dtype)
+
+    def _prepare(self, inputs: Any) -> Any:
+        """Device inputs as the model takes them: channels_last, its type; uint8 normalized by ImageNet's mean and std.
+
+        uint8: one byte-wide kernel for the layout, one that scales, shifts and widens. float32 is normalized already.
+        """
+        if inputs.dtype == torch.uint8:
+            inputs = torch.addcmul(self._shift, inputs.contiguous(memory_format=torch.channels_last), self._scale)
+        return inputs.to(self._dtype, memory_format=torch.channels_last)
+
+    def _loss(self, outputs: Any, targets: Any) -> Any:
+        if isinstance(outputs, tuple):
+            outputs, *auxiliary = outputs
+        else:
+            auxiliary = []
+        loss = nn.functional.cross_entropy(outputs, targets)
+        for logits in auxiliary:
+            loss = loss + AUXILIARY_LOSS_WEIGHTS[self._case.model] * nn.functional.cross_entropy(logits, targets)
+        return loss
+
+    def _raise_if_out_of_memory(self, error: RuntimeError) -> None:
+        """Raise CaseFailed for an error that means lack of memory: PyTorch's allocator's, CUDA's own, or the host's."""
+        what = f"batch {self._case.batch_size} of {self._case.model} {self._case.precision}"
+        if isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error):
+            memory = torch.cuda.get_device_properties(self._device).total_memory
+            whose = f"the device's {memory / 1e9:.0f} GB"
+        elif "can't allocate memory" in str(error):
+            whose = "this machine's free memory"
+        else:
+            return
+        raise CaseFailed(f"does not fit: {what} needs more than {whose}; try a smaller --batch-size") from error
+
+    def example(self, output: str) -> tuple[Any, Any]:
+        return random_batch(self._case, output)
+
+    def describe(self) -> dict[str, Any]:
+        optimizer = {
+            "name": "SGD",
+            "learning_rate": LEARNING_RATE,
+            "momentum": MOMENTUM,
+            "weight_decay": WEIGHT_DECAY,
+            "fused": self._scaler is not None,
+            "loss_scale": "dynamic" if self._scaler is not None else self._loss_scale,
+        }
+        return {
+            "model": self._case.model,
+            "mode": self._case.mode,
+            "precision": self._case.precision,
+            "emulated": False,
+            "num_parameters": sum(parameter.numel() for parameter in self._model.parameters()),
+            "memory_format": "channels_last",
+            "optimizer": optimizer if self._train else None,
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        }
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise UnavailableError where the device cannot compute in `precision`, ConfigError where there is no such."""
+    if precision not in PRECISIONS:
+        raise ConfigError(f"unknown precision '{precision}'; use one of {', '.join(PRECISIONS)}")
+    if device.type == "cpu":
+        if precision not in CPU_PRECISIONS:
+            why = "TF32 is a mode of NVIDIA's tensor cores" if precision == "tf32" else "fp16 is slow and partial there"
+            raise UnavailableError(
+                f"--precision {precision} is not for the CPU ({why}): use {', '.join(CPU_PRECISIONS)}, or --device cuda"
+            )
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    if precision in ("tf32", "bf16", "amp-bf16") and major < 8:
+        raise UnavailableError(
+            f"--precision {precision} needs a GPU of compute capability 8.0, this one has {major}.{minor}: "
+            "use fp32, fp16 or amp-fp16"
+        )
+
+
+def _set_numerics(precision: str) -> None:
+    """Set the process's switches, so that no default or earlier case decides.
+
+    PyTorch's default is TF32 for cuDNN's convolutions and not for matrix products; here it is both or neither.
+    cuDNN's algorithm search suits the fixed shapes of a run.
+    """
+    mode = "tf32" if precision == "tf32" else "ieee"
+    cudnn: Any = torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn.benchmark = True
+    if hasattr(matmul, "fp32_precision"):  # PyTorch 2.9 and later; it refuses a mix of the old and the new switches
+        matmul.fp32_precision = mode
+        cudnn.conv.fp32_precision = mode
+        cudnn.rnn.fp32_precision = mode
+    else:
+        matmul.allow_tf32 = mode == "tf32"
+        cudnn.allow_tf32 = mode == "tf32"
+
+
+def _build_model(case: Case, num_classes: int) -> nn.Module:
+    """The model with random weights, the same for the same seed on every device. On the CPU, fp32."""
+    known = torchvision.models.list_models(module=torchvision.models)
+    if case.model not in known:
+        close = difflib.get_close_matches(case.model, known, n=5, cutoff=0.4)
+        raise ConfigError(
+            f"unknown model '{case.model}'; close names: {', '.join(close) or 'none'} (torchvision's names)"
+        )
+    options = {"init_weights": False} if case.model in AUXILIARY_LOSS_WEIGHTS else {}  # skips minutes of scipy sampling
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(case.seed)
+        model: nn.Module = torchvision.models.get_model(case.model, weights=None, num_classes=num_classes, **options)
+    return model
+
+
+def _check_images(model: nn.Module, case: Case) -> None:
+    """Run the model's shapes (meta tensors: no data, no arithmetic) and turn what it objects to into a ConfigError."""
+    size = image_size(case)
+    num_images = min(case.batch_size, 2)
+    state = {name: tensor.to("meta") for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    images = torch.empty(num_images, 3, size, size, device="meta")
+    model.train(case.mode == "train")
+    try:
+        with torch.no_grad():
+            torch.func.functional_call(model, state, (images,))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        default = torchvision.models.get_model_weights(case.model).DEFAULT.transforms.keywords["crop_size"]
+        raise ConfigError(
+            f"{case.model} cannot {case.mode} on batches of {case.batch_size} images of {size}×{size} ({reason}); "
+            f"its own size is --input-size {default}"
+        ) from error
+
+
+def _convert(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model in channels_last and `dtype`, batch norm in fp32: its statistics need the digits."""
+    converted: Any = model
+    converted = converted.to(dtype=dtype, memory_format=torch.channels_last)
+    for module in converted.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.float()
+    return cast(nn.Module, converted)
