@@ -1,0 +1,338 @@
+"""Run records as text: readable in 80 columns, plain where it is not a terminal.
+
+Everything printed is a rich `Text`, which knows no markup: a data set named `[red]` prints as it is named.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from loaderbench.recording.store import StoredRun
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.format import CAUSES, MISSING, NOT_MEASURED, Record, part
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+BAR_WIDTH = 24
+STYLES = {
+    "compute": "green",
+    "launch": "yellow",
+    "transfer": "cyan",
+    "prep": "dark_orange",
+    "contention": "red",
+    "storage": "magenta",
+    "failed": "bold red",
+    "crashed": "red",
+    "unreadable": "red",
+    "skipped": "dim",
+    "interrupted": "yellow",
+    "running": "cyan",
+}
+
+
+def make_console(stderr: bool = False) -> Console:
+    """A console that never fails for a character its encoding lacks. rich obeys NO_COLOR and a missing terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return Console(file=stream, highlight=False)
+
+
+def _text(content: str, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(content, style=style)
+
+
+def _rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    """Name and value lines, long values wrapped under themselves."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, min_width=12)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(_text(name, "dim"), _text(value))
+    console.print(table)
+
+
+def _bullets(console: Console, title: str, items: Sequence[str]) -> None:
+    from rich.padding import Padding
+
+    if not items:
+        return
+    console.print()
+    console.print(_text(title, "bold"))
+    for item in items:
+        console.print(Padding(_text(item), (0, 0, 0, 2)))
+
+
+def print_run(record: Record, console: Console | None = None) -> None:
+    """One run: the verdict first, then what it rests on, then what to know before trusting it."""
+    console = console or make_console()
+    case = record["case"]
+    headline = _text(f"{fmt.outcome(record)}: ", f"bold {STYLES.get(fmt.outcome(record), '')}")
+    console.print(headline.append(fmt.sentence(record), style="bold"))
+    asked = [fmt.resolution(record), fmt.row_label(record, [record]), *fmt.common_settings([record])]
+    console.print(_text(" · ".join(asked)))
+    if part(record, "throughput") is not None or part(record, "step_time_s") is not None:
+        console.print()
+        _rows(console, _figures(record))
+        _print_shares(record, console)
+        console.print()
+        _rows(console, _stages_and_capacities(record))
+    _bullets(console, "Evidence", [fmt.clean(item) for item in part(record, "verdict", "evidence") or []])
+    advice = part(record, "verdict", "advice") or []
+    _bullets(console, "What to try next", [f"{number}. {_advice(one)}" for number, one in enumerate(advice, 1)])
+    _bullets(console, "Caveats", [fmt.clean(f"{one['code']}: {one['message']}") for one in record.get("caveats") or []])
+    console.print()
+    options = [
+        f"{key}={value}"
+        for name in ("loader_options", "decoder_options")
+        for key, value in (case.get(name) or {}).items()
+    ]
+    _rows(console, [("options", fmt.clean(" ".join(options)))] * bool(options) + [("run", fmt.clean(record["run_id"]))])
+
+
+def _advice(one: dict[str, Any]) -> str:
+    gain = one.get("predicted_speedup")
+    return fmt.clean(one["action"]) + f" – predicted: {fmt.speedup(gain) if gain is not None else 'not known'}"
+
+
+def _figures(record: Record) -> list[tuple[str, str]]:
+    step = record.get("step_time_s") or {}
+    first = record.get("time_to_first_batch_s")
+    utilization = record.get("accelerator_utilization_fraction")
+    unit = "" if record.get("throughput") is None else " images/s"
+    quantiles = " · ".join(f"{name} {fmt.duration(step.get(name))}" for name in ("p50", "p95", "p99"))
+    return [
+        ("throughput", fmt.plus_minus(record.get("throughput")) + unit),
+        ("step", f"{fmt.duration(step['mean'])} ({quantiles})" if step.get("mean") is not None else NOT_MEASURED),
+        ("AU", fmt.percent(utilization) if utilization is not None else NOT_MEASURED),
+        ("first batch", fmt.duration(first) if first is not None else NOT_MEASURED),
+    ]
+
+
+def _print_shares(record: Record, console: Console) -> None:
+    """The step's time by cause, with a bar each."""
+    from rich.table import Table
+
+    console.print()
+    console.print(_text("Where a step's time goes", "bold"))
+    if record.get("shares") is None:
+        console.print(_text(f"  {NOT_MEASURED}"))
+        return
+    block = "█" if console.encoding.lower().startswith("utf") else "#"
+    mean_s = part(record, "step_time_s", "mean")
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for cause in CAUSES:
+        estimate = part(record, "shares", cause)
+        if estimate is None:
+            table.add_row(_text(f"  {cause}"), "", "", "", _text(NOT_MEASURED, "dim"))
+            continue
+        fraction = estimate["value"]
+        spread = fmt.percent_interval(estimate)
+        table.add_row(
+            _text(f"  {cause}"),
+            _text(fmt.percent(fraction, decimals=1)),
+            _text(f"({spread})" if spread else "", "dim"),
+            _text(fmt.duration(fraction * mean_s) if mean_s is not None else ""),
+            _text(block * round(min(max(fraction, 0.0), 1.0) * BAR_WIDTH), STYLES.get(cause, "")),
+        )
+    console.print(table)
+
+
+def _stages_and_capacities(record: Record) -> list[tuple[str, str]]:
+    capacities = record.get("capacities") or {}
+    removed = part(record, "verdict", "speedup_if_removed") or {}
+    stages = record.get("stages") or {}
+    rows = [
+        ("if removed", " · ".join(f"{fmt.clean(k)} {fmt.speedup(v)}" for k, v in removed.items()) or NOT_MEASURED),
+        (
+            "alone",
+            " · ".join(f"{name} {fmt.number(fmt.value_of(capacities[name]))}" for name in capacities) + " images/s"
+            if capacities
+            else NOT_MEASURED,
+        ),
+        ("per image", " · ".join(f"{fmt.clean(k)} {fmt.duration(v)}" for k, v in stages.items()) or NOT_MEASURED),
+        ("storage", _storage(record)),
+        ("CPU", _cpu(record)),
+    ]
+    overhead = record.get("overhead_fraction")
+    rows.append(("overhead", f"{overhead * 100:.1f} % of a step" if overhead is not None else NOT_MEASURED))
+    return rows
+
+
+def _storage(record: Record) -> str:
+    storage = record.get("storage")
+    if storage is None:
+        return NOT_MEASURED
+    proof = {True: "cold proven", False: "cold not proven", None: ""}[storage.get("cold_proven")]
+    read, expected = storage.get("bytes_read"), storage.get("expected_bytes")
+    moved = f"{fmt.size(read)} read" if read is not None else f"bytes read {NOT_MEASURED}"
+    before, after = (part(storage, "residency_fraction", when) for when in ("before", "after"))
+    parts = [
+        fmt.clean(storage.get("cache_state") or ""),
+        proof,
+        moved + (f" of {fmt.size(expected)} asked for" if expected is not None else ""),
+        f"{fmt.size(storage['bandwidth_bytes_per_s'], '/s')}"
+        if storage.get("bandwidth_bytes_per_s") is not None
+        else "",
+        f"ceiling {fmt.size(storage['ceiling_bytes_per_s'], '/s')}"
+        if storage.get("ceiling_bytes_per_s") is not None
+        else "",
+        f"resident {fmt.percent(before)} → {fmt.percent(after)}" if before is not None or after is not None else "",
+        fmt.clean(storage.get("source") or ""),
+    ]
+    return " · ".join(text for text in parts if text)
+
+
+def _cpu(record: Record) -> str:
+    busy, each, resident = (
+        part(record, "cpu", name) for name in ("busy_fraction", "seconds_per_sample", "workers_rss_bytes")
+    )
+    parts = [
+        f"{fmt.percent(busy)} busy" if busy is not None else "",
+        f"{fmt.duration(each)} per image" if each is not None else "",
+        f"workers hold {fmt.size(resident)}" if resident is not None else "",
+    ]
+    return " · ".join(text for text in parts if text) or NOT_MEASURED
+
+
+def print_table(records: Sequence[Record], console: Console | None = None) -> None:
+    """All runs of a sweep, a row each, small resolutions first; then a sentence for each resolution."""
+    console = console or make_console()
+    if not records:
+        console.print(_text("no runs"))
+        return
+    console.print(_text(" · ".join(fmt.common_settings(records)), "bold"))
+    table = _plain_table()
+    for title, justify in (
+        ("res", "right"),
+        ("loader", "left"),
+        ("images/s", "right"),
+        ("ms/step", "right"),
+        ("AU", "right"),
+        ("stor", "right"),
+        ("prep", "right"),
+        ("xfer", "right"),
+        ("lnch", "right"),
+        ("comp", "right"),
+        ("verdict", "left"),
+    ):
+        table.add_column(title, justify=justify, no_wrap=title != "loader", overflow="fold")  # type: ignore[arg-type]
+    for name, group in fmt.by_resolution(records):
+        for record in group:
+            table.add_row(*_sweep_row(record, records, name if record is group[0] else ""))
+        table.add_section()
+    console.print(table)
+    console.print(
+        _text(
+            "AU, stor(age), prep (contention included), xfer (transfer), l(au)nch, comp(ute) in % of the step; "
+            f"{MISSING} {NOT_MEASURED}",
+            "dim",
+        )
+    )
+    console.print()
+    for name, group in fmt.by_resolution(records):
+        console.print(_resolution_sentence(name, group, records))
+    bad = [record for record in records if record["status"] != "ok"]
+    _bullets(
+        console,
+        "Not measured",
+        [
+            f"{fmt.resolution(one)} {fmt.row_label(one, records)}, {fmt.outcome(one)}: {fmt.sentence(one)}"
+            for one in bad
+        ],
+    )
+    _bullets(
+        console,
+        "Caveats",
+        [
+            f"{code}: {message} ({count} of {len(records)} runs)"
+            for code, message, count in fmt.grouped_caveats(records)
+        ],
+    )
+
+
+def _plain_table() -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, header_style="bold")
+
+
+def _sweep_row(record: Record, records: Sequence[Record], name: str) -> list[Text]:
+    mean_s = part(record, "step_time_s", "mean")
+    storage, transfer, launch, compute = (
+        fmt.value_of(part(record, "shares", cause)) for cause in ("storage", "transfer", "launch", "compute")
+    )
+    fractions = [
+        record.get("accelerator_utilization_fraction"), storage, fmt.prep_share(record), transfer, launch, compute
+    ]  # fmt: skip
+    verdict = fmt.outcome(record)
+    return [
+        _text(name),
+        _text(fmt.row_label(record, records)),
+        _text(fmt.plus_minus_percent(record.get("throughput"))),
+        _text(fmt.number(None if mean_s is None else mean_s * 1e3)),
+        *(_text(fmt.percent(fraction, sign="")) for fraction in fractions),
+        _text(verdict, STYLES.get(verdict, "")),
+    ]
+
+
+def _resolution_sentence(name: str, group: Sequence[Record], records: Sequence[Record]) -> Text:
+    measured = [record for record in group if record.get("throughput") is not None]
+    if not measured:
+        return _text(f"{name}: {NOT_MEASURED}")
+    fastest = max(measured, key=lambda record: float(record["throughput"]["value"]))
+    head = _text(f"{name}: ", "bold")
+    who = "" if len(measured) == 1 else f"fastest is {fmt.row_label(fastest, records)}. "
+    return head.append(f"{who}{fmt.sentence(fastest)}", style="not bold")
+
+
+def print_list(runs: Sequence[StoredRun], console: Console | None = None) -> None:
+    """The stored runs, a row each, oldest first. The name shown is enough for `loaderbench show`."""
+    console = console or make_console()
+    if not runs:
+        console.print(_text("no runs stored; measure one with `loaderbench run`"))
+        return
+    table = _plain_table()
+    table.add_column("run", no_wrap=True)
+    table.add_column("case")
+    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    for run, name in zip(runs, short_names(runs), strict=True):
+        record = run.record
+        result = run.status if record is None else fmt.outcome(record)
+        table.add_row(
+            _text(fmt.clean(name)),
+            _text(fmt.clean(run.title)),
+            _text(fmt.plus_minus_percent(None if record is None else record.get("throughput"))),
+            _text(result, STYLES.get(result, "")),
+        )
+    console.print(table)
+    _bullets(
+        console,
+        "Without a result",
+        [fmt.clean(f"{run.run_id}: {run.problem}") for run in runs if run.problem is not None],
+    )
+
+
+def short_names(runs: Sequence[StoredRun]) -> list[str]:
+    """For each run the start of its name, up to its time where that is unique among `runs`, else all of it."""
+    times = ["-".join(run.run_id.split("-")[:3]) for run in runs]
+    return [
+        time if sum(other.run_id.startswith(time) for other in runs) == 1 else run.run_id
+        for run, time in zip(runs, times, strict=True)
+    ]

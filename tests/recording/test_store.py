@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loaderbench.cases.case import Case
+from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.recording import store as store_module
+from loaderbench.recording.store import SCHEMA_FILE, RunFolder, Store, load_recording
+from loaderbench.recording.types import SCHEMA, STEP_FIELDS, Caveat, Recording, Segment, Series
+
+CASE = Case(
+    dataset="/data/photos/512",
+    dataset_name="photos",
+    resolution=512,
+    loader="multiprocess",
+    decoder="pillow",
+    workers=2,
+    prefetch=2,
+    batch_size=4,
+    model="resnet50",
+    mode="train",
+    precision="fp32",
+    device="cpu",
+    input_size=224,
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def record_of(folder: RunFolder, **changes: object) -> dict[str, object]:
+    made = {
+        "schema": SCHEMA,
+        "run_id": folder.run_id,
+        "status": "ok",
+        "case": CASE.to_json(),
+        "started_at": folder.started_at,
+        "caveats": [],
+    }
+    return {**made, **changes}
+
+
+def small_recording() -> tuple[Recording, list[Series]]:
+    steps = np.arange(3 * len(STEP_FIELDS), dtype=np.int64).reshape(3, -1)
+    segments = [
+        Segment(
+            "real", 0, 1, True, steps, np.arange(20, dtype=np.int64).reshape(2, 10), {"residency": np.float64(0.5)}
+        ),
+        Segment("device", 1, 0, False, steps * 2, None),
+    ]
+    series = [
+        Series("bytes", "B", "counter", "/proc/diskstats", np.array([1, 2]), np.array([0.5, np.nan])),
+        Series("empty", "B", "gauge", "x", np.array([], dtype=np.int64), np.array([], dtype=np.float64)),
+    ]
+    return Recording(segments, {"device": {"name": "cpu"}}, [Caveat("a", "b")]), series
+
+
+def test_raw_facts_come_back_as_they_were_written(tmp_path: Path) -> None:
+    folder = Store(tmp_path).open_run(CASE)
+    recording, series = small_recording()
+
+    folder.write_recording(recording, series)
+    case, read, read_series = load_recording(folder.path)
+
+    assert case == CASE
+    assert [segment.arm for segment in read.segments] == ["real", "device"]
+    for written, back in zip(recording.segments, read.segments, strict=True):
+        assert back.steps.dtype == np.int64
+        np.testing.assert_array_equal(back.steps, written.steps)
+        assert (back.round, back.num_warmup, back.steady) == (written.round, written.num_warmup, written.steady)
+    np.testing.assert_array_equal(read.segments[0].spans, recording.segments[0].spans)
+    assert read.segments[1].spans is None
+    assert read.segments[0].facts == {"residency": 0.5}
+    assert read.facts == recording.facts
+    assert read.caveats == recording.caveats
+    assert [one.name for one in read_series] == ["bytes", "empty"]
+    np.testing.assert_array_equal(read_series[0].value, series[0].value)  # NaN is at home in an npz
+
+
+def test_a_run_is_running_then_finished(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new" / "results")
+    folder = store.open_run(CASE)
+    assert [(run.status, run.title) for run in store.runs()] == [("running", CASE.title)]
+    assert f"process {os.getpid()}" in str(store.runs()[0].problem)
+
+    folder.write_record(record_of(folder))
+
+    (run,) = store.runs()
+    assert (run.status, run.problem, run.run_id) == ("ok", None, folder.run_id)
+    assert run.record == json.loads((folder.path / "run.json").read_text())
+    assert names(folder.path) == ["case.json", "run.json"]
+
+
+def test_run_ids_sort_by_time_and_name_the_case(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    ids = [store.open_run(CASE).run_id for _ in range(5)]
+    assert len(set(ids)) == 5
+    # Of two in the same millisecond the order is free.
+    times = [one.split("-512-")[0] for one in ids]
+    assert times == sorted(times)
+    assert [run.run_id for run in store.runs()] == sorted(ids)
+    assert all("-512-multiprocess-w2-" in one and CASE.key[:8] in one for one in ids)
+
+
+def test_a_name_from_the_file_system_cannot_leave_the_store(tmp_path: Path) -> None:
+    case = Case.from_json({**CASE.to_json(), "dataset_name": "../../\udcff [red]\n" + "x" * 300, "resolution": None})
+    folder = Store(tmp_path).open_run(case)
+    assert folder.path.parent == tmp_path
+    (tmp_path / folder.run_id / "recording.json").touch()
+    assert Case.from_json(json.loads((folder.path / "case.json").read_text())) == case
+
+
+KILLED = """
+import os, signal, sys
+from loaderbench.cases.case import Case
+from loaderbench.recording.store import Store
+import json
+folder = Store(sys.argv[1]).open_run(Case.from_json(json.loads(sys.argv[2])))
+(folder.path / ".run.json.half").write_text('{"sche')
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_its_run_marked_and_the_others_readable(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finished = store.open_run(CASE)
+    finished.write_record(record_of(finished))
+
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), json.dumps(CASE.to_json())], check=False)
+
+    assert done.returncode == -9
+    assert [run.status for run in store.runs()] == ["ok", "crashed"]
+    assert "ended before the result was written" in str(store.runs()[1].problem)
+    assert store.find("latest").run_id == finished.run_id
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"process_start_ticks": 1}, "crashed"),  # another process got this pid
+        ({"boot_id": "an earlier boot"}, "crashed"),
+        ({"host": "elsewhere.example"}, "running"),  # nobody here can tell
+    ],
+)
+def test_a_pid_alone_proves_nothing(tmp_path: Path, change: dict[str, object], status: str) -> None:
+    store = Store(tmp_path)
+    folder = store.open_run(CASE)
+    marker = json.loads((folder.path / "running.json").read_text())
+    (folder.path / "running.json").write_text(json.dumps({**marker, **change}))
+    assert store.runs()[0].status == status
+
+
+def test_broken_and_newer_runs_are_listed_with_the_reason(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    contents = [
+        "{half",
+        "[]",
+        '{"schema": 1}',
+        json.dumps({"schema": SCHEMA + 1, "case": {}, "status": "ok"}),
+    ]
+    for content in contents:
+        (store.open_run(CASE).path / "run.json").write_text(content)
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "notes.txt").touch()
+
+    runs = store.runs()
+
+    assert [run.status for run in runs] == ["unreadable"] * 4
+    assert all(run.record is None for run in runs)
+    assert sum("damaged" in str(run.problem) for run in runs) == 3
+    assert sum("upgrade loaderbench" in str(run.problem) for run in runs) == 1
+
+
+def test_find(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(ConfigError, match="no finished run"):
+        store.find("latest")
+    folders = [store.open_run(CASE) for _ in range(2)]
+    for folder in folders:
+        folder.write_record(record_of(folder))
+
+    assert store.find(folders[0].run_id).path == folders[0].path
+    assert store.find("latest").run_id == max(folder.run_id for folder in folders)
+    assert store.find(str(folders[1].path)).run_id == folders[1].run_id
+    with pytest.raises(ConfigError) as ambiguous:
+        store.find("20")
+    assert all(folder.run_id in str(ambiguous.value) for folder in folders)
+    with pytest.raises(ConfigError, match="begins with 'nothing'"):
+        store.find("nothing")
+
+
+def test_nan_becomes_null_and_says_so(tmp_path: Path) -> None:
+    folder = Store(tmp_path).open_run(CASE)
+    record = record_of(
+        folder,
+        throughput={"value": np.float32(1.5), "low": float("nan"), "high": np.inf},
+        counts=(np.int64(3), np.bool_(True), np.array([1.0, 2.0])),
+    )
+
+    stored = folder.write_record(record)
+
+    text = (folder.path / "run.json").read_text()
+    assert json.loads(text, parse_constant=lambda name: pytest.fail(name)) == stored
+    assert stored["throughput"] == {"value": 1.5, "low": None, "high": None}
+    assert stored["counts"] == [3, True, [1.0, 2.0]]
+    (caveat,) = stored["caveats"]
+    assert caveat["code"] == "not_finite"
+    assert "throughput.low, throughput.high" in caveat["message"]
+    assert record["caveats"] == []
+
+
+def test_what_has_no_json_form_is_refused_by_its_place(tmp_path: Path) -> None:
+    folder = Store(tmp_path).open_run(CASE)
+    with pytest.raises(TypeError, match=r"environment\.lock has no JSON form"):
+        folder.write_record(record_of(folder, environment={"lock": object()}))
+
+
+def write_many(root: str, count: int) -> None:
+    for _ in range(count):
+        folder = Store(root).open_run(CASE)
+        folder.write_record(record_of(folder))
+
+
+def test_two_processes_write_into_one_store_while_it_is_listed(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_many, args=(str(tmp_path), 40)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    seen: set[str] = set()
+    while any(writer.is_alive() for writer in writers):
+        seen |= {run.status for run in Store(tmp_path).runs()}
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+
+    runs = Store(tmp_path).runs()
+
+    assert len(runs) == 80
+    assert {run.status for run in runs} == {"ok"}
+    assert seen <= {"ok", "running"}
+    assert not [name for name in names(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "newer", "no_array"])
+def test_damaged_raw_facts_are_one_clear_line(tmp_path: Path, damage: str) -> None:
+    folder = Store(tmp_path).open_run(CASE)
+    recording, series = small_recording()
+    folder.write_recording(recording, series)
+    path = folder.path
+    if damage == "missing":
+        (path / "recording.json").unlink()
+    elif damage == "truncated":
+        (path / "arrays.npz").write_bytes((path / "arrays.npz").read_bytes()[:300])
+    elif damage == "newer":
+        plain = json.loads((path / "recording.json").read_text())
+        (path / "recording.json").write_text(json.dumps({**plain, "schema": SCHEMA + 1}))
+    else:
+        np.savez(path / "arrays.npz", other=np.zeros(1))
+    with pytest.raises(ConfigError) as error:
+        load_recording(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_store_below_a_file_or_in_proc_is_refused_before_measuring(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for root in (tmp_path / "file" / "results", tmp_path / "file", Path("/proc/results")):
+        with pytest.raises(ConfigError, match="--results") as error:
+            Store(root).check_writable()
+        assert "\n" not in str(error.value)
+        with pytest.raises(ConfigError, match="--results"):
+            Store(root).open_run(CASE)
+
+
+def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:
+    Store(tmp_path / "results").check_writable()
+    assert names(tmp_path / "results") == []
+
+
+def limited(root: str) -> None:
+    """In a process that may write 1,000 bytes a file: as a disk that fills up."""
+    folder = Store(root).open_run(CASE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    with pytest.raises(ConfigError, match="cannot write results"):
+        Store(root).check_writable()
+    with pytest.raises(CaseFailed, match="cannot store the result") as error:
+        folder.write_record(record_of(folder, environment={"long": "x" * 5000}))
+    assert "\n" not in str(error.value)
+
+
+def test_a_write_that_fails_half_way_leaves_no_half_record(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=limited, args=(str(tmp_path),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    (run,) = Store(tmp_path).runs()
+    assert run.status == "crashed"
+    assert names(run.path) == ["case.json", "running.json"]
+    assert names(tmp_path) == [run.run_id]
+
+
+@pytest.mark.bed
+def test_full_and_read_only_file_systems(tmp_path: Path) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a tmpfs needs root with CAP_SYS_ADMIN")
+    try:
+        store = Store(tmp_path)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            store.check_writable()
+        assert names(tmp_path) == []
+        folder = store.open_run(CASE)
+        recording, series = small_recording()
+        recording.segments[0].steps = np.random.default_rng(0).integers(0, 1 << 62, (100_000, len(STEP_FIELDS)))
+        with pytest.raises(CaseFailed, match="No space left on device"):
+            folder.write_recording(recording, series)
+        subprocess.run(["mount", "-o", "remount,ro", tmp_path], check=True)
+        with pytest.raises(ConfigError, match="Read-only file system"):
+            store.check_writable()
+        with pytest.raises(CaseFailed, match="Read-only file system"):
+            folder.write_record(record_of(folder))
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_importing_the_store_imports_no_torch_and_no_rich() -> None:
+    code = "import sys, loaderbench.recording.store; sys.exit(bool({'torch', 'rich', 'jinja2'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_schema_is_shipped_beside_the_store() -> None:
+    assert json.loads(SCHEMA_FILE.read_text())["properties"]["schema"]["const"] == store_module.SCHEMA

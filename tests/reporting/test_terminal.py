@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import example_records as examples
+import pytest
+from rich.console import Console
+
+from loaderbench.recording.store import StoredRun
+from loaderbench.reporting import terminal
+
+
+def shown(draw: Any, *args: Any, width: int = 80, **console: Any) -> str:
+    stream = io.StringIO()
+    draw(*args, Console(file=stream, width=width, **console))
+    return stream.getvalue()
+
+
+def test_a_run_begins_with_its_verdict_and_fits_80_columns() -> None:
+    record = examples.measured()
+    text = shown(terminal.print_run, record)
+    lines = text.splitlines()
+    assert lines[0].startswith(f"prep: {record['verdict']['summary']}")
+    assert max(map(len, lines)) <= 80
+    for expected in (
+        "914 ± 18 images/s",
+        "p95 79.8 ms",
+        "46 %",
+        "emulated H200",
+        "1.60× (1.44–1.76)",
+        record["run_id"],
+    ):
+        assert expected in text
+    joined = " ".join(text.split())
+    assert all(caveat["message"] in joined for caveat in record["caveats"])
+
+
+def test_what_was_not_measured_is_never_zero() -> None:
+    record = examples.measured()
+    for name in ("throughput", "time_to_first_batch_s", "accelerator_utilization_fraction", "storage", "cpu", "stages"):
+        record[name] = None
+    lines = shown(terminal.print_run, record).splitlines()
+    for name in ("throughput", "first batch", "AU", "storage", "CPU", "per image", "overhead", "  launch"):
+        # Of the two lines that begin with storage, the share was measured and is indented.
+        (line,) = (line for line in lines if line.startswith(f"{name} "))
+        assert line.split("  ")[-1].strip() == "not measured" or line.rstrip().endswith("not measured"), line
+        assert "0" not in line
+
+
+def test_a_failed_run_says_why() -> None:
+    text = shown(terminal.print_run, examples.ended_badly())
+    assert text.startswith("failed: worker 3 was killed by signal 9")
+    assert "throughput" not in text
+
+
+def test_the_table_has_a_row_per_run_in_80_columns() -> None:
+    records = examples.sweep()
+    lines = shown(terminal.print_table, records[::-1]).splitlines()
+    assert max(map(len, lines)) <= 80
+    start = next(number for number, line in enumerate(lines) if "images/s" in line)
+    rows = [line.split() for line in lines[start + 2 :] if line.strip()][: len(records)]
+    assert [row[0] for row in rows if row[0].isdigit()] == ["256", "512", "1024"]
+    assert "multiprocess 8w 1,860 ±2%    34.4 93    1    0    3    –   93 compute" in "\n".join(lines)
+    (failed,) = (row for row in rows if "dali" in row)
+    assert failed[-1] == "failed"
+    assert set(failed[failed.index("8w") + 1 : -1]) == {"–"}
+    text = " ".join(" ".join(lines).split())
+    assert "1024 dali 8w, failed: worker 3 was killed" in text
+    assert "256: fastest is threaded 8w. Limited by compute" in text
+
+
+def test_runs_that_differ_in_more_than_the_loader_say_in_what() -> None:
+    records = [
+        examples.measured(batch_size=size, decoder=name) for size in (32, 64) for name in ("pillow", "turbojpeg")
+    ]
+    text = " ".join(shown(terminal.print_table, records, width=120).split())
+    assert "multiprocess 8w batch 32 turbojpeg" in text
+    assert "batch" not in text.split("res loader")[0]
+
+
+def test_wide_figures_and_the_longest_verdict_do_not_break_the_table() -> None:
+    record = examples.measured(device_ms=1.7, host_ms=1.7, ram_ms=1.7, real_ms=1.73, bottleneck="undetermined")
+    lines = shown(terminal.print_table, [record, examples.measured(loader="threaded")]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("multiprocess 8w 36,994 ±2%" in line and line.rstrip().endswith("undetermined") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["[red]", "[/bold]", "a\x1b[31mb", "\udcff", "two\nlines"])
+def test_names_print_as_text(name: str) -> None:
+    record = examples.measured(dataset_name=name)
+    record["verdict"]["summary"] = name
+    run = StoredRun("20250102-030405-006-x", Path("x"), "ok", None, record, name)
+    for draw, what in ((terminal.print_run, record), (terminal.print_table, [record]), (terminal.print_list, [run])):
+        text = shown(draw, what, force_terminal=True, color_system=None)
+        expected = {"a\x1b[31mb": "a\ufffd[31mb", "\udcff": "?", "two\nlines": "two lines"}.get(name, name)
+        assert expected in text
+        assert "\x1b[31m" not in text
+
+
+def test_the_list_names_runs_briefly_where_that_is_unique() -> None:
+    def run(run_id: str, status: str = "ok", problem: str | None = None) -> StoredRun:
+        record = examples.measured() if status == "ok" else None
+        return StoredRun(run_id, Path(run_id), status, problem, record, "photos/512 multiprocess+pillow w8")
+
+    runs = [
+        run("20250102-030405-006-512-serial-aaaaaaaa-000000"),
+        run("20250102-030405-007-512-serial-aaaaaaaa-000000"),
+        run(
+            "20250102-030405-007-512-serial-aaaaaaaa-000001",
+            "crashed",
+            "process 12 ended before the result was written",
+        ),
+    ]
+    assert terminal.short_names(runs) == ["20250102-030405-006", runs[1].run_id, runs[2].run_id]
+    text = shown(terminal.print_list, runs, width=120)
+    assert "crashed" in text
+    assert "process 12 ended before the result was written" in text
+
+
+def test_nothing_to_show_says_so() -> None:
+    assert "no runs" in shown(terminal.print_list, [])
+    assert "no runs" in shown(terminal.print_table, [])
+
+
+PRINT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import example_records
+from loaderbench.reporting.terminal import make_console, print_run, print_table
+print_run(example_records.measured(), make_console())
+print_table(example_records.sweep(), make_console())
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_pipe_gets_plain_text_whatever_its_encoding(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT, str(Path(__file__).parent)],
+        env={"PYTHONIOENCODING": encoding, "PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.stderr == b""
+    assert b"\x1b" not in done.stdout
+    assert ("█" if encoding == "utf-8" else "#").encode() in done.stdout
+
+
+def test_no_color_is_respected_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[38;5;208m" in shown(terminal.print_run, examples.measured(), force_terminal=True, color_system="256")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[38" not in shown(terminal.print_run, examples.measured(), force_terminal=True, color_system="256")
+
+
+def test_importing_the_terminal_report_imports_no_rich() -> None:
+    code = "import sys, loaderbench.reporting.terminal; sys.exit(bool({'torch', 'rich'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
