@@ -1,0 +1,150 @@
+"""A FUSE passthrough with a bandwidth cap and a latency. Needs no root: /dev/fuse, libfuse and mfusepy.
+
+All readers share one channel: each read waits for its slot of the bandwidth, then for the latency, so a
+bandwidth cap is flat in the number of readers and a latency is not. The kernel asks for at most
+128 KiB at a time (its read-ahead window) however large the file is; the latency is paid for each request
+that was not read ahead. /proc/PID/io shows nothing of reads through FUSE: `bytes_served` does.
+
+The daemon is a Python process on the same CPUs as the workers it serves (`daemon_cpu_s`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.testbeds.base import (
+    Truth,
+    check_dataset_dir,
+    find_program,
+    mount_points,
+    start_time_ticks,
+    workspace,
+)
+
+START_TIMEOUT_S = 20.0
+
+
+def check_available() -> None:
+    """Tell whether this machine can make the bed.
+
+    Raises:
+        UnavailableError: no /dev/fuse, or a missing package.
+    """
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise UnavailableError(
+            "slow_fuse needs read and write access to /dev/fuse (in a container: --device /dev/fuse)"
+        )
+    if importlib.util.find_spec("mfusepy") is None:
+        raise UnavailableError("slow_fuse needs mfusepy; install loaderbench with the extra `beds`")
+    if os.geteuid() != 0:
+        find_program("fusermount3", "fuse3")
+
+
+@dataclass(frozen=True)
+class SlowFuseBed:
+    """A standing bed."""
+
+    path: str
+    """The mounted tree, read-only; only the user who made it may read it."""
+    truth: Truth
+    daemon_pid: int
+    _counters: str
+
+    def daemon_cpu_s(self) -> float:
+        """CPU seconds that the daemon has used so far, user and system, all its threads."""
+        times = psutil.Process(self.daemon_pid).cpu_times()
+        return times.user + times.system
+
+    def _served(self) -> tuple[int, int]:
+        num_bytes, num_reads = struct.unpack("qq", Path(self._counters).read_bytes()[:16])
+        return num_bytes, num_reads
+
+    def bytes_served(self) -> int:
+        """Bytes that the daemon has delivered so far."""
+        return self._served()[0]
+
+    def reads_served(self) -> int:
+        """Read requests that the daemon has answered so far."""
+        return self._served()[1]
+
+
+def _start_daemon(folder: str, tree: str, truth: Truth) -> subprocess.Popen[bytes]:
+    setup = {
+        "parent_pid": os.getpid(),
+        "root": tree,
+        "mount_point": os.path.join(folder, "mount"),
+        "counters": os.path.join(folder, "counters"),
+        "bytes_per_s": truth.bytes_per_s,
+        "latency_s": truth.latency_s,
+    }
+    script = str(Path(__file__).with_name("fuse_daemon.py"))
+    with open(os.path.join(folder, "daemon.log"), "wb") as log:
+        # In a session of its own, so that Ctrl-C at a terminal reaches it only through us.
+        return subprocess.Popen(
+            [sys.executable, "-P", script, json.dumps(setup)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _wait_for_mount(daemon: subprocess.Popen[bytes], folder: str) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while os.path.join(folder, "mount") not in mount_points():
+        if daemon.poll() is not None or time.monotonic() > deadline:
+            said = Path(folder, "daemon.log").read_text(errors="replace").strip() or "no message"
+            raise UnavailableError(f"slow_fuse could not mount: {said.splitlines()[-1]}")
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def slow_fuse(
+    dataset_dir: str | os.PathLike[str], *, bytes_per_s: float | None = None, latency_s: float | None = None
+) -> Iterator[SlowFuseBed]:
+    """Mount an image tree whose reads take `latency_s` and together pass at `bytes_per_s` (None: no limit).
+
+    Enter it in a thread that outlives the bed: the daemon ends with the thread that started it.
+
+    Raises:
+        UnavailableError: what the machine lacks (see `check_available`).
+        ConfigError: `dataset_dir` is no folder, or a limit is not positive.
+    """
+    for name, value in (("bytes_per_s", bytes_per_s), ("latency_s", latency_s)):
+        if value is not None and value <= 0:
+            raise ConfigError(f"{name} of slow_fuse must be positive, not {value}")
+    tree = check_dataset_dir(dataset_dir)
+    check_available()
+    truth = Truth(bytes_per_s=bytes_per_s, latency_s=latency_s)
+    daemon = None
+    try:
+        with workspace("slow_fuse") as resources:
+            bed = SlowFuseBed(
+                os.path.join(resources.folder, "mount"), truth, 0, os.path.join(resources.folder, "counters")
+            )
+            Path(bed.path).mkdir()
+            Path(bed._counters).write_bytes(bytes(mmap.PAGESIZE))
+            resources.mounts.append(bed.path)
+            resources.save()
+            daemon = _start_daemon(resources.folder, tree, truth)
+            resources.processes.append((daemon.pid, start_time_ticks(daemon.pid) or 0))
+            resources.save()
+            _wait_for_mount(daemon, resources.folder)
+            yield replace(bed, daemon_pid=daemon.pid)
+    finally:
+        if daemon is not None:
+            daemon.wait()  # it is dead by now: the workspace took the bed down
