@@ -102,7 +102,7 @@ class DiskSampler:
         # One line is parsed, not all: a machine with hundreds of loop devices lists them all here.
         at = text.find(self._needle)
         if at < 0:
-            raise UnavailableError(f"{self._file.path} does not list the device {self.device}; is it still attached?")
+            raise UnavailableError(f"{self._file.path} does not list {self.device}; check that the disk is attached")
         begin = text.rfind(b"\n", 0, at) + 1
         end = text.find(b"\n", at)
         line = text[begin : end if end >= 0 else len(text)].decode()

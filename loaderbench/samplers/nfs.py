@@ -289,7 +289,9 @@ class NfsSampler:
             mount = _parse_block([line for line in block.decode(errors="replace").splitlines() if line.strip()])
             if mount is not None:
                 return mount
-        raise UnavailableError(f"{self._file.path} has no NFS counters for {self.mount_point}; is it still mounted?")
+        raise UnavailableError(
+            f"{self._file.path} has no NFS counters for {self.mount_point}; check that it is mounted with NFS here"
+        )
 
     def counters(self) -> dict[str, int]:
         """`read_bytes`, `reads`, and over all operations `rpcs`, `queue_ms`, `rtt_ms`, `exe_ms`, `retransmits`."""

@@ -1,0 +1,377 @@
+"""What this machine can measure, what it cannot, and the one step that enables each."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loaderbench import machine
+from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.images import cache_state
+from loaderbench.images.filesystem import FileSystem, storage_behind
+from loaderbench.images.index import IMAGE_SUFFIXES
+from loaderbench.samplers.cpu import parse_meminfo, pressure_off_reason
+from loaderbench.samplers.nvml import gpu_facts
+from loaderbench.samplers.process_io import runqueue_off_reason
+from loaderbench.samplers.sources import storage_sampler
+
+OK, DEGRADED, MISSING = "ok", "degraded", "missing"
+
+TEST_BEDS = ("throttled_loop", "slow_fuse", "uml_nfs")
+DECODER_PACKAGES = {"pillow": ("pillow", "pillow-simd"), "turbojpeg": ("simplejpeg",), "torchvision": ("torchvision",)}
+
+MEMORY_WANTED_BYTES = 4 << 30
+"""torch with its CUDA libraries, one model and a few workers need about this much."""
+MEMLOCK_WANTED_BYTES = 1 << 30
+"""Below this only a very small data set can be locked in memory for the `ram` arm."""
+OPEN_FILES_WANTED = 1024
+OPEN_FILES_PER_WORKER = 32
+"""Pipes and shared-memory batches of one worker process, with room."""
+DEFAULT_BATCH_BYTES = 64 * 3 * 224 * 224 * 4
+"""One float32 batch of the default run."""
+DEFAULT_PREFETCH = 2
+PROBE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a run may want from the machine."""
+
+    name: str
+    state: str
+    """`ok`, `degraded` (works, with a stated loss) or `missing`."""
+    what: str
+    """What is there, or what cannot be measured without it."""
+    enable: str | None = None
+    """The one step that mends it; None where the state is ok."""
+
+
+def _ok(name: str, what: str) -> Finding:
+    return Finding(name, OK, what)
+
+
+def _from_error(name: str, message: str, enable: str, state: str = MISSING) -> Finding:
+    """A finding from an error of the form `what is wrong; what to do`; `enable` where it says no second part."""
+    what, _, step = message.partition("; ")
+    return Finding(name, state, what, step or enable)
+
+
+def _size(num_bytes: int | None) -> str:
+    return "unlimited" if num_bytes is None else f"{num_bytes / (1 << 30):.1f} GiB"
+
+
+def _cpus() -> Finding:
+    usable, reason = machine.usable_cpus(), machine.cpu_limit_reason()
+    if usable == 1:
+        return Finding(
+            "cpus",
+            DEGRADED,
+            "one usable CPU: workers and the step loop share it, so every loader looks contended",
+            "give the machine, container or job at least 2 CPUs",
+        )
+    if reason is not None and "quota" in reason:
+        return Finding(
+            "cpus",
+            DEGRADED,
+            f"{usable} usable CPUs because of {reason}: threads are stopped when the quota is used up",
+            "raise the CPU limit of the container (docker: --cpus, Kubernetes: resources.limits.cpu)",
+        )
+    return _ok("cpus", f"{usable} usable CPUs" + (f": {reason}" if reason else ""))
+
+
+def _memory() -> Finding:
+    limit, source = machine.memory_limit_bytes()
+    try:
+        available = parse_meminfo(Path("/proc/meminfo").read_bytes()).get("MemAvailable")
+    except OSError as error:
+        return Finding("memory", MISSING, f"/proc/meminfo cannot be read ({error.strerror})", "mount /proc")
+    if limit is not None and available is not None:
+        available = min(limit, available)
+    what = f"{_size(limit)} ({source}), {_size(available)} available"
+    if available is not None and available < MEMORY_WANTED_BYTES:
+        return Finding(
+            "memory",
+            DEGRADED,
+            f"{what}: less than {_size(MEMORY_WANTED_BYTES)}, larger models and many workers may be killed",
+            "end other programs, or raise the memory limit of the container",
+        )
+    return _ok("memory", what)
+
+
+def _shared_memory() -> Finding:
+    size = machine.shm_bytes()
+    wanted = machine.usable_cpus() * (DEFAULT_PREFETCH + 1) * DEFAULT_BATCH_BYTES
+    wanted_gib = -(-wanted // (1 << 30))
+    if size is None:
+        return Finding(
+            "shared memory",
+            MISSING,
+            "/dev/shm is not there: the multiprocess loader cannot pass batches",
+            "mount a tmpfs on /dev/shm",
+        )
+    what = f"/dev/shm has {_size(size[0])}, {_size(size[1])} free"
+    if size[1] < wanted:
+        return Finding(
+            "shared memory",
+            DEGRADED,
+            f"{what}; the default multiprocess run needs {_size(wanted)}",
+            f"start the container with --shm-size={wanted_gib}g, or `mount -o remount,size={wanted_gib}G /dev/shm`",
+        )
+    return _ok("shared memory", what)
+
+
+def _open_files() -> Finding:
+    limit = machine.open_files_limit()
+    wanted = OPEN_FILES_WANTED + OPEN_FILES_PER_WORKER * machine.usable_cpus()
+    if limit is not None and limit < wanted:
+        return Finding(
+            "open files",
+            DEGRADED,
+            f"at most {limit} file descriptors; a worker on every CPU may need {wanted}",
+            f"`ulimit -n {wanted}` in the shell that starts loaderbench",
+        )
+    return _ok("open files", f"at most {'unlimited' if limit is None else limit} file descriptors")
+
+
+def _memlock() -> Finding:
+    limit = cache_state.memlock_limit_bytes()
+    if limit is not None and limit < MEMLOCK_WANTED_BYTES:
+        return Finding(
+            "locked memory",
+            DEGRADED,
+            f"at most {limit:,} bytes may be locked: the `ram` arm uses a copy in /dev/shm instead",
+            "`ulimit -l unlimited` (docker: --ulimit memlock=-1), or run with CAP_IPC_LOCK",
+        )
+    return _ok("locked memory", f"may lock {_size(limit)}")
+
+
+def _first_image(folder: str) -> str | None:
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = os.path.join(parent, name)
+            if name.lower().endswith(IMAGE_SUFFIXES) and Path(path).stat().st_size > 0:
+                return path
+    return None
+
+
+def _page_cache(dataset_path: str | None) -> Finding:
+    """Evict one file that is surely cached, and look."""
+    name = "page cache"
+    if dataset_path is not None:
+        path = _first_image(dataset_path)
+        if path is None:
+            return Finding(name, MISSING, f"no JPEG below {dataset_path} to try", "name a folder with images")
+        return _evict_one(name, path, "the data set's first image")
+    with tempfile.NamedTemporaryFile(prefix="loaderbench-doctor-") as file:
+        file.write(os.urandom(PROBE_BYTES))
+        file.flush()
+        return _evict_one(name, file.name, f"a file in {tempfile.gettempdir()} (name a data set to try its own files)")
+
+
+def _evict_one(name: str, path: str, label: str) -> Finding:
+    try:
+        with open(path, "rb") as file:
+            file.read()
+        before = cache_state.residency([path])
+        after = cache_state.evict_files([path])
+    except OSError as error:
+        return Finding(name, MISSING, f"{label} cannot be read ({error.strerror})", "make the data set readable")
+    if before.fraction is None or after.fraction is None:
+        return Finding(
+            name,
+            DEGRADED,
+            f"residency is unknown ({after.reason or before.reason}): only byte counters can prove a cold run",
+            "run as the user who owns the files, or as root",
+        )
+    if after.fraction > 0:
+        return Finding(
+            name,
+            DEGRADED,
+            f"{after.fraction:.0%} of {label} stayed after eviction: cold runs are not possible there",
+            "put the data set on a disk, NFS or FUSE mount, not on tmpfs, and close programs that map its files",
+        )
+    return _ok(name, f"{label} could be evicted; residency by {after.method}")
+
+
+def _cachestat() -> Finding:
+    if cache_state.has_cachestat():
+        return _ok("cachestat", "cachestat(2) answers: residency costs a few microseconds a file")
+    return Finding(
+        "cachestat",
+        DEGRADED,
+        "no cachestat(2): residency comes from mincore(2), which is slower and does not count evictions",
+        "use Linux 6.5 or newer (in a container: a seccomp profile that allows system call 451)",
+    )
+
+
+def _storage(file_system: FileSystem) -> Finding:
+    try:
+        sampler = storage_sampler(file_system)
+    except UnavailableError as error:
+        return _from_error("storage bytes", str(error), "put the data set on a local disk or an NFS mount")
+    sampler.close()
+    return _ok("storage bytes", f"{file_system.type} from {file_system.source}, counted by {sampler.source}")
+
+
+def _pressure() -> Finding:
+    reason = pressure_off_reason()
+    if reason is None:
+        return _ok("pressure (PSI)", "/proc/pressure tells who waits for CPU, storage and memory")
+    return _from_error("pressure (PSI)", reason, "boot with `psi=1`")
+
+
+def _runqueue() -> Finding:
+    reason = runqueue_off_reason()
+    if reason is None:
+        return _ok("run-queue delay", "/proc/PID/schedstat counts it: a starved worker is told from slow storage")
+    return _from_error("run-queue delay", f"contention for CPUs is not seen: {reason}", "boot with `delayacct`")
+
+
+def _gpu() -> Finding:
+    try:
+        gpus = gpu_facts()
+    except UnavailableError as error:
+        return _from_error("GPU (NVML)", str(error), "check that `nvidia-smi` works")
+    if not gpus:
+        return Finding("GPU (NVML)", MISSING, "NVML lists no GPU", "start the container with `--gpus all`")
+    names = ", ".join(sorted({gpu["name"] for gpu in gpus}))
+    return _ok("GPU (NVML)", f"{len(gpus)} × {names}, driver {gpus[0]['driver']}")
+
+
+def torch_cuda_version() -> tuple[bool, str | None]:
+    """(installed, CUDA version torch was built for or None), from the package's files: torch is not imported."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False, None
+    try:
+        text = (Path(spec.origin).parent / "version.py").read_text()
+    except OSError:
+        return True, None
+    found = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return True, found[1] if found else None
+
+
+def _cuda() -> Finding:
+    installed, version = torch_cuda_version()
+    if not installed:
+        return Finding("CUDA in torch", MISSING, "torch is not installed", "`pip install torch torchvision`")
+    if version is None:
+        return Finding(
+            "CUDA in torch",
+            MISSING,
+            "this torch was built without CUDA: only --device cpu and emulated work",
+            "install a CUDA build of torch (the default one of `pip install torch` on Linux)",
+        )
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Finding(
+            "CUDA in torch",
+            MISSING,
+            f"torch is built for CUDA {version}, but there is no libcuda.so.1: --device auto means emulated",
+            "install the NVIDIA driver, or start the container with `--gpus all`",
+        )
+    return _ok(
+        "CUDA in torch", f"torch is built for CUDA {version} and libcuda is there (torch itself was not started)"
+    )
+
+
+def _dali(packages: dict[str, str]) -> Finding:
+    for name, version in packages.items():
+        if name.startswith("nvidia-dali-cuda"):
+            return _ok("DALI", f"{name} {version}")
+    return Finding("DALI", MISSING, "--loader dali is not available", "`pip install 'loaderbench[dali]'`")
+
+
+def _decoder(name: str, packages: dict[str, str]) -> Finding:
+    known = DECODER_PACKAGES[name]
+    # pillow-simd is a fork of Pillow that installs the same module: say which one is there.
+    found = [f"{package} {packages[package]}" for package in known if package in packages]
+    if found:
+        return _ok(f"decoder {name}", ", ".join(found))
+    return Finding(f"decoder {name}", MISSING, f"--decoder {name} is not available", f"`pip install {known[0]}`")
+
+
+def _test_bed(name: str) -> Finding:
+    title = f"test bed {name}"
+    try:
+        importlib.import_module(f"loaderbench.testbeds.{name}").check_available()
+    except ImportError as error:
+        return Finding(
+            title, MISSING, f"its module does not load ({error})", "install loaderbench with the extra `beds`"
+        )
+    except UnavailableError as error:
+        return _from_error(title, str(error), "run `loaderbench selftest` as root on Debian 12 or newer")
+    return _ok(title, "storage of known speed for `loaderbench selftest`")
+
+
+def _perf() -> Finding:
+    if shutil.which("perf") is None:
+        return Finding("perf", MISSING, "no hardware counters or CPU profiles", "install the Debian package linux-perf")
+    try:
+        paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    except (OSError, ValueError):
+        return Finding(
+            "perf",
+            MISSING,
+            "this kernel has no perf events",
+            "use a kernel with CONFIG_PERF_EVENTS (any distribution's)",
+        )
+    if paranoid > 2 and os.geteuid() != 0:
+        return Finding(
+            "perf",
+            DEGRADED,
+            f"kernel.perf_event_paranoid is {paranoid}: only root may count events",
+            "`sysctl kernel.perf_event_paranoid=2` as root",
+        )
+    return _ok("perf", "perf is installed and may count this user's events")
+
+
+def examine(dataset_path: str | Path | None = None) -> list[Finding]:
+    """Everything a run may want from this machine, in the order to mend it.
+
+    With a data set's folder its own storage is examined; one of its files is read and evicted.
+
+    Raises:
+        ConfigError: the folder is not there.
+    """
+    path = None if dataset_path is None else str(Path(dataset_path).absolute())
+    if path is not None and not Path(path).is_dir():
+        raise ConfigError(f"{path} is no folder; name the folder that holds the images")
+    packages = machine.package_versions()
+    checks: list[Callable[[], Finding]] = [
+        _cpus,
+        _memory,
+        _shared_memory,
+        _open_files,
+        _memlock,
+        lambda: _storage(storage_behind(path or Path.cwd())),
+        lambda: _page_cache(path),
+        _cachestat,
+        _pressure,
+        _runqueue,
+        _gpu,
+        _cuda,
+        lambda: _dali(packages),
+    ]
+    findings = [check() for check in checks]
+    findings += [_decoder(name, packages) for name in DECODER_PACKAGES]
+    findings += [_test_bed(name) for name in TEST_BEDS]
+    findings.append(_perf())
+    return findings
+
+
+def to_json(findings: list[Finding]) -> dict[str, Any]:
+    """`{"findings": [{name, state, what, enable}]}`, plain JSON types."""
+    return {"findings": [dataclasses.asdict(finding) for finding in findings]}

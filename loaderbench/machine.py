@@ -1,0 +1,235 @@
+"""What this machine gives a run: usable CPUs, memory, limits, and the facts stored with each result. Stdlib only."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import re
+import resource
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import loaderbench
+from loaderbench.errors import UnavailableError
+
+PACKAGES = re.compile(
+    r"torch|torchvision|nvidia-dali-cuda\d+|pillow|pillow-simd|simplejpeg|numpy|nvidia-ml-py", re.IGNORECASE
+)
+"""Distributions whose version may change a number."""
+
+ENVIRONMENT_VARIABLES = re.compile(
+    r"(OMP|MKL|OPENBLAS|GOMP|KMP)_\w+|MALLOC_\w+|CUDA_\w+|NVIDIA_VISIBLE_DEVICES|LD_PRELOAD|PYTHONMALLOC"
+    r"|PYTORCH_\w*ALLOC_CONF|TORCH_\w*(ALLOW|CUDNN|NUM)\w*|CUBLAS_WORKSPACE_CONFIG|DALI_\w+"
+)
+"""Variables that change results. Stored without folders and device serial numbers."""
+
+UNLIMITED_BYTES = 1 << 60
+"""cgroup v1 writes a number near 2^63 where there is no limit."""
+
+
+def _text(path: Path) -> str | None:
+    """A small kernel file's content; None where it is absent or may not be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
+    """The folders whose limits hold for this process, v2 first, from its own cgroup up to the mount's root.
+
+    Formats: cgroups(7), /proc/PID/cgroup. In a container the file may name a path of the host that is
+    not visible inside; what is mounted at the root is then the container's own cgroup.
+    """
+    v1_mounts = [
+        entry.name
+        for entry in sorted((root / "sys/fs/cgroup").glob("*"))
+        if controller in entry.name.split(",") and entry.is_dir()
+    ]
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        hierarchy, controllers, path = line.split(":", 2)
+        if hierarchy == "0":
+            mounts = ["", "unified"]
+        elif controller in controllers.split(","):
+            mounts = v1_mounts
+        else:
+            continue
+        for mount in mounts:
+            top = root / "sys/fs/cgroup" / mount
+            folder = top / path.lstrip("/")
+            while True:
+                yield folder
+                if folder == top:
+                    break
+                folder = folder.parent
+
+
+def _cpu_quota(root: Path) -> tuple[float, Path] | None:
+    """(CPUs, file) of the tightest cgroup CPU quota; None without one."""
+    quotas = []
+    for folder in _cgroup_folders("cpu", root):
+        v2 = (_text(folder / "cpu.max") or "").split()
+        if len(v2) == 2 and v2[0] != "max":
+            quotas.append((int(v2[0]) / int(v2[1]), folder / "cpu.max"))
+        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        if quota and period and int(quota) > 0:
+            quotas.append((int(quota) / int(period), folder / "cpu.cfs_quota_us"))
+    return min(quotas, default=None)
+
+
+def _cpu_limit(root: Path) -> tuple[int, str | None]:
+    online = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0))
+    reason = f"the affinity mask allows {usable} of {online} CPUs (taskset, cpuset)" if usable < online else None
+    quota = _cpu_quota(root)
+    if quota is not None and math.ceil(quota[0]) < usable:
+        usable = max(1, math.ceil(quota[0]))
+        reason = f"a cgroup quota of {quota[0]:g} CPUs ({quota[1]})"
+    return usable, reason
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """CPUs this process may use: the affinity mask and the cgroup quota, a broken quota rounded up.
+
+    `root` is where /proc and /sys are looked for.
+    """
+    return _cpu_limit(root)[0]
+
+
+def cpu_limit_reason(root: Path = Path("/")) -> str | None:
+    """What keeps this process from all CPUs; None where nothing does."""
+    return _cpu_limit(root)[1]
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> tuple[int | None, str]:
+    """(bytes, source): the tightest of the machine's memory and the cgroup limits; None where /proc is not there."""
+    limits = []
+    for line in (_text(root / "proc/meminfo") or "").splitlines():
+        if line.startswith("MemTotal:"):
+            limits.append((int(line.split()[1]) * 1024, "MemTotal"))
+    for folder in _cgroup_folders("memory", root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            text = _text(folder / name)
+            if text is not None and text.isdigit() and int(text) < UNLIMITED_BYTES:
+                limits.append((int(text), str(folder / name)))
+    return min(limits, default=(None, "no /proc/meminfo"))
+
+
+def shm_bytes(path: str = "/dev/shm") -> tuple[int, int] | None:
+    """(size, free) of the shared memory that worker processes pass batches through; None where there is none."""
+    try:
+        stat = os.statvfs(path)
+    except OSError:
+        return None
+    return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+
+def open_files_limit() -> int | None:
+    """How many file descriptors this process may have open (RLIMIT_NOFILE, soft); None is unlimited."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def cpu_model(root: Path = Path("/")) -> str | None:
+    """`model name` of /proc/cpuinfo, on ARM the implementer and part numbers; None where it tells neither."""
+    facts: dict[str, str] = {}
+    for line in (_text(root / "proc/cpuinfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        facts.setdefault(name.strip(), value.strip())
+    if "model name" in facts:
+        return facts["model name"]
+    if "CPU part" in facts:
+        return f"{platform.machine()} implementer {facts.get('CPU implementer')} part {facts['CPU part']}"
+    return None
+
+
+def container_hint(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> str | None:
+    """Which kind of container this seems to be (`docker`, `podman`, `kubernetes`, …); None without a sign of one."""
+    environ = os.environ if environ is None else environ
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return "kubernetes"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    if (root / ".dockerenv").exists():
+        return "docker"
+    if environ.get("container"):
+        return environ["container"]
+    groups = _text(root / "proc/1/cgroup") or ""
+    return next((word for word in ("kubepods", "docker", "lxc") if word in groups), None)
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of PACKAGES, found without importing any; and loaderbench's own."""
+    versions = {"loaderbench": loaderbench.__version__}
+    for distribution in importlib.metadata.distributions():
+        # The folder's name tells the name and version without reading the metadata of every package.
+        path = getattr(distribution, "_path", None)
+        stem = Path(path).name.partition("-")[0].replace("_", "-") if path is not None else distribution.name
+        if PACKAGES.fullmatch(stem):
+            versions.setdefault(distribution.name.lower(), distribution.version)
+    return dict(sorted(versions.items()))
+
+
+def memlock_limit_bytes() -> int | None:
+    """Bytes this process may lock in memory; None is unlimited (RLIMIT_MEMLOCK, or CAP_IPC_LOCK)."""
+    from loaderbench.images import cache_state  # late: it needs numpy
+
+    return cache_state.memlock_limit_bytes()
+
+
+def _gpus() -> tuple[list[dict[str, Any]], str | None]:
+    """(GPUs, why they are not known)."""
+    from loaderbench.samplers.nvml import gpu_facts  # late: it needs numpy
+
+    try:
+        return gpu_facts(), None
+    except UnavailableError as error:
+        return [], str(error)
+
+
+def _transparent_huge_pages(root: Path) -> str | None:
+    text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    chosen = re.search(r"\[(\w+)\]", text or "")
+    return chosen[1] if chosen else None
+
+
+def _relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    def shortened(value: str) -> str:
+        return re.sub(r"\b(GPU|MIG)-[0-9a-fA-F][\w-]*", r"\1-…", re.sub(r"[^\s:=,]*/", "", value))
+
+    return {name: shortened(value) for name, value in sorted(environ.items()) if ENVIRONMENT_VARIABLES.fullmatch(name)}
+
+
+def environment(root: Path = Path("/")) -> dict[str, Any]:
+    """The facts stored with each run, plain JSON types. None where this machine does not tell.
+
+    Neither the host's name nor the user's, no serial number, no folder of the user is among them.
+    """
+    usable, cpu_reason = _cpu_limit(root)
+    memory, memory_source = memory_limit_bytes(root)
+    gpus, gpus_reason = _gpus()
+    shm = shm_bytes()
+    return {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "cpu_model": cpu_model(root),
+        "cpus_online": os.cpu_count(),
+        "cpus_usable": usable,
+        "cpu_limit_reason": cpu_reason,
+        "cpu_governor": _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "memory_limit_bytes": memory,
+        "memory_limit_source": memory_source,
+        "transparent_huge_pages": _transparent_huge_pages(root),
+        "shm_size_bytes": shm[0] if shm else None,
+        "open_files_limit": open_files_limit(),
+        "memlock_limit_bytes": memlock_limit_bytes(),
+        "container": container_hint(root),
+        "packages": package_versions(),
+        "gpus": gpus,
+        "gpus_reason": gpus_reason,
+        "variables": _relevant_variables(os.environ),
+    }
