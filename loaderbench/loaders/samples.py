@@ -12,7 +12,6 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -130,6 +129,9 @@ class SpanClock:
         self._begun = self._counters()
         self._start_ns = time.perf_counter_ns()
 
+    def add_pages(self, num_bytes: int) -> None:
+        self.page_bytes += -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
+
     def end(self) -> NDArray[np.int64]:
         """int64 [len(SPAN_FIELDS)]; the batch is ready now."""
         cpu_ns, runqueue_ns, faults = self._counters()
@@ -153,14 +155,6 @@ class SpanClock:
         if self._schedstat >= 0:
             os.close(self._schedstat)
             self._schedstat = -1
-
-    def __enter__(self) -> SpanClock:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class SampleMaker:
@@ -206,7 +200,7 @@ class SampleMaker:
             begun = time.perf_counter_ns()
             encoded = read_file(self._images.path(index), self._context.evict_after_read)
             num_bytes += len(encoded)
-            clock.page_bytes += -(-len(encoded) // PAGE_BYTES) * PAGE_BYTES
+            clock.add_pages(len(encoded))
             read = time.perf_counter_ns()
             clock.read_ns += read - begun
             try:

@@ -1,0 +1,194 @@
+"""Threads of this process decode with the GIL released, straight into the slots of reused batch buffers."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from loaderbench.decoders.base import Decoder, fastest_installed
+from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext
+from loaderbench.loaders.batch_threads import BatchThreads
+from loaderbench.loaders.order import BatchPlan, plan_batches
+from loaderbench.loaders.samples import FailureLimit, MadeBatch, SampleMaker, SpanClock, make_decoder, output_shape
+from loaderbench.loaders.torch_dataset import TORCH_TYPES
+
+DEFAULT_DECODER: str | None = fastest_installed()
+
+
+@dataclass(frozen=True)
+class Options:
+    """No options."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    plan: BatchPlan
+    buffer: torch.Tensor
+    """[batch_size, H, W, 3]"""
+
+
+@dataclass(frozen=True)
+class _Made:
+    buffer: torch.Tensor
+    targets: torch.Tensor
+    facts: MadeBatch
+
+
+class _DecodingThread:
+    """The work of one thread."""
+
+    def __init__(
+        self, number: int, context: LoaderContext, decoder: Decoder, shape: tuple[int, int], pin: bool
+    ) -> None:
+        torch.set_num_threads(1)  # this thread's own OpenMP setting: one thread a worker, as in DataLoader's workers
+        self._pin = pin
+        self._clock = SpanClock(number)
+        self._maker = SampleMaker(context, decoder, shape, self._clock)
+
+    def __call__(self, job: _Job, is_cancelled: Callable[[], bool]) -> _Made | None:
+        self._clock.begin()
+        facts = self._maker.fill(job.plan, job.buffer.numpy(), is_cancelled)
+        if facts is None:
+            return None
+        targets = torch.from_numpy(facts.targets)
+        if self._pin:
+            targets = targets.pin_memory()
+        facts.spans = self._clock.end()
+        return _Made(job.buffer, targets, facts)
+
+    def close(self) -> None:
+        self._clock.close()
+
+
+class ThreadedLoader:
+    """`workers` threads, each making one batch at a time; `workers × prefetch` batches ahead at most.
+
+    Memory: workers × prefetch + MAX_STEPS_IN_FLIGHT + 2 buffers of one batch (pinned with CUDA),
+    allocated at the first iteration and reused for ever. Batches are in channels_last order; inputs
+    are a view [N, 3, H, W] of the buffer, valid until MAX_STEPS_IN_FLIGHT + 1 further batches have
+    been delivered. Collating costs nothing: samples are made where they stay.
+    """
+
+    decodes = True
+    owns_transfer = False
+    evicts_own_reads = True
+
+    def __init__(self, context: LoaderContext) -> None:
+        self._context = context
+        self._decoder = make_decoder(context, fastest_installed())
+        self._shape = output_shape(context)
+        self._pin = context.pin_memory and torch.cuda.is_available()
+        self._depth = context.workers * context.prefetch
+        self._buffers: list[torch.Tensor] = []
+        self._recent: deque[torch.Tensor] = deque()
+        self._free: deque[torch.Tensor] = deque()
+        self._threads: BatchThreads[_Job, _Made] = BatchThreads(context.workers, self._depth, self._begin_work)
+        _check_memory(context, self.num_buffers, self.bytes_per_batch())
+
+    @property
+    def num_buffers(self) -> int:
+        return self._depth + MAX_STEPS_IN_FLIGHT + 2
+
+    def bytes_per_batch(self) -> int:
+        item = TORCH_TYPES[self._context.output].itemsize
+        return self._context.batch_size * math.prod(self._shape) * 3 * item
+
+    def _begin_work(self, number: int) -> _DecodingThread:
+        return _DecodingThread(number, self._context, self._decoder, self._shape, self._pin)
+
+    def _start(self) -> None:
+        if not self._buffers:
+            shape = (self._context.batch_size, *self._shape, 3)
+            kind = TORCH_TYPES[self._context.output]
+            self._buffers = [torch.empty(shape, dtype=kind, pin_memory=self._pin) for _ in range(self.num_buffers)]
+        num_torch_threads = torch.get_num_threads()
+        try:
+            self._threads.start()
+        except RuntimeError as error:
+            raise CaseFailed(
+                f"could not start {self._context.workers} threads ({error}); use fewer --workers"
+            ) from error
+        # The workers' setting is also what threads born later would begin with: put it back.
+        torch.set_num_threads(num_torch_threads)
+        kept = {id(buffer) for buffer in self._recent}
+        self._free = deque(buffer for buffer in self._buffers if id(buffer) not in kept)
+
+    def _jobs(self, plans: Iterator[BatchPlan]) -> Iterator[_Job]:
+        for plan in plans:
+            yield _Job(plan, self._free.popleft())
+
+    def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
+        context = self._context
+        limit = FailureLimit(context)
+        self._start()
+        plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
+        stream = self._threads.stream(self._jobs(plans))
+        try:
+            for made in stream:
+                self._recent.append(made.buffer)
+                if len(self._recent) > MAX_STEPS_IN_FLIGHT + 1:
+                    self._free.append(self._recent.popleft())
+                batch = _to_batch(made)
+                limit.add(batch.num_samples, batch.failures)
+                yield batch
+        finally:
+            stream.close()  # type: ignore[attr-defined]
+
+    def drained_spans(self) -> NDArray[np.int64]:
+        """Spans [M, F] of batches that were finished but not delivered when the last iterator was closed."""
+        spans = [made.facts.spans for made in self._threads.drained]
+        return np.stack(spans) if spans else np.empty((0, len(SPAN_FIELDS)), dtype=np.int64)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the record."""
+        return {
+            "loader": "threads",
+            "num_threads": self._context.workers,
+            "num_buffers": self.num_buffers,
+            "buffer_bytes": self.num_buffers * self.bytes_per_batch(),
+            "pin_memory": self._pin,
+            "decoder": self._decoder.describe(),
+        }
+
+    def close(self) -> None:
+        self._threads.close()
+        self._buffers = []
+        self._free.clear()
+        self._recent.clear()
+
+
+def _to_batch(made: _Made) -> Batch:
+    facts = made.facts
+    num_samples = len(facts.indices)
+    inputs = made.buffer[:num_samples].permute(0, 3, 1, 2)
+    return Batch(
+        inputs, made.targets, num_samples, facts.encoded_bytes, facts.indices, facts.spans, tuple(facts.failures)
+    )
+
+
+def _check_memory(context: LoaderContext, num_buffers: int, bytes_per_batch: int) -> None:
+    """Raises ConfigError where the buffers do not fit into the memory that is free."""
+    needed, free = num_buffers * bytes_per_batch, psutil.virtual_memory().available
+    if needed > free:
+        raise ConfigError(
+            f"{num_buffers} batch buffers need {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are available; "
+            f"use fewer --workers, a smaller --prefetch or a smaller --batch-size"
+        )
+
+
+def build(options: Options, context: LoaderContext) -> ThreadedLoader:
+    """Raises ConfigError where there is no thread to work, or too little memory."""
+    if context.workers < 1:
+        raise ConfigError("the threaded loader needs --workers of at least 1; --loader serial has none")
+    if context.prefetch < 1:
+        raise ConfigError("the threaded loader needs --prefetch of at least 1")
+    return ThreadedLoader(context)
