@@ -172,6 +172,12 @@ def sentence(record: Record) -> str:
     return clean(part(record, "verdict", "summary") or "no verdict: the arms for it were not run")
 
 
+def headline(record: Record) -> tuple[str, str]:
+    """(`prep: `, the sentence); the first is empty where the sentence itself begins with that word."""
+    word, text = outcome(record), sentence(record)
+    return ("" if text.lower().startswith(word) else f"{word}: "), text
+
+
 def device_name(record: Record) -> str:
     """The device's own name, else the one that was asked for."""
     return clean(part(record, "device", "name") or record["case"]["device"])

@@ -79,8 +79,9 @@ def print_run(record: Record, console: Console | None = None) -> None:
     """One run: the verdict first, then what it rests on, then what to know before trusting it."""
     console = console or make_console()
     case = record["case"]
-    headline = _text(f"{fmt.outcome(record)}: ", f"bold {STYLES.get(fmt.outcome(record), '')}")
-    console.print(headline.append(fmt.sentence(record), style="bold"))
+    word, sentence = fmt.headline(record)
+    style = f"bold {STYLES.get(fmt.outcome(record), '')}"
+    console.print(_text(word, style).append(sentence, style="bold" if word else style))
     asked = [fmt.resolution(record), fmt.row_label(record, [record]), *fmt.common_settings([record])]
     console.print(_text(" · ".join(asked)))
     if part(record, "throughput") is not None or part(record, "step_time_s") is not None:

@@ -51,6 +51,12 @@ def test_what_was_not_measured_is_never_zero() -> None:
         assert "0" not in line
 
 
+def test_the_verdict_is_not_said_twice() -> None:
+    record = examples.measured(bottleneck="mixed")
+    record["verdict"]["summary"] = "Mixed: storage and prep bound this run together."
+    assert shown(terminal.print_run, record).startswith("Mixed: storage and prep")
+
+
 def test_a_failed_run_says_why() -> None:
     text = shown(terminal.print_run, examples.ended_badly())
     assert text.startswith("failed: worker 3 was killed by signal 9")
