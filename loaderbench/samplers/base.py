@@ -64,6 +64,7 @@ class SamplerThread:
         broken: set[int] = set()
         due = time.perf_counter()
         while True:
+            is_last = self._stop.is_set()  # asked first: the last reading begins after `stop` was called
             for number, sampler in enumerate(self._samplers):
                 if number in broken:
                     continue
@@ -76,7 +77,7 @@ class SamplerThread:
                 else:
                     self._rows[number].append((time.perf_counter_ns(), values))
             self._cpu_ns = time.thread_time_ns() - begun_cpu
-            if self._stop.is_set():
+            if is_last:
                 return
             due = max(due + self._interval_s, time.perf_counter())
             self._stop.wait(due - time.perf_counter())

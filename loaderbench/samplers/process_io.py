@@ -115,12 +115,14 @@ def parse_pss(text: bytes) -> int:
 class _Process:
     """One live process of the tree, its files kept open."""
 
-    def __init__(self, pid: int, with_io: bool, with_runqueue: bool) -> None:
+    def __init__(self, pid: int, with_io: bool, with_runqueue: bool, with_children: bool) -> None:
         self.pid = pid
+        self.with_children = with_children
         self.with_runqueue = with_runqueue
         self.stat = ProcFile(f"/proc/{pid}/stat")
         self.io: ProcFile | None = None
-        self.runqueue_ns_by_thread: dict[int, int] = {}
+        self._runqueue_ns_by_thread: dict[int, int] = {}
+        self._ended_threads_runqueue_ns = 0
         try:
             if with_io:
                 self.io = ProcFile(f"/proc/{pid}/io")
@@ -134,16 +136,26 @@ class _Process:
         A thread's files are opened and closed: their number has no bound, that of file descriptors has.
         """
         children: list[int] = []
+        delays_ns: dict[int, int] = {}
         for thread in os.listdir(f"/proc/{self.pid}/task"):  # noqa: PTH208 - a Path for each thread costs more
             folder = f"/proc/{self.pid}/task/{thread}"
             try:
                 if self.with_runqueue:
-                    # The value of a thread that has ended stays as it was last seen.
-                    self.runqueue_ns_by_thread[int(thread)] = parse_schedstat(_read_file(f"{folder}/schedstat"))
-                children += [int(pid) for pid in _read_file(f"{folder}/children").split()]
+                    delays_ns[int(thread)] = parse_schedstat(_read_file(f"{folder}/schedstat"))
+                if self.with_children:
+                    children += [int(pid) for pid in _read_file(f"{folder}/children").split()]
             except (FileNotFoundError, ProcessLookupError):
                 continue  # the thread ended after it was listed
+        for thread_id, last_ns in self._runqueue_ns_by_thread.items():
+            if delays_ns.get(thread_id, -1) < last_ns:  # ended; another thread may have its number now
+                self._ended_threads_runqueue_ns += last_ns
+        self._runqueue_ns_by_thread = delays_ns
         return children
+
+    @property
+    def runqueue_ns(self) -> int:
+        """As of the last scan; a thread that has ended counts with what it was last seen to have."""
+        return sum(self._runqueue_ns_by_thread.values()) + self._ended_threads_runqueue_ns
 
     def close(self) -> None:
         self.stat.close()
@@ -159,8 +171,8 @@ def _read_file(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _children_by_scan(parents: set[int]) -> dict[int, list[int]]:
-    """Children of `parents` found among all processes: for kernels without CONFIG_PROC_CHILDREN."""
+def _children_of_all() -> dict[int, list[int]]:
+    """Parent → children over all processes of the machine: for kernels without CONFIG_PROC_CHILDREN."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if not name.isdigit():
@@ -169,8 +181,7 @@ def _children_by_scan(parents: set[int]) -> dict[int, list[int]]:
             parent = parse_stat(_read_file(f"/proc/{name}/stat")).parent_pid
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent in parents:
-            children.setdefault(parent, []).append(int(name))
+        children.setdefault(parent, []).append(int(name))
     return children
 
 
@@ -206,7 +217,7 @@ class ProcessTreeSampler:
             _read_file(f"{folder}/stat")
         except OSError as error:
             raise UnavailableError(
-                f"{folder} cannot be read ({error.strerror}); is process {root_pid} alive?"
+                f"{folder} cannot be read ({error.strerror}); check that process {root_pid} runs"
             ) from error
         self._with_io = self._probe(
             f"{folder}/io",
@@ -258,19 +269,19 @@ class ProcessTreeSampler:
         if pid in self._processes:
             return True
         try:
-            self._processes[pid] = _Process(pid, self._with_io, self._with_runqueue)
+            self._processes[pid] = _Process(pid, self._with_io, self._with_runqueue, self._with_children_files)
         except (FileNotFoundError, ProcessLookupError):
             return False  # it ended already: what it did is in its parent's totals
         return True
 
     def _drop(self, pid: int) -> None:
         process = self._processes.pop(pid)
-        self._ended_runqueue_ns += sum(process.runqueue_ns_by_thread.values())
+        self._ended_runqueue_ns += process.runqueue_ns
         process.close()
 
     def _scan(self) -> None:
         """Find new processes, breadth first so that parents stand before their children."""
-        by_scan = None
+        of_all = None if self._with_children_files else _children_of_all()
         self._add(self.root_pid)
         queue = list(self._processes)
         while queue:
@@ -279,9 +290,8 @@ class ProcessTreeSampler:
                 children = self._processes[pid].scan()
             except (FileNotFoundError, ProcessLookupError):
                 continue  # gone: the next tick finds out
-            if not self._with_children_files:
-                by_scan = by_scan or _children_by_scan(set(self._processes))
-                children = by_scan.get(pid, [])
+            if of_all is not None:
+                children = of_all.get(pid, [])
             for child in children:
                 if child not in self._processes and self._add(child):
                     queue.append(child)
@@ -303,7 +313,7 @@ class ProcessTreeSampler:
                 self._drop(pid)
 
     def _runqueue_s(self) -> float:
-        alive = sum(sum(process.runqueue_ns_by_thread.values()) for process in self._processes.values())
+        alive = sum(process.runqueue_ns for process in self._processes.values())
         return (alive + self._ended_runqueue_ns) / 1e9
 
     def _pss(self, now_s: float) -> int | None:

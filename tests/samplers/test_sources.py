@@ -1,0 +1,114 @@
+"""Which samplers a path gets, and what is said about those it cannot have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from loaderbench.errors import UnavailableError
+from loaderbench.images.filesystem import FileSystem, storage_behind
+from loaderbench.samplers import sources
+from loaderbench.samplers.diskstats import DiskSampler
+from loaderbench.samplers.nfs import NfsSampler
+from loaderbench.samplers.process_io import ProcessTreeSampler
+from loaderbench.samplers.sources import StorageCounter, cuda_ordinal, samplers_for, storage_sampler
+
+
+def mounted(kind: str, device: str | None = None, mount_point: str = "/data") -> FileSystem:
+    return FileSystem(kind, "source", device, "0:9", mount_point, (), None if device else "no device here")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("tmpfs", "held in memory"),
+        ("fuse.sshfs", "FUSE daemon"),
+        ("overlay", "no device here"),
+        ("9p", "no device here"),
+    ],
+)
+def test_storage_that_nothing_counts_says_why_and_what_to_do(kind: str, said: str) -> None:
+    with pytest.raises(UnavailableError, match=said) as caught:
+        storage_sampler(mounted(kind))
+    assert "; " in str(caught.value)
+
+
+def test_a_disk_is_counted_by_diskstats() -> None:
+    with open("/proc/diskstats") as file:
+        lines = file.read().splitlines()
+    if not lines:
+        pytest.skip("this machine shows no block device")
+    sampler = storage_sampler(mounted("ext4", lines[0].split()[2]))
+    assert isinstance(sampler, DiskSampler)
+    sampler.close()
+
+
+def test_nfs_is_counted_by_mountstats(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = Path(__file__).parent.parent / "data" / "nfs" / "mountstats_uml_nfs42_cold_after.txt"
+    monkeypatch.setattr(sources, "NfsSampler", lambda mount_point: NfsSampler(mount_point, str(capture)))
+    sampler = storage_sampler(mounted("nfs4", mount_point="/mnt/nfs"))
+    assert sampler.counters()["read_bytes"] == 43_643_544
+    sampler.close()
+
+
+def test_a_counter_where_nothing_can_tell_is_none_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "storage_behind", lambda path: mounted("tmpfs"))
+    counter = StorageCounter("/data")
+    assert counter.read() is None
+    assert counter.source is None
+    assert "held in memory" in str(counter.reason)
+    counter.close()
+
+
+def test_a_counter_of_a_real_path_names_its_source(tmp_path: Path) -> None:
+    if storage_behind(tmp_path).device is None:
+        pytest.skip(f"the temporary folder is on {storage_behind(tmp_path).type}, not on a block device; set TMPDIR")
+    counter = StorageCounter(tmp_path)
+    reading = counter.read()
+    counter.close()
+    assert reading is not None
+    assert set(reading) == {"read_bytes", "reads", "io_ticks_ms"}
+    assert counter.reason is None
+    assert str(storage_behind(tmp_path).device) in str(counter.source)
+
+
+def test_every_case_gets_its_process_tree_and_cpus(tmp_path: Path) -> None:
+    samplers, caveats = samplers_for(tmp_path, os.getpid(), "emulated:h200")
+    kinds = {type(sampler).__name__ for sampler in samplers}
+    assert {"ProcessTreeSampler", "CpuSampler"} <= kinds
+    assert "NvmlSampler" not in kinds
+    assert all(caveat.message for caveat in caveats)
+    names = [channel.name for sampler in samplers for channel in sampler.channels]
+    assert len(names) == len(set(names))
+    for sampler in samplers:
+        assert len(sampler.read()) == len(sampler.channels)
+        sampler.close()
+
+
+def test_a_missing_source_is_a_caveat_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unavailable(*_: object) -> None:
+        raise UnavailableError("NVML does not start (gone); install the NVIDIA driver")
+
+    monkeypatch.setattr(sources, "NvmlSampler", unavailable)
+    monkeypatch.setattr(sources, "storage_behind", lambda path: mounted("fuse.x"))
+    samplers, caveats = samplers_for(tmp_path, os.getpid(), "cuda:0")
+    assert any(isinstance(sampler, ProcessTreeSampler) for sampler in samplers)
+    messages = [caveat.message for caveat in caveats if caveat.code == "sampler_missing"]
+    assert any("FUSE" in message for message in messages)
+    assert any("NVIDIA driver" in message for message in messages)
+    for sampler in samplers:
+        sampler.close()
+
+
+def test_a_process_that_is_gone_is_a_caveat(tmp_path: Path) -> None:
+    samplers, caveats = samplers_for(tmp_path, 2**22 + 1, "cpu")
+    assert not any(isinstance(sampler, ProcessTreeSampler) for sampler in samplers)
+    assert any(f"/proc/{2**22 + 1}" in caveat.message for caveat in caveats)
+    for sampler in samplers:
+        sampler.close()
+
+
+def test_device_names() -> None:
+    assert [cuda_ordinal(name) for name in ("cuda", "cuda:3", "cpu", "emulated:h200")] == [0, 3, None, None]
