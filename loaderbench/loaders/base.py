@@ -10,24 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.images.index import ImageIndex
+from loaderbench.recording.types import SPAN_FIELDS
+
+__all__ = ["MAX_STEPS_IN_FLIGHT", "SPAN_FIELDS", "Batch", "Loader", "LoaderContext"]
 
 MAX_STEPS_IN_FLIGHT = 2
 """Steps that the host may be ahead of the device. A loader that reuses its buffers keeps the last
 MAX_STEPS_IN_FLIGHT + 1 delivered batches untouched."""
-
-SPAN_FIELDS = (
-    "worker",  # number of the worker that made the batch, -1 where several shared it
-    "start_ns",  # work on the batch began            (time.perf_counter_ns: CLOCK_MONOTONIC, one for all processes)
-    "ready_ns",  # the batch was complete in the worker
-    "read_ns",  # wall time in each stage, summed over the batch's images
-    "decode_ns",
-    "augment_ns",  # crop, resize, flip, normalize
-    "collate_ns",
-    "cpu_ns",  # CPU time of the worker's threads between start and ready
-    "runqueue_ns",  # time runnable but not running (/proc/thread-self/schedstat, field 2); -1 where unknown
-    "major_faults",  # page faults that needed the storage (getrusage ru_majflt); -1 where unknown
-)
-"""Columns of a span. One row of int64 a batch, written by the worker that made it."""
 
 
 @dataclass(slots=True)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.cases.case import Case
+
 SCHEMA = 1
 
 
@@ -74,6 +76,22 @@ STEP_FIELDS = (
 """Columns of a segment's `steps` table. Device columns are -1 in an arm without a device."""
 
 
+SPAN_FIELDS = (
+    "worker",  # number of the worker that made the batch, -1 where several shared it
+    "start_ns",  # work on the batch began            (time.perf_counter_ns: CLOCK_MONOTONIC, one for all processes)
+    "ready_ns",  # the batch was complete in the worker
+    "read_ns",  # wall time in each stage, summed over the batch's images
+    "decode_ns",
+    "augment_ns",  # crop, resize, flip, normalize
+    "collate_ns",
+    "cpu_ns",  # CPU time of the worker's threads between start and ready
+    "runqueue_ns",  # time runnable but not running (/proc/thread-self/schedstat, field 2); -1 where unknown
+    "major_faults",  # page faults that needed the storage (getrusage ru_majflt); -1 where unknown
+    "page_bytes",  # sizes of the files read, each rounded up to whole pages: what a cold read moves
+)
+"""Columns of a span. One row of int64 a batch, written by the worker that made it."""
+
+
 @dataclass
 class Segment:
     """One measured window of one arm: consecutive steps after the arm's warm-up.
@@ -89,7 +107,7 @@ class Segment:
     steps: NDArray[np.int64]
     """[N, len(STEP_FIELDS)]"""
     spans: NDArray[np.int64] | None
-    """[M, len(loaders.base.SPAN_FIELDS)], M ≥ N where the batches left in the queue were drained; None: unknown."""
+    """[M, len(SPAN_FIELDS)], M ≥ N where the batches left in the queue were drained; None: unknown."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Counters taken around the segment, times of the iterator's construction and end, residency …"""
 
@@ -102,3 +120,23 @@ class Recording:
     facts: dict[str, Any]
     """Device, workload, loader, start-up times, environment of the process, failures."""
     caveats: list[Caveat]
+
+
+@dataclass
+class Run:
+    """One case as it was run: what was asked, what was recorded, how it ended."""
+
+    case: Case
+    status: str
+    """`ok`, `failed`, `skipped` or `interrupted`."""
+    started_at: str
+    """UTC, ISO 8601."""
+    wall_s: float
+    recording: Recording | None
+    series: list[Series]
+    caveats: list[Caveat]
+    """What the supervisor has to say; the recording has its own."""
+    environment: dict[str, Any]
+    failure: tuple[str, str] | None = None
+    """(kind, message), kind being the class of the error."""
+    sampling_cpu_s: float = 0.0

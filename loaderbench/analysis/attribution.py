@@ -1,0 +1,393 @@
+"""What limits the run: shares of the step time by cause, and what removing each cause would give.
+
+Implements design measurement.md, `Arms`, `Shares`, `Verdict` (restated in docs/method.md). Facts in, findings
+out: nothing here runs, reads a clock or knows how the facts came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.analysis.statistics import interval, pool_adjacent_violators
+from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps
+from loaderbench.recording.types import Caveat, Estimate
+
+WORTH = 1.10
+"""A speed-up from which a cause counts as a bottleneck."""
+COMPUTE_AU = 0.90
+AGREEMENT = 0.05
+"""The two witnesses may differ by this fraction of the step time, or by their interval where that is wider."""
+STALLED_STEPS = 0.7
+"""Where the device waited for data in more than this fraction of the steps, the loader paces the run."""
+
+Draws = NDArray[np.float64]
+CAUSES = ("storage", "prep", "transfer", "launch")
+SHARES = ("compute", "launch", "transfer", "prep", "contention", "storage", "unexplained")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A value with its bootstrap draws, so that intervals go through every formula."""
+
+    value: float
+    draws: Draws
+    n: int
+
+    def map(self, value: float, draws: Draws) -> Quantity:
+        return Quantity(value, draws, self.n)
+
+    def estimate(self, unit: str) -> Estimate:
+        return interval(self.value, self.draws, unit, self.n)
+
+
+def _ratio(a: Quantity, b: Quantity) -> Quantity:
+    return Quantity(a.value / b.value, a.draws / b.draws, min(a.n, b.n))
+
+
+def _minus(a: Quantity, b: Quantity) -> Quantity:
+    return Quantity(a.value - b.value, a.draws - b.draws, min(a.n, b.n))
+
+
+def _largest(*given: Quantity) -> Quantity:
+    return Quantity(
+        max(one.value for one in given),
+        np.maximum.reduce([one.draws for one in given]),
+        min(one.n for one in given),
+    )
+
+
+@dataclass
+class Attribution:
+    """The findings on one run."""
+
+    shares: dict[str, Estimate | None]
+    speedup_if_removed: dict[str, Estimate | None]
+    bottleneck: str
+    joint: tuple[str, ...] = ()
+    """For a mixed verdict: the smallest set of causes whose joint removal is worth it."""
+    joint_speedup: Estimate | None = None
+    utilization: Estimate | None = None
+    """AU = T_device ÷ T_real."""
+    witnesses: tuple[Estimate, Estimate] | None = None
+    """Data wait by arms and data stall by timeline, as fractions of the step."""
+    reasons: list[str] = field(default_factory=list)
+    """Why a verdict is undetermined or mixed."""
+    caveats: list[Caveat] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Mean step times of the arms, made monotone, with their draws. None: not measured."""
+
+    real: Quantity
+    ram: Quantity | None
+    host: Quantity | None
+    device: Quantity | None
+    busy: Quantity | None
+    free: Quantity | None
+    prep: Quantity | None
+    fetch: Quantity | None
+    violation: str | None
+    """Arms whose order is wrong by more than their interval."""
+
+
+def arm_times(arms: Mapping[str, ArmSteps], *, reads_files: bool) -> Times:
+    """Mean step times with the order device ≤ host ≤ ram ≤ real enforced by pool-adjacent-violators.
+
+    A loader that reads no files has `ram` = `real` by construction: there is no storage under it.
+    """
+    chain = [name for name in ("device", "host", "ram", "real") if name in arms]
+    raw = np.array([arms[name].mean("duration") for name in chain])
+    drawn = np.stack([arms[name].drawn("duration") for name in chain], axis=1)
+    fitted, fitted_draws = pool_adjacent_violators(raw), pool_adjacent_violators(drawn)
+    times = {
+        name: Quantity(float(fitted[k]), fitted_draws[:, k], arms[name].num_blocks) for k, name in enumerate(chain)
+    }
+    violation = None
+    for k in range(1, len(chain)):
+        excess = raw[k - 1] - raw[k]
+        width = float(np.std(drawn[:, k - 1] - drawn[:, k])) * 1.96
+        if excess > max(width, 0.02 * raw[-1]):
+            violation = (
+                f"`{chain[k]}` ({raw[k] * 1e3:.2f} ms a step) ran faster than `{chain[k - 1]}` "
+                f"({raw[k - 1] * 1e3:.2f} ms), which does less"
+            )
+    busy = None
+    if "device" in arms and np.isfinite(arms["device"].mean("busy")):
+        device = times["device"]
+        value = min(arms["device"].mean("busy"), device.value)
+        busy = Quantity(value, np.minimum(arms["device"].drawn("busy"), device.draws), device.n)
+
+    def plain(name: str) -> Quantity | None:
+        arm = arms.get(name)
+        return None if arm is None else Quantity(arm.mean("duration"), arm.drawn("duration"), arm.num_blocks)
+
+    ram = times.get("ram")
+    return Times(
+        real=times["real"],
+        ram=ram if ram is not None or reads_files else times["real"],
+        host=times.get("host"),
+        device=times.get("device"),
+        busy=busy,
+        free=plain("free"),
+        prep=plain("prep"),
+        fetch=plain("fetch"),
+        violation=violation,
+    )
+
+
+def attribute(
+    arms: Mapping[str, ArmSteps], *, reads_files: bool, owns_transfer: bool, starved_fraction: float | None
+) -> Attribution:
+    """Judge one run from its arms.
+
+    Args:
+        arms: window steps of each arm; `real` must be there.
+        reads_files: False for a loader without files (synthetic, cached).
+        owns_transfer: the loader delivers batches on the device, so that there is no `host` arm.
+        starved_fraction: of the workers' time on a batch, the part they were runnable but not running; None
+            where unknown.
+    """
+    times = arm_times(arms, reads_files=reads_files)
+    found = Attribution({}, {}, "undetermined")
+    real = times.real
+    # Where the loader owns the transfer, what separates device from ram is all preparation.
+    base = times.device if owns_transfer else times.host
+    share = _shares(times, base, arms, starved_fraction, found)
+    found.shares = {name: None if share[name] is None else share[name].estimate("fraction") for name in SHARES}  # type: ignore[union-attr]
+    if times.device is not None:
+        au = _ratio(times.device, real)
+        found.utilization = au.estimate("fraction")
+    without = _times_without(times, base, arms)
+    speedups = {cause: None if one is None else _ratio(real, _bounded(one, real)) for cause, one in without.items()}
+    found.speedup_if_removed = {c: None if s is None else s.estimate("ratio") for c, s in speedups.items()}
+    _judge(found, times, base, speedups)
+    return found
+
+
+def _bounded(without: Quantity, real: Quantity) -> Quantity:
+    """Removing a cause cannot slow the run down: at most the real time is left."""
+    return without.map(min(without.value, real.value), np.minimum(without.draws, real.draws))
+
+
+def _shares(
+    times: Times, base: Quantity | None, arms: Mapping[str, ArmSteps], starved: float | None, found: Attribution
+) -> dict[str, Quantity | None]:
+    real = times.real
+
+    def of_step(quantity: Quantity | None) -> Quantity | None:
+        return None if quantity is None else _ratio(quantity, real)
+
+    share: dict[str, Quantity | None] = dict.fromkeys(SHARES)
+    if times.device is not None:
+        share["compute"] = of_step(times.busy if times.busy is not None else times.device)
+        share["launch"] = None if times.busy is None else of_step(_minus(times.device, times.busy))
+        if times.host is not None:
+            share["transfer"] = of_step(_minus(times.host, times.device))
+    if times.ram is not None:
+        share["storage"] = of_step(_minus(real, times.ram))
+    if base is None or times.ram is None:
+        return share
+    growth = _minus(times.ram, base)
+    contention = _contention(growth, arms, starved)
+    share["contention"] = of_step(contention)
+    share["prep"] = of_step(_minus(growth, contention))
+    share["unexplained"] = _unexplained(share, times, base, arms, found)
+    return share
+
+
+def _issue_growth(arms: Mapping[str, ArmSteps], arm: str) -> Quantity | None:
+    """Growth of the host's issue time from `host` (or `device`) to `arm`, seconds a step."""
+    before = arms.get("host") or arms.get("device")
+    after = arms.get(arm)
+    if before is None or after is None:
+        return None
+    value = max(after.mean("issue") - before.mean("issue"), 0.0)
+    return Quantity(value, np.maximum(after.drawn("issue") - before.drawn("issue"), 0.0), after.num_blocks)
+
+
+def _contention(growth: Quantity, arms: Mapping[str, ArmSteps], starved: float | None) -> Quantity:
+    """The exposed part of CPU contention within `ram` − `host`.
+
+    On the issuing side: the part of the growth that is not data stall, up to the growth of the issue time.
+    On the workers' side: their run-queue share of the data stall.
+    """
+    ram = arms["ram"] if "ram" in arms else arms["real"]
+    stall = Quantity(ram.mean("stall"), ram.drawn("stall"), ram.num_blocks)
+    issue = _issue_growth(arms, ram.arm)
+    not_stall = _minus(growth, stall)
+    value, draws = 0.0, np.zeros_like(growth.draws)
+    if issue is not None:
+        value = float(np.clip(not_stall.value, 0.0, issue.value))
+        draws = np.clip(not_stall.draws, 0.0, issue.draws)
+    if starved is not None:
+        value += starved * float(np.clip(stall.value, 0.0, growth.value - value))
+        draws = draws + starved * np.clip(stall.draws, 0.0, np.maximum(growth.draws - draws, 0.0))
+    return growth.map(value, draws)
+
+
+def _unexplained(
+    share: dict[str, Quantity | None],
+    times: Times,
+    base: Quantity,
+    arms: Mapping[str, ArmSteps],
+    found: Attribution,
+) -> Quantity:
+    """Compare the data wait by arms with the data stall by the real arm's timeline; take the difference out.
+
+    The growth of the step that the host's issue stamps account for is no data stall, so it is left out of
+    the arms' side. The difference comes out of the larger of prep and storage.
+    """
+    real_arm, real = arms["real"], times.real
+    by_arms = _ratio(_minus(real, base), real)
+    stall = Quantity(real_arm.mean("stall"), real_arm.drawn("stall"), real_arm.num_blocks)
+    by_timeline = _ratio(stall, real)
+    issue = _issue_growth(arms, "real")
+    if issue is not None:
+        excess = _minus(by_arms, by_timeline)
+        exposed = _ratio(issue, real)
+        by_arms = by_arms.map(
+            by_arms.value - float(np.clip(excess.value, 0.0, exposed.value)),
+            by_arms.draws - np.clip(excess.draws, 0.0, exposed.draws),
+        )
+    first, second = by_arms.estimate("fraction"), by_timeline.estimate("fraction")
+    found.witnesses = (first, second)
+    difference = _minus(by_arms, by_timeline)
+    width = (first.high - first.low + second.high - second.low) / 2
+    if abs(difference.value) > max(AGREEMENT, width):
+        found.reasons.append(
+            f"the arms put the wait for data at {first.value:.0%} of the step, the timeline at {second.value:.0%}"
+        )
+        found.caveats.append(Caveat("witnesses_disagree", found.reasons[-1]))
+    prep, storage = share["prep"], share["storage"]
+    assert prep is not None and storage is not None
+    larger = "prep" if prep.value >= storage.value else "storage"
+    kept = share[larger]
+    assert kept is not None
+    taken = difference.map(
+        float(np.clip(difference.value, 0.0, kept.value)), np.clip(difference.draws, 0.0, np.maximum(kept.draws, 0.0))
+    )
+    share[larger] = _minus(kept, taken)
+    return taken
+
+
+def loader_time(times: Times, arms: Mapping[str, ArmSteps]) -> Quantity | None:
+    """The loader's own seconds a batch beside the running device.
+
+    Free-running it has the processor to itself; where it paces the run, what it delivers there is the truth.
+    """
+    if times.free is None:
+        return None
+    stalls = arms["real"].all("stall")
+    paced = (stalls > 0).mean() > STALLED_STEPS and stalls.sum() > STALLED_FRACTION * arms["real"].seconds
+    if paced:
+        return _largest(times.free, times.real)
+    return times.free
+
+
+def _times_without(times: Times, base: Quantity | None, arms: Mapping[str, ArmSteps]) -> dict[str, Quantity | None]:
+    """The step time that is left when a cause is removed, from measured arms (measurement.md, `Verdict`)."""
+    without: dict[str, Quantity | None] = dict.fromkeys((*CAUSES, "compute"))
+    without["storage"] = times.ram
+    fetch = times.fetch
+    if base is not None:
+        if fetch is not None:
+            without["prep"] = _largest(base, fetch)
+        elif times.ram is times.real:  # no files under the loader: nothing to fetch
+            without["prep"] = base
+    paced = loader_time(times, arms)
+    if paced is not None and times.device is not None:
+        if times.host is not None:
+            without["transfer"] = _largest(times.device, paced)
+        if times.busy is not None and times.free is not None:
+            rest = times.busy
+            if times.host is not None:  # the copy stays when launches cost nothing
+                rest = _minus(times.host, _minus(times.device, times.busy))
+            without["launch"] = _largest(rest, times.free)
+    if times.free is not None:
+        parts = [times.free]
+        for name, quantity in (("host", "copy"), ("device", "issue")):
+            arm = arms.get(name)
+            if arm is not None:
+                parts.append(Quantity(arm.mean(quantity), arm.drawn(quantity), arm.num_blocks))
+        without["compute"] = _largest(*parts)
+    return without
+
+
+def _joint_without(removed: frozenset[str], times: Times, base: Quantity) -> Quantity | None:
+    """The step time without several causes, where the arms tell."""
+    stages: list[Quantity] = []
+    device = times.device if times.device is not None else base
+    consumer = base if "transfer" not in removed else device
+    if "launch" in removed:
+        if times.busy is None or times.device is None:
+            return None
+        consumer = _minus(consumer, _minus(times.device, times.busy))
+    stages.append(consumer)
+    if {"storage", "prep"} <= removed:
+        return _largest(*stages)
+    if "prep" in removed:
+        feed = times.fetch
+    elif "storage" in removed:
+        feed = times.prep if times.prep is not None else times.ram
+    else:
+        feed = times.free
+    return None if feed is None else _largest(*stages, feed)
+
+
+def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Mapping[str, Quantity | None]) -> None:
+    """Name the bottleneck by the rule of measurement.md, `Verdict`."""
+    estimates = {cause: found.speedup_if_removed[cause] for cause in CAUSES}
+    known = {cause: one for cause, one in estimates.items() if one is not None}
+    if times.violation:
+        found.reasons.append(times.violation)
+    if not known or times.device is None or base is None or times.ram is None:
+        found.reasons.append("arms needed for a verdict were not measured; run with --arms all")
+    worth = sorted((c for c, one in known.items() if one.value >= WORTH), key=lambda c: -known[c].value)
+    if any(known[cause].low < 1.03 for cause in worth[:1]):
+        one = known[worth[0]]
+        found.reasons.append(
+            f"the gain without {worth[0]} is known only as {one.low:.2f}× – {one.high:.2f}×: measure longer"
+        )
+    if times.real.n < 2:
+        found.reasons.append("too few steps for an interval: measure longer")
+    if found.reasons:
+        return
+    assert base is not None and found.utilization is not None
+    if worth:
+        first = worth[0]
+        close = [cause for cause in worth[1:] if known[cause].high >= known[first].low]
+        found.bottleneck = "mixed" if close else first
+        if close:
+            found.joint = (first, *close)
+            found.reasons.append(f"the gains without {' and without '.join(found.joint)} cannot be told apart")
+    elif found.utilization.value >= COMPUTE_AU:
+        found.bottleneck = "compute"
+        return
+    else:
+        found.bottleneck = "mixed"
+    if found.bottleneck == "mixed":
+        _name_joint(found, times, base)
+
+
+def _name_joint(found: Attribution, times: Times, base: Quantity) -> None:
+    """The smallest set of causes whose joint removal is worth it, and what it gives."""
+    candidates = [frozenset(found.joint)] if found.joint else []
+    if not found.joint:
+        candidates = [frozenset(some) for size in (2, 3, 4) for some in combinations(CAUSES, size)]
+    best: tuple[int, float, frozenset[str], Quantity] | None = None
+    for some in candidates:
+        left = _joint_without(some, times, base)
+        if left is None:
+            continue
+        gain = _ratio(times.real, _bounded(left, times.real))
+        if gain.value >= WORTH and (best is None or (len(some), -gain.value) < best[:2]):
+            best = (len(some), -gain.value, some, gain)
+    if best is not None:
+        found.joint = tuple(cause for cause in CAUSES if cause in best[2])
+        found.joint_speedup = best[3].estimate("ratio")

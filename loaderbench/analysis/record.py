@@ -1,0 +1,427 @@
+"""Run → the record of cli.md (`schema` 1): figures, verdict, and a caveat for each figure that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.analysis import verdict
+from loaderbench.analysis.attribution import CAUSES, SHARES, Attribution, attribute
+from loaderbench.analysis.statistics import half_width_fraction, interval
+from loaderbench.analysis.steps import ArmSteps, arm_steps
+from loaderbench.cases.case import ARMS
+from loaderbench.recording.types import SCHEMA, SPAN_FIELDS, Caveat, Estimate, Recording, Run, Segment, Series
+
+Say = Callable[[str, str], None]
+
+SPAN = {name: number for number, name in enumerate(SPAN_FIELDS)}
+ALL_ARMS = (*ARMS, "prep")
+STAGES = ("read", "decode", "augment", "collate")
+STARVED = 0.10
+"""Workers that wait for a processor more than this fraction of their time get the caveat `cpu_contention`."""
+COLD_RANGE = (0.98, 1.05)
+"""Bytes moved ÷ bytes expected within which a cold read counts as proven (measurement.md, `cold`)."""
+
+
+def make_record(run_id: str, run: Run) -> dict[str, Any]:
+    """The whole record of a run. Pure: the same facts give the same record."""
+    caveats = list(run.caveats)
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "run_id": run_id,
+        "status": run.status,
+        "failure": None if run.failure is None else {"kind": run.failure[0], "message": run.failure[1]},
+        "case": run.case.to_json(),
+        "environment": run.environment,
+        "started_at": run.started_at,
+        "wall_s": run.wall_s,
+    }
+    if run.recording is None:
+        return {**record, **_nothing(), "caveats": [_plain(caveat) for caveat in caveats]}
+    recording = run.recording
+    caveats += recording.caveats
+    arms = {
+        arm: steps
+        for stream, arm in enumerate(ALL_ARMS)
+        if (steps := arm_steps(recording.segments, arm, stream, SPAN["ready_ns"])) is not None
+    }
+    if "real" not in arms:
+        caveats.append(
+            Caveat("real_not_measured", "the arm `real` has no complete step: give --duration or --steps more")
+        )
+        return {**record, **_nothing(), "caveats": [_plain(caveat) for caveat in caveats]}
+    spans = _spans(recording.segments, "real")
+    starved = _starved_fraction(spans)
+    loader = recording.facts["loader"]
+    found = attribute(
+        arms, reads_files=loader["decodes"], owns_transfer=loader["owns_transfer"], starved_fraction=starved
+    )
+    caveats += found.caveats
+    figures = _figures(run, recording, arms, found, spans, starved)
+    caveats += _caveats(run, recording, arms, found, starved, figures)
+    return {**record, **figures, "caveats": [_plain(caveat) for caveat in caveats]}
+
+
+def _plain(caveat: Caveat) -> dict[str, str]:
+    return {"code": caveat.code, "message": caveat.message}
+
+
+def _nothing() -> dict[str, Any]:
+    """The figures of a run that measured nothing: all null."""
+    names = (
+        "throughput", "step_time_s", "time_to_first_batch_s", "loader_rate", "ingestion_rate",
+        "accelerator_utilization_fraction", "shares", "verdict", "capacities", "storage", "stages", "cpu",
+        "device", "overhead_fraction",
+    )  # fmt: skip
+    return dict.fromkeys(names)
+
+
+def _json(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate.to_json()
+
+
+def _rate(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None:
+    """Samples/s of an arm: samples a step ÷ mean seconds a step, the window's totals and not a mean of rates."""
+    if arm is None or not arm.mean(quantity) > 0:
+        return None
+    per_step = arm.num_samples / arm.num_steps
+    draws = per_step / np.maximum(arm.drawn(quantity), 1e-12)
+    return interval(per_step / arm.mean(quantity), draws, "samples/s", arm.num_blocks)
+
+
+def _figures(
+    run: Run,
+    recording: Recording,
+    arms: dict[str, ArmSteps],
+    found: Attribution,
+    spans: NDArray[np.int64] | None,
+    starved: float | None,
+) -> dict[str, Any]:
+    real = arms["real"]
+    durations = real.all("duration")
+    p50, p95, p99 = np.percentile(durations, [50, 95, 99])
+    capacities = _capacities(run, arms)
+    contention = found.shares["contention"]
+    says = {
+        "bottleneck": found.bottleneck,
+        "summary": verdict.summary(found),
+        "speedup_if_removed": {cause: _json(found.speedup_if_removed.get(cause)) for cause in (*CAUSES, "compute")},
+        "joint": list(found.joint),
+        "joint_speedup": _json(found.joint_speedup),
+        "evidence": verdict.evidence(found, capacities),
+        "advice": verdict.advice(
+            run.case,
+            found,
+            usable_cpus=int(run.environment.get("usable_cpus") or 1),
+            contention=starved is not None and starved > STARVED or contention is not None and contention.value > 0.05,
+        ),
+    }
+    return {
+        "throughput": _json(_rate(real)),
+        "step_time_s": {"mean": real.mean("duration"), "p50": p50, "p95": p95, "p99": p99},
+        "total_time_s": real.seconds,
+        "num_steps": real.num_steps,
+        "time_to_first_batch_s": _first_batch_s(recording),
+        "loader_rate": _json(_rate(arms.get("free"))),
+        "ingestion_rate": _json(_rate(arms.get("device"))),
+        "accelerator_utilization_fraction": _json(found.utilization),
+        "shares": {name: _json(found.shares[name]) for name in SHARES},
+        "verdict": says,
+        "capacities": {name: _json(one) for name, one in capacities.items()},
+        "storage": _storage(recording, arms),
+        "stages": _stages(spans, real),
+        "cpu": _cpu(run, recording, real),
+        "device": _device(run, recording, arms),
+        "overhead_fraction": None,
+        "num_failures": recording.facts["num_failures"],
+        "failures": recording.facts["failures"],
+        "sampling_cpu_fraction": run.sampling_cpu_s / run.wall_s if run.wall_s > 0 else None,
+        "arms": {name: _arm(steps) for name, steps in arms.items()},
+        "stopped_by": recording.facts["stopped_by"],
+    }
+
+
+def _arm(steps: ArmSteps) -> dict[str, Any]:
+    estimate = interval(steps.mean("duration"), steps.drawn("duration"), "s", steps.num_blocks)
+    return {"step_s": estimate.to_json(), "num_steps": steps.num_steps, "seconds": steps.seconds}
+
+
+def _capacities(run: Run, arms: dict[str, ArmSteps]) -> dict[str, Estimate | None]:
+    device = arms.get("device")
+    busy = None if device is None or not np.isfinite(device.mean("busy")) else _rate(device, "busy")
+    # Where the files of `free` are in memory there is no storage in it: it is the preparation alone.
+    prep = arms.get("prep") or (arms.get("free") if run.case.cache == "warm" else None)
+    return {
+        "storage": _rate(arms.get("fetch")),
+        "prep": _rate(prep),
+        "loader": _rate(arms.get("free")),
+        "transfer": _rate(arms.get("host"), "copy"),
+        "issue": _rate(device, "issue"),
+        "device": busy or _rate(device),
+    }
+
+
+def _first_batch_s(recording: Recording) -> float | None:
+    """Loader construction → first batch in hand, of the first time that the data set was read."""
+    build = recording.facts.get("build_s_real")
+    for segment in recording.segments:
+        if segment.arm in ("real", "free") and build is not None:
+            return float(build + segment.facts["first_batch_s"])
+    return None
+
+
+def _spans(segments: Sequence[Segment], arm: str) -> NDArray[np.int64] | None:
+    """Spans of the arm's window batches (those delivered behind the warm-up)."""
+    tables = []
+    for segment in segments:
+        if segment.arm == arm:
+            if segment.spans is None:
+                return None
+            tables.append(segment.spans[segment.num_warmup : len(segment.steps)])
+    return np.concatenate(tables) if tables and sum(len(table) for table in tables) else None
+
+
+def _starved_fraction(spans: NDArray[np.int64] | None) -> float | None:
+    """Share of the workers' time on a batch in which they were runnable but not running (schedstat)."""
+    if spans is None or (spans[:, SPAN["runqueue_ns"]] < 0).any():
+        return None
+    wall = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).sum()
+    threads = (spans[:, [SPAN[f"{stage}_ns"] for stage in STAGES]]).sum()
+    return float(spans[:, SPAN["runqueue_ns"]].sum() / max(wall, threads, 1))
+
+
+def _stages(spans: NDArray[np.int64] | None, real: ArmSteps) -> dict[str, float] | None:
+    """Wall seconds an image in each stage, inside the worker."""
+    if spans is None:
+        return None
+    samples = len(spans) * real.num_samples / real.num_steps
+    return {stage: float(spans[:, SPAN[f"{stage}_ns"]].sum()) / 1e9 / samples for stage in STAGES}
+
+
+def _windows(recording: Recording, arm: str) -> list[tuple[int, int]]:
+    return [
+        (int(segment.facts["opened_ns"]), int(segment.facts["closed_ns"]))
+        for segment in recording.segments
+        if segment.arm == arm
+    ]
+
+
+def _series(run: Run, name: str) -> Series | None:
+    for series in run.series:
+        if series.name == name and len(series.t_ns) > 1:
+            return series
+    return None
+
+
+def counter_rate(series: Series | None, windows: Sequence[tuple[int, int]]) -> float | None:
+    """Growth of a counter a second over the windows, interpolated between its readings; None where unknown."""
+    if series is None or not windows:
+        return None
+    grown = seconds = 0.0
+    for begin, end in windows:
+        if begin < series.t_ns[0] or end > series.t_ns[-1]:
+            continue
+        first, last = np.interp([begin, end], series.t_ns, series.value)
+        grown += float(last - first)
+        seconds += (end - begin) / 1e9
+    return grown / seconds if seconds > 0 else None
+
+
+def gauge_mean(series: Series | None, windows: Sequence[tuple[int, int]]) -> float | None:
+    """Mean of the readings that lie in the windows."""
+    if series is None:
+        return None
+    inside = np.zeros(len(series.t_ns), dtype=bool)
+    for begin, end in windows:
+        inside |= (series.t_ns >= begin) & (series.t_ns <= end)
+    return float(series.value[inside].mean()) if inside.any() else None
+
+
+def _cpu(run: Run, recording: Recording, real: ArmSteps) -> dict[str, Any]:
+    windows = _windows(recording, "real")
+    user = counter_rate(_series(run, "process_cpu_user_s"), windows)
+    system = counter_rate(_series(run, "process_cpu_system_s"), windows)
+    cores = None if user is None or system is None else user + system
+    rate = real.num_samples / real.num_steps / real.mean("duration")
+    return {
+        "busy_fraction": gauge_mean(_series(run, "cpu_busy_fraction"), windows),
+        "cores_used": cores,
+        "seconds_per_sample": None if cores is None else cores / rate,
+        "workers_rss_bytes": gauge_mean(_series(run, "process_rss_bytes"), windows),
+        "workers_pss_bytes": gauge_mean(_series(run, "process_pss_bytes"), windows),
+    }
+
+
+def _storage(recording: Recording, arms: dict[str, ArmSteps]) -> dict[str, Any] | None:
+    if not recording.facts["loader"]["decodes"]:
+        return None
+    cache = recording.facts["cache"]
+    read = expected = seconds = 0.0
+    known = True
+    before, after = [], []
+    for segment in recording.segments:
+        if segment.arm != "real":
+            continue
+        moved = segment.facts["moved"]
+        known = known and moved is not None
+        read += 0 if moved is None else moved["read_bytes"]
+        expected += segment.facts["expected_bytes"]
+        seconds += (segment.facts["closed_ns"] - segment.facts["opened_ns"]) / 1e9
+        before.append(segment.facts["residency_before"])
+        after.append(segment.facts["residency_after"])
+    ratio = read / expected if known and expected else None
+    fetch = arms.get("fetch")
+    ceiling = None if fetch is None else fetch.encoded_bytes / fetch.seconds
+    seen_empty = bool(before) and all(one is not None and one <= 0.02 for one in before)
+    proven = cache["state"] == "cold" and ratio is not None and COLD_RANGE[0] <= ratio <= COLD_RANGE[1] and seen_empty
+    return {
+        "bytes_read": int(read) if known else None,
+        "expected_bytes": int(expected),
+        "moved_fraction": ratio,
+        "bandwidth_bytes_per_s": read / seconds if known and seconds else None,
+        "ceiling_bytes_per_s": ceiling,
+        "source": recording.facts["storage_source"],
+        "cache_state": cache["state"],
+        "residency_fraction": {"before": _mean(before), "after": _mean(after)},
+        "cold_proven": proven,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _device(run: Run, recording: Recording, arms: dict[str, ArmSteps]) -> dict[str, Any]:
+    real = arms["real"]
+    facts = dict(recording.facts["device"])
+    busy = real.mean("busy") / real.mean("duration")
+    windows = _windows(recording, "real")
+    nvml = {
+        series.name: gauge_mean(series, windows)
+        if series.kind == "gauge"
+        else counter_rate(series if len(series.t_ns) > 1 else None, windows)
+        for series in run.series
+        if series.name.startswith("gpu_")
+    }
+    return {
+        **facts,
+        "busy_fraction": float(busy) if np.isfinite(busy) else None,
+        "kernel_gap": None,
+        "memory_peak_bytes": recording.facts["peak_memory_bytes"],
+        "nvml": nvml or None,
+    }
+
+
+def _caveats(
+    run: Run,
+    recording: Recording,
+    arms: dict[str, ArmSteps],
+    found: Attribution,
+    starved: float | None,
+    figures: dict[str, Any],
+) -> list[Caveat]:
+    """One for each figure that is null or not to be taken at face value."""
+    case, facts = run.case, recording.facts
+    notes: list[Caveat] = []
+
+    def say(code: str, message: str) -> None:
+        notes.append(Caveat(code, message))
+
+    kind = facts["device"]["kind"]
+    if kind == "emulated":
+        say(
+            "emulated_device",
+            f"no GPU was used: steps ran on {facts['device']['name']}, whose constants are in `device`",
+        )
+    missing = [arm for arm in ARMS if arm not in arms]
+    if facts["loader"]["owns_transfer"]:
+        say("loader_owns_transfer", "the loader delivers batches on the device: transfer is part of prep")
+        missing = [arm for arm in missing if arm != "host"]
+    if not facts["loader"]["decodes"]:
+        say("no_files", "the loader reads no files: nothing of the step can be storage")
+        missing = [arm for arm in missing if arm not in ("ram", "fetch")]
+    if missing:
+        why = "they were not asked for: --arms all" if set(case.arms) < set(ARMS) else _why_missing(facts)
+        say("arms_not_measured", f"{', '.join(missing)}: {why}; figures that need them are null")
+    if found.shares["launch"] is None and "device" in arms:
+        say("launch_not_measured", "this device tells no busy time, so compute includes the launch gaps")
+    if kind != "emulated" or figures["device"]["kernel_gap"] is None:
+        say("kernel_gap_not_measured", "kernel gaps need a kernel trace, which this version does not take")
+    say("overhead_not_measured", "the loop's own overhead was not calibrated on this machine: benchmarks/overhead.py")
+    storage = figures["storage"]
+    if storage is not None:
+        _storage_caveats(run, facts, storage, say)
+    _steadiness_caveats(run, recording, arms, say)
+    if starved is not None and starved > STARVED:
+        say(
+            "cpu_contention",
+            f"workers were runnable but had no processor for {starved:.0%} of their time; prep includes it",
+        )
+    if figures["stages"] is None:
+        say("stages_not_measured", "this loader does not tell the time in read, decode, augment and collate")
+    for name in ("busy_fraction", "seconds_per_sample", "workers_rss_bytes", "workers_pss_bytes"):
+        if figures["cpu"][name] is None:
+            say("cpu_not_measured", f"cpu.{name}: the windows were shorter than the sampling of its source")
+    if figures["device"]["nvml"] is None and kind == "cuda":
+        say("nvml_not_measured", "no reading of NVML fell into the windows")
+    if figures["device"]["memory_peak_bytes"] is None:
+        say("device_memory_not_measured", f"a device of kind {kind} does not tell its memory")
+    if facts["num_failures"]:
+        say(
+            "images_failed",
+            f"{facts['num_failures']} image reads failed and were replaced by the next image: see `failures`",
+        )
+    return notes
+
+
+def _why_missing(facts: dict[str, Any]) -> str:
+    if facts["cache"]["measured_once"]:
+        return "the data set's own cache state can be measured only once, by `real`: --cache cold or warm measures all"
+    return "the loader or the data set does not allow them"
+
+
+def _storage_caveats(run: Run, facts: dict[str, Any], storage: dict[str, Any], say: Say) -> None:
+    cache = facts["cache"]
+    for code, message in cache["caveats"]:
+        say(code, message)
+    if storage["bytes_read"] is None:
+        say("storage_bytes_unknown", facts["storage_reason"] or "the storage's byte counter could not be read")
+    if cache["state"] == "cold" and not storage["cold_proven"]:
+        moved = storage["moved_fraction"]
+        seen = "bytes unknown" if moved is None else f"{moved:.0%} of the expected bytes moved"
+        say(
+            "cold_not_proven",
+            f"{seen}, residency before each window {storage['residency_fraction']['before']}: "
+            "do not take the cold figures for those of the storage",
+        )
+    if storage["ceiling_bytes_per_s"] is None:
+        say("ceiling_not_measured", "the storage's ceiling needs the arm `fetch`: --arms all with --cache cold or warm")
+    if storage["residency_fraction"]["before"] is None:
+        say("residency_unknown", "the page cache's content cannot be seen for these files: see `loaderbench doctor`")
+    if facts.get("ram", {}).get("subset"):
+        say(
+            "ram_subset",
+            f"`ram` ran on {facts['ram']['num_images']} of {facts['num_images']} images: memory holds no more",
+        )
+
+
+def _steadiness_caveats(run: Run, recording: Recording, arms: dict[str, ArmSteps], say: Say) -> None:
+    depth = recording.facts["queue_depth"]
+    real = arms["real"]
+    if real.num_steps < 10 * depth and run.case.workers:
+        say("short_run", f"{real.num_steps} steps are fewer than ten prefetch buffers ({depth} batches each)")
+    unsteady = sorted({s.arm for s in recording.segments if not s.steady and s.arm in ("real", "ram")})
+    if unsteady:
+        say("queue_not_steady", f"{', '.join(unsteady)}: the loader's queue was still moving when the window opened")
+    durations = [values["duration"] for values in real.quantities]
+    half_width = half_width_fraction(durations)
+    if recording.facts["stopped_by"] != "ci_target" and half_width > run.case.ci_target:
+        say(
+            "ci_target_missed",
+            f"stopped by {recording.facts['stopped_by']} at ± {half_width:.1%}, target ± {run.case.ci_target:.1%}: "
+            "give --duration or --steps more",
+        )

@@ -1,0 +1,140 @@
+"""From raw stamps to the times of each arm's steps. Pure functions of a Recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.analysis.statistics import blocks_of, draws_of_mean
+from loaderbench.recording.types import STEP_FIELDS, Segment
+
+COLUMN = {name: number for number, name in enumerate(STEP_FIELDS)}
+QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "busy", "occupancy")
+STALLED_FRACTION = 0.10
+"""A window whose device waited for data longer than this fraction of it is bound by the loader."""
+
+
+@dataclass(frozen=True)
+class ArmSteps:
+    """One arm's window steps. Times in seconds, one value a step, a list entry a segment."""
+
+    arm: str
+    quantities: Sequence[dict[str, NDArray[np.float64]]]
+    """QUANTITIES of each segment:
+    duration   completion to completion (delivery to delivery in an arm without a device)
+    stall      data stall: max(0, returned − max(called, completion of the step before))
+    wait       host time in next(), whether the device had work or not
+    issue      returned → last work enqueued
+    copy       the copy's time on the device
+    busy       device compute busy time (NaN where unknown)
+    occupancy  from the time the batch was there and the device free, to completion
+    """
+    num_samples: int
+    num_steps: int
+    encoded_bytes: int
+    seconds: float
+    """Length of all windows."""
+    means: NDArray[np.float64]
+    """[len(QUANTITIES)] mean seconds a step."""
+    draws: NDArray[np.float64]
+    """[num_draws, len(QUANTITIES)] bootstrap draws of the means."""
+    num_blocks: int
+
+    def mean(self, quantity: str) -> float:
+        return float(self.means[QUANTITIES.index(quantity)])
+
+    def drawn(self, quantity: str) -> NDArray[np.float64]:
+        return self.draws[:, QUANTITIES.index(quantity)]
+
+    def all(self, quantity: str) -> NDArray[np.float64]:
+        """The quantity of every window step, segments joined."""
+        return np.concatenate([values[quantity] for values in self.quantities])
+
+
+def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None:
+    """QUANTITIES of the steps in the segment's window; None where it holds no complete step."""
+    first = max(segment.num_warmup, 1)  # a duration needs the step before
+    table = segment.steps
+    if len(table) <= first:
+        return None
+    rows, before = table[first:], table[first - 1 : -1]
+    nanosecond = 1e-9
+    called, returned = rows[:, COLUMN["called_ns"]], rows[:, COLUMN["returned_ns"]]
+    nothing = np.zeros(len(rows))
+    if rows[-1, COLUMN["done_ns"]] < 0:
+        duration = (returned - before[:, COLUMN["returned_ns"]]) * nanosecond
+        wait = (returned - called) * nanosecond
+        return {"duration": duration, "wait": wait, **dict.fromkeys(("stall", "issue", "copy", "occupancy"), nothing),
+                "busy": np.full(len(rows), np.nan)}  # fmt: skip
+    done, done_before = rows[:, COLUMN["done_ns"]], before[:, COLUMN["done_ns"]]
+    busy = rows[:, COLUMN["busy_ns"]].astype(np.float64)
+    return {
+        "duration": (done - done_before) * nanosecond,
+        "stall": np.maximum(0, returned - np.maximum(called, done_before)) * nanosecond,
+        "wait": (returned - called) * nanosecond,
+        "issue": (rows[:, COLUMN["issued_ns"]] - returned) * nanosecond,
+        "copy": (rows[:, COLUMN["copy_end_ns"]] - rows[:, COLUMN["copy_begin_ns"]]) * nanosecond,
+        "busy": np.where(busy < 0, np.nan, busy * nanosecond),
+        "occupancy": (done - np.maximum(returned, done_before)) * nanosecond,
+    }
+
+
+def queue_levels(segment: Segment, ready_column: int) -> tuple[int, int] | None:
+    """Batches that lay ready when the window opened and when it closed.
+
+    Counted from the workers' own stamps, of the batches delivered and of those drained afterwards; None
+    where the loader gave none or its drained batches are not known.
+    """
+    if segment.spans is None or segment.facts.get("num_drained") is None:
+        return None
+    first = max(segment.num_warmup, 1)
+    ready, returned = segment.spans[:, ready_column], segment.steps[:, COLUMN["returned_ns"]]
+    opened, closed = returned[first - 1], returned[-1]
+    return (
+        int((ready <= opened).sum() - (returned <= opened).sum()),
+        int((ready <= closed).sum() - (returned <= closed).sum()),
+    )
+
+
+def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]], levels: tuple[int, int] | None) -> float:
+    """Factor by which the window's step time must grow because part of its batches came from the queue.
+
+    Over a window of n steps a loader-bound run makes n − (level at the start − level at the end) batches, so
+    its steady step time is n ÷ that many times the measured one. A window bound by the consumer needs no
+    correction: there the level moves without meaning anything.
+    """
+    steps = len(values["duration"])
+    if levels is None or values["stall"].sum() < STALLED_FRACTION * values["duration"].sum():
+        return 1.0
+    made = steps - (levels[0] - levels[1])
+    return steps / made if made >= max(1, steps // 2) else 1.0
+
+
+def arm_steps(segments: Sequence[Segment], arm: str, stream: int, ready_column: int) -> ArmSteps | None:
+    """Join the arm's segments; None where it was not measured. `stream` seeds its bootstrap."""
+    quantities, samples, steps, encoded, seconds = [], 0, 0, 0, 0.0
+    for segment in segments:
+        if segment.arm != arm:
+            continue
+        values = window_quantities(segment)
+        if values is None:
+            continue
+        seconds += float(values["duration"].sum())
+        factor = drain_correction(segment, values, queue_levels(segment, ready_column))
+        grown = values["duration"] * factor
+        values["stall"] = np.maximum(values["stall"] + grown - values["duration"], 0.0)
+        values["duration"] = grown
+        quantities.append(values)
+        window = segment.steps[max(segment.num_warmup, 1) :]
+        samples += int(window[:, COLUMN["num_samples"]].sum())
+        encoded += int(window[:, COLUMN["encoded_bytes"]].sum())
+        steps += len(window)
+    if not quantities:
+        return None
+    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities])
+    draws = draws_of_mean(blocks, stream)
+    means = blocks[:, :-1].sum(axis=0) / blocks[:, -1].sum()
+    return ArmSteps(arm, quantities, samples, steps, encoded, seconds, means, draws, len(blocks))

@@ -1,0 +1,103 @@
+"""Findings in words: the sentence, its evidence, and what to try next with what it is predicted to give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loaderbench.analysis.attribution import Attribution
+from loaderbench.cases.case import Case
+from loaderbench.recording.types import Estimate
+
+NAMES = {
+    "storage": "storage",
+    "prep": "CPU preparation (decode, augment, collate)",
+    "transfer": "the copy to the device",
+    "launch": "kernel launches",
+    "compute": "compute",
+}
+
+
+def _percent(estimate: Estimate | None) -> str:
+    return "not measured" if estimate is None else f"{estimate.value:.0%}"
+
+
+def _times(estimate: Estimate) -> str:
+    return f"{estimate.value:.2f}× ({estimate.low:.2f} – {estimate.high:.2f})"
+
+
+def summary(found: Attribution) -> str:
+    """One sentence that a manager can read."""
+    if found.bottleneck == "undetermined":
+        return "Undetermined: " + "; ".join(found.reasons) + "."
+    if found.bottleneck == "compute":
+        best = max(
+            (one for cause, one in found.speedup_if_removed.items() if one is not None and cause != "compute"),
+            key=lambda one: one.value,
+            default=None,
+        )
+        gain = "" if best is None else f"; nothing else is worth more than {best.value:.2f}×"
+        return f"Compute limits this run: the device is fed {_percent(found.utilization)} of the time{gain}."
+    if found.bottleneck == "mixed":
+        if found.joint and found.joint_speedup is not None:
+            causes = " and ".join(NAMES[cause] for cause in found.joint)
+            return f"Mixed: {causes} bound this run together; without all of them {_times(found.joint_speedup)} faster."
+        return "Mixed: " + "; ".join(found.reasons or ["no single cause is worth 1.10× alone"]) + "."
+    gain = found.speedup_if_removed[found.bottleneck]
+    assert gain is not None
+    return (
+        f"{NAMES[found.bottleneck][0].upper()}{NAMES[found.bottleneck][1:]} limits this run: "
+        f"without it {_times(gain)} faster."
+    )
+
+
+def evidence(found: Attribution, capacities: dict[str, Estimate | None]) -> list[str]:
+    """The measured figures that the verdict rests on, one a line."""
+    lines = []
+    known = [f"{name} {one.value:,.0f}" for name, one in capacities.items() if one is not None]
+    if known:
+        lines.append(f"samples/s of each stage alone: {', '.join(known)}")
+    for cause, gain in found.speedup_if_removed.items():
+        if gain is not None and gain.value >= 1.02:
+            lines.append(f"without {NAMES[cause]}: {_times(gain)}")
+    if found.utilization is not None:
+        lines.append(f"accelerator utilization {found.utilization.value:.1%} (T_device ÷ T)")
+    if found.witnesses is not None:
+        arms, timeline = found.witnesses
+        lines.append(f"waiting for data: {arms.value:.1%} of the step by arms, {timeline.value:.1%} by timeline")
+    return lines
+
+
+def _predicted(found: Attribution, cause: str) -> dict[str, Any] | None:
+    one = found.speedup_if_removed.get(cause)
+    return None if one is None else one.to_json()
+
+
+def advice(case: Case, found: Attribution, *, usable_cpus: int, contention: bool) -> list[dict[str, Any]]:
+    """What to try next. `predicted_speedup` is the most it can give: the cause removed wholly."""
+    causes = found.joint if found.bottleneck == "mixed" else (found.bottleneck,)
+    actions: list[tuple[str, str]] = []
+    for cause in causes:
+        if cause == "storage":
+            actions.append(("storage", "put the data set on faster storage, or keep it in memory"))
+        elif cause == "prep":
+            if case.loader == "serial":
+                actions.append(("prep", f"use a parallel loader: --loader multiprocess --workers {usable_cpus}"))
+            elif case.workers < usable_cpus:
+                actions.append(("prep", f"add workers: --workers {usable_cpus} (now {case.workers})"))
+            if case.loader == "multiprocess" and case.output == "float32":
+                actions.append(("prep", "hand over uint8 and normalize on the device: --output uint8"))
+            if case.decoder == "pillow":
+                actions.append(("prep", "decode with libjpeg-turbo: --decoder turbojpeg, or --loader threaded"))
+            if case.resolution and case.input_size and case.resolution >= 2 * case.input_size:
+                actions.append(
+                    ("prep", f"store smaller images: loaderbench dataset derive --res {case.resolution // 2}")
+                )
+            if contention:
+                actions.append(("prep", "the workers wait for a processor: free some, or add cores"))
+        elif cause == "transfer":
+            if case.output == "float32":
+                actions.append(("transfer", "copy uint8 and normalize on the device: --output uint8"))
+        elif cause == "launch":
+            actions.append(("launch", f"raise the batch size (now {case.batch_size}), or replay CUDA graphs"))
+    return [{"action": action, "predicted_speedup": _predicted(found, cause)} for cause, action in actions]
+

@@ -1,0 +1,174 @@
+"""Flags → cases. Pure planning: names are checked and contradictions refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from loaderbench.cases.case import ARMS, CACHE_STATES, MODES, OUTPUTS, PRECISIONS, Case
+from loaderbench.errors import ConfigError
+
+DECODES_ITSELF = frozenset({"dali"})
+NEEDS_NO_DECODER = frozenset({"dali", "synthetic"})
+FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
+"""Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""
+MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
+"""More workers than the larger of the two limits are refused: no figure would mean anything."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A data set's folder at one stored resolution."""
+
+    path: str
+    name: str
+    resolution: int | None
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What the command line asks for; lists span a study."""
+
+    variants: Sequence[Variant]
+    loaders: Sequence[str]
+    workers: Sequence[int] | None
+    """None: as many as CPUs are usable."""
+    device: str
+    """Resolved: `cpu`, `cuda:N`, `emulated:PROFILE`."""
+    model: str
+    mode: str
+    precision: str
+    usable_cpus: int
+    decoder: str | None = None
+    output: str | None = None
+    batch_size: int = 64
+    prefetch: int = 2
+    input_size: int | None = 224
+    cache: str = "as-is"
+    arms: Sequence[str] = ARMS
+    warmup: int | None = None
+    steps: int | None = None
+    duration_s: float = 60.0
+    ci_target: float = 0.03
+    repeats: int = 1
+    seed: int = 0
+    max_failure_fraction: float = 0.01
+    loader_options: Mapping[str, str] = field(default_factory=dict)
+    decoder_options: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(request: StudyRequest) -> list[Case]:
+    """All cases of a study, repeats outermost so that each is spread over the whole time.
+
+    The serial loader collapses the list of workers to one case.
+
+    Raises:
+        ConfigError: a value out of range, or a contradiction.
+    """
+    _check(request)
+    cases: list[Case] = []
+    for repeat in range(request.repeats):
+        for variant in request.variants:
+            for loader in request.loaders:
+                for workers in _workers(request, loader):
+                    cases.append(_case(request, variant, loader, workers, repeat))
+    return list({case.key: case for case in cases}.values())
+
+
+def _check(request: StudyRequest) -> None:
+    def at_least(name: str, value: float | None, least: float) -> None:
+        if value is not None and value < least:
+            raise ConfigError(f"{name} must be at least {least:g}, not {value:g}")
+
+    at_least("--batch-size", request.batch_size, 1)
+    at_least("--prefetch", request.prefetch, 1)
+    at_least("--input-size", request.input_size, 32)
+    at_least("--steps", request.steps, 2)
+    at_least("--warmup", request.warmup, 0)
+    at_least("--repeats", request.repeats, 1)
+    at_least("--seed", request.seed, 0)
+    if not request.duration_s > 0:
+        raise ConfigError(f"--duration must be above 0 seconds, not {request.duration_s:g}")
+    if not 0 < request.ci_target < 1:
+        raise ConfigError(f"--ci-target is a fraction such as 0.03, not {request.ci_target:g}")
+    if not 0 <= request.max_failure_fraction <= 1:
+        raise ConfigError(f"--max-failures is a fraction from 0 to 1, not {request.max_failure_fraction:g}")
+    for name, value, known in (
+        ("--mode", request.mode, MODES),
+        ("--precision", request.precision, PRECISIONS),
+        ("--cache", request.cache, CACHE_STATES),
+        ("--output", request.output or OUTPUTS[0], OUTPUTS),
+    ):
+        if value not in known:
+            raise ConfigError(f"{name} must be one of {', '.join(known)}, not '{value}'")
+    if "real" not in request.arms or set(request.arms) - set(ARMS):
+        raise ConfigError(f"--arms must be all, or a list with real out of: {', '.join(ARMS)}")
+
+
+def _workers(request: StudyRequest, loader: str) -> list[int]:
+    if loader == "serial":
+        return [0]
+    if request.workers is None:
+        return [request.usable_cpus]
+    limit = max(MIN_WORKER_LIMIT, WORKERS_PER_CPU * request.usable_cpus)
+    for workers in request.workers:
+        if workers < 0:
+            raise ConfigError(f"--workers must be 1 or more, not {workers}")
+        if workers == 0:
+            raise ConfigError(f"--workers 0 means loading in the main process: use --loader serial instead of {loader}")
+        if workers > limit:
+            raise ConfigError(f"--workers {workers} is more than this machine can carry: at most {limit} here")
+    return list(request.workers)
+
+
+def default_decoder(loader: str) -> str | None:
+    """What users of the loader have; for `threaded` the fastest one installed."""
+    if loader in NEEDS_NO_DECODER:
+        return None
+    if loader == "threaded":
+        return next((name for name, package in FASTEST_DECODERS if find_spec(package)), "pillow")
+    return "pillow"
+
+
+def default_output(loader: str) -> str:
+    """float32 as torchvision's reference gives it; `threaded` hands over uint8, normalized on the device."""
+    return "uint8" if loader == "threaded" else "float32"
+
+
+def _case(request: StudyRequest, variant: Variant, loader: str, workers: int, repeat: int) -> Case:
+    if loader in DECODES_ITSELF and request.decoder is not None:
+        raise ConfigError(f"the loader {loader} decodes for itself: leave --decoder out, or choose another --loader")
+    return Case(
+        dataset=variant.path,
+        dataset_name=variant.name,
+        resolution=variant.resolution,
+        loader=loader,
+        decoder=None if loader in NEEDS_NO_DECODER else request.decoder or default_decoder(loader),
+        workers=workers,
+        prefetch=request.prefetch,
+        batch_size=request.batch_size,
+        model=request.model,
+        mode=request.mode,
+        precision=request.precision,
+        device=request.device,
+        input_size=request.input_size,
+        output=request.output or default_output(loader),
+        cache=request.cache,
+        arms=tuple(arm for arm in ARMS if arm in request.arms),
+        warmup=request.warmup,
+        steps=request.steps,
+        duration_s=request.duration_s,
+        ci_target=request.ci_target,
+        seed=request.seed,
+        repeat=repeat,
+        max_failure_fraction=request.max_failure_fraction,
+        loader_options=dict(request.loader_options),
+        decoder_options=dict(request.decoder_options),
+    )
+
+
+def expected_seconds(case: Case) -> float:
+    """Most seconds that the case will take: its measuring, and about 8 s to import torch, build and end."""
+    return case.duration_s + 8.0
+

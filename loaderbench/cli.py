@@ -1,0 +1,538 @@
+"""The command line: one short function a command, each parse → call → show. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from loaderbench import __version__
+from loaderbench.errors import ConfigError, LoaderbenchError, UnavailableError
+
+if TYPE_CHECKING:
+    from loaderbench.cases.case import Case
+    from loaderbench.cases.study import StudyRequest
+
+app = typer.Typer(
+    name="loaderbench",
+    help="What limits this training or inference run: storage, CPU preparation, the copy to the device, "
+    "kernel launches or compute?",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+dataset_app = typer.Typer(help="Make, derive and inspect data sets.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(dataset_app, name="dataset")
+
+Dataset = Annotated[
+    str | None, typer.Argument(help="Folder of images or name of a data set. Left out: a generated set, kept.")
+]
+Loader = Annotated[str, typer.Option(help="serial, multiprocess, threaded, dali, synthetic, cached")]
+Decoder = Annotated[
+    str | None, typer.Option(help="pillow, turbojpeg, torchvision  [default: pillow; threaded: the fastest]")
+]
+Workers = Annotated[str | None, typer.Option(help="Processes or threads  [default: usable CPUs]")]
+BatchSize = Annotated[int, typer.Option(help="Samples a step")]
+Prefetch = Annotated[int, typer.Option(help="Batches prepared ahead, per worker")]
+Model = Annotated[str, typer.Option(help="A torchvision classification model")]
+Mode = Annotated[str, typer.Option(help="train or infer")]
+InputSize = Annotated[str, typer.Option(help="Side of the square that the model sees, or full")]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="fp32, tf32, bf16, fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"),
+]
+Output = Annotated[
+    str | None, typer.Option(help="What the loader hands over: float32 or uint8  [default: float32; threaded: uint8]")
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cuda[:N], cpu, emulated[:PROFILE]")]
+Cache = Annotated[
+    str | None, typer.Option(help="cold, warm or as-is  [default: cold where eviction can be proven, else as-is]")
+]
+Arms = Annotated[str, typer.Option(help="all, real, or a list out of device,host,ram,real,free,fetch")]
+Steps = Annotated[int | None, typer.Option(help="Measured steps of each arm  [default: until --ci-target]")]
+Duration = Annotated[float, typer.Option(help="Most seconds of measuring for a case")]
+CiTarget = Annotated[float, typer.Option(help="Stop at this 95 % half-width, as a fraction of the step time")]
+Warmup = Annotated[int | None, typer.Option(help="Warm-up steps of each window  [default: until steady]")]
+Repeats = Annotated[int, typer.Option(help="Processes a case; the process is then the unit of the interval")]
+Seed = Annotated[int, typer.Option(help="Of order and augmentation")]
+MaxFailures = Annotated[float, typer.Option(help="Fraction of undecodable images above which a case fails")]
+LoaderOption = Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the loader; may be repeated")]
+DecoderOption = Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the decoder; may be repeated")]
+Results = Annotated[Path, typer.Option(help="Where runs are kept")]
+JsonOut = Annotated[str | None, typer.Option("--json", help="Write the record to FILE, or - for standard output")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no table")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"loaderbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    dataset: Dataset = None,
+    res: Annotated[int | None, typer.Option(help="Stored resolution: the data set's variant N")] = None,
+    loader: Loader = "multiprocess",
+    decoder: Decoder = None,
+    workers: Workers = None,
+    batch_size: BatchSize = 64,
+    prefetch: Prefetch = 2,
+    model: Model = "resnet50",
+    mode: Mode = "train",
+    input_size: InputSize = "224",
+    precision: Precision = None,
+    output: Output = None,
+    device: DeviceOption = "auto",
+    cache: Cache = None,
+    arms: Arms = "all",
+    steps: Steps = None,
+    duration: Duration = 60.0,
+    ci_target: CiTarget = 0.03,
+    warmup: Warmup = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    max_failures: MaxFailures = 0.01,
+    loader_option: LoaderOption = None,
+    decoder_option: DecoderOption = None,
+    results: Results = Path("results"),
+    json_out: JsonOut = None,
+    quiet: Quiet = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Measure one case and say what limits it."""
+    if "," in loader or (workers and "," in workers):
+        raise ConfigError("run measures one case: use `loaderbench sweep` for lists of loaders or workers")
+    if res is None and dataset is None:
+        res = 256
+    _measure(locals(), resolutions=[res])
+
+
+@app.command()
+def sweep(
+    dataset: Dataset = None,
+    res: Annotated[str | None, typer.Option(help="Stored resolutions, comma separated")] = None,
+    loader: Loader = "serial,multiprocess,threaded",
+    decoder: Decoder = None,
+    workers: Workers = None,
+    batch_size: BatchSize = 64,
+    prefetch: Prefetch = 2,
+    model: Model = "resnet50",
+    mode: Mode = "train",
+    input_size: InputSize = "224",
+    precision: Precision = None,
+    output: Output = None,
+    device: DeviceOption = "auto",
+    cache: Cache = None,
+    arms: Arms = "all",
+    steps: Steps = None,
+    duration: Duration = 60.0,
+    ci_target: CiTarget = 0.03,
+    warmup: Warmup = None,
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+    max_failures: MaxFailures = 0.01,
+    loader_option: LoaderOption = None,
+    decoder_option: DecoderOption = None,
+    results: Results = Path("results"),
+    json_out: JsonOut = None,
+    quiet: Quiet = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Measure every combination of resolutions, loaders and workers, and print them as one table."""
+    resolutions: list[int | None] = [None]
+    if res is not None:
+        resolutions = list(_whole_numbers("--res", res))
+    elif dataset is None:
+        resolutions = [256, 512, 1024]
+    _measure(locals(), resolutions=resolutions)
+
+
+@app.command("list")
+def list_runs(results: Results = Path("results"), json_out: JsonOut = None) -> None:
+    """List the stored runs, broken ones included."""
+    from loaderbench.recording.store import Store
+
+    runs = Store(results).runs()
+    if json_out is not None:
+        entries = [
+            {"run_id": one.run_id, "status": one.status, "title": one.title, "problem": one.problem} for one in runs
+        ]
+        _write_json(entries, json_out)
+        return
+    from loaderbench.reporting.terminal import print_list
+
+    print_list(runs)
+
+
+@app.command()
+def show(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique start of it, or latest")],
+    results: Results = Path("results"),
+    json_out: JsonOut = None,
+) -> None:
+    """Print one stored run."""
+    from loaderbench.recording.store import Store
+
+    stored = Store(results).find(run_id)
+    if stored.record is None:
+        raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
+    if json_out is not None:
+        _write_json(stored.record, json_out)
+        return
+    from loaderbench.reporting.terminal import print_run
+
+    print_run(stored.record)
+
+
+@app.command()
+def report(
+    out: Annotated[Path | None, typer.Option(help="File to write  [default: RESULTS/report.html]")] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Write all stored runs as one HTML file."""
+    from loaderbench.recording.store import Store
+    from loaderbench.reporting.html import write_report
+
+    records = [one.record for one in Store(results).runs() if one.record is not None]
+    if not records:
+        raise ConfigError(f"no finished run in {results}; measure one with `loaderbench run`")
+    target = out or results / "report.html"
+    write_report(records, target)
+    typer.echo(f"{target}: {len(records)} runs")
+
+
+@app.command()
+def doctor(
+    dataset: Annotated[str | None, typer.Argument(help="A data set's folder, to look at its storage too")] = None,
+    json_out: JsonOut = None,
+) -> None:
+    """Say what this machine can measure, what it cannot, and the one step that enables it."""
+    from loaderbench.doctor import examine, to_json
+
+    findings = examine(dataset)
+    if json_out is not None:
+        _write_json(to_json(findings), json_out)
+        return
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        typer.echo(f"{finding.state:<9}{finding.name:<{width}}  {finding.what}")
+        if finding.enable:
+            typer.echo(f"{'':<9}{'':<{width}}  → {finding.enable}")
+
+
+@dataset_app.command("make")
+def dataset_make(
+    res: Annotated[str, typer.Option(help="Resolutions, comma separated: N for N×N, or WxH")],
+    out: Annotated[Path, typer.Option(help="Folder to make")],
+    num_images: Annotated[int, typer.Option(help="Images a resolution")] = 1000,
+    num_classes: Annotated[int, typer.Option(help="Class folders")] = 10,
+    aspect_spread: Annotated[float, typer.Option(help="Standard deviation of log(width ÷ height)")] = 0.0,
+    quality_spread: Annotated[int, typer.Option(help="JPEG quality varies by ± this")] = 0,
+    progressive: Annotated[float, typer.Option(help="Fraction of progressive files")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal files")] = 0,
+) -> None:
+    """Make realistic JPEGs, in the layout DIR/<res>/<class>/*.jpg. A second call does nothing."""
+    from loaderbench.images.synthesize import make_dataset
+
+    with _progress("making images") as progress:
+        folders = make_dataset(
+            out,
+            [token.strip() for token in res.split(",")],
+            num_images,
+            seed=seed,
+            num_classes=num_classes,
+            aspect_spread=aspect_spread,
+            quality_spread=quality_spread,
+            progressive_fraction=progressive,
+            progress=progress,
+        )
+    for name, folder in folders.items():
+        typer.echo(f"{name}: {num_images} images in {folder}")
+
+
+@dataset_app.command("derive")
+def dataset_derive(
+    src: Annotated[str, typer.Argument(help="Folder of images")],
+    res: Annotated[str, typer.Option(help="Shorter sides, comma separated")],
+    out: Annotated[Path, typer.Option(help="Folder to make")],
+    quality: Annotated[int | None, typer.Option(help="JPEG quality")] = None,
+) -> None:
+    """Resize and re-encode your own images into resolution variants."""
+    from loaderbench.images.derive import DEFAULT_QUALITY, derive_dataset
+
+    with _progress("deriving images") as progress:
+        made = derive_dataset(
+            src, _whole_numbers("--res", res), out, quality=quality or DEFAULT_QUALITY, progress=progress
+        )
+    for side, folder in made.variants.items():
+        typer.echo(f"{side}: {folder}")
+    typer.echo(f"{made.num_made} made, {made.num_kept} were there, {len(made.broken)} broken")
+    for path, reason in made.broken[:20]:
+        typer.echo(f"broken: {path}: {reason}", err=True)
+
+
+@dataset_app.command("scan")
+def dataset_scan(
+    folder: Annotated[str, typer.Argument(help="Folder of images")],
+    content: Annotated[bool, typer.Option(help="Look into each file")] = True,
+    json_out: JsonOut = None,
+) -> None:
+    """Count images; their sizes, resolutions, file system and device; list broken files."""
+    from loaderbench.images.scan import scan_dataset
+
+    with _progress("scanning") as progress:
+        scan = scan_dataset(folder, check_content=content, progress=progress)
+    if json_out is not None:
+        _write_json(scan.to_json(), json_out)
+        return
+    for line in scan.lines():
+        typer.echo(line)
+
+
+def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
+    """What run and sweep share: plan, measure one case after the other, show, store."""
+    from loaderbench.cases.study import expected_seconds, plan
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.measure import Record, measure_all
+
+    cases = plan(_request(options, resolutions))
+    if options["dry_run"]:
+        for case in cases:
+            typer.echo(case.title)
+        seconds = sum(expected_seconds(case) for case in cases)
+        typer.echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes")
+        return
+    store = Store(options["results"])
+    store.check_writable()
+    records: list[Record] = []
+    interrupted: BaseException | None = None
+    view = _Progress(len(cases), quiet=options["quiet"])
+    try:
+        measure_all(cases, store, view.message, lambda record: (records.append(record), view.finished(record)))
+    except (KeyboardInterrupt, SystemExit) as stop:
+        interrupted = stop
+    view.close()
+    _show(records, options, single=len(cases) == 1)
+    if interrupted is not None:
+        typer.echo(f"interrupted: {len(records)} of {len(cases)} cases were finished and are kept", err=True)
+        raise interrupted
+    kinds = {record["failure"]["kind"] for record in records if record["status"] == "failed"}
+    if kinds == {"ConfigError"} and len(records) == 1:
+        raise typer.Exit(2)
+    if kinds or all(record["status"] == "skipped" for record in records):
+        raise typer.Exit(1)
+
+
+def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyRequest:
+    """The study that the flags ask for, names, folders and the device resolved."""
+    from loaderbench import plugins
+    from loaderbench.cases.case import ARMS
+    from loaderbench.cases.study import StudyRequest, Variant
+    from loaderbench.devices.select import parse_device
+    from loaderbench.images.manifest import resolve_dataset
+    from loaderbench.machine import usable_cpus
+
+    loaders = [name.strip() for name in options["loader"].split(",")]
+    for name in loaders:
+        plugins.check_name("loaders", name)
+    if options["decoder"] is not None:
+        plugins.check_name("decoders", options["decoder"])
+    try:
+        choice = parse_device(
+            options["device"],
+            model=options["model"],
+            mode=options["mode"],
+            precision=options["precision"],
+            batch_size=options["batch_size"],
+        )
+    except UnavailableError as error:
+        raise ConfigError(str(error)) from error
+    if choice.note and not options["quiet"]:
+        typer.echo(choice.note, err=True)
+    variants = []
+    for resolution in resolutions:
+        with _progress("preparing the data set") as progress:
+            path, name = resolve_dataset(options["dataset"], resolution, progress=progress)
+        variants.append(Variant(path, name, resolution))
+    workers = options["workers"]
+    side = options["input_size"]
+    return StudyRequest(
+        variants=variants,
+        loaders=loaders,
+        workers=None if workers is None else _whole_numbers("--workers", workers),
+        device=choice.device,
+        model=options["model"],
+        mode=options["mode"],
+        precision=choice.precision,
+        usable_cpus=usable_cpus(),
+        decoder=options["decoder"],
+        output=options["output"],
+        batch_size=options["batch_size"],
+        prefetch=options["prefetch"],
+        input_size=None if side == "full" else _whole_numbers("--input-size", side)[0],
+        cache=options["cache"] or _default_cache([variant.path for variant in variants]),
+        arms=ARMS if options["arms"] == "all" else [arm.strip() for arm in options["arms"].split(",")],
+        warmup=options["warmup"],
+        steps=options["steps"],
+        duration_s=options["duration"],
+        ci_target=options["ci_target"],
+        repeats=options["repeats"],
+        seed=options["seed"],
+        max_failure_fraction=options["max_failures"],
+        loader_options=_key_values("--loader-option", options["loader_option"]),
+        decoder_options=_key_values("--decoder-option", options["decoder_option"]),
+    )
+
+
+def _default_cache(folders: list[str]) -> str:
+    """`cold` where both eviction and the bytes that really moved can be checked, else `as-is`."""
+    from loaderbench.images.cache_state import can_prove_cold
+    from loaderbench.samplers.sources import StorageCounter
+
+    for folder in folders:
+        if StorageCounter(folder).reason is not None or not can_prove_cold(folder):
+            return "as-is"
+    return "cold"
+
+
+def _whole_numbers(flag: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag} takes whole numbers separated by commas, not '{text}'") from None
+
+
+def _key_values(flag: str, texts: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for text in texts or []:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"{flag} takes KEY=VALUE, not '{text}'")
+        pairs[key] = value
+    return pairs
+
+
+def _show(records: list[dict[str, Any]], options: dict[str, Any], *, single: bool) -> None:
+    target = options["json_out"]
+    if target is not None and records:
+        _write_json(records[0] if single else {"runs": records}, target)
+    if options["quiet"] or not records:
+        return
+    from loaderbench.reporting.terminal import make_console, print_run, print_table
+
+    console = make_console(stderr=target == "-")
+    if single:
+        print_run(records[0], console)
+    else:
+        print_table(records, console)
+
+
+def _write_json(value: Any, target: str) -> None:
+    text = json.dumps(value, indent=1, allow_nan=False)
+    if target == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(target).write_text(text + "\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+
+
+class _Progress:
+    """One line a phase on stderr; a line that is rewritten where stderr is a terminal."""
+
+    def __init__(self, num_cases: int, *, quiet: bool) -> None:
+        self._num_cases, self._quiet, self._number = num_cases, quiet, 1
+        self._live = sys.stderr.isatty()
+        self._begun: dict[str, float] = {}
+
+    def message(self, case: Case, kind: str, payload: Any) -> None:
+        if kind == "segment":
+            rate = "" if not payload["step_s"] else f" {case.batch_size / payload['step_s']:,.0f} samples/s"
+            self._line(case, f"round {payload['round'] + 1}, {payload['arm']}{rate}", keep=False)
+        elif kind == "phase":
+            self._line(case, payload, keep=payload == "starting the loader")
+
+    def finished(self, record: dict[str, Any]) -> None:
+        self._number += 1
+        failure = record["failure"]
+        if failure is not None:
+            self._clear()
+            typer.echo(f"{record['status']}: {failure['message']}", err=True)
+
+    def _line(self, case: Case, text: str, *, keep: bool) -> None:
+        if self._quiet:
+            return
+        place = f"[{self._number}/{self._num_cases}] " if self._num_cases > 1 else ""
+        if self._live:
+            typer.echo(f"\r\033[K{(place + case.title + ': ' + text)[:118]}", err=True, nl=False)
+        elif keep:
+            typer.echo(f"{place}{case.title}", err=True)
+
+    def _clear(self) -> None:
+        if self._live and not self._quiet:
+            typer.echo("\r\033[K", err=True, nl=False)
+
+    def close(self) -> None:
+        self._clear()
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows done of total on stderr: rewritten on a terminal, else one line at the start."""
+    shown = False
+    live = sys.stderr.isatty()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        if live:
+            typer.echo(f"\r\033[K{what}: {done:,} of {total:,}", err=True, nl=False)
+        elif not shown:
+            typer.echo(f"{what}: {total:,}", err=True)
+        shown = True
+
+    yield progress
+    if shown and live:
+        typer.echo("\r\033[K", err=True, nl=False)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """Entry point: turns errors into one line and the exit codes of cli.md."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as error:
+        typer.echo(f"loaderbench: {error.format_message()}", err=True)
+        code = error.exit_code
+    except LoaderbenchError as error:
+        typer.echo(f"loaderbench: {error}", err=True)
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        typer.echo("loaderbench: interrupted", err=True)
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader went away (`| head`): nothing is left to say
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)

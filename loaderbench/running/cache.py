@@ -1,0 +1,194 @@
+"""The page cache during a run: brought into the wanted state before each window, and looked at around it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench.images.cache_state import evict, evict_files, locked, ram_copy, residency
+from loaderbench.images.index import ImageIndex
+from loaderbench.machine import memory_limit_bytes, shm_bytes
+
+SURVEY_FILES = 1000
+"""Files looked at to tell the residency of a data set: 5 – 9 µs each (testbeds.md)."""
+RESIDENT, EMPTY = 0.99, 0.01
+MEMORY_FRACTION = 0.4
+"""Most of the free memory that a copy or a lock may take."""
+
+
+def _memory_budget() -> int:
+    """Bytes that a copy or a lock may take."""
+    limit, reason = memory_limit_bytes()
+    if limit is None:
+        raise UnavailableError(f"the machine's memory is not known: {reason}")
+    return int(MEMORY_FRACTION * limit)
+
+
+class RamCopy:
+    """The images on a tmpfs, for the arm `ram`; a size-matched subset where memory holds no more."""
+
+    def __init__(self, images: ImageIndex, batch_bytes: int) -> None:
+        """`batch_bytes`: what the loader's queue will need of /dev/shm besides."""
+        self._images, self._batch_bytes = images, batch_bytes
+
+    def __enter__(self) -> RamCopy:
+        shm = shm_bytes()
+        if shm is None:
+            raise UnavailableError("there is no /dev/shm to hold images in memory; mount a tmpfs there, or use --arms real")
+        free = shm[1]
+        budget = min(max(free - 2 * self._batch_bytes, free // 4), _memory_budget())
+        self.images, self._cleanup = ram_copy(self._images, budget)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cleanup()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "num_images": len(self.images),
+            "bytes": int(self.images.sizes.sum()),
+            "subset": len(self.images) < len(self._images),
+            "where": "tmpfs",
+        }
+
+
+class CacheKeeper:
+    """Keeps the data set cold, warm or untouched. Used as a context manager; eviction and locks end with it."""
+
+    def __init__(self, state: str, images: ImageIndex) -> None:
+        self.state, self.images = state, images
+        self.caveats: list[tuple[str, str]] = []
+        self.measured_once = False
+        self._stack = ExitStack()
+        self._evicted_once = False
+        self._at_start: float | None = None
+        self._method = "none"
+        chosen = np.random.default_rng(0).permutation(len(images))[:SURVEY_FILES]
+        self._sample = [images.path(int(index)) for index in chosen]
+        self._locked = False
+
+    def survey(self) -> bool:
+        """Look at the cache before anything is read. True where the present state can be measured only once."""
+        seen = residency(self._sample)
+        self._at_start, self._method = seen.fraction, seen.method
+        if seen.fraction is None:
+            self.caveats.append(("residency_unknown", f"page residency cannot be seen: {seen.reason}"))
+        self.measured_once = self.state == "as-is" and (seen.fraction is None or seen.fraction < RESIDENT)
+        return self.measured_once
+
+    def __enter__(self) -> CacheKeeper:
+        if self.state == "warm":
+            self._warm()
+        elif self.state == "cold":
+            self._evict_all()
+            after = residency(self._sample).fraction
+            if after is not None and after > EMPTY:
+                self.caveats.append(
+                    ("eviction_failed", f"{after:.0%} of the pages stayed in the page cache after eviction: not cold")
+                )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _warm(self) -> None:
+        try:
+            self._stack.enter_context(locked(list(self.images.paths()), _memory_budget()))
+            self._locked = True
+        except UnavailableError as error:
+            self.caveats.append(("warm_not_locked", f"{error}; the files are read before each window instead"))
+            self._read_all()
+
+    def _read_all(self) -> None:
+        for path in self.images.paths():
+            try:
+                with open(path, "rb") as file:
+                    while file.read(1 << 20):
+                        pass
+            except OSError as error:
+                raise CaseFailed(
+                    f"{path} cannot be read any more ({error.strerror}): did the data set vanish?"
+                ) from error
+
+    def _evict_all(self) -> None:
+        evict_files(self.images.paths())
+
+    def before_segment(self, evicts_own_reads: bool) -> float | None:
+        """Bring the files into the state wanted; returns the fraction of the sampled pages that is resident."""
+        if self.state == "cold":
+            if not evicts_own_reads or not self._evicted_once:
+                self._evict_all()
+                self._evicted_once = True
+            if (residency(self._sample).fraction or 0.0) > EMPTY:
+                self._evict_all()  # something else read them
+        elif self.state == "warm" and not self._locked:
+            self._read_all()
+        return residency(self._sample).fraction
+
+    def after_segment(self) -> float | None:
+        """The fraction of the sampled pages that is resident now."""
+        seen = residency(self._sample).fraction
+        if self.state == "warm" and seen is not None and seen < RESIDENT:
+            self.caveats.append(
+                ("warm_drifted", f"only {seen:.0%} of the pages were still resident after a warm window")
+            )
+        return seen
+
+    @contextmanager
+    def evicting_behind(self, delivered: Sequence[NDArray[np.int64] | None] | None) -> Iterator[None]:
+        """Evict each delivered batch's files in a thread, for loaders that do not do it themselves.
+
+        `delivered` grows by one index array a batch while the block runs; None does nothing.
+        """
+        if delivered is None:
+            yield
+            return
+        stop = threading.Event()
+        thread = threading.Thread(target=self._evict_behind, args=(delivered, stop), name="loaderbench-evict")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _evict_behind(self, delivered: Sequence[NDArray[np.int64] | None], stop: threading.Event) -> None:
+        done = 0
+        while not stop.is_set():
+            while done < len(delivered) and not stop.is_set():
+                indices = delivered[done]
+                done += 1
+                if indices is not None:
+                    self._evict(self.images.path(int(index)) for index in indices)
+            stop.wait(0.005)
+
+    def _evict(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            try:
+                evict(path)
+            except OSError:
+                time.sleep(0)  # the loader meets the same error and ends the case with it
+                return
+
+    def facts(self) -> dict[str, Any]:
+        """For the record."""
+        return {
+            "state": self.state,
+            "measured_once": self.measured_once,
+            "residency_at_start": self._at_start,
+            "residency_method": self._method,
+            "locked": self._locked,
+            "caveats": list(dict.fromkeys(self.caveats)),
+        }

@@ -1,0 +1,129 @@
+"""The step loop: the only code that runs between two timestamps.
+
+Nobody extends it with callbacks. What a step costs beside the loader, the device and the workload is
+five clock readings, one tuple and, on a device, three events: see docs/method.md for the measured overhead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.devices.base import Device, Event
+from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch
+from loaderbench.recording.types import STEP_FIELDS
+from loaderbench.workloads.base import Workload
+
+
+class StepLoop:
+    """Runs consecutive steps of one arm and keeps the raw stamps.
+
+    With a device each batch is copied in (unless it is resident) and handed to the workload; the host is
+    at most MAX_STEPS_IN_FLIGHT steps ahead of the device. Without one, batches are taken and dropped.
+    """
+
+    def __init__(
+        self, batches: Iterator[Batch], device: Device | None, workload: Workload | None, *, resident: bool = False
+    ) -> None:
+        self._batches = batches
+        self._device = device
+        self._workload = workload
+        self._resident = resident
+        self._in_flight: deque[Event] = deque()
+        self._first_event: Event = None
+        self.host: list[tuple[int, int, int, int, int, int]] = []
+        """called, returned, issued, waited, num_samples, encoded_bytes of each step."""
+        self.events: list[tuple[Event, Event, Event]] = []
+        self.indices: list[NDArray[np.int64] | None] = []
+        self.spans: list[NDArray[np.int64] | None] = []
+        self.failures: list[tuple[int, str]] = []
+
+    def run(self, num_steps: int, deadline_ns: int) -> int:
+        """Run up to `num_steps` further steps, stopping behind the step that passes `deadline_ns`.
+
+        Returns how many were run. Raises what the loader, the device or the workload raises.
+        """
+        if self._device is None or self._workload is None:
+            return self._run_free(num_steps, deadline_ns)
+        clock = time.perf_counter_ns
+        device = self._device
+        batches, record, wait, step = self._batches, device.record, device.wait, self._workload.step
+        copy_in: Callable[[Any, Any], tuple[Any, Any]] = _keep if self._resident else device.copy_in
+        in_flight, host, events = self._in_flight, self.host, self.events
+        for number in range(num_steps):
+            called = clock()
+            batch = next(batches)
+            returned = clock()
+            begin = record()
+            inputs, targets = copy_in(batch.inputs, batch.targets)
+            copied = record()
+            step(inputs, targets)
+            done = record()
+            issued = clock()
+            in_flight.append(done)
+            if len(in_flight) > MAX_STEPS_IN_FLIGHT:
+                wait(in_flight.popleft())
+            waited = clock()
+            host.append((called, returned, issued, waited, batch.num_samples, batch.encoded_bytes))
+            events.append((begin, copied, done))
+            self.spans.append(batch.spans)
+            self.indices.append(batch.indices)
+            if batch.failures:
+                self.failures.extend(batch.failures)
+            if waited >= deadline_ns:
+                return number + 1
+        return num_steps
+
+    def _run_free(self, num_steps: int, deadline_ns: int) -> int:
+        clock = time.perf_counter_ns
+        batches, host = self._batches, self.host
+        for number in range(num_steps):
+            called = clock()
+            batch = next(batches)
+            returned = clock()
+            host.append((called, returned, returned, returned, batch.num_samples, batch.encoded_bytes))
+            self.spans.append(batch.spans)
+            self.indices.append(batch.indices)
+            if batch.failures:
+                self.failures.extend(batch.failures)
+            if returned >= deadline_ns:
+                return number + 1
+        return num_steps
+
+    def steps(self) -> NDArray[np.int64]:
+        """The table [N, len(STEP_FIELDS)] of all steps run. Synchronizes the device: call it at the end."""
+        host = np.array(self.host, dtype=np.int64).reshape(-1, 6)
+        table = np.full((len(host), len(STEP_FIELDS)), -1, dtype=np.int64)
+        column = {name: number for number, name in enumerate(STEP_FIELDS)}
+        for position, name in enumerate(("called_ns", "returned_ns", "issued_ns", "waited_ns")):
+            table[:, column[name]] = host[:, position]
+        table[:, column["num_samples"]] = host[:, 4]
+        table[:, column["encoded_bytes"]] = host[:, 5]
+        if self._device is not None and self.events:
+            flat = [event for events in self.events for event in events]
+            times = self._device.times_ns(flat).reshape(-1, 3)
+            for position, name in enumerate(("copy_begin_ns", "copy_end_ns", "done_ns")):
+                table[:, column[name]] = times[:, position]
+            for row, (_, copied, done) in enumerate(self.events):
+                busy = self._device.busy_ns(copied, done)
+                table[row, column["busy_ns"]] = -1 if busy is None else busy
+        return table
+
+    def table_of_spans(self, drained: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+        """Spans of the delivered batches and of those that were drained; None where the loader gave none."""
+        known = [span for span in self.spans if span is not None]
+        if len(known) != len(self.spans) or not known:
+            return None
+        table = np.stack(known)
+        if drained is not None and len(drained):
+            table = np.concatenate([table, drained])
+        return table
+
+
+def _keep(inputs: Any, targets: Any) -> tuple[Any, Any]:
+    return inputs, targets

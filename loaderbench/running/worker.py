@@ -1,0 +1,415 @@
+"""One case, measured in one process: builds it, interleaves its arms, hands the raw facts to the supervisor.
+
+Started as `python -m loaderbench.running.worker CASE.json FD`. Messages go over the inherited pipe `FD` as
+(kind, payload): `phase` (text), `segment` (progress figures), `recording`, `failure` (kind, message).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import cycle
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from loaderbench import plugins
+from loaderbench.analysis.statistics import half_width_fraction, is_steady
+from loaderbench.cases.case import Case
+from loaderbench.devices.base import Device
+from loaderbench.devices.select import open_device
+from loaderbench.errors import CaseFailed, LoaderbenchError
+from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.loaders.base import SPAN_FIELDS, Batch, Loader, LoaderContext
+from loaderbench.recording.types import STEP_FIELDS, Caveat, Recording, Segment
+from loaderbench.running.cache import CacheKeeper, RamCopy
+from loaderbench.running.loop import StepLoop
+from loaderbench.samplers.sources import StorageCounter
+from loaderbench.workloads import build_workload
+from loaderbench.workloads.base import Workload
+
+Report = Callable[[str, Any], None]
+
+MIN_WINDOW_STEPS = 6
+MAX_WARMUP_S = 3.0
+TARGET_ROUNDS = 4
+MIN_ROUNDS = 3
+MIN_SEGMENT_S, MAX_SEGMENT_S = 0.4, 2.5
+NUM_HOST_BATCHES = 3
+"""Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def measure(case: Case, report: Report) -> Recording:
+    """Measure the case's arms, interleaved, and return the raw facts.
+
+    Raises:
+        LoaderbenchError: what the user can mend, in one line.
+    """
+    with ExitStack() as stack:
+        return _Measurement(case, report, stack).run()
+
+
+class _Measurement:
+    def __init__(self, case: Case, report: Report, stack: ExitStack) -> None:
+        self.case, self.report, self.stack = case, report, stack
+        self.caveats: list[Caveat] = []
+        self.facts: dict[str, Any] = {}
+        self.segments: list[Segment] = []
+        self.failures: list[tuple[int, str]] = []
+        self.module = plugins.load("loaders", case.loader)
+        report("phase", "listing the images")
+        self.images = index_images(case.dataset)
+        report("phase", "opening the device")
+        self.device: Device = open_device(case)
+        stack.callback(self.device.close)
+        self.workload: Workload = build_workload(case, self.device, len(self.images.classes))
+        self.loaders: dict[str, Loader] = {}
+        self.cache = CacheKeeper(case.cache, self.images)
+        self.storage = StorageCounter(case.dataset)
+        self.epoch = 0
+
+    def run(self) -> Recording:
+        case = self.case
+        self._prepare_cache()
+        self._collect_ready_batches()
+        self.device.reset_peak_memory()
+        self._measure_rounds()
+        self.facts |= {
+            "device": self.device.describe(),
+            "workload": self.workload.describe(),
+            "peak_memory_bytes": self.device.peak_memory_bytes(),
+            "num_images": len(self.images),
+            "image_bytes": int(self.images.sizes.sum()),
+            "loader": {"decodes": self.reads_files, "owns_transfer": self.owns_transfer},
+            "num_failures": len(self.failures),
+            "failures": [[self.images.path(index), reason] for index, reason in self.failures[:100]],
+            "queue_depth": max(case.workers, 1) * case.prefetch,
+            "storage_source": self.storage.source,
+            "storage_reason": self.storage.reason,
+            "cache": self.cache.facts(),
+        }
+        return Recording(self.segments, self.facts, self.caveats)
+
+    # -- what the arms are fed ---------------------------------------------------------------------------
+
+    def _build(self, images: ImageIndex, *, evict: bool, name: str | None = None) -> Loader:
+        case = self.case
+        module = self.module if name is None else plugins.load("loaders", name)
+        context = LoaderContext(
+            images=images,
+            batch_size=case.batch_size,
+            workers=case.workers,
+            prefetch=case.prefetch,
+            decoder=case.decoder,
+            input_size=case.input_size,
+            mode=case.mode,
+            output=case.output,
+            seed=case.seed,
+            device=case.device,
+            pin_memory=self.device.kind == "cuda",
+            evict_after_read=evict,
+            max_failure_fraction=case.max_failure_fraction,
+            decoder_options=dict(case.decoder_options),
+        )
+        options = plugins.parse_options(module, case.loader_options if name is None else {})
+        loader: Loader = module.build(options, context)
+        self.stack.callback(loader.close)
+        return loader
+
+    def _loader(self, source: str) -> Loader:
+        """The loader of `real`, `ram` or `fetch`, built at first use and kept."""
+        if source not in self.loaders:
+            begun = time.perf_counter_ns()
+            cold = self.case.cache == "cold"
+            if source == "fetch":
+                self.loaders[source] = self._build(self.images, evict=cold, name="fetch")
+            elif source == "ram":
+                self.loaders[source] = self._build(self.ram.images, evict=False)
+            else:
+                self.loaders[source] = self._build(self.images, evict=cold)
+            self.facts[f"build_s_{source}"] = (time.perf_counter_ns() - begun) / 1e9
+        return self.loaders[source]
+
+    def _prepare_cache(self) -> None:
+        self.reads_files = self._loader("real").decodes
+        wanted = set(self.case.arms)
+        self.as_is_once = self.reads_files and self.cache.survey()
+        if self.as_is_once and "real" in wanted:
+            # The other arms would fill the page cache: what the user has now can be measured only once, first.
+            self.report("phase", "measuring the data set as it is")
+            self._segment("real", 0, self.case.duration_s * 0.3)
+        if self.reads_files and wanted & {"ram", "host", "device"} - {"device"}:
+            self.report("phase", "copying images into memory")
+            self.ram: RamCopy = self.stack.enter_context(RamCopy(self.images, self._batch_bytes()))
+            self.facts["ram"] = self.ram.facts()
+        if self.reads_files:
+            self.stack.enter_context(self.cache)
+
+    def _batch_bytes(self) -> int:
+        side = self.case.input_size or 1024
+        pixel = 4 if self.case.output == "float32" else 1
+        return self.case.batch_size * 3 * side * side * pixel * (max(self.case.workers, 1) * self.case.prefetch + 4)
+
+    def _collect_ready_batches(self) -> None:
+        """Take real batches for the `device` and `host` arms; they have the loader's own shape and type."""
+        self.report("phase", "starting the loader")
+        source = "ram" if hasattr(self, "ram") else "real"
+        loader = self._loader(source)
+        self.owns_transfer = loader.owns_transfer
+        wanted = set(self.case.arms)
+        if not wanted & {"device", "host"}:
+            return
+        stream = loader.batches(self.epoch)
+        kept = [_copy_of(next(stream)) for _ in range(NUM_HOST_BATCHES)]
+        _close(stream)
+        if not self.owns_transfer:
+            for batch in kept:
+                batch.inputs, batch.targets = self.device.pin(batch.inputs), self.device.pin(batch.targets)
+        self.ready = kept
+        first = kept[0]
+        self.resident = first
+        if not self.owns_transfer:
+            inputs, targets = self.device.copy_in(first.inputs, first.targets)
+            self.device.synchronize()
+            self.resident = Batch(inputs, targets, first.num_samples, 0)
+        self.facts["batch_bytes"] = int(first.inputs.nbytes + first.targets.nbytes)
+
+    def _arms(self) -> list[str]:
+        """The arms of a round, in order. `prep` is `free` on the files in memory, where `free` reads cold ones."""
+        wanted = set(self.case.arms)
+        arms = ["device"] if "device" in wanted else []
+        if "host" in wanted and not self.owns_transfer:
+            arms.append("host")
+        if "ram" in wanted and self.reads_files:
+            arms.append("ram")
+        if "real" in wanted and not self.as_is_once:
+            arms.append("real")
+        if "free" in wanted:
+            arms.append("prep" if self.as_is_once else "free")
+        if self.reads_files and self.case.cache == "cold" and "ram" in wanted and "free" in wanted:
+            arms.append("prep")
+        if "fetch" in wanted and self.reads_files and not self.as_is_once:
+            arms.append("fetch")
+        return arms
+
+    # -- the measuring -----------------------------------------------------------------------------------
+
+    def _measure_rounds(self) -> None:
+        case = self.case
+        arms = self._arms()
+        budget_s = case.duration_s - sum(segment.facts["wall_s"] for segment in self.segments)
+        segment_s = float(np.clip(budget_s / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
+        num_rounds = 1 if case.steps is not None and case.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
+        steps = None if case.steps is None else -(-case.steps // num_rounds)
+        deadline = time.perf_counter() + budget_s
+        stopped = "duration"
+        number = 0
+        while True:
+            for arm in arms:
+                if number and time.perf_counter() > deadline:
+                    break
+                short = 0.5 if arm in ("device", "host", "fetch") else 1.0
+                self._segment(arm, number, segment_s * short, steps)
+            number += 1
+            if steps is not None and number >= num_rounds:
+                stopped = "steps"
+                break
+            if time.perf_counter() > deadline:
+                break
+            if steps is None and number >= MIN_ROUNDS and self._precise(arms):
+                stopped = "ci_target"
+                break
+        self.facts |= {"stopped_by": stopped, "num_rounds": number, "arms": arms}
+
+    def _precise(self, arms: list[str]) -> bool:
+        """Every step time is known to within the target."""
+        for arm in set(arms) & {"device", "host", "ram", "real", "free"}:
+            durations = [_durations(segment) for segment in self.segments if segment.arm == arm]
+            if half_width_fraction(durations) > self.case.ci_target:
+                return False
+        return True
+
+    def _batches(self, arm: str) -> tuple[Iterator[Batch], Loader | None]:
+        if arm == "device":
+            return cycle([self.resident]), None
+        if arm == "host":
+            return cycle(self.ready), None
+        source = {"ram": "ram", "prep": "ram", "fetch": "fetch"}.get(arm, "real")
+        loader = self._loader(source)
+        self.epoch += 1
+        return loader.batches(self.epoch), loader
+
+    def _segment(self, arm: str, number: int, target_s: float, steps: int | None = None) -> None:
+        case = self.case
+        begun = time.perf_counter_ns()
+        touches_storage = self.reads_files and arm in ("real", "free", "fetch")
+        facts: dict[str, Any] = {}
+        if touches_storage:
+            loader = self._loader("fetch" if arm == "fetch" else "real")
+            facts["residency_before"] = self.cache.before_segment(loader.evicts_own_reads)
+        counters = self.storage.read(), _read_characters()
+        self.device.anchor()
+        opened = time.perf_counter_ns()
+        batches, loader_or_none = self._batches(arm)
+        on_device = arm in ("device", "host", "ram", "real")
+        loop = StepLoop(
+            batches,
+            self.device if on_device else None,
+            self.workload if on_device else None,
+            resident=arm == "device" or self.owns_transfer,
+        )
+        evict_behind = (
+            touches_storage and case.cache == "cold" and not getattr(loader_or_none, "evicts_own_reads", True)
+        )
+        with self.cache.evicting_behind(loop.indices if evict_behind else None):
+            num_warmup, steady = self._warm_up(loop, loader_or_none, target_s)
+            window = steps or MIN_WINDOW_STEPS
+            loop.run(window, sys.maxsize)
+            if steps is None:
+                loop.run(sys.maxsize, time.perf_counter_ns() + int(target_s * 1e9) - _window_ns(loop, num_warmup))
+            if on_device:
+                self.device.synchronize()
+            _close(batches)
+        drained = loader_or_none.drained_spans() if hasattr(loader_or_none, "drained_spans") else None
+        closed = time.perf_counter_ns()
+        table = loop.steps()
+        if touches_storage:
+            facts |= self._moved(counters, loop, drained)
+            facts["residency_after"] = self.cache.after_segment()
+        facts |= {
+            "opened_ns": opened,
+            "closed_ns": closed,
+            "first_batch_s": (loop.host[0][1] - opened) / 1e9,
+            "num_drained": None if drained is None else len(drained),
+            "wall_s": (time.perf_counter_ns() - begun) / 1e9,
+        }
+        self.failures += loop.failures
+        segment = Segment(arm, number, num_warmup, steady, table, loop.table_of_spans(drained), facts)
+        self.segments.append(segment)
+        mean_s = float(np.mean(_durations(segment))) if len(table) - num_warmup > 1 else None
+        self.report("segment", {"arm": arm, "round": number, "steps": len(table), "step_s": mean_s, **_size(table)})
+
+    def _warm_up(self, loop: StepLoop, loader: Loader | None, target_s: float) -> tuple[int, bool]:
+        """Run until the loader's queue is steady (or the given number of steps). Returns (steps, steady)."""
+        case = self.case
+        if case.warmup is not None:
+            loop.run(case.warmup, sys.maxsize)
+            return len(loop.host), loader is None
+        if loader is None:
+            loop.run(4, sys.maxsize)
+            return len(loop.host), True
+        depth = max(case.workers, 1) * case.prefetch if case.workers else 0
+        limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5) * 1e9)
+        loop.run(max(case.workers, 1) + 1, sys.maxsize)
+        if depth == 0:
+            return len(loop.host), True
+        while len(loop.host) < 4 * depth + 8:
+            recent = slice(-(2 * depth + 8), None)
+            host = np.array([row[:2] for row in loop.host[recent]], dtype=np.int64)
+            ages = [span[SPAN_FIELDS.index("ready_ns")] for span in loop.spans[recent] if span is not None]
+            ready = np.array(ages, dtype=np.int64) if len(ages) == len(host) else None
+            if is_steady(host[:, 0], host[:, 1], ready, depth):
+                return len(loop.host), True
+            if loop.host[-1][3] > limit:
+                break
+            loop.run(1, sys.maxsize)
+        return len(loop.host), False
+
+    def _moved(self, before: tuple[dict[str, int] | None, int], loop: StepLoop, drained: Any) -> dict[str, Any]:
+        """Bytes that the storage moved during the segment, and what a cold read of its files had to move."""
+        after = self.storage.read()
+        moved = (
+            None
+            if after is None or before[0] is None
+            else {k: after[k] - before[0][k] for k in after if k in before[0]}
+        )
+        spans = loop.table_of_spans(drained)
+        requested = _read_characters() - before[1]
+        if spans is not None:
+            expected: int | None = int(spans[:, SPAN_FIELDS.index("page_bytes")].sum())
+            source = "files of the batches delivered and drained, rounded up to pages"
+        else:
+            # The loader reads ahead unseen: take what its system calls read, rounded up as the files are.
+            sizes = self.images.sizes
+            expected = int(requested * float((-(-sizes // 4096) * 4096).sum() / sizes.sum()))
+            source = "/proc/PID/io rchar, rounded up to pages"
+        return {"moved": moved, "expected_bytes": expected, "expected_source": source, "requested_bytes": requested}
+
+
+def _durations(segment: Segment) -> Any:
+    """Seconds of each step of the window: between completions on the device, or between deliveries without one."""
+    column = "done_ns" if segment.steps[-1, STEP_FIELDS.index("done_ns")] >= 0 else "returned_ns"
+    done = segment.steps[:, STEP_FIELDS.index(column)]
+    return np.diff(done[max(segment.num_warmup - 1, 0) :]) / 1e9
+
+
+def _size(table: Any) -> dict[str, int]:
+    return {name: int(table[:, STEP_FIELDS.index(name)].sum()) for name in ("num_samples", "encoded_bytes")}
+
+
+def _window_ns(loop: StepLoop, num_warmup: int) -> int:
+    return loop.host[-1][3] - loop.host[num_warmup][0]
+
+
+def _close(batches: Iterator[Batch]) -> None:
+    close = getattr(batches, "close", None)
+    if close is not None:
+        close()
+
+
+def _copy_of(batch: Batch) -> Batch:
+    """A batch that outlives the loader's buffers."""
+    return Batch(batch.inputs.clone(), batch.targets.clone(), batch.num_samples, batch.encoded_bytes)
+
+
+def _read_characters() -> int:
+    """Bytes that this process and its reaped children asked for in read calls (`rchar` of /proc/self/io, proc(5))."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("rchar:"):
+            return int(line.split()[1])
+    raise CaseFailed("/proc/self/io has no rchar: this kernel lacks task I/O accounting (CONFIG_TASK_XACCT)")
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    """Entry of the child process."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(sys.argv[3]):
+        return 1  # the parent died before we could ask to be told
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the supervisor, which decides
+    case = Case.from_json(json.loads(Path(sys.argv[1]).read_text()))
+    pipe = Connection(int(sys.argv[2]), readable=False)
+
+    def report(kind: str, payload: Any) -> None:
+        pipe.send((kind, payload))
+
+    try:
+        report("recording", measure(case, report))
+    except LoaderbenchError as error:
+        report("failure", (type(error).__name__, str(error)))
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        report("failure", (type(error).__name__, f"{error} (trace in worker.log)"))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Cases in, stored records out: the one way in which every command measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loaderbench.analysis.record import make_record
+from loaderbench.cases.case import Case
+from loaderbench.recording.store import RunFolder, Store
+from loaderbench.recording.types import Run
+from loaderbench.running.supervisor import supervise
+
+Record = dict[str, Any]
+OnMessage = Callable[[Case, str, Any], None]
+
+
+def measure_case(case: Case, store: Store, on_message: OnMessage) -> Record:
+    """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and goes on up.
+
+    Raises:
+        ConfigError, CaseFailed: the results folder cannot be written.
+        KeyboardInterrupt, SystemExit: the user or the system ends the program.
+    """
+    folder = store.open_run(case)
+    try:
+        run = supervise(case, folder, lambda kind, payload: on_message(case, kind, payload))
+    except (KeyboardInterrupt, SystemExit):
+        folder.write_record(_interrupted(folder, case))
+        raise
+    if run.recording is not None:
+        folder.write_recording(run.recording, run.series)
+    return folder.write_record(make_record(folder.run_id, run))
+
+
+def _interrupted(folder: RunFolder, case: Case) -> Record:
+    failure = ("Interrupted", "ended by the user or the system before it was measured")
+    run = Run(case, "interrupted", folder.started_at, 0.0, None, [], [], {}, failure)
+    return make_record(folder.run_id, run)
+
+
+def measure_all(
+    cases: Sequence[Case], store: Store, on_message: OnMessage, on_record: Callable[[Record], None]
+) -> list[Record]:
+    """Measure one case after the other; a failed one is kept as failed and the rest goes on."""
+    records = []
+    for case in cases:
+        record = measure_case(case, store, on_message)
+        on_record(record)
+        records.append(record)
+    return records
