@@ -1,0 +1,83 @@
+"""Profiles: times between, above and below measured batch sizes, their labels, and files that are wrong."""
+
+import pytest
+
+from loaderbench.devices.profile import LABELS, SHIPPED, load, named, shipped_names
+from loaderbench.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "num_samples", "milliseconds", "label"),
+    [
+        ("h200-resnet50-train-fp32", 64, 32.0, "measured"),
+        ("h200-resnet50-train-fp32", 32, 16.0, "extrapolated"),  # one point: in proportion
+        ("h200-resnet50-train-fp32", 128, 64.0, "extrapolated"),
+        ("h200-resnet50-train-amp-bf16", 64, 16.2, "measured"),
+        ("h200-resnet50-train-amp-bf16", 256, 53.4, "measured"),
+        ("h200-resnet50-train-amp-bf16", 160, 34.8, "interpolated"),  # half way
+        ("h200-resnet50-train-amp-bf16", 512, 106.8, "extrapolated"),  # above: in proportion
+        ("h200-resnet50-infer-amp-bf16", 64, 4.7, "measured"),
+        ("h200-resnet50-infer-amp-bf16", 256, 16.3, "measured"),
+        ("h200-resnet50-infer-amp-bf16", 16, 1.8, "extrapolated"),  # below: 4.7 − 48 × 11.6 / 192
+    ],
+)
+def test_step_time_of_a_batch_size(name, num_samples, milliseconds, label):
+    duration = named(name).duration_ms(num_samples)
+    assert duration.value == pytest.approx(milliseconds)
+    assert duration.label == label
+
+
+def test_larger_images_take_longer_by_their_pixels():
+    duration = named("h200-resnet50-train-fp32").duration_ms(64, input_size=448)
+    assert duration.value == pytest.approx(4 * 32.0)
+    assert duration.label == "extrapolated"
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_profiles_label_every_constant_and_are_named_by_what_they_hold(name):
+    profile = named(name)
+    constants = [profile.issue_ms, profile.tail_ms, profile.link_bytes_per_s]
+    for step in profile.steps:
+        constants += [step.duration_ms, step.busy_ms]
+    assert all(constant.label in LABELS and len(constant.source) > 10 for constant in constants)
+    assert name == f"{profile.machine}-{profile.model}-{profile.mode}-{profile.precision}"
+
+
+@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("num_samples", [1, 2, 7, 64, 65, 200, 256, 1000])
+def test_busy_time_never_exceeds_the_step(name, num_samples):
+    profile = named(name)
+    assert 0 < profile.busy_ms(num_samples).value <= profile.duration_ms(num_samples).value
+
+
+def test_an_unknown_profile_names_the_shipped_ones():
+    with pytest.raises(ConfigError, match=r"no device profile 'h300'.*h200-resnet50-train-fp32"):
+        named("h300")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('mode = "train"', "", "lacks the entry 'mode'"),
+        ("value = 32.0", 'value = "fast"', "could not convert"),
+        ("value = 32.0", "value = 3.0", "busy_ms ≤ duration_ms"),
+        ('"measured"', '"guessed"', "the label 'guessed'"),
+        ("batch_size = 64", "batch_size = 0", "batch_size of 1 or more"),
+        ("value = 50e9", "value = 0", "link_bytes_per_s"),
+        ("[[steps]]", "[[steps", "no valid TOML"),
+        ("[[steps]]", "[steps]", "device profile"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_that_says_what_is_wrong(tmp_path, old, new, complaint):
+    text = (SHIPPED / "h200-resnet50-train-fp32.toml").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the device profile"):
+        named(str(tmp_path / "none.toml"))

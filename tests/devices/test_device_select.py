@@ -1,0 +1,138 @@
+"""From what the user wrote to the device that is opened."""
+
+import subprocess
+import sys
+
+import pytest
+
+from loaderbench.cases.case import Case
+from loaderbench.devices import select
+from loaderbench.devices.profile import SHIPPED
+from loaderbench.devices.select import num_visible_gpus, open_device, parse_device
+from loaderbench.errors import ConfigError, UnavailableError
+
+
+def parse(text, model="resnet50", mode="train", precision=None, batch_size=64):
+    return parse_device(text, model=model, mode=mode, precision=precision, batch_size=batch_size)
+
+
+def case(device, **changes):
+    fields = {
+        "dataset": "tree",
+        "dataset_name": "tree",
+        "resolution": None,
+        "loader": "serial",
+        "decoder": None,
+        "workers": 0,
+        "prefetch": 2,
+        "batch_size": 64,
+        "model": "resnet50",
+        "mode": "train",
+        "precision": "fp32",
+        "input_size": 224,
+    }
+    return Case(device=device, **{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "precision", "device", "resolved"),
+    [
+        ("cpu", "train", None, "cpu", "fp32"),
+        ("cpu", "train", "bf16", "cpu", "bf16"),
+        ("emulated", "train", None, "emulated:h200-resnet50-train-amp-bf16", "amp-bf16"),
+        ("emulated", "infer", None, "emulated:h200-resnet50-infer-amp-bf16", "amp-bf16"),
+        ("emulated", "train", "fp32", "emulated:h200-resnet50-train-fp32", "fp32"),
+        ("emulated:h200", "train", "fp32", "emulated:h200-resnet50-train-fp32", "fp32"),
+        ("emulated:h200-resnet50-train-fp32", "train", None, "emulated:h200-resnet50-train-fp32", "fp32"),
+    ],
+)
+def test_resolves(text, mode, precision, device, resolved):
+    choice = parse(text, mode=mode, precision=precision)
+    assert (choice.device, choice.precision, choice.note) == (device, resolved, None)
+
+
+def test_a_resolved_text_resolves_to_itself():
+    choice = parse("emulated", precision="fp32")
+    assert parse(choice.device, precision=choice.precision) == choice
+
+
+def test_auto_takes_a_gpu_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(select, "num_visible_gpus", lambda: 2)
+    assert parse("auto").device == "cuda:0"
+    assert parse("auto").precision == "amp-bf16"
+    assert parse("cuda:1").device == "cuda:1"
+    with pytest.raises(UnavailableError, match="no GPU 2 here: 2 found"):
+        parse("cuda:2")
+
+
+def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
+    monkeypatch.setattr(select, "num_visible_gpus", lambda: 0)
+    choice = parse("auto")
+    assert choice.device == "emulated:h200-resnet50-train-amp-bf16"
+    assert "emulated H200" in choice.note
+    with pytest.raises(UnavailableError, match="no NVIDIA GPU here"):
+        parse("cuda")
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "complaint"),
+    [
+        ("emulated", {"model": "vgg16"}, "vgg16 train amp-bf16; shipped: h200-resnet50-infer-amp-bf16, "),
+        ("emulated:h100", {}, "no device profile 'h100'; shipped: "),
+        ("emulated:h200-resnet50-train-fp32", {"mode": "infer"}, "is for --model resnet50 --mode train"),
+        ("emulated:h200-resnet50-train-fp32", {"precision": "bf16"}, "--precision fp32, not resnet50 train bf16"),
+        ("tpu", {}, "unknown device 'tpu'"),
+        ("cpu:1", {}, "unknown device 'cpu:1'"),
+        ("cuda:one", {}, "cuda:N with a number"),
+        ("cpu", {"batch_size": 0}, "--batch-size must be 1 or more"),
+    ],
+)
+def test_refuses_in_one_line(text, changes, complaint):
+    with pytest.raises(ConfigError) as caught:
+        parse(text, **changes)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_users_own_profile_file_is_kept_by_its_absolute_path(tmp_path, monkeypatch):
+    text = (SHIPPED / "h200-resnet50-train-fp32.toml").read_text()
+    (tmp_path / "mine.toml").write_text(text.replace('model = "resnet50"', 'model = "vgg16"'))
+    monkeypatch.chdir(tmp_path)
+    choice = parse("emulated:mine.toml", model="vgg16")
+    assert choice.device == f"emulated:{tmp_path / 'mine.toml'}"
+    assert open_device(case(choice.device, model="vgg16")).describe()["model"] == "vgg16"
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [(None, 3), ("", 0), ("-1", 0), ("0", 1), ("2,0", 2), ("0,7,1", 1), ("GPU-5c1e,MIG-77", 2), (" 1 , 2", 2)],
+)
+def test_gpus_are_counted_as_cuda_would(tmp_path, monkeypatch, visible, count):
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert num_visible_gpus(str(tmp_path)) == count
+
+
+def test_no_driver_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert num_visible_gpus(str(tmp_path)) == 0
+
+
+def test_opens_what_the_case_names():
+    assert open_device(case("cpu")).kind == "cpu"
+    emulated = open_device(case("emulated:h200-resnet50-train-fp32", input_size=None, resolution=448))
+    assert emulated.describe()["constants"]["step_duration_ms"]["value"] == 128.0
+    with pytest.raises(ConfigError, match="unknown device"):
+        open_device(case("tpu"))
+
+
+def test_choosing_and_emulating_a_device_does_not_import_torch():
+    program = (
+        "import sys; from loaderbench.devices.select import parse_device; import loaderbench.workloads; "
+        "parse_device('emulated', model='resnet50', mode='train', precision=None, batch_size=64); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,240 @@
+"""Real steps of torchvision's models, on the CPU with tiny images; on a GPU where there is one."""
+
+import math
+
+import pytest
+
+from loaderbench.cases.case import Case
+from loaderbench.devices.select import num_visible_gpus, open_device
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.workloads import build_workload
+
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)"),
+]
+
+
+def build(**changes):
+    fields = {
+        "dataset": "tree",
+        "dataset_name": "tree",
+        "resolution": None,
+        "loader": "serial",
+        "decoder": None,
+        "workers": 0,
+        "prefetch": 2,
+        "batch_size": 8,
+        "model": "resnet18",
+        "mode": "train",
+        "precision": "fp32",
+        "device": "cpu",
+        "input_size": 64,
+    }
+    case = Case(**{**fields, **changes})
+    return build_workload(case, open_device(case))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+def test_training_lowers_the_loss(precision):
+    # given one batch and a fresh model, whose loss is near ln(1000)
+    workload = build(precision=precision)
+    inputs, targets = workload.example("float32")
+    # when it is trained on for a few steps
+    losses = []
+    for _ in range(6):
+        workload.step(inputs, targets)
+        losses.append(float(workload.last_output))
+    # then it learns the batch by heart
+    assert losses[0] == pytest.approx(math.log(1000), abs=1)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+def test_inference_gives_logits_and_keeps_the_weights(precision):
+    workload = build(mode="infer", precision=precision)
+    inputs, targets = workload.example("float32")
+    workload.step(inputs, targets)
+    first = workload.last_output
+    workload.step(inputs, targets)
+    assert first.shape == (8, 1000)
+    assert bool((first == workload.last_output).all())
+    assert not first.requires_grad
+
+
+def test_uint8_images_are_normalized_on_the_device_as_the_loader_does_it():
+    import torch
+
+    # given the same pixels as bytes and as the loader's normalized floats
+    workload = build(mode="infer")
+    pixels, targets = workload.example("uint8")
+    mean = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+    std = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    floats = (pixels.float() / 255 - mean) / std
+    # when both go through the model
+    workload.step(pixels, targets)
+    from_pixels = workload.last_output
+    workload.step(floats, targets)
+    # then the logits agree
+    torch.testing.assert_close(from_pixels, workload.last_output, rtol=1e-3, atol=1e-4)
+
+
+def test_the_seed_decides_the_weights():
+    outputs = []
+    for seed in (1, 1, 2):
+        workload = build(mode="infer", seed=seed)
+        inputs, targets = build(mode="infer", seed=0).example("float32")
+        workload.step(inputs, targets)
+        outputs.append(workload.last_output)
+    assert bool((outputs[0] == outputs[1]).all())
+    assert not bool((outputs[0] == outputs[2]).all())
+
+
+def test_building_leaves_the_callers_random_numbers_alone():
+    import torch
+
+    torch.manual_seed(7)
+    expected = torch.rand(4)
+    torch.manual_seed(7)
+    build().example("uint8")
+    assert bool((torch.rand(4) == expected).all())
+
+
+@pytest.mark.parametrize(
+    ("model", "input_size"),
+    [
+        ("googlenet", 64),
+        ("squeezenet1_1", 64),
+        ("mobilenet_v3_small", 64),
+        ("densenet121", 64),
+        ("resnext50_32x4d", 64),
+        ("regnet_y_400mf", 64),
+        ("efficientnet_b0", 64),
+        ("vit_b_32", 224),
+    ],
+)
+def test_every_family_trains(model, input_size):
+    workload = build(model=model, input_size=input_size, batch_size=2)
+    workload.step(*workload.example("uint8"))
+    assert math.isfinite(float(workload.last_output))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "input_size"), [("inception_v3", 299), ("vgg11", 64), ("convnext_tiny", 64)])
+def test_every_heavy_family_trains(model, input_size):
+    workload = build(model=model, input_size=input_size, batch_size=2)
+    workload.step(*workload.example("uint8"))
+    assert math.isfinite(float(workload.last_output))
+
+
+def test_auxiliary_classifiers_are_part_of_the_training_loss_alone():
+    # given googlenet, whose two auxiliary classifiers count 0.3 each
+    workload = build(model="googlenet", batch_size=2)
+    workload.step(*workload.example("float32"))
+    # then the first loss is about 1.6 times that of one classifier over 1,000 classes
+    assert float(workload.last_output) == pytest.approx(1.6 * math.log(1000), rel=0.15)
+    inference = build(model="googlenet", mode="infer", batch_size=2)
+    inference.step(*inference.example("float32"))
+    assert inference.last_output.shape == (2, 1000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "complaint"),
+    [
+        ({"model": "resnet5"}, ConfigError, "unknown model 'resnet5'; close names: resnet50"),
+        ({"model": "inception_v3", "input_size": 224}, ConfigError, "--input-size 299"),
+        ({"model": "vit_b_16", "input_size": 256}, ConfigError, "--input-size 224"),
+        ({"model": "alexnet", "input_size": 32}, ConfigError, "alexnet cannot train"),
+        ({"input_size": None}, ConfigError, "--res N"),
+        ({"precision": "tf32"}, UnavailableError, "tensor cores"),
+        ({"precision": "amp-fp16"}, UnavailableError, "use fp32, bf16, amp-bf16"),
+        ({"precision": "fp8"}, ConfigError, "unknown precision 'fp8'"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line_before_the_first_step(changes, error, complaint):
+    with pytest.raises(error) as caught:
+        build(**changes)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_that_does_not_fit_fails_the_case_and_says_so():
+    import torch
+
+    # given a batch of more bytes than there are addresses
+    workload = build(mode="infer")
+    inputs = torch.zeros(1, 3, 64, 64).expand(2**40, 3, 64, 64)
+    # when it is run
+    with pytest.raises(CaseFailed) as caught:
+        workload.step(inputs, None)
+    # then the message names the case and what to change
+    assert "batch 8 of resnet18 fp32" in str(caught.value)
+    assert "try a smaller --batch-size" in str(caught.value)
+
+
+def test_other_errors_stay_what_they_are():
+    import torch
+
+    workload = build(mode="infer")
+    with pytest.raises(RuntimeError, match="channels"):
+        workload.step(torch.zeros(2, 5, 64, 64), None)
+
+
+def test_more_classes_than_imagenets_get_their_outputs():
+    case = Case(
+        dataset="tree",
+        dataset_name="tree",
+        resolution=None,
+        loader="serial",
+        decoder=None,
+        workers=0,
+        prefetch=2,
+        batch_size=2,
+        model="squeezenet1_1",
+        mode="infer",
+        precision="fp32",
+        device="cpu",
+        input_size=64,
+    )
+    for num_classes, num_outputs in ((10, 1000), (1200, 1200)):
+        workload = build_workload(case, open_device(case), num_classes)
+        workload.step(*workload.example("uint8"))
+        assert workload.last_output.shape == (2, num_outputs)
+
+
+def test_facts():
+    facts = build().describe()
+    assert facts["num_parameters"] == 11_689_512  # torchvision's table for resnet18
+    assert facts["optimizer"]["momentum"] == 0.9
+    assert facts["memory_format"] == "channels_last"
+
+
+class TestOnGpu:
+    pytestmark = needs_gpu
+
+    @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+    @pytest.mark.parametrize("mode", ["train", "infer"])
+    @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16"])
+    def test_a_step_never_waits_for_the_device(self, precision, mode):
+        import torch
+
+        workload = build(device="cuda:0", precision=precision, mode=mode)
+        inputs, targets = (tensor.to("cuda:0") for tensor in workload.example("uint8"))
+        for _ in range(3):
+            workload.step(inputs, targets)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            workload.step(inputs, targets)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert bool(torch.isfinite(workload.last_output).all())
+
+    @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16"])
+    def test_training_lowers_the_loss(self, precision):
+        workload = build(device="cuda:0", precision=precision)
+        inputs, targets = (tensor.to("cuda:0") for tensor in workload.example("float32"))
+        losses = []
+        for _ in range(15):
+            workload.step(inputs, targets)
+            losses.append(float(workload.last_output))
+        assert losses[-1] < 0.5 * losses[0]
