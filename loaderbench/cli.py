@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from loaderbench import __version__
@@ -81,7 +80,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")
+    ] = False,
 ) -> None:
     pass
 
@@ -303,15 +304,16 @@ def dataset_scan(
     if json_out is not None:
         _write_json(scan.to_json(), json_out)
         return
-    for line in scan.lines():
-        typer.echo(line)
+    from loaderbench.reporting.terminal import print_scan
+
+    print_scan(scan.to_json())
 
 
 def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
     """What run and sweep share: plan, measure one case after the other, show, store."""
     from loaderbench.cases.study import expected_seconds, plan
     from loaderbench.recording.store import Store
-    from loaderbench.studies.measure import Record, measure_all
+    from loaderbench.studies.measure import Record, measure_case
 
     cases = plan(_request(options, resolutions))
     if options["dry_run"]:
@@ -326,7 +328,9 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
     interrupted: BaseException | None = None
     view = _Progress(len(cases), quiet=options["quiet"])
     try:
-        measure_all(cases, store, view.message, lambda record: (records.append(record), view.finished(record)))
+        for case in cases:
+            records.append(measure_case(case, store, view.message))
+            view.finished(records[-1])
     except (KeyboardInterrupt, SystemExit) as stop:
         interrupted = stop
     view.close()
@@ -404,7 +408,7 @@ def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyReq
 
 def _default_cache(folders: list[str]) -> str:
     """`cold` where both eviction and the bytes that really moved can be checked, else `as-is`."""
-    from loaderbench.images.cache_state import can_prove_cold
+    from loaderbench.running.cache import can_prove_cold
     from loaderbench.samplers.sources import StorageCounter
 
     for folder in folders:
@@ -523,13 +527,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False)
-    except click.ClickException as error:
+    except typer.TyperException as error:
         typer.echo(f"loaderbench: {error.format_message()}", err=True)
         code = error.exit_code
     except LoaderbenchError as error:
         typer.echo(f"loaderbench: {error}", err=True)
         code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("loaderbench: interrupted", err=True)
         code = 130
     except BrokenPipeError:

@@ -19,7 +19,7 @@ from loaderbench import machine
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
 from loaderbench.images.filesystem import FileSystem, storage_behind
-from loaderbench.images.index import IMAGE_SUFFIXES
+from loaderbench.images.index import first_image
 from loaderbench.samplers.cpu import parse_meminfo, pressure_off_reason
 from loaderbench.samplers.nvml import gpu_facts
 from loaderbench.samplers.process_io import runqueue_off_reason
@@ -155,21 +155,11 @@ def _memlock() -> Finding:
     return _ok("locked memory", f"may lock {_size(limit)}")
 
 
-def _first_image(folder: str) -> str | None:
-    for parent, folders, files in os.walk(folder):
-        folders.sort()
-        for name in sorted(files):
-            path = os.path.join(parent, name)
-            if name.lower().endswith(IMAGE_SUFFIXES) and Path(path).stat().st_size > 0:
-                return path
-    return None
-
-
 def _page_cache(dataset_path: str | None) -> Finding:
     """Evict one file that is surely cached, and look."""
     name = "page cache"
     if dataset_path is not None:
-        path = _first_image(dataset_path)
+        path = first_image(dataset_path)
         if path is None:
             return Finding(name, MISSING, f"no JPEG below {dataset_path} to try", "name a folder with images")
         return _evict_one(name, path, "the data set's first image")

@@ -116,7 +116,7 @@ def _figures(
             run.case,
             found,
             usable_cpus=int(run.environment.get("usable_cpus") or 1),
-            contention=starved is not None and starved > STARVED or contention is not None and contention.value > 0.05,
+            contention=(starved or 0.0) > STARVED or (contention is not None and contention.value > 0.05),
         ),
     }
     return {
@@ -127,7 +127,8 @@ def _figures(
         "time_to_first_batch_s": _first_batch_s(recording),
         "loader_rate": _json(_rate(arms.get("free"))),
         "ingestion_rate": _json(_rate(arms.get("device"))),
-        "accelerator_utilization_fraction": _json(found.utilization),
+        "accelerator_utilization_fraction": None if found.utilization is None else found.utilization.value,
+        "accelerator_utilization": _json(found.utilization),
         "shares": {name: _json(found.shares[name]) for name in SHARES},
         "verdict": says,
         "capacities": {name: _json(one) for name, one in capacities.items()},

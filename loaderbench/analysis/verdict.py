@@ -42,12 +42,10 @@ def summary(found: Attribution) -> str:
             causes = " and ".join(NAMES[cause] for cause in found.joint)
             return f"Mixed: {causes} bound this run together; without all of them {_times(found.joint_speedup)} faster."
         return "Mixed: " + "; ".join(found.reasons or ["no single cause is worth 1.10× alone"]) + "."
-    gain = found.speedup_if_removed[found.bottleneck]
-    assert gain is not None
-    return (
-        f"{NAMES[found.bottleneck][0].upper()}{NAMES[found.bottleneck][1:]} limits this run: "
-        f"without it {_times(gain)} faster."
-    )
+    removed = found.speedup_if_removed[found.bottleneck]
+    assert removed is not None
+    name = NAMES[found.bottleneck]
+    return f"{name[0].upper()}{name[1:]} limits this run: without it {_times(removed)} faster."
 
 
 def evidence(found: Attribution, capacities: dict[str, Estimate | None]) -> list[str]:
@@ -100,4 +98,3 @@ def advice(case: Case, found: Attribution, *, usable_cpus: int, contention: bool
         elif cause == "launch":
             actions.append(("launch", f"raise the batch size (now {case.batch_size}), or replay CUDA graphs"))
     return [{"action": action, "predicted_speedup": _predicted(found, cause)} for cause, action in actions]
-

@@ -171,4 +171,3 @@ def _case(request: StudyRequest, variant: Variant, loader: str, workers: int, re
 def expected_seconds(case: Case) -> float:
     """Most seconds that the case will take: its measuring, and about 8 s to import torch, build and end."""
     return case.duration_s + 8.0
-

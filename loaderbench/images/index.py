@@ -53,9 +53,7 @@ class ImageIndex:
         parts = [self.names[self.offsets[i] : self.offsets[i + 1]] for i in chosen]
         offsets = np.zeros(len(parts) + 1, dtype=np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
-        return ImageIndex(
-            self.root, b"".join(parts), offsets, self.labels[chosen], self.sizes[chosen], self.classes
-        )
+        return ImageIndex(self.root, b"".join(parts), offsets, self.labels[chosen], self.sizes[chosen], self.classes)
 
 
 def _images_below(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
@@ -69,6 +67,17 @@ def _images_below(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
             yield prefix + entry.name, entry.stat().st_size
 
 
+def first_image(folder: str) -> str | None:
+    """Some non-empty JPEG below `folder`, the same one at each call; None where there is none."""
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = os.path.join(parent, name)
+            if name.lower().endswith(IMAGE_SUFFIXES) and os.stat(path).st_size > 0:  # noqa: PTH116
+                return path
+    return None
+
+
 def index_images(root: str) -> ImageIndex:
     """List the images of an ImageFolder tree (`root/<class>/…`) or of a flat folder.
 
@@ -77,7 +86,7 @@ def index_images(root: str) -> ImageIndex:
     Raises:
         ConfigError: `root` is missing, no folder, not readable, or holds no JPEG.
     """
-    root = os.path.abspath(root)
+    root = os.path.realpath(root)
     try:
         with os.scandir(root) as entries:
             ordered = sorted(entries, key=lambda entry: entry.name)
@@ -107,7 +116,9 @@ def index_images(root: str) -> ImageIndex:
         sizes = [size for _, size in flat]
         labels = [0] * len(flat)
     if not names:
-        raise ConfigError(f"no JPEG images in {root}; give an ImageFolder tree, or make one with `loaderbench dataset make`")
+        raise ConfigError(
+            f"no JPEG images in {root}; give an ImageFolder tree, or make one with `loaderbench dataset make`"
+        )
     offsets = np.zeros(len(names) + 1, dtype=np.int64)
     np.cumsum([len(name) for name in names], out=offsets[1:])
     return ImageIndex(

@@ -87,11 +87,16 @@ def train_geometry(height: int, width: int, input_size: int | None, random: Samp
     return Geometry(top, left, crop_height, crop_width, input_size, input_size, 0, 0, flip)
 
 
+def resize_shorter_side(input_size: int) -> int:
+    """What the shorter side becomes before the centre crop: 256 for 224, as in torchvision's reference."""
+    return round(input_size * 256 / 224)
+
+
 def infer_geometry(height: int, width: int, input_size: int | None) -> Geometry:
     """Shorter side to round(input_size × 256 / 224), then the centre (None: the whole image)."""
     if input_size is None:
         return Geometry(0, 0, height, width, height, width, 0, 0, False)
-    short = round(input_size * 256 / 224)
+    short = resize_shorter_side(input_size)
     if width <= height:
         resized_height, resized_width = int(short * height / width), short
     else:

@@ -337,3 +337,26 @@ def short_names(runs: Sequence[StoredRun]) -> list[str]:
         time if sum(other.run_id.startswith(time) for other in runs) == 1 else run.run_id
         for run, time in zip(runs, times, strict=True)
     ]
+
+
+def print_scan(scan: Record, console: Console | None = None) -> None:
+    """A data set as `dataset scan` found it: `DatasetScan.to_json()`."""
+    console = console or make_console()
+    system = scan["file_system"]
+    shapes = [f"{one['width']}x{one['height']} ({one['num_images']:,})" for one in scan["resolutions"][:5]]
+    others = ", ".join(f"{count:,} {suffix or 'without suffix'}" for suffix, count in scan["other_suffixes"].items())
+    behind = f" on {system['device']}" if system["device"] else ""
+    rows = [
+        ("images", f"{scan['num_images']:,} in {scan['num_classes']:,} folders"),
+        ("bytes", f"{fmt.size(scan['total_bytes'])}, mean {fmt.size(scan['mean_bytes'])}"),
+        ("per pixel", f"{fmt.number(scan['bytes_per_pixel'])} bytes"),
+        ("progressive", fmt.percent(scan["progressive_fraction"])),
+        ("sizes", ", ".join(shapes) or fmt.NOT_MEASURED),
+        ("storage", f"{system['type']} {system['source']}{behind}"),
+        ("other files", others or "none"),
+        ("broken", f"{scan['num_broken']:,}"),
+    ]
+    if scan["variants"]:
+        rows.append(("variants", ", ".join(str(side) for side in scan["variants"])))
+    _rows(console, [(name, fmt.clean(value)) for name, value in rows])
+    _bullets(console, "Broken files", [fmt.clean(f"{one['path']}: {one['reason']}") for one in scan["broken"][:20]])

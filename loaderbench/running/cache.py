@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.images.cache_state import evict, evict_files, locked, ram_copy, residency
-from loaderbench.images.index import ImageIndex
+from loaderbench.images.index import ImageIndex, first_image
 from loaderbench.machine import memory_limit_bytes, shm_bytes
 
 SURVEY_FILES = 1000
@@ -22,6 +22,19 @@ SURVEY_FILES = 1000
 RESIDENT, EMPTY = 0.99, 0.01
 MEMORY_FRACTION = 0.4
 """Most of the free memory that a copy or a lock may take."""
+
+
+def can_prove_cold(folder: str) -> bool:
+    """Whether files of the folder leave the page cache when asked to, and that can be seen.
+
+    Tried with one file: read, evicted, looked at. OSError where it cannot be read.
+    """
+    path = first_image(folder)
+    if path is None:
+        return False
+    with open(path, "rb") as file:
+        file.read()
+    return evict_files([path]).fraction == 0
 
 
 def _memory_budget() -> int:
@@ -42,7 +55,7 @@ class RamCopy:
     def __enter__(self) -> RamCopy:
         shm = shm_bytes()
         if shm is None:
-            raise UnavailableError("there is no /dev/shm to hold images in memory; mount a tmpfs there, or use --arms real")
+            raise UnavailableError("there is no /dev/shm to hold images: mount a tmpfs there, or use --arms real")
         free = shm[1]
         budget = min(max(free - 2 * self._batch_bytes, free // 4), _memory_budget())
         self.images, self._cleanup = ram_copy(self._images, budget)

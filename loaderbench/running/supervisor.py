@@ -60,14 +60,13 @@ def supervise(case: Case, folder: RunFolder, on_message: OnMessage) -> Run:
             try:
                 kind, payload = pipe.recv()
             except EOFError:
+                _wait(process, GRACE_S)
                 break
             if kind == "recording":
                 recording = payload
             elif kind == "failure":
                 failure = payload
             on_message(kind, payload)
-        if failure is None and recording is not None:
-            _wait(process, GRACE_S)
     finally:
         end_session(process)
         pipe.close()

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
 from loaderbench.errors import CaseFailed, LoaderbenchError
 from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.loaders import fetch
 from loaderbench.loaders.base import SPAN_FIELDS, Batch, Loader, LoaderContext
 from loaderbench.recording.types import STEP_FIELDS, Caveat, Recording, Segment
 from loaderbench.running.cache import CacheKeeper, RamCopy
@@ -104,9 +105,8 @@ class _Measurement:
 
     # -- what the arms are fed ---------------------------------------------------------------------------
 
-    def _build(self, images: ImageIndex, *, evict: bool, name: str | None = None) -> Loader:
+    def _build(self, module: ModuleType, images: ImageIndex, *, evict: bool) -> Loader:
         case = self.case
-        module = self.module if name is None else plugins.load("loaders", name)
         context = LoaderContext(
             images=images,
             batch_size=case.batch_size,
@@ -123,7 +123,7 @@ class _Measurement:
             max_failure_fraction=case.max_failure_fraction,
             decoder_options=dict(case.decoder_options),
         )
-        options = plugins.parse_options(module, case.loader_options if name is None else {})
+        options = plugins.parse_options(module, case.loader_options if module is self.module else {})
         loader: Loader = module.build(options, context)
         self.stack.callback(loader.close)
         return loader
@@ -134,11 +134,11 @@ class _Measurement:
             begun = time.perf_counter_ns()
             cold = self.case.cache == "cold"
             if source == "fetch":
-                self.loaders[source] = self._build(self.images, evict=cold, name="fetch")
+                self.loaders[source] = self._build(fetch, self.images, evict=cold)
             elif source == "ram":
-                self.loaders[source] = self._build(self.ram.images, evict=False)
+                self.loaders[source] = self._build(self.module, self.ram.images, evict=False)
             else:
-                self.loaders[source] = self._build(self.images, evict=cold)
+                self.loaders[source] = self._build(self.module, self.images, evict=cold)
             self.facts[f"build_s_{source}"] = (time.perf_counter_ns() - begun) / 1e9
         return self.loaders[source]
 
@@ -282,7 +282,8 @@ class _Measurement:
             if on_device:
                 self.device.synchronize()
             _close(batches)
-        drained = loader_or_none.drained_spans() if hasattr(loader_or_none, "drained_spans") else None
+        drained_spans = getattr(loader_or_none, "drained_spans", None)
+        drained = None if drained_spans is None else drained_spans()
         closed = time.perf_counter_ns()
         table = loop.steps()
         if touches_storage:

@@ -1,7 +1,8 @@
-"""What one block device has moved, from /proc/diskstats.
+"""What one block device has moved: the kernel's diskstats.
 
 Only the device behind the data set is read: totals over all devices count a read of a loop device
-twice, once there and once at the disk below it.
+twice, once there and once at the disk below it. `/sys/class/block/NAME/stat` is that device's line of
+/proc/diskstats, without the cost of adding up every CPU's counters of every other device.
 Fields: Documentation/admin-guide/iostats.rst of the Linux kernel.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from loaderbench.errors import UnavailableError
 from loaderbench.recording.types import Caveat
@@ -16,6 +18,7 @@ from loaderbench.samplers.base import Channel
 from loaderbench.samplers.procfile import ProcFile
 
 DISKSTATS_PATH = "/proc/diskstats"
+SYS_BLOCK_PATH = "/sys/class/block"
 SECTOR_BYTES = 512
 """diskstats counts in 512-byte sectors whatever the device's own sector size is."""
 
@@ -69,15 +72,17 @@ def parse_diskstats(text: str) -> dict[str, DiskStats]:
 class DiskSampler:
     """The counters of one block device."""
 
-    def __init__(self, device: str, path: str = DISKSTATS_PATH) -> None:
+    def __init__(self, device: str, diskstats: str = DISKSTATS_PATH, sys_block: str = SYS_BLOCK_PATH) -> None:
         """`device` is the kernel's name (`vda1`, `nvme0n1`, `dm-0`, `loop3`), with or without `/dev/`.
 
         Raises:
-            UnavailableError: diskstats cannot be read or does not list the device.
+            UnavailableError: neither file can be read or lists the device.
         """
         self.device = device.removeprefix("/dev/")
-        self.source = f"{path} {self.device}"
-        self._needle = f" {self.device} ".encode()
+        own = f"{sys_block}/{self.device}/stat"
+        self._has_own_file = Path(own).exists()
+        path = own if self._has_own_file else diskstats
+        self.source = f"diskstats {self.device} ({path})"
         try:
             self._file = ProcFile(path)
         except OSError as error:
@@ -98,17 +103,17 @@ class DiskSampler:
 
     def counters(self) -> dict[str, int]:
         """`read_bytes`, `reads` and `io_ticks_ms` now. Raises UnavailableError where the device is gone."""
-        text = self._file.read()
-        # One line is parsed, not all: a machine with hundreds of loop devices lists them all here.
-        at = text.find(self._needle)
-        if at < 0:
-            raise UnavailableError(f"{self._file.path} does not list {self.device}; check that the disk is attached")
-        begin = text.rfind(b"\n", 0, at) + 1
-        end = text.find(b"\n", at)
-        line = text[begin : end if end >= 0 else len(text)].decode()
-        stats = parse_diskstats(line).get(self.device)
+        try:
+            text = self._file.read_short() if self._has_own_file else self._file.read()
+        except OSError as error:
+            raise UnavailableError(
+                f"{self._file.path} cannot be read ({error.strerror}); check that the disk is attached"
+            ) from error
+        # The device's own file lacks the numbers and the name that begin a line of /proc/diskstats.
+        lines = f"0 0 {self.device} {text.decode()}" if self._has_own_file else text.decode()
+        stats = parse_diskstats(lines).get(self.device)
         if stats is None:
-            raise UnavailableError(f"{self._file.path}: the line of {self.device} has too few fields: {line.strip()}")
+            raise UnavailableError(f"{self._file.path} does not list {self.device}; check that the disk is attached")
         return {"read_bytes": stats.read_bytes, "reads": stats.reads_completed, "io_ticks_ms": stats.io_ticks_ms}
 
     def read(self) -> Sequence[float | None]:

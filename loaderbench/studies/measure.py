@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from loaderbench.analysis.record import make_record
@@ -37,15 +37,3 @@ def _interrupted(folder: RunFolder, case: Case) -> Record:
     failure = ("Interrupted", "ended by the user or the system before it was measured")
     run = Run(case, "interrupted", folder.started_at, 0.0, None, [], [], {}, failure)
     return make_record(folder.run_id, run)
-
-
-def measure_all(
-    cases: Sequence[Case], store: Store, on_message: OnMessage, on_record: Callable[[Record], None]
-) -> list[Record]:
-    """Measure one case after the other; a failed one is kept as failed and the rest goes on."""
-    records = []
-    for case in cases:
-        record = measure_case(case, store, on_message)
-        on_record(record)
-        records.append(record)
-    return records

@@ -111,8 +111,8 @@ class Resources:
     loop_images: list[str] = field(default_factory=list)
     cgroups: list[tuple[str, str]] = field(default_factory=list)
     """(the bed's group, the group that inherits processes still in it)."""
-    processes: list[tuple[int, int]] = field(default_factory=list)
-    """(pid, start_time_ticks) of leaders of process groups of their own."""
+    sessions: list[int] = field(default_factory=list)
+    """Sessions (setsid(2)) of helper processes, whose command lines all name `folder`."""
 
     @property
     def note(self) -> Path:
@@ -152,14 +152,26 @@ def mount_points() -> set[str]:
     return points
 
 
-def _kill_group(pid: int, start_ticks: int) -> None:
-    """SIGKILL a process group while its leader, known by its start time, is alive; wait until the leader is gone."""
-    if start_time_ticks(pid) != start_ticks:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+def _session_members(session: int, folder: str) -> list[int]:
+    """The live processes of a session whose command line names `folder`: a session's number may be reused."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(its_session) == session and state not in "ZX":
+                    if os.fsencode(folder) in (entry / "cmdline").read_bytes():
+                        members.append(int(entry.name))
+    return members
+
+
+def kill_session(session: int, folder: str) -> None:
+    """SIGKILL a bed's helper processes and wait until they are gone. The first of them may have died before."""
     deadline = time.monotonic() + 5
-    while start_time_ticks(pid) == start_ticks and time.monotonic() < deadline:
+    while (members := _session_members(session, folder)) and time.monotonic() < deadline:
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 
@@ -205,8 +217,8 @@ def dismantle(resources: Resources) -> None:
     try:
         for mount_point in resources.mounts:
             _unmount(mount_point)
-        for pid, start_ticks in resources.processes:
-            _kill_group(pid, start_ticks)
+        for session in resources.sessions:
+            kill_session(session, resources.folder)
         for image in resources.loop_images:
             _detach_loops(image)
         for group, heir in resources.cgroups:

@@ -31,7 +31,6 @@ from loaderbench.testbeds.base import (
     check_dataset_dir,
     find_program,
     mount_points,
-    start_time_ticks,
     workspace,
 )
 
@@ -141,7 +140,7 @@ def slow_fuse(
             resources.mounts.append(bed.path)
             resources.save()
             daemon = _start_daemon(resources.folder, tree, truth)
-            resources.processes.append((daemon.pid, start_time_ticks(daemon.pid) or 0))
+            resources.sessions.append(daemon.pid)
             resources.save()
             _wait_for_mount(daemon, resources.folder)
             yield replace(bed, daemon_pid=daemon.pid)

@@ -27,8 +27,8 @@ from loaderbench.testbeds.base import (
     Truth,
     check_dataset_dir,
     find_program,
+    kill_session,
     make_ext4_image,
-    start_time_ticks,
     workspace,
 )
 
@@ -203,7 +203,7 @@ class UmlNfsBed:
                 start_new_session=True,
                 env=os.environ | {"TMPDIR": "/dev/shm" if big_enough else str(folder)},
             )
-        self._resources.processes.append((uml.pid, start_time_ticks(uml.pid) or 0))
+        self._resources.sessions.append(uml.pid)
         self._resources.save()
         try:
             uml.wait(timeout_s)
@@ -213,17 +213,11 @@ class UmlNfsBed:
                 f" (its console said: {_last_line(console)})"
             ) from None
         finally:
-            _end_group(uml)
-            self._resources.processes.clear()
+            kill_session(uml.pid, str(folder))  # UML leaves its I/O threads behind when it is killed itself
+            uml.wait()
+            self._resources.sessions.clear()
             self._resources.save()
         return console
-
-
-def _end_group(uml: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of UML: its kernel process, and the host processes that carry the guest's."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(uml.pid, 9)
-    uml.wait()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,37 @@
+"""Writing files so that a crash, or a second process, never leaves half of one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+PART_SUFFIX = ".part"
+"""No image suffix: a file that is being written is never taken for an image."""
+
+
+@contextmanager
+def replace_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Write to `path.part`, which becomes `path` in one step at the end, or goes away on an error.
+
+    Only one process may write a path at a time (`exclusive`). What a killed one left is written over.
+    """
+    part = f"{path}{PART_SUFFIX}"
+    try:
+        with open(part, "wb") as file:
+            yield file
+        os.replace(part, path)  # noqa: PTH105
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def exclusive(lock: Path) -> Iterator[None]:
+    """Hold an advisory lock on the file `lock` (fcntl), waiting for it. It ends with the process."""
+    with open(lock, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,68 @@
+"""A process pool for work on many files: started fresh (spawn), ended with its parent, whatever ends that."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from loaderbench.errors import CaseFailed
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def num_usable_cpus() -> int:
+    """CPUs this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _begin_worker() -> None:
+    # The parent decides when work stops: a Ctrl-C reaches the whole terminal group. Should the parent be
+    # killed outright, nobody would tell the worker, so it watches for that itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="watch-parent", daemon=True).start()
+
+
+def _do_chunk(function: Callable[[Item], Result], chunk: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in chunk]
+
+
+def run_parallel(
+    function: Callable[[Item], Result], items: Sequence[Item], *, processes: int | None = None, chunk: int = 8
+) -> Iterator[list[Result]]:
+    """Apply a picklable `function` to every item; yields the results of `chunk` items at a time, in any order.
+
+    With one process (or one chunk) the work is done here. Leaving the iterator early (also by
+    KeyboardInterrupt) waits for the chunks already begun and leaves no process behind.
+
+    Raises:
+        CaseFailed: a worker process died.
+    """
+    chunks = [items[begin : begin + chunk] for begin in range(0, len(items), chunk)]
+    processes = min(processes or num_usable_cpus(), len(chunks))
+    if processes <= 1:
+        for part in chunks:
+            yield _do_chunk(function, part)
+        return
+    executor = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin_worker)
+    try:
+        futures = [executor.submit(_do_chunk, function, part) for part in chunks]
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise CaseFailed("a worker process died while working on the images (out of memory?)") from error
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,373 @@
+"""What a tree of images holds: counts, sizes, resolutions, and what is broken. Headers only, no decoding."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.errors import ConfigError
+from loaderbench.images.filesystem import FileSystem, storage_behind
+from loaderbench.images.index import IMAGE_SUFFIXES
+
+Progress = Callable[[int, int], None]
+
+HEAD_BYTES = 2048
+"""First read of a file: holds the frame header of nearly every JPEG without a thumbnail."""
+LARGEST_HEAD_BYTES = 1 << 20
+"""EXIF, ICC and thumbnails come before the frame header; more than this is not believed."""
+TAIL_BYTES = 65536
+"""How far before the end the end-of-image marker may be: cameras append data of their own."""
+OWN_FILES_PREFIX = ".loaderbench-"
+NUM_THREADS = 16
+SLOW_FILE_S = 0.0002
+"""A file that takes longer waits for storage: threads help. In a warm cache (10 µs) they only share the GIL."""
+MOST_LISTED = 100
+"""Broken files are listed in full; resolutions and files that are no JPEG up to this many."""
+SIZE_QUANTILES = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95, "max": 100}
+
+
+@dataclass(frozen=True)
+class JpegHeader:
+    width: int
+    height: int
+    progressive: bool
+    end: int
+    """Offset just behind the frame header."""
+
+
+class NotJpegError(ValueError):
+    """The bytes are no JPEG that a decoder here can read; the message says why."""
+
+
+_MAGIC = {b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WebP or another RIFF file", b"BM": "BMP", b"<": "text"}
+_FRAMES = {0xC0: False, 0xC1: False, 0xC2: True}
+_OTHER_FRAMES = {0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
+
+
+def parse_jpeg_header(head: bytes) -> JpegHeader | None:
+    """Size and kind of a JPEG from its first bytes (ITU-T T.81, annex B); None where more bytes are needed.
+
+    >>> parse_jpeg_header(bytes.fromhex("ffd8" "ffe0" "0004" "0000" "ffc2" "000b" "08" "0200" "0300" "01" "012200"))
+    JpegHeader(width=768, height=512, progressive=True, end=21)
+
+    Raises:
+        NotJpegError: this is not a JPEG, or of a kind (lossless, arithmetic) that libjpeg does not read.
+    """
+    if len(head) >= 2 and head[:2] != b"\xff\xd8":
+        kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "unknown")
+        raise NotJpegError(f"not a JPEG ({kind} content)")
+    at = 2
+    while at + 4 <= len(head):
+        if head[at] != 0xFF:
+            raise NotJpegError("damaged header: no marker where one must be")
+        marker = head[at + 1]
+        if marker == 0xFF:  # fill byte
+            at += 1
+            continue
+        if marker in _FRAMES:
+            if at + 9 > len(head):
+                return None
+            height, width = int.from_bytes(head[at + 5 : at + 7]), int.from_bytes(head[at + 7 : at + 9])
+            if not width or not height:
+                raise NotJpegError("damaged header: an image of no pixels")
+            return JpegHeader(width, height, _FRAMES[marker], at + 2 + int.from_bytes(head[at + 2 : at + 4]))
+        if marker in _OTHER_FRAMES:
+            raise NotJpegError(f"unsupported kind of JPEG (frame marker FF{marker:02X}: lossless or arithmetic)")
+        if marker in (0xD9, 0xDA):
+            raise NotJpegError("damaged header: no frame header before the image data")
+        at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD8 else 2 + int.from_bytes(head[at + 2 : at + 4])
+    return None
+
+
+def _has_end(fd: int, size: int, header_end: int) -> bool:
+    """Whether the end-of-image marker stands behind the frame header, in the last TAIL_BYTES."""
+    if os.pread(fd, 2, size - 2) == b"\xff\xd9":
+        return True
+    begin = max(header_end, size - TAIL_BYTES)
+    return b"\xff\xd9" in os.pread(fd, TAIL_BYTES, begin)
+
+
+def check_file(path: str) -> tuple[int, JpegHeader | None, str | None]:
+    """(size in bytes, header, what is wrong): the header is None where something is wrong."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            if size == 0:
+                return 0, None, "empty file"
+            header = parse_jpeg_header(os.pread(fd, HEAD_BYTES, 0))
+            if header is None and size > HEAD_BYTES:
+                header = parse_jpeg_header(os.pread(fd, LARGEST_HEAD_BYTES, 0))
+            if header is None:
+                return size, None, "truncated: it ends before its frame header"
+            if not _has_end(fd, size, header.end):
+                return size, None, "truncated: no end-of-image marker"
+            return size, header, None
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return 0, None, f"cannot be read: {error.strerror}"
+    except NotJpegError as error:
+        return size, None, str(error)
+
+
+@dataclass
+class _Part:
+    """What a worker found in some files: numbers in arrays, so that millions of files stay small."""
+
+    numbers: NDArray[np.int64]
+    """[N, 4]: bytes, width, height, progressive of the sound images."""
+    broken: list[tuple[str, str]]
+
+
+def _check_folder_part(item: tuple[str, list[str]]) -> _Part:
+    folder, names = item
+    rows, broken = [], []
+    for name in names:
+        path = os.path.join(folder, name)
+        size, header, reason = check_file(path)
+        if header is None:
+            broken.append((path, reason or "unknown"))
+        else:
+            rows.append((size, header.width, header.height, header.progressive))
+    return _Part(np.array(rows, dtype=np.int64).reshape(-1, 4), broken)
+
+
+@dataclass
+class DatasetScan:
+    """What a tree holds. Sizes and resolutions are those of the sound images."""
+
+    root: str
+    num_images: int
+    """JPEGs that are not broken."""
+    num_classes: int
+    """Folders that hold images."""
+    total_bytes: int
+    bytes_per_pixel: float | None
+    """Encoded bytes ÷ pixels; None where contents were not looked at, as all that follows."""
+    progressive_fraction: float | None
+    resolutions: list[dict[str, int]]
+    """{width, height, num_images}, the most frequent first, at most MOST_LISTED."""
+    num_resolutions: int | None
+    file_sizes_bytes: dict[str, float]
+    """Quantiles, by the names of SIZE_QUANTILES."""
+    shorter_sides: dict[str, float]
+    variants: list[int]
+    """Resolution variants of a data set's root."""
+    file_system: FileSystem
+    broken: list[tuple[str, str]]
+    """(absolute path, reason), sorted."""
+    other_files: list[str] = field(default_factory=list)
+    """Files that are no JPEG by name, at most MOST_LISTED."""
+    num_other_files: int = 0
+    other_suffixes: dict[str, int] = field(default_factory=dict)
+    content_checked: bool = True
+
+    @property
+    def mean_bytes(self) -> float | None:
+        return self.total_bytes / self.num_images if self.num_images else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of `dataset scan --json`; what was not measured is null."""
+        return {
+            "root": self.root,
+            "num_images": self.num_images,
+            "num_classes": self.num_classes,
+            "total_bytes": self.total_bytes,
+            "mean_bytes": self.mean_bytes,
+            "bytes_per_pixel": self.bytes_per_pixel,
+            "progressive_fraction": self.progressive_fraction,
+            "resolutions": self.resolutions,
+            "num_resolutions": self.num_resolutions,
+            "file_sizes_bytes": self.file_sizes_bytes,
+            "shorter_sides": self.shorter_sides,
+            "variants": self.variants,
+            "file_system": self.file_system.to_json(),
+            "broken": [{"path": path, "reason": reason} for path, reason in self.broken],
+            "num_broken": len(self.broken),
+            "other_files": self.other_files,
+            "num_other_files": self.num_other_files,
+            "other_suffixes": self.other_suffixes,
+            "content_checked": self.content_checked,
+        }
+
+
+def find_variants(root: str | Path) -> dict[int, Path]:
+    """The resolution variants of a data set: sub-folders named as integers that hold class folders.
+
+    A class folder that merely has a number for a name (MNIST's 0 … 9) holds images itself and is none.
+    Ordered by resolution; empty for a plain ImageFolder tree, a flat folder, a missing one.
+    """
+    try:
+        with os.scandir(root) as entries:
+            numbered = [entry for entry in entries if entry.name.isascii() and entry.name.isdigit() and entry.is_dir()]
+    except OSError:
+        return {}
+    found = {int(entry.name): Path(entry.path) for entry in numbered if _holds_classes(entry.path)}
+    return dict(sorted(found.items()))
+
+
+def _holds_classes(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.lower().endswith(IMAGE_SUFFIXES):
+                    return False
+                if not entry.name.startswith(".") and entry.is_dir():
+                    return True
+    except OSError:
+        return False
+    return False
+
+
+@dataclass
+class _Listing:
+    folders: list[tuple[str, list[str]]]
+    """(folder, names of its JPEGs), sorted."""
+    others: list[str]
+    num_others: int
+    suffixes: Counter[str]
+    broken: list[tuple[str, str]]
+
+
+def _list_tree(root: str) -> _Listing:
+    listing = _Listing([], [], 0, Counter(), [])
+
+    def unreadable(error: OSError) -> None:
+        if error.filename == root:
+            raise ConfigError(f"cannot read the data set folder {root}: {error.strerror}") from error
+        listing.broken.append((os.fspath(error.filename), f"cannot be read: {error.strerror}"))
+
+    for folder, subfolders, names in os.walk(root, onerror=unreadable, followlinks=True):
+        subfolders.sort()
+        images = sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES))
+        if images:
+            listing.folders.append((folder, images))
+        for name in names if len(images) < len(names) else ():
+            if name.startswith(OWN_FILES_PREFIX) or name.lower().endswith(IMAGE_SUFFIXES):
+                continue
+            listing.num_others += 1
+            listing.suffixes[Path(name).suffix.lower() or "(none)"] += 1
+            if len(listing.others) < MOST_LISTED:
+                listing.others.append(os.path.join(folder, name))
+    return listing
+
+
+def _parts(folders: Sequence[tuple[str, list[str]]], num_files: int) -> list[tuple[str, list[str]]]:
+    """Pieces of folders of at most `num_files` names."""
+    return [
+        (folder, names[begin : begin + num_files])
+        for folder, names in folders
+        for begin in range(0, len(names), num_files)
+    ]
+
+
+def _sizes_only(item: tuple[str, list[str]]) -> _Part:
+    folder, names = item
+    rows, broken = [], []
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            size = os.stat(path).st_size  # noqa: PTH116 - a Path for each of millions of files costs more than the call
+        except OSError as error:
+            broken.append((path, f"cannot be read: {error.strerror}"))
+        else:
+            if size:
+                rows.append((size, 0, 0, 0))
+            else:
+                broken.append((path, "empty file"))
+    return _Part(np.array(rows, dtype=np.int64).reshape(-1, 4), broken)
+
+
+def _check_all(
+    items: Sequence[tuple[str, list[str]]], check_content: bool, progress: Progress | None
+) -> Iterator[_Part]:
+    num_files, num_done = sum(len(names) for _, names in items), 0
+    for part in _run(_check_folder_part if check_content else _sizes_only, items):
+        num_done += len(part.numbers) + len(part.broken)
+        if progress:
+            progress(num_done, num_files)
+        yield part
+
+
+def _run(check: Callable[[tuple[str, list[str]]], _Part], items: Sequence[tuple[str, list[str]]]) -> Iterator[_Part]:
+    """In this thread as long as files come fast, from then on in many."""
+    rest: Sequence[tuple[str, list[str]]] = ()
+    for number, item in enumerate(items):
+        begun = time.perf_counter()
+        part = check(item)
+        is_slow = time.perf_counter() - begun > SLOW_FILE_S * len(item[1])
+        yield part
+        if is_slow:
+            rest = items[number + 1 :]
+            break
+    if not rest:
+        return
+    executor = ThreadPoolExecutor(NUM_THREADS, "scan")
+    try:
+        yield from executor.map(check, rest)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _quantiles(values: NDArray[np.int64]) -> dict[str, float]:
+    if not len(values):
+        return {}
+    found = np.percentile(values, list(SIZE_QUANTILES.values()))
+    return {name: float(value) for name, value in zip(SIZE_QUANTILES, found, strict=True)}
+
+
+def _most_frequent(widths_heights: NDArray[np.int64]) -> tuple[list[dict[str, int]], int]:
+    pairs, counts = np.unique(widths_heights, axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MOST_LISTED]
+    return [{"width": int(pairs[i, 0]), "height": int(pairs[i, 1]), "num_images": int(counts[i])} for i in order], len(
+        pairs
+    )
+
+
+def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Progress | None = None) -> DatasetScan:
+    """Look at every file below `root`.
+
+    Reads a few KB of each image: its header and its last bytes. `check_content=False` takes names and
+    sizes alone. 100,000 files of 3 KB in a warm cache took 0.9–1.5 s, without contents 0.34 s (one core
+    of an AMD EPYC, ext4).
+
+    Raises:
+        ConfigError: `root` is missing or not readable, or is no folder.
+    """
+    root = os.path.realpath(root)
+    listing = _list_tree(root)
+    parts = list(_check_all(_parts(listing.folders, 200), check_content, progress))
+    numbers = np.concatenate([part.numbers for part in parts]) if parts else np.empty((0, 4), dtype=np.int64)
+    broken = sorted(listing.broken + [entry for part in parts for entry in part.broken])
+    sizes, sides, progressive = numbers[:, 0], numbers[:, 1:3], numbers[:, 3]
+    known = check_content and len(numbers) > 0
+    resolutions, num_resolutions = _most_frequent(sides) if known else ([], None)
+    return DatasetScan(
+        root=root,
+        num_images=len(numbers),
+        num_classes=len(listing.folders),
+        total_bytes=int(sizes.sum()),
+        bytes_per_pixel=float(sizes.sum() / sides.prod(axis=1).sum()) if known else None,
+        progressive_fraction=float(progressive.mean()) if known else None,
+        resolutions=resolutions,
+        num_resolutions=num_resolutions,
+        file_sizes_bytes=_quantiles(sizes),
+        shorter_sides=_quantiles(sides.min(axis=1)) if known else {},
+        variants=list(find_variants(root)),
+        file_system=storage_behind(root),
+        broken=broken,
+        other_files=sorted(listing.others),
+        num_other_files=listing.num_others,
+        other_suffixes=dict(listing.suffixes.most_common()),
+        content_checked=check_content,
+    )

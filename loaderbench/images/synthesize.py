@@ -1,0 +1,333 @@
+"""Makes data sets of synthetic photographs: JPEGs that cost a decoder what real ones cost.
+
+Pixels follow the dead-leaves model: opaque objects whose sizes obey a power law p(r) ~ r^-3 hide each
+other, which gives the 1/f² power spectrum and the edges of natural scenes (Lee, Mumford, Huang,
+"Occlusion models for natural images", IJCV 2001). Each object carries a 1/f texture and a colour of the
+image's palette; shading, lens blur and sensor noise follow. How well this meets real photographs is
+tested in tests/images/test_synthesize.py and measured in benchmarks/decode_realism.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+
+from loaderbench.errors import ConfigError
+from loaderbench.images.files import exclusive, replace_file
+from loaderbench.images.pool import run_parallel
+
+Progress = Callable[[int, int], None]
+"""Called with (images done, images in all)."""
+
+TEXTURE_SIDE = 512
+NUM_TEXTURES = 16
+SMALLEST_RADIUS = 2.5
+"""Pixels; below it an object is texture."""
+GENERATOR_VERSION = 1
+"""Part of a data set's parameters: raise it when the same seed makes other pixels."""
+RECORD_NAME = ".loaderbench-generated.json"
+"""Parameters of a finished variant; `….partial` while it is being made."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How images of one size are encoded so that their mean size is what users have."""
+
+    quality: int
+    """Pillow's quality at which real photographs of this size reach the target."""
+    smoothness: float
+    """Scale at which the synthetic ones do: their smallest objects grow, their textures fade with it."""
+
+
+ENCODINGS = {
+    (256, 256): Encoding(96, 1.245),
+    (500, 375): Encoding(98, 1.89),
+    (512, 512): Encoding(97, 2.0),
+    (1024, 1024): Encoding(95, 2.0),
+    (2048, 2048): Encoding(94, 1.52),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides an image, besides its size and number. Equal recipes give equal bytes."""
+
+    seed: int = 0
+    aspect_spread: float = 0.0
+    """Standard deviation of log(width / height) around the nominal ratio; the pixel count stays."""
+    quality_spread: int = 0
+    """Qualities are uniform within ± this much of the resolution's own."""
+    progressive_fraction: float = 0.0
+    version: int = GENERATOR_VERSION
+
+
+@lru_cache(maxsize=2)
+def _textures(seed: int) -> NDArray[np.float32]:
+    """float32 [NUM_TEXTURES · TEXTURE_SIDE²], flat: periodic noise, mean 0, standard deviation 1."""
+    rng = np.random.default_rng([seed, 1])
+    frequency_y = np.fft.fftfreq(TEXTURE_SIDE)[:, None]
+    frequency_x = np.fft.rfftfreq(TEXTURE_SIDE)[None, :]
+    made = []
+    for number in range(NUM_TEXTURES):
+        slope = 0.7 + 1.0 * number / (NUM_TEXTURES - 1)
+        stretch, angle = 2.0 ** rng.uniform(0, 1.5), rng.uniform(0, math.pi)
+        along = frequency_x * math.cos(angle) + frequency_y * math.sin(angle)
+        across = frequency_y * math.cos(angle) - frequency_x * math.sin(angle)
+        radius = np.hypot(along * stretch, across / stretch)
+        radius[0, 0] = np.inf
+        white = np.fft.rfft2(rng.standard_normal((TEXTURE_SIDE, TEXTURE_SIDE)))
+        noise = np.fft.irfft2(white * radius**-slope, s=(TEXTURE_SIDE, TEXTURE_SIDE))
+        noise /= noise.std()
+        if number % 2:  # sparse marks on a calm ground, as gravel, leaves and print have
+            noise = np.sign(noise) * np.abs(noise) ** 1.5
+        noise -= noise.mean()
+        made.append((noise / noise.std()).clip(-4, 4).astype(np.float32).ravel())
+    return np.concatenate(made)
+
+
+def _draw_objects(rng: np.random.Generator, width: int, height: int, smallest: float) -> tuple[NDArray[np.int32], int]:
+    """Which object each pixel shows, int32 [height, width], and how many objects there are."""
+    largest = 0.5 * math.sqrt(width * height)
+    smallest = min(smallest, largest / 4)
+    # p(r) ~ r^-3 covers each octave of sizes equally; twice the image's area is drawn.
+    mean_area = 2 * math.pi * smallest**2 * math.log(largest / smallest)
+    num_objects = int(2.0 * width * height / mean_area)
+    radius = smallest / np.sqrt(1 - rng.random(num_objects) * (1 - (smallest / largest) ** 2))
+    centre_x, centre_y = rng.random(num_objects) * width, rng.random(num_objects) * height
+    stretch = np.exp(rng.normal(0, 0.4, num_objects))
+    num_corners = rng.integers(3, 8, num_objects)
+    turn = rng.random(num_objects) * 2 * math.pi
+    canvas = Image.new("I", (width, height))
+    draw = ImageDraw.Draw(canvas)
+    half_x, half_y = radius * stretch, radius / stretch
+    boxes = np.stack([centre_x - half_x, centre_y - half_y, centre_x + half_x, centre_y + half_y], 1).tolist()
+    angles = turn[:, None] + np.arange(7) * (2 * math.pi / num_corners)[:, None]
+    corner_x = centre_x[:, None] + half_x[:, None] * np.cos(angles)
+    corner_y = centre_y[:, None] + half_y[:, None] * np.sin(angles)
+    corners = np.stack([corner_x, corner_y], 2).reshape(num_objects, 14).tolist()
+    for number, (box, polygon, num) in enumerate(zip(boxes, corners, num_corners.tolist(), strict=True)):
+        if number % 2:
+            draw.ellipse(box, fill=number + 1)
+        else:
+            draw.polygon(polygon[: 2 * num], fill=number + 1)
+    return np.asarray(canvas), num_objects + 1
+
+
+def paint(rng: np.random.Generator, width: int, height: int, seed: int, smoothness: float) -> Image.Image:
+    """One synthetic photograph, mode YCbCr."""
+    scene = smoothness * math.exp(rng.normal(0, 0.5))
+    objects, num_objects = _draw_objects(rng, width, height, SMALLEST_RADIUS * scene)
+    textures = _textures(seed)
+    plane = TEXTURE_SIDE * TEXTURE_SIDE
+    # A flat offset wraps within its texture: the noise is periodic, so the seam is one row's shift.
+    offset = rng.integers(0, plane, num_objects, dtype=np.int32)
+    first = rng.integers(0, NUM_TEXTURES, num_objects, dtype=np.int32) * plane
+    position = np.arange(height, dtype=np.int32)[:, None] * TEXTURE_SIDE + np.arange(width, dtype=np.int32)
+    position += offset[objects]
+    np.bitwise_and(position, plane - 1, out=position)
+    position += first[objects]
+    texture = textures[position]
+
+    strength = (10 / scene * np.exp(rng.normal(-0.5, 1.0, num_objects))).clip(0, 45).astype(np.float32)
+    brightness = rng.normal(rng.uniform(85, 150), rng.uniform(25, 55), num_objects).clip(2, 253).astype(np.float32)
+    luma = texture * strength[objects]
+    luma += brightness[objects]
+    slope_x, slope_y = rng.normal(0, 20, 2).astype(np.float32)
+    luma += np.linspace(-slope_x, slope_x, width, dtype=np.float32)
+    luma += np.linspace(-slope_y, slope_y, height, dtype=np.float32)[:, None]
+    luma.clip(0, 255, out=luma)
+    blur = ImageFilter.GaussianBlur(rng.uniform(0.4, 0.8))
+    y = Image.fromarray(luma.astype(np.uint8)).filter(blur)
+
+    # Colour at half resolution: 4:2:0 encoding averages 2×2 pixels anyway.
+    palette = rng.normal(0, 14, (5, 2)) + np.array([-4, 4])
+    colours = (128 + palette[rng.integers(0, 5, num_objects)] + rng.normal(0, 4, (num_objects, 2))).astype(np.float32)
+    colour_objects, colour_texture = objects[::2, ::2], texture[::2, ::2]
+    chroma = []
+    for channel, sign in ((0, -1), (1, 1)):
+        values = colours[:, channel][colour_objects] + sign * 0.12 * strength[colour_objects] * colour_texture
+        small = Image.fromarray(values.clip(0, 255).astype(np.uint8)).filter(blur)
+        chroma.append(small.resize((width, height), Image.Resampling.BILINEAR))
+    return Image.merge("YCbCr", [y, *chroma])
+
+
+def parse_resolution(token: int | str) -> tuple[int, int]:
+    """(width, height) of a resolution token: N is N×N, "WxH" is itself.
+
+    Raises:
+        ConfigError: neither form, or a side outside 16 … 16384.
+    """
+    parts = str(token).lower().split("x")
+    if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f"resolution '{token}' is neither a number N (for N×N) nor WIDTHxHEIGHT")
+    width, height = int(parts[0]), int(parts[-1])
+    if not 16 <= min(width, height) <= max(width, height) <= 16384:
+        raise ConfigError(f"resolution '{token}' is out of range: sides may be 16 to 16384 pixels")
+    return width, height
+
+
+def variant_name(width: int, height: int) -> str:
+    """Name of a variant's folder: `512` or `500x375`."""
+    return str(width) if width == height else f"{width}x{height}"
+
+
+def encoding_for(width: int, height: int) -> Encoding:
+    """The table's encoding, or one interpolated over the logarithm of the pixel count (squares only)."""
+    if (width, height) in ENCODINGS:
+        return ENCODINGS[width, height]
+    squares = sorted((side, encoding) for (side, other), encoding in ENCODINGS.items() if side == other)
+    sides = np.log([side for side, _ in squares])
+    at = 0.5 * math.log(width * height)
+    quality = np.interp(at, sides, [encoding.quality for _, encoding in squares])
+    smoothness = np.interp(at, sides, [encoding.smoothness for _, encoding in squares])
+    return Encoding(round(float(quality)), float(smoothness))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One image to make."""
+
+    path: str
+    width: int
+    height: int
+    number: int
+    recipe: Recipe
+
+
+def _make_image(job: _Job) -> None:
+    if os.path.exists(job.path):  # noqa: PTH110 - of a run that was interrupted
+        return
+    encoding, recipe = encoding_for(job.width, job.height), job.recipe
+    rng = np.random.default_rng([recipe.seed, job.width, job.height, job.number])
+    stretch = math.exp(0.5 * rng.normal(0, recipe.aspect_spread))
+    quality = encoding.quality + int(rng.integers(-recipe.quality_spread, recipe.quality_spread + 1))
+    progressive = bool(rng.random() < recipe.progressive_fraction)
+    width, height = max(16, round(job.width * stretch)), max(16, round(job.height / stretch))
+    image = paint(rng, width, height, recipe.seed, encoding.smoothness)
+    with replace_file(job.path) as file:
+        image.save(file, "JPEG", quality=min(quality, 100), subsampling="4:2:0", progressive=progressive)
+
+
+def make_dataset(
+    out: str | Path,
+    resolutions: Sequence[int | str],
+    num_images: int,
+    *,
+    seed: int = 0,
+    num_classes: int = 10,
+    aspect_spread: float = 0.0,
+    quality_spread: int = 0,
+    progressive_fraction: float = 0.0,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Path]:
+    """Make `num_images` synthetic JPEGs for each resolution, as `out/<resolution>/<class>/<number>.jpg`.
+
+    Equal arguments give equal bytes with one version of NumPy and Pillow, however many processes work.
+    A finished variant is left as it is; an interrupted one is completed. Two processes may ask for the
+    same folder: the second waits for the first. Returns each variant's folder by its name.
+
+    Args:
+        aspect_spread: standard deviation of log(width / height); the pixel count stays.
+        quality_spread: the JPEG quality is uniform within ± this of the resolution's own.
+        progressive_fraction: share of progressive files, 0 … 1.
+
+    Raises:
+        ConfigError: a bad argument; `out` holds a variant made with other ones, or cannot be written.
+    """
+    _check_arguments(num_images, num_classes, aspect_spread, quality_spread, progressive_fraction)
+    recipe = Recipe(seed, aspect_spread, quality_spread, progressive_fraction)
+    root = Path(out)
+    sizes = {variant_name(*parse_resolution(token)): parse_resolution(token) for token in resolutions}
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        missing = [
+            name for name in sizes if not _is_finished(root / name, _parameters(name, num_images, num_classes, recipe))
+        ]
+        if missing:
+            with exclusive(root / ".loaderbench-lock"):
+                _make_variants(
+                    root, {name: sizes[name] for name in missing}, num_images, num_classes, recipe, processes, progress
+                )
+    except OSError as error:
+        raise ConfigError(f"cannot write the data set {root}: {error.strerror or error}") from error
+    return {name: root / name for name in sizes}
+
+
+def _check_arguments(
+    num_images: int, num_classes: int, aspect_spread: float, quality_spread: int, progressive_fraction: float
+) -> None:
+    if num_images < 1 or num_classes < 1:
+        raise ConfigError("a data set needs at least one image and one class")
+    if not 0 <= aspect_spread <= 1 or not 0 <= progressive_fraction <= 1 or not 0 <= quality_spread <= 50:
+        raise ConfigError("aspect spread and progressive fraction are 0 … 1, quality spread is 0 … 50")
+
+
+def _parameters(name: str, num_images: int, num_classes: int, recipe: Recipe) -> dict[str, object]:
+    return {"variant": name, "num_images": num_images, "num_classes": num_classes, **asdict(recipe)}
+
+
+def _is_finished(folder: Path, parameters: dict[str, object]) -> bool:
+    """True where the variant is complete; False where it is to be made or completed.
+
+    Raises:
+        ConfigError: the folder holds something else.
+    """
+    for record, finished in ((folder / RECORD_NAME, True), (folder / f"{RECORD_NAME}.partial", False)):
+        if not record.exists():
+            continue
+        try:
+            found = json.loads(record.read_text())
+        except ValueError as error:
+            raise ConfigError(f"{record} is damaged; remove {folder}") from error
+        if found == parameters:
+            return finished
+        differing = [key for key in parameters if found.get(key) != parameters[key]]
+        details = ", ".join(f"{key} {found.get(key)} there, {parameters[key]} asked for" for key in differing)
+        raise ConfigError(f"{folder} was made with other parameters ({details}); remove it or choose another --out")
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds files that this command did not make; choose another --out")
+    return False
+
+
+def _make_variants(
+    root: Path,
+    sizes: dict[str, tuple[int, int]],
+    num_images: int,
+    num_classes: int,
+    recipe: Recipe,
+    processes: int | None,
+    progress: Progress | None,
+) -> None:
+    num_done, num_all = 0, num_images * len(sizes)
+    for name, (width, height) in sizes.items():
+        parameters = _parameters(name, num_images, num_classes, recipe)
+        if _is_finished(root / name, parameters):  # another process made it while this one waited
+            num_done += num_images
+            continue
+        (root / name).mkdir(exist_ok=True)
+        record = root / name / RECORD_NAME
+        partial_record = Path(f"{record}.partial")
+        with replace_file(partial_record) as file:
+            file.write(json.dumps(parameters).encode())
+        classes = [root / name / f"class_{number:03d}" for number in range(min(num_classes, num_images))]
+        for folder in classes:
+            folder.mkdir(exist_ok=True)
+        jobs = [
+            _Job(str(classes[number % len(classes)] / f"{number:06d}.jpg"), width, height, number, recipe)
+            for number in range(num_images)
+        ]
+        for made in run_parallel(_make_image, jobs, processes=processes):
+            num_done += len(made)
+            if progress:
+                progress(num_done, num_all)
+        partial_record.replace(record)

@@ -1,0 +1,260 @@
+"""NVIDIA DALI 2.x: its own reader, threads and decoders, on the CPU or with decoding on the GPU.
+
+Where it differs from the transform of the other loaders:
+
+* The samples of an epoch are the same, their order is DALI's own (`shuffle_after_epoch` over a list that is
+  permuted by (seed, epoch)); the random crops and flips come from DALI's generator, seeded the same way.
+* train: `decoders.image_random_crop` with the same areas, ratios and number of tries, then an antialiased
+  linear (triangular) resize. It decodes the region alone: pixels at its edge may differ in chroma.
+* infer: DALI rounds the longer side where torchvision truncates, so the picture may be shifted by half a pixel.
+* A file whose start or end a scan finds broken is left out from the beginning (its neighbours do not replace it);
+  one that DALI cannot decode fails the case.
+* Closing an iterator ends the pipeline; the next one builds a new one (milliseconds), because DALI cannot
+  drop batches that it has begun.
+
+DALI's dynamic executor gives each batch memory of its own for as long as somebody holds it, so batches are
+handed over without a copy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.dlpack import from_dlpack
+
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.images.index import ImageIndex
+from loaderbench.images.scan import check_file
+from loaderbench.loaders.base import Batch, LoaderContext
+from loaderbench.loaders.order import epoch_order
+from loaderbench.loaders.samples import failure_list
+from loaderbench.loaders.transform import (
+    CROP_RATIO,
+    CROP_SCALE,
+    CROP_TRIES,
+    FLIP_PROBABILITY,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    resize_shorter_side,
+)
+
+try:
+    dali: Any = importlib.import_module("nvidia.dali")  # its stubs do not know its own enums: taken as untyped
+except ImportError as error:
+    raise UnavailableError(f"DALI is not installed ({error}); pip install 'loaderbench[dali]'") from error
+fn, types = dali.fn, dali.types
+
+DEFAULT_DECODER: str | None = None
+"""DALI decodes for itself."""
+
+GPU_DECODE = ("auto", "yes", "no")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where DALI decodes."""
+
+    gpu_decode: str = "auto"
+    """auto | yes | no. auto: on the GPU where the case's device is one."""
+
+
+class DaliLoader:
+    """One pipeline of `workers` CPU threads, `prefetch` batches ahead. Batches are in channels_last order."""
+
+    decodes = True
+    evicts_own_reads = False
+
+    def __init__(self, options: Options, context: LoaderContext) -> None:
+        self._context = context
+        self._on_gpu = context.device.startswith("cuda") and options.gpu_decode != "no"
+        self.owns_transfer = self._on_gpu
+        self._pin = context.pin_memory and not self._on_gpu and torch.cuda.is_available()
+        self._pipeline: Any = None
+        self._failures = find_broken(context)
+        broken = {index for index, _ in self._failures}
+        sound = [index for index in range(len(context.images)) if index not in broken]
+        self._sound = np.array(sound, dtype=np.int64)
+
+    def _build_pipeline(self, first_epoch: int) -> Any:
+        context = self._context
+        device_id = int(context.device.partition(":")[2] or 0) if self._on_gpu else None
+        pipeline = dali.Pipeline(
+            batch_size=context.batch_size,
+            num_threads=context.workers,
+            device_id=device_id,
+            prefetch_queue_depth=context.prefetch,
+            exec_dynamic=True,
+            seed=int(np.random.default_rng([context.seed, first_epoch]).integers(2**31)),
+        )
+        order = self._sound[epoch_order(len(self._sound), context.seed, first_epoch)]
+        with pipeline:
+            encoded, labels = fn.readers.file(
+                files=[context.images.path(int(index)) for index in order],
+                labels=order.tolist(),  # positions in the ImageIndex, so that every sample can be named
+                shuffle_after_epoch=True,
+                dont_use_mmap=True,  # mapped pages could not be evicted
+                name="files",
+            )
+            pipeline.set_outputs(self._transform(encoded), labels)
+        pipeline.build()
+        return pipeline
+
+    def _transform(self, encoded: Any) -> Any:
+        context = self._context
+        device = "mixed" if self._on_gpu else "cpu"
+        size, train = context.input_size, context.mode == "train"
+        window: dict[str, Any] = {}
+        if train and size is not None:
+            images = fn.decoders.image_random_crop(
+                encoded,
+                device=device,
+                output_type=types.RGB,
+                random_area=list(CROP_SCALE),
+                random_aspect_ratio=list(CROP_RATIO),
+                num_attempts=CROP_TRIES,
+            )
+            images = fn.resize(images, size=[size, size], interp_type=types.INTERP_LINEAR, antialias=True)
+        else:
+            images = fn.decoders.image(encoded, device=device, output_type=types.RGB)
+            if size is not None:
+                short = resize_shorter_side(size)
+                images = fn.resize(images, resize_shorter=short, interp_type=types.INTERP_LINEAR, antialias=True)
+                window = {"crop": [size, size]}
+        as_float = context.output == "float32"
+        return fn.crop_mirror_normalize(
+            images,
+            mirror=fn.random.coin_flip(probability=FLIP_PROBABILITY) if train else 0,
+            dtype=types.FLOAT if as_float else types.UINT8,
+            mean=[255 * value for value in IMAGENET_MEAN] if as_float else 0.0,
+            std=[255 * value for value in IMAGENET_STD] if as_float else 1.0,
+            output_layout="HWC",
+            **window,
+        )
+
+    def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
+        left = None if num_epochs is None else num_epochs * len(self._sound)
+        failures = tuple(self._failures)
+        try:
+            self._pipeline = self._build_pipeline(first_epoch)
+            while left is None or left > 0:
+                batch = self._next_batch(left)
+                batch.failures, failures = failures, ()  # files left out are reported once an iterator
+                if left is not None:
+                    left -= batch.num_samples
+                yield batch
+        except RuntimeError as error:
+            raise CaseFailed(explain(str(error))) from error
+        finally:
+            self._end_pipeline()
+
+    def _next_batch(self, most_samples: int | None) -> Batch:
+        images = self._context.images
+        if self._on_gpu:
+            pixels, labels = self._pipeline.run(torch.cuda.current_stream())
+        else:
+            pixels, labels = self._pipeline.run()
+        if not pixels.is_dense_tensor():
+            sizes = sorted({f"{shape[1]}×{shape[0]}" for shape in pixels.shape()})
+            raise CaseFailed(
+                f"--input-size full needs images of one size, but {images.root} has {' and '.join(sizes[:2])}; "
+                f"make them equal with `loaderbench dataset derive`"
+            )
+        num_samples = self._context.batch_size if most_samples is None else min(self._context.batch_size, most_samples)
+        inputs = from_dlpack(pixels.as_tensor())[:num_samples].permute(0, 3, 1, 2)
+        indices: NDArray[np.int64] = np.array(labels.as_array(), dtype=np.int64).reshape(-1)[:num_samples]
+        targets = torch.from_numpy(images.labels[indices].astype(np.int64))
+        if self._on_gpu:
+            targets = targets.to(inputs.device, non_blocking=True)
+        elif self._pin:
+            # DALI without a GPU in its pipeline gives pageable memory: one copy of the batch in this thread.
+            inputs, targets = inputs.pin_memory(), targets.pin_memory()
+        encoded_bytes = int(images.sizes[indices].sum())
+        return Batch(inputs, targets, num_samples, encoded_bytes, indices, on_device=self._on_gpu)
+
+    def _end_pipeline(self) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline._shutdown()  # waits for what has begun, and ends the threads
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the record."""
+        return {
+            "loader": "DALI",
+            "version": dali.__version__,
+            "num_threads": self._context.workers,
+            "prefetch_queue_depth": self._context.prefetch,
+            "decode_device": "mixed" if self._on_gpu else "cpu",
+            "dont_use_mmap": True,
+            "resize": "DALI linear, antialiased",
+            "num_left_out": len(self._failures),
+        }
+
+    def close(self) -> None:
+        self._end_pipeline()
+
+
+def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
+    """(index, reason) of files whose header or end-of-image marker is missing.
+
+    Reads a few KB of each file: 20 µs each where they are cached. DALI would make a picture of some of
+    them, and stop at others without a name.
+
+    Raises:
+        CaseFailed: more than `max_failure_fraction` are broken, or a file cannot be read at all.
+    """
+    images: ImageIndex = context.images
+    failures = []
+    for index in range(len(images)):
+        _, header, reason = check_file(images.path(index))
+        if header is not None:
+            continue
+        if reason is not None and reason.startswith("cannot be read"):
+            raise CaseFailed(f"{images.path(index)} {reason}; the data set vanished or its storage failed")
+        failures.append((index, reason or "broken"))
+    if len(failures) > context.max_failure_fraction * len(images):
+        raise CaseFailed(
+            f"{failure_list(failures, len(images), images)}; more than {context.max_failure_fraction:.0%} "
+            f"are allowed (max_failure_fraction)"
+        )
+    return failures
+
+
+def explain(message: str) -> str:
+    """One line from DALI's error text, which spans a dozen.
+
+    >>> explain("Critical error in pipeline:\\nencountered:\\n\\nFailed to decode sample #0 : /a/b.jpg\\nCurrent …")
+    'DALI could not decode /a/b.jpg; remove it or use a Python loader, which takes the next image instead'
+    """
+    if found := re.search(r"Failed to decode sample #\d+ : (.+)", message):
+        return f"DALI could not decode {found[1]}; remove it or use a Python loader, which takes the next image instead"
+    if found := re.search(r"Could not open file (.+): (.+)", message):
+        return f"cannot read {found[1]}: {found[2]}; the data set vanished while it was read"
+    told = message.partition("encountered:")[2] or message
+    lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("Current pipeline")]
+    return f"DALI failed: {' '.join(lines[:2])}"
+
+
+def build(options: Options, context: LoaderContext) -> DaliLoader:
+    """
+    Raises:
+        ConfigError: a decoder was asked for, there is no thread, or GPU decoding without a GPU.
+        CaseFailed: too many files are broken.
+    """
+    if context.decoder is not None:
+        raise ConfigError(f"DALI decodes for itself; leave --decoder {context.decoder} out")
+    if context.workers < 1:
+        raise ConfigError("the dali loader needs --workers of at least 1; --loader serial has none")
+    if context.prefetch < 1:
+        raise ConfigError("the dali loader needs --prefetch of at least 1")
+    if options.gpu_decode not in GPU_DECODE:
+        raise ConfigError(f"loader option gpu_decode={options.gpu_decode} is unknown; known: {', '.join(GPU_DECODE)}")
+    if options.gpu_decode == "yes" and not context.device.startswith("cuda"):
+        raise ConfigError(f"gpu_decode=yes needs --device cuda, not {context.device}")
+    return DaliLoader(options, context)
