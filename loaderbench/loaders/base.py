@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.decoders.base import Decoder
 from loaderbench.images.index import ImageIndex
 from loaderbench.recording.types import SPAN_FIELDS
 
@@ -71,6 +72,18 @@ class Loader(Protocol):
         ...
 
 
+class Slowdown(Protocol):
+    """Work of known cost that a test adds to a loader's own (see `loaderbench.testbeds.injections`)."""
+
+    def wrap_decoder(self, decoder: Decoder) -> Decoder:
+        """A decoder that does what `decoder` does and then the extra work of one image."""
+        ...
+
+    def collate(self) -> None:
+        """Do the extra work of one batch, in the worker; it is accounted as collate."""
+        ...
+
+
 @dataclass(frozen=True)
 class LoaderContext:
     """What the harness tells a loader, whatever its kind."""
@@ -93,3 +106,5 @@ class LoaderContext:
     """Drop each file's pages from the page cache right after reading it (cold arms)."""
     max_failure_fraction: float = 0.01
     decoder_options: Any = None
+    slowdown: Slowdown | None = None
+    """None in every real run."""

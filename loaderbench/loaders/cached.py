@@ -10,12 +10,9 @@ from typing import Any
 
 import torch
 
-from loaderbench.decoders.base import fastest_installed
 from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch, LoaderContext
 from loaderbench.loaders.threaded import ThreadedLoader
-
-DEFAULT_DECODER: str | None = fastest_installed()
 
 
 @dataclass(frozen=True)

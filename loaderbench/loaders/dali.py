@@ -51,8 +51,6 @@ except ImportError as error:
     raise UnavailableError(f"DALI is not installed ({error}); pip install 'loaderbench[dali]'") from error
 fn, types = dali.fn, dali.types
 
-DEFAULT_DECODER: str | None = None
-"""DALI decodes for itself."""
 
 GPU_DECODE = ("auto", "yes", "no")
 

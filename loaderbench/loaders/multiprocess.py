@@ -27,9 +27,6 @@ from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, Lo
 from loaderbench.loaders.samples import FailureLimit
 from loaderbench.loaders.torch_dataset import BatchDataset, Payload, RequestStream, to_batch
 
-DEFAULT_DECODER: str | None = "pillow"
-"""What users of torchvision's ImageFolder have."""
-
 START_METHODS = ("fork", "forkserver", "spawn")
 SHARINGS = ("file_descriptor", "file_system")
 

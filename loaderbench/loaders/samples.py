@@ -68,9 +68,9 @@ def read_file(path: str, evict: bool = False) -> bytes:
 def make_decoder(context: LoaderContext, default: str) -> Decoder:
     """The case's decoder."""
     module = plugins.load("decoders", context.decoder or default)
-    options = context.decoder_options if context.decoder_options is not None else module.Options()
+    options = plugins.parse_options(module, context.decoder_options or {})
     decoder: Decoder = module.build(options, context)
-    return decoder
+    return decoder if context.slowdown is None else context.slowdown.wrap_decoder(decoder)
 
 
 def output_shape(context: LoaderContext) -> tuple[int, int]:
@@ -189,6 +189,10 @@ class SampleMaker:
                 return None
             indices[position], size = self._make(index, epoch, slots[position], failures)
             encoded_bytes += size
+        if self._context.slowdown is not None:
+            begun = time.perf_counter_ns()
+            self._context.slowdown.collate()
+            self.clock.collate_ns += time.perf_counter_ns() - begun
         targets = self._images.labels[indices].astype(np.int64)
         return MadeBatch(indices, targets, encoded_bytes, np.empty(0, dtype=np.int64), failures)
 

@@ -14,9 +14,6 @@ from loaderbench.loaders.base import Batch, LoaderContext
 from loaderbench.loaders.samples import FailureLimit
 from loaderbench.loaders.torch_dataset import BatchDataset, RequestStream, to_batch
 
-DEFAULT_DECODER: str | None = "pillow"
-"""What users of torchvision's ImageFolder have."""
-
 
 @dataclass(frozen=True)
 class Options:

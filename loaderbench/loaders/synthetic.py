@@ -13,8 +13,6 @@ from loaderbench.loaders.base import Batch, LoaderContext
 from loaderbench.loaders.samples import output_shape
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
 
-DEFAULT_DECODER: str | None = None
-
 
 @dataclass(frozen=True)
 class Options:

@@ -21,8 +21,6 @@ from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.samples import FailureLimit, MadeBatch, SampleMaker, SpanClock, make_decoder, output_shape
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
 
-DEFAULT_DECODER: str | None = fastest_installed()
-
 
 @dataclass(frozen=True)
 class Options:
