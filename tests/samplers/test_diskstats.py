@@ -33,10 +33,10 @@ def test_fields_of_every_kernels_format() -> None:
 def test_only_the_device_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "diskstats"
     file.write_text(TEXT)
-    sampler = DiskSampler("/dev/vda", str(file))
+    sampler = DiskSampler("/dev/vda", str(file), str(tmp_path))
     assert sampler.counters() == {"read_bytes": 5940146 * 512, "reads": 61684, "io_ticks_ms": 11172}
     assert [channel.unit for channel in sampler.channels] == ["bytes", "requests", "ms"]
-    assert sampler.channels[0].source.endswith("diskstats vda sectors_read")
+    assert sampler.channels[0].source == f"diskstats vda ({file}) sectors_read"
     file.write_text(TEXT.replace("5940146", "5940148"))
     assert sampler.read()[0] == 5940148 * 512
     file.write_text("")
@@ -45,15 +45,38 @@ def test_only_the_device_asked_for(tmp_path: Path) -> None:
     sampler.close()
 
 
-def test_an_unknown_device_and_a_hidden_file_are_unavailable(tmp_path: Path) -> None:
+def test_a_devices_own_file_is_its_line_of_diskstats(tmp_path: Path) -> None:
+    (tmp_path / "vda").mkdir()
+    line = next(line for line in TEXT.splitlines() if " vda " in line)
+    (tmp_path / "vda" / "stat").write_text(line.partition(" vda ")[2] + "\n")
+    sampler = DiskSampler("vda", str(tmp_path / "absent"), str(tmp_path))
+    assert sampler.counters() == {"read_bytes": 5940146 * 512, "reads": 61684, "io_ticks_ms": 11172}
+    sampler.close()
+
+
+def test_both_files_of_a_real_disk_agree(tmp_path: Path) -> None:
+    disks = parse_diskstats(Path("/proc/diskstats").read_text())
+    quiet = [name for name, disk in disks.items() if disk.reads_completed == 0]
+    for name in [*quiet, *disks][:3]:
+        own, shared = DiskSampler(name), DiskSampler(name, sys_block=str(tmp_path))
+        before, between, after = shared.counters(), own.counters(), shared.counters()
+        own.close()
+        shared.close()
+        assert before["read_bytes"] <= between["read_bytes"] <= after["read_bytes"]
+        assert before["reads"] <= between["reads"] <= after["reads"]
+
+
+@pytest.mark.parametrize("device", ["sd", "sda", "absent"])
+def test_a_device_that_is_not_listed_is_unavailable(tmp_path: Path, device: str) -> None:
     file = tmp_path / "diskstats"
     file.write_text(TEXT)
-    with pytest.raises(UnavailableError, match="does not list sd"):
-        DiskSampler("sd", str(file))
-    with pytest.raises(UnavailableError, match="too few fields"):
-        DiskSampler("sda", str(file))
+    with pytest.raises(UnavailableError, match=f"does not list {device};"):
+        DiskSampler(device, str(file), str(tmp_path))
+
+
+def test_a_hidden_file_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="cannot be read"):
-        DiskSampler("vda", str(tmp_path / "absent"))
+        DiskSampler("vda", str(tmp_path / "absent"), str(tmp_path))
 
 
 def test_a_cold_read_moves_the_files_bytes_at_the_device(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ for _ in range(2):
 wait()
 for pid, write_end in children:
     os.close(write_end)
-    time.sleep(0.05)           # it ends, and stays a zombie for the first reading
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)   # it has ended, and stays a zombie
 say("ended")
 wait()
 for pid, _ in children: os.waitpid(pid, 0)
