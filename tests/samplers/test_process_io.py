@@ -82,13 +82,13 @@ for _ in range(2):
         with open(sys.argv[1], "rb") as file: file.read()
         burn(0.15)
         say("read")
-        os.read(read_end, 1)   # until the parent closes its end
+        os.read(read_end, 1)   # until the parent says so
         os._exit(0)
     os.close(read_end)
     children.append((pid, write_end))
 wait()
 for pid, write_end in children:
-    os.close(write_end)
+    os.write(write_end, b".")
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)   # it has ended, and stays a zombie
 say("ended")
 wait()
