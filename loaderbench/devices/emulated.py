@@ -94,6 +94,11 @@ class EmulatedDevice:
         self._free_ns = max(start_ns + duration_ns, time.perf_counter_ns() + self._tail_ns)
         self._busy_total_ns += busy_ns
 
+    def enqueue_compute(self, duration_ns: int) -> None:
+        """Enqueue one piece of compute of known length, issued at no cost to the host."""
+        self._free_ns = max(self._free_ns, time.perf_counter_ns()) + duration_ns
+        self._busy_total_ns += duration_ns
+
     def _step_times(self, num_samples: int, input_size: float | None) -> tuple[int, int]:
         key = (num_samples, input_size)
         if key not in self._step_times_ns:

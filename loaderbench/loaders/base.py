@@ -79,8 +79,12 @@ class Slowdown(Protocol):
         """A decoder that does what `decoder` does and then the extra work of one image."""
         ...
 
+    def burn_image(self, encoded: Any) -> Any:
+        """Do the extra work of one image and hand it on: for a loader whose decoder cannot be wrapped (DALI)."""
+        ...
+
     def collate(self) -> None:
-        """Do the extra work of one batch, in the worker; it is accounted as collate."""
+        """Do the extra work of one batch, in the worker; it is accounted as collate. Not called by DALI."""
         ...
 
 

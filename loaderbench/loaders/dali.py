@@ -6,7 +6,8 @@ Where it differs from the transform of the other loaders:
   permuted by (seed, epoch)); the random crops and flips come from DALI's generator, seeded the same way.
 * train: `decoders.image_random_crop` with the same areas, ratios and number of tries, then an antialiased
   linear (triangular) resize. It decodes the region alone: pixels at its edge may differ in chroma.
-* infer: DALI rounds the longer side where torchvision truncates, so the picture may be shifted by half a pixel.
+* infer: DALI rounds the longer side where torchvision truncates, and the centre window where torchvision
+  rounds half to even: the picture may be shifted by up to one pixel.
 * A file whose start or end a scan finds broken is left out from the beginning (its neighbours do not replace it);
   one that DALI cannot decode fails the case.
 * Closing an iterator ends the pipeline; the next one builds a new one (milliseconds), because DALI cannot
@@ -100,6 +101,8 @@ class DaliLoader:
                 dont_use_mmap=True,  # mapped pages could not be evicted
                 name="files",
             )
+            if context.slowdown is not None:
+                encoded = fn.python_function(encoded, function=context.slowdown.burn_image)
             pipeline.set_outputs(self._transform(encoded), labels)
         pipeline.build()
         return pipeline

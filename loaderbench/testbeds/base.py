@@ -159,9 +159,9 @@ def _session_members(session: int, folder: str) -> list[int]:
         if entry.name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
                 state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-                if int(its_session) == session and state not in "ZX":
-                    if os.fsencode(folder) in (entry / "cmdline").read_bytes():
-                        members.append(int(entry.name))
+                named = os.fsencode(folder) in (entry / "cmdline").read_bytes()
+                if named and int(its_session) == session and state not in "ZX":
+                    members.append(int(entry.name))
     return members
 
 

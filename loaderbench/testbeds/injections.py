@@ -1,0 +1,254 @@
+"""Slow-downs of known size that need no special storage, put around the parts of a run.
+
+Each adds work of one kind to one stage and leaves everything else as it is: the wrapped plug-in does its own
+work and then the extra. What the extra costs in throughput is not stated here and not derived from the figures
+below: it is measured, by running with and without. Nothing of an injection is recorded with a run.
+
+A process applies one to its case so:
+
+    device = injection.wrap_device(open_device(case))
+    workload = injection.wrap_workload(build_workload(case, inner_device), device)
+    context = LoaderContext(..., slowdown=injection, pin_memory=... and not injection.pageable)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.decoders.base import Decoder, Geometry, Pixels
+from loaderbench.devices.base import Device
+from loaderbench.devices.emulated import EmulatedDevice, burn_cpu
+from loaderbench.errors import ConfigError
+from loaderbench.workloads.base import Workload
+
+CUDA_CALIBRATION_CYCLES = 20_000_000
+"""About 10 ms of `torch.cuda._sleep` at 2 GHz: long against the 10 µs around a kernel, short against anything else."""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Extra work by stage; zero or False: none of that kind. Several kinds together are a combination."""
+
+    decode_burn_s: float = 0.0
+    """CPU seconds per image, in the decode stage, GIL released as decoders do. In DALI an operator of its own
+    before the decoder, which works on one image at a time whatever the number of threads."""
+    collate_burn_s: float = 0.0
+    """CPU seconds per batch, in the worker. DALI has no place for it, nor for the sleep."""
+    collate_sleep_s: float = 0.0
+    """Seconds asleep per batch, in the worker: a wait that no CPU counter shows."""
+    transfer_extra_bytes: int = 0
+    """Bytes copied to the device with each batch, from pinned memory."""
+    float_transfer: bool = False
+    """uint8 inputs take the four bytes a value that float32 takes on the link."""
+    pageable: bool = False
+    """Batches are copied from pageable memory: the host waits for each copy, and with it for all work before it."""
+    issue_delay_s: float = 0.0
+    """CPU seconds per step, on the issuing thread, between the copy and the step's first kernel."""
+    compute_extra_s: float = 0.0
+    """Device seconds per step, issued at no cost to the host."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a negative amount."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value < 0:
+                raise ConfigError(f"{field.name} of an injection must not be negative, and is {value}")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the fields that are in force, in the order of their definition."""
+        return tuple(field.name for field in dataclasses.fields(self) if getattr(self, field.name))
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields in force, in plain JSON types; `from_json` is the inverse."""
+        return {name: getattr(self, name) for name in self.kinds}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Injection:
+        """Raises ConfigError for an unknown kind."""
+        unknown = set(record) - {field.name for field in dataclasses.fields(cls)}
+        if unknown:
+            raise ConfigError(f"unknown injection '{sorted(unknown)[0]}'")
+        return cls(**record)
+
+    def __add__(self, other: Injection) -> Injection:
+        """Both together: amounts add up."""
+        amounts = {}
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            amounts[field.name] = (mine or theirs) if isinstance(mine, bool) else mine + theirs
+        return Injection(**amounts)
+
+    # What a loader's context takes as `slowdown`.
+
+    def wrap_decoder(self, decoder: Decoder) -> Decoder:
+        """`decoder`, then the burn of one image."""
+        return InjectingDecoder(decoder, self.decode_burn_s) if self.decode_burn_s else decoder
+
+    def burn_image(self, encoded: Any) -> Any:
+        """The burn of one image, then the image. DALI calls it for one image after another, on one thread."""
+        burn_cpu(round(self.decode_burn_s * 1e9))
+        return encoded
+
+    def collate(self) -> None:
+        """The burn, then the sleep of one batch."""
+        burn_cpu(round(self.collate_burn_s * 1e9))
+        if self.collate_sleep_s:
+            time.sleep(self.collate_sleep_s)
+
+    # What a worker puts around the device and the workload that it has built.
+
+    def wrap_device(self, device: Device) -> Device:
+        """`device`, with the extra copies."""
+        if self.transfer_extra_bytes or self.float_transfer or self.pageable:
+            return cast(Device, InjectingDevice(device, self))
+        return device
+
+    def wrap_workload(self, workload: Workload, device: Device) -> Workload:
+        """`workload`, with the extra issue time and compute on `device` (wrapped or not)."""
+        if self.issue_delay_s or self.compute_extra_s:
+            return cast(Workload, InjectingWorkload(workload, device, self))
+        return workload
+
+
+class InjectingDecoder:
+    """A decoder whose images each cost `burn_s` more CPU seconds in `decode`."""
+
+    def __init__(self, decoder: Decoder, burn_s: float) -> None:
+        self._decoder = decoder
+        self._burn_ns = round(burn_s * 1e9)
+        self.name = decoder.name
+        self.releases_gil = decoder.releases_gil
+
+    def decode(self, encoded: bytes) -> Pixels:
+        """As the inner decoder's; an image that it refuses is not burnt for."""
+        pixels = self._decoder.decode(encoded)
+        burn_cpu(self._burn_ns)
+        return pixels
+
+    def size(self, pixels: Pixels) -> tuple[int, int]:
+        return self._decoder.size(pixels)
+
+    def crop_resize(self, pixels: Pixels, geometry: Geometry, out: NDArray[np.uint8]) -> None:
+        self._decoder.crop_resize(pixels, geometry, out)
+
+    def to_array(self, pixels: Pixels) -> NDArray[np.uint8]:
+        return self._decoder.to_array(pixels)
+
+    def describe(self) -> dict[str, Any]:
+        return self._decoder.describe()
+
+
+class InjectingDevice:
+    """A device whose copies are larger, or made from pageable memory. All else is the inner device's own."""
+
+    def __init__(self, device: Device, injection: Injection) -> None:
+        self._device = device
+        self._injection = injection
+        self._extra: dict[int, tuple[Any, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_device":  # asked for by pickle and copy before __init__ has run
+            raise AttributeError(name)
+        return getattr(self._device, name)
+
+    @property
+    def inner(self) -> Device:
+        """The device without the injection."""
+        return self._device
+
+    def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """The batch, then the extra bytes, in one stretch of the queue."""
+        pageable = self._injection.pageable
+        if pageable and self._device.kind == "cuda":
+            inputs, targets = _unpinned(inputs), _unpinned(targets)
+        on_device = self._device.copy_in(inputs, targets)
+        num_bytes = self._injection.transfer_extra_bytes
+        if self._injection.float_transfer and inputs.element_size() < 4:
+            num_bytes += inputs.nelement() * (4 - inputs.element_size())
+        if num_bytes:
+            self._device.copy_in(*self._extra_batch(num_bytes, pinned=not pageable))
+        if pageable and self._device.kind == "emulated":
+            self._device.wait(self._device.record())  # CUDA itself blocks here for pageable memory
+        return on_device
+
+    def pin(self, tensor: Any) -> Any:
+        """The tensor as it is, where batches are to be pageable."""
+        return tensor if self._injection.pageable else self._device.pin(tensor)
+
+    def _extra_batch(self, num_bytes: int, *, pinned: bool) -> tuple[Any, Any]:
+        """A host batch of that many bytes, made once."""
+        if num_bytes not in self._extra:
+            import torch
+
+            filler, empty = torch.zeros(num_bytes, dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
+            self._extra[num_bytes] = (self._device.pin(filler) if pinned else filler, empty)
+        return self._extra[num_bytes]
+
+
+def _unpinned(tensor: Any) -> Any:
+    """A copy in pageable memory where the tensor is pinned."""
+    return tensor.clone() if tensor.is_pinned() else tensor
+
+
+class InjectingWorkload:
+    """A workload whose steps take longer to issue, or to compute. All else is the inner workload's own."""
+
+    def __init__(self, workload: Workload, device: Device, injection: Injection) -> None:
+        self._workload = workload
+        self._issue_ns = round(injection.issue_delay_s * 1e9)
+        self._compute = _compute_on(device, injection.compute_extra_s)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_workload":
+            raise AttributeError(name)
+        return getattr(self._workload, name)
+
+    def step(self, inputs: Any, targets: Any) -> None:
+        """The delay on this thread, the inner step, the extra compute."""
+        burn_cpu(self._issue_ns)
+        self._workload.step(inputs, targets)
+        self._compute()
+
+
+def _compute_on(device: Device, seconds: float) -> Callable[[], None]:
+    """What enqueues `seconds` of compute on a device."""
+    if not seconds:
+        return lambda: None
+    inner = device.inner if isinstance(device, InjectingDevice) else device
+    if isinstance(inner, EmulatedDevice):
+        emulated, duration_ns = inner, round(seconds * 1e9)
+        return lambda: emulated.enqueue_compute(duration_ns)
+    if inner.kind == "cuda":
+        import torch
+
+        sleep: Any = torch.cuda._sleep
+        cycles = round(seconds * cuda_cycles_per_s(inner))
+        return lambda: sleep(cycles)
+    return lambda: burn_cpu(round(seconds * 1e9))
+
+
+def cuda_cycles_per_s(device: Device) -> float:
+    """Clock cycles a second of the spinning kernel `torch.cuda._sleep`, measured with events.
+
+    A GPU at rest clocks low: the first runs wake it, and the fastest of the others counts.
+    """
+    import torch
+
+    sleep: Any = torch.cuda._sleep
+    rates = []
+    for _ in range(10):
+        device.synchronize()
+        begin = device.record()
+        sleep(CUDA_CALIBRATION_CYCLES)
+        end = device.record()
+        first, last = device.times_ns([begin, end])
+        rates.append(CUDA_CALIBRATION_CYCLES / ((last - first) * 1e-9))
+    return float(max(rates[5:]))
