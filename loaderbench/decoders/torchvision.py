@@ -1,4 +1,8 @@
-"""torchvision's own JPEG operator (libjpeg-turbo), to tensors without Pillow."""
+"""torchvision's own JPEG operator (libjpeg-turbo), to tensors without Pillow.
+
+torchvision 0.29 deprecates it in favour of torchcodec and warns at every call of its Python function;
+the operator beneath is called here, and a torchvision without it makes the decoder unavailable.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ import numpy as np
 import torch
 import torchvision
 from numpy.typing import NDArray
-from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.io import ImageReadMode
 
 from loaderbench.decoders.arrays import crop_resize_array
 from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.errors import UnavailableError
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Options:
 
 
 class TorchvisionDecoder:
-    """Decodes with `torchvision.io.decode_jpeg` and resizes with torch's antialiased bilinear filter."""
+    """The operator of `torchvision.io.decode_jpeg`, and torch's antialiased bilinear resize."""
 
     name = "torchvision"
     releases_gil = True
@@ -31,7 +36,8 @@ class TorchvisionDecoder:
             raise DecodeError("empty file")
         try:
             # A copy (5 µs per 100 KB), because torch warns about buffers that it may not write to.
-            planes = decode_jpeg(torch.frombuffer(bytearray(encoded), dtype=torch.uint8), mode=ImageReadMode.RGB)
+            data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+            planes = torch.ops.image.decode_jpeg(data, ImageReadMode.RGB.value, False)
         except (RuntimeError, ValueError) as error:
             raise DecodeError(str(error).partition("\n")[0].rpartition(": ")[2]) from error
         pixels: NDArray[np.uint8] = planes.permute(1, 2, 0).numpy()
@@ -55,4 +61,7 @@ class TorchvisionDecoder:
 
 
 def build(options: Options, context: object = None) -> TorchvisionDecoder:
+    """Raises UnavailableError where torchvision has no JPEG operator (any more)."""
+    if not hasattr(torch.ops.image, "decode_jpeg"):
+        raise UnavailableError(f"torchvision {torchvision.__version__} has no JPEG operator; use --decoder turbojpeg")
     return TorchvisionDecoder()

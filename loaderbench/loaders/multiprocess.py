@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext
@@ -74,21 +76,23 @@ class MultiprocessLoader:
         self._drained: list[NDArray[np.int64]] = []
         self._waiting = False
         self._worker_died = False
+        self._failed = False
         _check_shared_memory(context, self._dataset.bytes_per_batch())
         _raise_descriptor_limit(options, context)
         torch.multiprocessing.set_sharing_strategy(options.sharing)  # type: ignore[no-untyped-call]
         in_main_thread = threading.current_thread() is threading.main_thread()
-        self._loader: Any = DataLoader(
-            self._dataset,  # type: ignore[arg-type]
-            batch_sampler=self._requests,  # type: ignore[arg-type]
-            collate_fn=_as_it_is,
-            num_workers=context.workers,
-            prefetch_factor=context.prefetch,
-            pin_memory=self._pin,
-            persistent_workers=options.persistent_workers,
-            multiprocessing_context=options.start_method,
-            worker_init_fn=partial(_begin_worker, os.getpid() if in_main_thread else None, options.sharing),
-        )
+        with _quiet_dataloader():
+            self._loader: Any = DataLoader(
+                self._dataset,  # type: ignore[arg-type]
+                batch_sampler=self._requests,  # type: ignore[arg-type]
+                collate_fn=_as_it_is,
+                num_workers=context.workers,
+                prefetch_factor=context.prefetch,
+                pin_memory=self._pin,
+                persistent_workers=options.persistent_workers,
+                multiprocessing_context=options.start_method,
+                worker_init_fn=partial(_begin_worker, os.getpid() if in_main_thread else None, options.sharing),
+            )
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         limit = FailureLimit(self._context)
@@ -111,22 +115,31 @@ class MultiprocessLoader:
 
     def _open_iterator(self) -> None:
         """Start the workers, or wake them for a new stream."""
+        if self._iterator is None:
+            self._start_workers()
+        else:
+            self._raise_if_worker_died()
+            self._iterator._reset(self._loader)  # what iter() does with persistent workers
+        if threading.current_thread() is threading.main_thread():
+            # torch's own handler would raise in whatever code the main thread is in; ours raises inside next() only.
+            signal.signal(signal.SIGCHLD, self._on_child_signal)
+
+    def _start_workers(self) -> None:
         others = set(multiprocessing.active_children())
+        # iter(DataLoader) in two steps, so that a half-made iterator can be told that it is ended already.
+        iterator: Any = object.__new__(_MultiProcessingDataLoaderIter)
         try:
-            with warnings.catch_warnings():
-                # Python 3.12 warns of fork in a process with threads; the workers use none of the parent's locks.
-                warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
-                self._iterator = iter(self._loader)
+            with _quiet_dataloader():
+                iterator.__init__(self._loader)
         except OSError as error:
+            iterator._shutdown = True
             for child in set(multiprocessing.active_children()) - others:
                 child.kill()
                 child.join()
             raise CaseFailed(
                 f"could not start {self._context.workers} worker processes: {error.strerror}; use fewer --workers"
             ) from error
-        if threading.current_thread() is threading.main_thread():
-            # torch's own handler would raise in whatever code the main thread is in; ours raises inside next() only.
-            signal.signal(signal.SIGCHLD, self._on_child_signal)
+        self._iterator = iterator
 
     def _on_child_signal(self, number: int, frame: FrameType | None) -> None:
         self._worker_died = True
@@ -139,14 +152,16 @@ class MultiprocessLoader:
             CaseFailed: a worker is gone; the line says which one and how it ended.
         """
         self._worker_died = False
+        self._failed = True
         for number, worker in enumerate(self._iterator._workers):
             code = worker.exitcode
-            if code is None:
+            if not code:  # None: it lives; 0: it was told to end
                 continue
-            if code >= 0:
+            if code > 0:
                 raise CaseFailed(f"worker {number} (pid {worker.pid}) ended with exit code {code}")
             hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code, "")
             raise CaseFailed(f"worker {number} (pid {worker.pid}) was killed by signal {-code}{hint}")
+        self._failed = False
 
     def _next_payload(self) -> Payload | None:
         if self._worker_died:
@@ -156,6 +171,7 @@ class MultiprocessLoader:
             payload: Payload | None = next(self._iterator, None)
         except RuntimeError as error:  # DataLoader's own watch, where there is no signal handler (every 5 s)
             self._raise_if_worker_died()
+            self._failed = True
             raise CaseFailed(f"torch's DataLoader failed: {str(error).strip().splitlines()[-1]}") from error
         finally:
             self._waiting = False
@@ -165,6 +181,9 @@ class MultiprocessLoader:
         """Cancel what is not begun, take what is ready, end with idle workers and an empty queue."""
         self._requests.stop()
         if self._iterator is None:
+            return
+        if self._failed:
+            self._kill_workers()
             return
         self._dataset.generation += 1
         try:
@@ -211,6 +230,7 @@ class MultiprocessLoader:
     def _kill_workers(self) -> None:
         """The end after a failure: torch's orderly shutdown can wait for locks that a dead worker holds."""
         iterator, self._iterator = self._iterator, None
+        self._failed = False
         signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
         iterator._worker_pids_set = False
         iterator._shutdown = True
@@ -223,7 +243,17 @@ class MultiprocessLoader:
         for queue in [*iterator._index_queues, iterator._worker_result_queue]:
             queue.cancel_join_thread()
             queue.close()
-        self._loader._iterator = None
+
+
+@contextmanager
+def _quiet_dataloader() -> Iterator[None]:
+    """Without the warnings that tell the user of loaderbench nothing."""
+    with warnings.catch_warnings():
+        # More workers than CPUs: what to say about it is the planner's business.
+        warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
+        # Python 3.12 warns of fork in a process with threads; the workers use none of the parent's locks.
+        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
+        yield
 
 
 def _as_it_is(payload: Any) -> Any:

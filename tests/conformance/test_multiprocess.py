@@ -1,0 +1,199 @@
+"""Worker processes: how they die, what they need, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from loader_cases import build, context_for, open_loader, take
+
+from loaderbench.errors import CaseFailed, ConfigError
+
+
+@pytest.mark.parametrize("when", ["waiting", "elsewhere"])
+def test_a_killed_worker_fails_the_case_promptly(image_tree: Path, when: str) -> None:
+    with open_loader("multiprocess", image_tree, batch_size=24, input_size=224) as loader:
+        stream = loader.batches()
+        next(stream)
+        victim = loader.worker_pids()[1]  # type: ignore[attr-defined]
+        if when == "elsewhere":
+            os.kill(victim, signal.SIGKILL)
+            time.sleep(0.3)  # the signal must not raise in the consumer's own code
+        begun = time.perf_counter()
+        with pytest.raises(CaseFailed, match=rf"worker 1 \(pid {victim}\) was killed by signal 9 \(out of memory\?\)"):
+            for number in range(10_000):
+                next(stream)
+                if number == 3 and when == "waiting":
+                    os.kill(victim, signal.SIGKILL)
+        assert time.perf_counter() - begun < 3
+        assert psutil.Process().children() == []
+
+
+def test_a_worker_that_dies_while_the_stream_is_idle_is_found_at_the_next_use(image_tree: Path) -> None:
+    with open_loader("multiprocess", image_tree) as loader:
+        take(loader, 1)
+        victim = loader.worker_pids()[0]  # type: ignore[attr-defined]
+        os.kill(victim, signal.SIGKILL)
+        time.sleep(0.2)
+        begun = time.perf_counter()
+        with pytest.raises(CaseFailed, match="signal 9"):
+            take(loader, 1)
+        assert time.perf_counter() - begun < 8
+
+
+def test_signal_handlers_are_put_back(image_tree: Path) -> None:
+    before = signal.getsignal(signal.SIGCHLD)
+    with open_loader("multiprocess", image_tree) as loader:
+        take(loader, 2)
+        assert signal.getsignal(signal.SIGCHLD) is before
+
+
+SCRIPT = """
+import json, sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from loader_cases import build, context_for
+if __name__ == "__main__":
+    loader = build("multiprocess", context_for("multiprocess", Path(sys.argv[2]), workers=int(sys.argv[3])))
+    stream = loader.batches()
+    next(stream)
+    print(json.dumps(loader.worker_pids()), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "consumer.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def wait_until_gone(pids: list[int], seconds: float) -> list[int]:
+    """The processes that still live after so many seconds at most."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        pids = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+        if not pids:
+            break
+        time.sleep(0.05)
+    return pids
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_end_with_their_parent(script: Path, image_tree: Path, number: signal.Signals) -> None:
+    command = [sys.executable, str(script), str(Path(__file__).parent), str(image_tree), "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as consumer:
+        assert consumer.stdout is not None
+        pids = json.loads(consumer.stdout.readline())
+        if number is signal.SIGINT:
+            os.killpg(consumer.pid, number)  # as the terminal does it
+        else:
+            consumer.send_signal(number)
+        left = wait_until_gone(pids, 5)
+        consumer.wait(10)
+    assert len(pids) == 2
+    assert left == []
+
+
+def test_too_little_shared_memory_is_refused_with_advice(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs
+
+    def docker_default(path: str) -> Any:
+        return SimpleNamespace(f_bavail=16384, f_frsize=4096) if path == "/dev/shm" else real(path)  # 64 MiB
+
+    monkeypatch.setattr(os, "statvfs", docker_default)
+    with pytest.raises(ConfigError, match=r"need 147 MiB.*64 MiB free.*--shm-size=1g.*--loader threaded"):
+        build("multiprocess", context_for("multiprocess", image_tree, batch_size=146, input_size=224))
+    build("multiprocess", context_for("multiprocess", image_tree, batch_size=60, input_size=224)).close()
+
+
+def test_too_few_open_files_are_refused_and_a_low_soft_limit_is_raised(image_tree: Path) -> None:
+    script = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from loader_cases import build, context_for, take
+from loaderbench.errors import ConfigError
+context = context_for("multiprocess", Path(sys.argv[2]))
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 4096))
+loader = build("multiprocess", context)
+assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 4096
+take(loader, 3)
+loader.close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+try:
+    build("multiprocess", context)
+except ConfigError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(image_tree)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the limit is 60" in done.stdout
+    assert "sharing=file_system" in done.stdout
+
+
+def test_a_fork_that_fails_leaves_no_child(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_fork, num_forks = os.fork, 0
+
+    def fork() -> int:
+        nonlocal num_forks
+        num_forks += 1
+        if num_forks == 3:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return real_fork()
+
+    monkeypatch.setattr(os, "fork", fork)
+    with open_loader("multiprocess", image_tree, workers=4) as loader:
+        with pytest.raises(CaseFailed, match="could not start 4 worker processes: Resource temporarily unavailable"):
+            take(loader, 1)
+        assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("options", [{"persistent_workers": False}, {"sharing": "file_system"}])
+def test_options_change_the_way_and_not_the_batches(image_tree: Path, options: dict[str, Any]) -> None:
+    with open_loader("multiprocess", image_tree) as loader:
+        expected = take(loader, 3)
+    with open_loader("multiprocess", image_tree, options) as loader:
+        for _ in range(2):
+            found = take(loader, 3)
+            assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(found, expected, strict=True))
+    torch.multiprocessing.set_sharing_strategy("file_descriptor")
+
+
+@pytest.mark.slow
+def test_workers_may_be_spawned(image_tree: Path) -> None:
+    with open_loader("multiprocess", image_tree) as loader:
+        expected = take(loader, 2)
+    with open_loader("multiprocess", image_tree, {"start_method": "spawn"}) as loader:
+        found = take(loader, 2)
+    assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(found, expected, strict=True))
+
+
+def test_workers_use_one_thread_each(image_tree: Path) -> None:
+    with open_loader("multiprocess", image_tree, input_size=224) as loader:
+        stream = loader.batches()
+        next(stream)
+        threads = [psutil.Process(pid).num_threads() for pid in loader.worker_pids()]  # type: ignore[attr-defined]
+        stream.close()  # type: ignore[attr-defined]
+    assert max(threads) <= 3  # the worker, its queue's feeder, torch's server of file descriptors
+
+
+def test_unknown_option_values_are_refused(image_tree: Path) -> None:
+    for options in ({"start_method": "vfork"}, {"sharing": "telepathy"}):
+        with pytest.raises(ConfigError, match="known:"):
+            build("multiprocess", context_for("multiprocess", image_tree), **options)

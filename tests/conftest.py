@@ -1,0 +1,36 @@
+"""Small real image trees, shared by every test folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pictures import write_tree
+
+
+@pytest.fixture(scope="session")
+def photographs() -> list[NDArray[np.uint8]]:
+    """Real photographs that scikit-image and scikit-learn bring along: uint8 [H, W, 3]."""
+    data = pytest.importorskip("skimage.data")
+    datasets = pytest.importorskip("sklearn.datasets")
+    return [data.astronaut(), data.chelsea(), *datasets.load_sample_images().images]
+
+
+@pytest.fixture(scope="session")
+def image_tree(tmp_path_factory: pytest.TempPathFactory, photographs: list[NDArray[np.uint8]]) -> Path:
+    """24 JPEGs of 64 to 299 pixels a side, baseline and progressive. Read only."""
+    root = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(1)
+    sizes = [(int(width), int(height)) for width, height in random.integers(64, 300, (24, 2))]
+    write_tree(root, photographs, sizes)
+    return root
+
+
+@pytest.fixture
+def own_tree(tmp_path: Path, photographs: list[NDArray[np.uint8]]) -> Path:
+    """24 JPEGs of 96×80 pixels that the test may spoil."""
+    root = tmp_path / "images"
+    write_tree(root, photographs, [(96, 80)] * 24)
+    return root

@@ -1,0 +1,136 @@
+"""Decoders: the same pixels from the same bytes, and never a picture from half a file."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pictures import encode
+from PIL import Image
+from torchvision.transforms.functional import InterpolationMode, hflip, resized_crop
+
+from loaderbench import plugins
+from loaderbench.decoders.base import DecodeError, Decoder, Geometry
+
+DECODERS = ("pillow", "turbojpeg", "torchvision")
+
+
+@pytest.fixture(params=DECODERS)
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    module = plugins.load("decoders", request.param)
+    built: Decoder = module.build(module.Options(), None)
+    return built
+
+
+def mean_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
+    assert a.shape == b.shape
+    return float(np.abs(a.astype(np.int16) - b.astype(np.int16)).mean())
+
+
+def by_pillow(encoded: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(encoded)).convert("RGB")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"quality": 60}, {"subsampling": 0}, {"progressive": True}], ids=["4:2:0", "q60", "4:4:4", "prog"]
+)
+def test_photographs_decode_to_pillows_pixels(
+    decoder: Decoder, photographs: list[NDArray[np.uint8]], options: dict[str, Any]
+) -> None:
+    for photograph in photographs:
+        encoded = encode(photograph, **options)
+        pixels = decoder.decode(encoded)
+        assert decoder.size(pixels) == photograph.shape[:2]
+        assert mean_difference(decoder.to_array(pixels), np.asarray(by_pillow(encoded))) <= 0.1
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_other_colour_spaces_become_rgb(decoder: Decoder, photographs: list[NDArray[np.uint8]], mode: str) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(photographs[0]).convert(mode).save(buffer, "JPEG")
+    pixels = decoder.to_array(decoder.decode(buffer.getvalue()))
+    assert mean_difference(pixels, np.asarray(by_pillow(buffer.getvalue()))) <= 1
+
+
+def test_exif_orientation_is_ignored(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90°
+    encoded = encode(photographs[1], exif=exif)
+    assert decoder.size(decoder.decode(encoded)) == photographs[1].shape[:2]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("box", [(10, 20, 200, 260), (0, 0, 300, 400), (40, 5, 100, 60), (33, 71, 224, 224)])
+def test_crop_and_resize_are_torchvisions(
+    decoder: Decoder, photographs: list[NDArray[np.uint8]], box: tuple[int, int, int, int], flip: bool
+) -> None:
+    for photograph in photographs:
+        encoded = encode(photograph)
+        top, left, height, width = box
+        height, width = min(height, photograph.shape[0] - top), min(width, photograph.shape[1] - left)
+        reference = resized_crop(
+            by_pillow(encoded), top, left, height, width, [224, 224], InterpolationMode.BILINEAR, antialias=True
+        )
+        expected = np.asarray(hflip(reference) if flip else reference)
+
+        slot = np.zeros((4, 224, 224, 3), dtype=np.uint8)
+        geometry = Geometry(top, left, height, width, 224, 224, 0, 0, flip)
+        decoder.crop_resize(decoder.decode(encoded), geometry, slot[1])
+
+        assert mean_difference(slot[1], expected) <= 0.1
+        assert np.abs(slot[1].astype(int) - expected).max() <= 3
+        assert not slot[[0, 2, 3]].any()
+
+
+@pytest.mark.parametrize("progressive", [False, True], ids=["baseline", "progressive"])
+@pytest.mark.parametrize("kept_fraction", [0.001, 0.1, 0.5, 0.9, 0.99])
+def test_truncated_file_is_an_error(
+    decoder: Decoder, photographs: list[NDArray[np.uint8]], progressive: bool, kept_fraction: float
+) -> None:
+    encoded = encode(photographs[0], progressive=progressive)
+    with pytest.raises(DecodeError):
+        decoder.decode(encoded[: int(len(encoded) * kept_fraction)])
+
+
+def test_file_whose_second_half_is_zeros_is_an_error(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
+    encoded = encode(photographs[0])  # as a crashed copy leaves it: the right size, without the data
+    half = len(encoded) // 2
+    with pytest.raises(DecodeError):
+        decoder.decode(encoded[:half] + bytes(len(encoded) - half))
+
+
+@pytest.mark.parametrize("content", [b"", b"no image at all" * 50, b"\xff\xd8\xff\xd9", bytes(1000)])
+def test_what_is_no_image_is_an_error(decoder: Decoder, content: bytes) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decoder.decode(content)
+    assert str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_after_the_end_of_the_image_do_no_harm(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
+    encoded = encode(photographs[0])
+    plain = decoder.to_array(decoder.decode(encoded))
+    assert np.array_equal(decoder.to_array(decoder.decode(encoded + b"camera data" * 100)), plain)
+
+
+def test_decoding_releases_the_gil(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
+    encoded = encode(np.tile(photographs[0], (8, 8, 1)))  # 4096 × 4096: 100 ms or more
+    decoder.decode(encode(photographs[0]))
+    thread = threading.Thread(target=decoder.decode, args=(encoded,))
+    ticks = 0
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.002)
+        ticks += 1
+    assert decoder.releases_gil == (ticks > 5)
+
+
+def test_every_decoder_says_what_it_is(decoder: Decoder) -> None:
+    facts = decoder.describe()
+    assert facts["version"]
+    assert facts["resize"]
