@@ -1,0 +1,46 @@
+# loaderbench: `make help` explains every target.
+VENV    ?= .venv
+PYTHON  ?= python3
+RESULTS ?= results
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+BENCH   ?= --res 256,512,1024 --loader serial,multiprocess,threaded,dali --device emulated --precision fp32 --duration 8
+
+.DEFAULT_GOAL := help
+.PHONY: help setup bench test test-all test-beds check report clean
+
+help: ## Print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@echo
+	@echo '  VENV=DIR     the virtual environment to make and use (default .venv)'
+	@echo '  RESULTS=DIR  where runs are kept (default results)'
+	@echo '  BENCH=FLAGS  what make bench sweeps (default: $(BENCH))'
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dali,dev]'
+	touch $@
+
+setup: $(STAMP) ## Make the virtual environment and install everything into it
+
+bench: $(STAMP) ## Measure 3 resolutions x 4 loaders on an emulated H200 and print each verdict
+	$(BIN)/loaderbench sweep $(BENCH) --results $(RESULTS)
+
+test: $(STAMP) ## Run the tests that need no privilege and little time
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(STAMP) ## Run every test that this machine allows
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## Lint, type-check, and run the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m "not slow"
+
+report: $(STAMP) ## Write RESULTS/report.html from the stored runs
+	$(BIN)/loaderbench report --results $(RESULTS)
+
+clean: ## Remove the environment, caches and generated data sets; results are kept
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis datasets/*/
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
