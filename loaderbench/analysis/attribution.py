@@ -142,7 +142,12 @@ def arm_times(arms: Mapping[str, ArmSteps], *, reads_files: bool) -> Times:
 
 
 def attribute(
-    arms: Mapping[str, ArmSteps], *, reads_files: bool, owns_transfer: bool, starved_fraction: float | None
+    arms: Mapping[str, ArmSteps],
+    *,
+    reads_files: bool,
+    owns_transfer: bool,
+    synchronous: bool,
+    starved_fraction: float | None,
 ) -> Attribution:
     """Judge one run from its arms.
 
@@ -150,6 +155,7 @@ def attribute(
         arms: window steps of each arm; `real` must be there.
         reads_files: False for a loader without files (synthetic, cached).
         owns_transfer: the loader delivers batches on the device, so that there is no `host` arm.
+        synchronous: the loader works inside `next()` (no workers), in line with issuing.
         starved_fraction: of the workers' time on a batch, the part they were runnable but not running; None
             where unknown.
     """
@@ -163,7 +169,7 @@ def attribute(
     if times.device is not None:
         au = _ratio(times.device, real)
         found.utilization = au.estimate("fraction")
-    without = _times_without(times, base, arms)
+    without = _times_without(times, base, arms, synchronous=synchronous)
     speedups = {cause: None if one is None else _ratio(real, _bounded(one, real)) for cause, one in without.items()}
     found.speedup_if_removed = {c: None if s is None else s.estimate("ratio") for c, s in speedups.items()}
     _judge(found, times, base, speedups)
@@ -290,8 +296,16 @@ def loader_time(times: Times, arms: Mapping[str, ArmSteps]) -> Quantity | None:
     return times.free
 
 
-def _times_without(times: Times, base: Quantity | None, arms: Mapping[str, ArmSteps]) -> dict[str, Quantity | None]:
-    """The step time that is left when a cause is removed, from measured arms (measurement.md, `Verdict`)."""
+def _times_without(
+    times: Times, base: Quantity | None, arms: Mapping[str, ArmSteps], *, synchronous: bool
+) -> dict[str, Quantity | None]:
+    """The step time that is left when a cause is removed, from measured arms (measurement.md, `Verdict`).
+
+    The bound by the other stages' capacities supposes that these overlap perfectly. What a cause on the
+    device's side takes exposed is therefore a second bound: without the copy the run cannot gain more than
+    T_host − T_device, without launch gaps not more than T_device − busy. A synchronous loader stands in
+    line with issuing, so that there the whole issue time is exposed.
+    """
     without: dict[str, Quantity | None] = dict.fromkeys((*CAUSES, "compute"))
     without["storage"] = times.ram
     fetch = times.fetch
@@ -303,12 +317,17 @@ def _times_without(times: Times, base: Quantity | None, arms: Mapping[str, ArmSt
     paced = loader_time(times, arms)
     if paced is not None and times.device is not None:
         if times.host is not None:
-            without["transfer"] = _largest(times.device, paced)
+            exposed = _minus(times.host, times.device)
+            without["transfer"] = _largest(times.device, paced, _minus(times.real, exposed))
         if times.busy is not None and times.free is not None:
             rest = times.busy
             if times.host is not None:  # the copy stays when launches cost nothing
                 rest = _minus(times.host, _minus(times.device, times.busy))
-            without["launch"] = _largest(rest, times.free)
+            exposed = _minus(times.device, times.busy)
+            if synchronous:
+                real = arms["real"]
+                exposed = _largest(exposed, Quantity(real.mean("issue"), real.drawn("issue"), real.num_blocks))
+            without["launch"] = _largest(rest, times.free, _minus(times.real, exposed))
     if times.free is not None:
         parts = [times.free]
         for name, quantity in (("host", "copy"), ("device", "issue")):
@@ -361,7 +380,7 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
     assert base is not None and found.utilization is not None
     if worth:
         first = worth[0]
-        close = [cause for cause in worth[1:] if known[cause].high >= known[first].low]
+        close = [cause for cause in worth[1:] if not _surely_larger(speedups[first], speedups[cause])]
         found.bottleneck = "mixed" if close else first
         if close:
             found.joint = (first, *close)
@@ -373,6 +392,13 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
         found.bottleneck = "mixed"
     if found.bottleneck == "mixed":
         _name_joint(found, times, base)
+
+
+def _surely_larger(first: Quantity | None, second: Quantity | None) -> bool:
+    """Whether the interval of the two gains' ratio lies above 1. Both rest on the same runs, so what moves
+    the real time moves both: the ratio is known better than either."""
+    assert first is not None and second is not None
+    return bool(np.percentile(first.draws / second.draws, 2.5) > 1.0)
 
 
 def _name_joint(found: Attribution, times: Times, base: Quantity) -> None:

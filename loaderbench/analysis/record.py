@@ -57,7 +57,11 @@ def make_record(run_id: str, run: Run) -> dict[str, Any]:
     starved = _starved_fraction(spans)
     loader = recording.facts["loader"]
     found = attribute(
-        arms, reads_files=loader["decodes"], owns_transfer=loader["owns_transfer"], starved_fraction=starved
+        arms,
+        reads_files=loader["decodes"],
+        owns_transfer=loader["owns_transfer"],
+        synchronous=run.case.workers == 0,
+        starved_fraction=starved,
     )
     caveats += found.caveats
     figures = _figures(run, recording, arms, found, spans, starved)

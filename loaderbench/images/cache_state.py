@@ -210,7 +210,7 @@ def evict(path: str) -> None:
     """Ask the kernel to drop the file's clean pages from the page cache; dirty ones are written out first.
 
     posix_fadvise(POSIX_FADV_DONTNEED) leaves pages that are dirty, mapped or locked, and does nothing on
-    tmpfs: check with `residency` what came of it.
+    tmpfs: check with `residency` what came of it. overlayfs does not write out a lower layer's file (ovl_fsync).
 
     Raises:
         OSError: the file cannot be opened.
@@ -321,21 +321,21 @@ def _lock_file(path: str, size: int) -> int:
 def choose_subset(sizes: NDArray[np.int64], budget_bytes: int, seed: int = 0) -> NDArray[np.int64]:
     """Indices, ascending, of as many files as fit the budget, with the size distribution of all of them.
 
-    Each file counts as whole pages. Every k-th file in order of size is taken, from a random start, so
-    that the subset's mean size is the whole's to within the spread of one step.
+    Each file counts as whole pages. One file is drawn from each of as many classes of size; of sixteen
+    such draws the one whose mean size is nearest to the whole's is taken.
     """
     pages = -(-sizes // PAGE_BYTES) * PAGE_BYTES
     if pages.sum() <= budget_bytes:
         return np.arange(len(sizes), dtype=np.int64)
     rng = np.random.default_rng(seed)
-    order = rng.permutation(len(sizes))
-    order = order[np.argsort(sizes[order], kind="stable")]  # equal sizes in random order
+    order = np.argsort(sizes, kind="stable")
     num = int(budget_bytes / pages.mean())
-    start = rng.random()
     while num > 0:
-        chosen = order[((np.arange(num) + start) * (len(sizes) / num)).astype(np.int64)]
-        if pages[chosen].sum() <= budget_bytes:
-            return np.sort(chosen)
+        edges = np.arange(num + 1) * len(sizes) // num
+        draws = [order[rng.integers(edges[:-1], edges[1:])] for _ in range(16)]
+        fitting = [draw for draw in draws if pages[draw].sum() <= budget_bytes]
+        if fitting:
+            return np.sort(min(fitting, key=lambda draw: abs(sizes[draw].mean() - sizes.mean())))
         num -= max(1, num // 100)
     return np.empty(0, dtype=np.int64)
 

@@ -92,10 +92,12 @@ def default_dataset(
 ) -> Path:
     """The default generated set's folder, made once and kept; only the variants asked for (all by default).
 
+    Another number of images than the manifest's makes another folder.
+
     Two processes may call it at once: the second waits, then finds it made.
 
     Raises:
-        ConfigError: it cannot be written, or is there with another number of images.
+        ConfigError: it cannot be written, or what is there was made with other arguments.
     """
     manifest = read_manifest(find_manifests()[DEFAULT_NAME])
     return _make_generated(manifest, resolutions, num_images, progress)
@@ -106,8 +108,9 @@ def _make_generated(
 ) -> Path:
     arguments = dict(manifest.generate or {})
     listed = arguments.pop("resolutions", ())
-    number = arguments.pop("num_images", 0) if num_images is None else num_images
-    root = generated_root() / manifest.name
+    usual = arguments.pop("num_images", 0)
+    number = usual if num_images is None else num_images
+    root = generated_root() / (manifest.name if number == usual else f"{manifest.name}-{number}-images")
     try:
         make_dataset(root, listed if resolutions is None else resolutions, number, **arguments, progress=progress)
     except TypeError as error:

@@ -41,7 +41,7 @@ from loaderbench.workloads.base import Workload
 
 Report = Callable[[str, Any], None]
 
-MIN_WINDOW_STEPS = 6
+MIN_WINDOW_STEPS = 5
 MAX_WARMUP_S = 3.0
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
@@ -277,8 +277,9 @@ class _Measurement:
             num_warmup, steady = self._warm_up(loop, loader_or_none, target_s)
             window = steps or MIN_WINDOW_STEPS
             loop.run(window, sys.maxsize)
-            if steps is None:
-                loop.run(sys.maxsize, time.perf_counter_ns() + int(target_s * 1e9) - _window_ns(loop, num_warmup))
+            left_ns = int(target_s * 1e9) - _window_ns(loop, num_warmup)
+            if steps is None and left_ns > 0:
+                loop.run(sys.maxsize, time.perf_counter_ns() + left_ns)
             if on_device:
                 self.device.synchronize()
             _close(batches)
