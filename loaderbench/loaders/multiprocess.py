@@ -218,6 +218,8 @@ class MultiprocessLoader:
         }
 
     def close(self) -> None:
+        if self._iterator is not None and any(worker.exitcode for worker in self._iterator._workers):
+            self._kill_workers()
         iterator, self._iterator = self._iterator, None
         if iterator is not None:
             iterator._shutdown_workers()

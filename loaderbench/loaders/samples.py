@@ -1,6 +1,8 @@
 """The work on one sample, shared by every loader written in Python: read, decode, crop, resize, flip, normalize.
 
-What the stage clocks cost is measured by `benchmarks/loader_rates.py --stage-clocks`.
+The stage clocks stay on: four clock reads an image (45 ns each) and 6 µs a batch, 0.02 % of an image of
+1.5 ms. Throughput with them over without, interleaved: 1.004 [0.969, 1.053] serial, 0.97 [0.88, 1.31] with
+2 workers (2 busy cores, 500×375 JPEGs, Pillow). To repeat: `benchmarks/loader_rates.py DATASET --stage-clocks`.
 """
 
 from __future__ import annotations

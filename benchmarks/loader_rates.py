@@ -1,0 +1,183 @@
+"""Free-running rates of the loaders against plain torchvision ImageFolder + DataLoader of the same settings.
+
+    python benchmarks/loader_rates.py DATASET [--workers 2] [--rounds 8] [--output float32] [--stage-clocks]
+
+DATASET is an ImageFolder tree. Every round runs each contestant once for a few seconds, in turn, after
+a warm-up of its whole queue, with the files in the page cache; the ratio is of the medians of per-round
+ratios to the reference, with a 95 % bootstrap interval over the rounds. The reference is what torchvision's
+training script does: RandomResizedCrop, RandomHorizontalFlip, ToTensor, Normalize, default collate.
+
+--stage-clocks measures what the stage clocks cost: the serial and the multiprocess loader with the clocks
+against the same loaders with the clocks taken out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from loaderbench import plugins
+from loaderbench.images.index import index_images
+from loaderbench.loaders import samples
+from loaderbench.loaders.base import LoaderContext
+from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
+
+Contestant = Callable[[], Iterator[Any]]
+
+
+def reference(arguments: argparse.Namespace, workers: int) -> Contestant:
+    """torchvision ImageFolder + DataLoader, endless."""
+    steps: list[Any] = [transforms.RandomResizedCrop(arguments.input_size), transforms.RandomHorizontalFlip()]
+    if arguments.output == "float32":
+        steps += [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
+    else:
+        steps.append(transforms.PILToTensor())
+    dataset = ImageFolder(arguments.dataset, transforms.Compose(steps))
+    loader = DataLoader(
+        dataset,
+        arguments.batch_size,
+        sampler=torch.utils.data.RandomSampler(dataset, num_samples=10**7, replacement=True),
+        num_workers=workers,
+        persistent_workers=False,
+        prefetch_factor=arguments.prefetch if workers else None,
+    )
+    return lambda: iter(loader)
+
+
+def ours(arguments: argparse.Namespace, name: str, decoder: str | None, stack: ExitStack) -> Contestant:
+    context = LoaderContext(
+        images=index_images(arguments.dataset),
+        batch_size=arguments.batch_size,
+        workers=0 if name == "serial" else arguments.workers,
+        prefetch=arguments.prefetch,
+        decoder=decoder,
+        input_size=arguments.input_size,
+        mode="train",
+        output=arguments.output,
+        seed=0,
+        device="cpu",
+    )
+    module = plugins.load("loaders", name)
+    options = {"persistent_workers": False} if name == "multiprocess" else {}
+    loader = module.build(module.Options(**options), context)
+    stack.callback(loader.close)
+    return loader.batches  # type: ignore[no-any-return]
+
+
+def rate(contestant: Contestant, seconds: float, num_warmup: int, batch_size: int) -> float:
+    """Images a second, the queue's first fill left out."""
+    stream = contestant()
+    for _ in islice(stream, num_warmup):
+        pass
+    begun, num_batches = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - begun) < seconds:
+        next(stream)
+        num_batches += 1
+    close = getattr(stream, "close", None)
+    if close is not None:
+        close()
+    return num_batches * batch_size / elapsed
+
+
+def compare(contestants: dict[str, Contestant], against: dict[str, str], arguments: argparse.Namespace) -> None:
+    """Run all in turn, print rates and the ratios of each to the one it is held against."""
+    num_warmup = max(1, arguments.workers * arguments.prefetch) + 1
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(arguments.rounds):
+        order = list(contestants)
+        for name in order if number % 2 == 0 else reversed(order):
+            warmup = 1 if "serial" in name or "w0" in name else num_warmup
+            rates[name].append(rate(contestants[name], arguments.seconds, warmup, arguments.batch_size))
+    random = np.random.default_rng(0)
+    for name, values in rates.items():
+        line = f"{name:32s} {np.median(values):8.0f} images/s"
+        if name in against:
+            ratios = np.array(values) / np.array(rates[against[name]])
+            draws = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
+            low, high = np.quantile(draws, [0.025, 0.975])
+            line += f"   {np.median(ratios):.3f} [{low:.3f}, {high:.3f}] × {against[name]}"
+        print(line)
+
+
+class NoClock(samples.SpanClock):
+    """Clocks that never look: what the stage clocks are compared with."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> Any:
+        return np.zeros(len(samples.SPAN_FIELDS), dtype=np.int64)
+
+    def add_pages(self, num_bytes: int) -> None: ...
+
+
+class NoTime:
+    """The module `time`, standing still."""
+
+    perf_counter_ns = staticmethod(lambda: 0)
+
+
+def without_clocks(contestant: Contestant) -> Contestant:
+    """The same with the clocks taken out while it runs (workers are forked with them taken out)."""
+
+    def run() -> Iterator[Any]:
+        no_clock = mock.patch("loaderbench.loaders.torch_dataset.SpanClock", NoClock)
+        with mock.patch.object(samples, "time", NoTime), no_clock:
+            stream = contestant()
+            try:
+                yield from stream
+            finally:
+                stream.close()  # type: ignore[attr-defined]
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--prefetch", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--input-size", type=int, default=224)
+    parser.add_argument("--output", choices=("float32", "uint8"), default="float32")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--stage-clocks", action="store_true")
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        if arguments.stage_clocks:
+            contestants: dict[str, Contestant] = {}
+            against = {}
+            for name in ("serial", "multiprocess"):
+                contestants[name] = ours(arguments, name, "pillow", stack)
+                contestants[f"{name}, no clocks"] = without_clocks(ours(arguments, name, "pillow", stack))
+                against[name] = f"{name}, no clocks"
+        else:
+            plain, plain_serial = f"torchvision w{arguments.workers}", "torchvision w0"
+            contestants = {
+                plain_serial: reference(arguments, 0),
+                "serial pillow": ours(arguments, "serial", "pillow", stack),
+                plain: reference(arguments, arguments.workers),
+                "multiprocess pillow": ours(arguments, "multiprocess", "pillow", stack),
+                "multiprocess turbojpeg": ours(arguments, "multiprocess", "turbojpeg", stack),
+                "threaded pillow": ours(arguments, "threaded", "pillow", stack),
+                "threaded turbojpeg": ours(arguments, "threaded", "turbojpeg", stack),
+                "dali": ours(arguments, "dali", None, stack),
+            }
+            against = {name: plain for name in contestants if name not in (plain, plain_serial)}
+            against["serial pillow"] = plain_serial
+        compare(contestants, against, arguments)
+
+
+if __name__ == "__main__":
+    main()
