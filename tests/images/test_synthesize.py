@@ -1,0 +1,202 @@
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from jpeg_coefficients import count_coefficients
+from photographs import encode, real_images
+from PIL import Image
+
+from loaderbench.errors import ConfigError
+from loaderbench.images.scan import scan_dataset
+from loaderbench.images.synthesize import ENCODINGS, RECORD_NAME, encoding_for, make_dataset, paint, parse_resolution
+
+TARGET_KB = {(256, 256): 35, (500, 375): 104, (512, 512): 121, (1024, 1024): 373, (2048, 2048): 1365}
+"""Mean file sizes of data sets in use (the issue's figures)."""
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*.jpg"))
+    }
+
+
+def synthetic_images(width: int, height: int, num_images: int) -> list[Image.Image]:
+    smoothness = encoding_for(width, height).smoothness
+    return [paint(np.random.default_rng([9, number]), width, height, 9, smoothness) for number in range(num_images)]
+
+
+def mean_bits_and_coefficients(images: list[Image.Image], quality: int) -> tuple[float, float]:
+    """Mean bits per pixel and nonzero quantized coefficients per pixel at one quality."""
+    encoded = [encode(image, quality) for image in images]
+    counts = [count_coefficients(data) for data in encoded]
+    num_pixels = sum(count.num_pixels for count in counts)
+    return 8 * sum(map(len, encoded)) / num_pixels, sum(count.num_nonzero for count in counts) / num_pixels
+
+
+def test_the_coefficient_counter_agrees_with_a_transform_done_by_hand() -> None:
+    # Given a grey image of known blocks: one pure cosine each, far above the quantizer's step.
+    across = np.cos((2 * np.arange(8) + 1) * 3 * np.pi / 16)
+    image = Image.fromarray(np.tile((128 + 100 * across).round().astype(np.uint8), (16, 2)))
+    # When it is encoded, then each of the 4 blocks holds that one coefficient; the mean is DC 0.
+    assert count_coefficients(encode(image, 50)).num_nonzero == 4
+
+
+@pytest.mark.parametrize("size", [(256, 256), (500, 375), (512, 512), (1024, 1024)])
+def test_bits_and_coefficients_are_those_of_real_photographs(size: tuple[int, int]) -> None:
+    # Given real and synthetic images of one size
+    width, height = size
+    real, synthetic = (
+        real_images(width, height),
+        synthetic_images(width, height, 50 * 256 * 256 // (width * height) + 12),
+    )
+    bits, coefficients = mean_bits_and_coefficients(synthetic, ENCODINGS[size].quality)
+    # When the real ones are encoded at the same quality, then bits per pixel are within 15 %
+    real_bits, _ = mean_bits_and_coefficients(real, ENCODINGS[size].quality)
+    assert bits / real_bits == pytest.approx(1, abs=0.15)
+
+    # and when they are encoded to the same mean size, then so are the nonzero coefficients per pixel.
+    def real_size(quality: int) -> float:
+        return 8 * sum(len(encode(image, quality)) for image in real) / (len(real) * width * height)
+
+    nearest = min(range(88, 100), key=lambda quality: abs(np.log(real_size(quality) / bits)))
+    real_bits, real_coefficients = mean_bits_and_coefficients(real, nearest)
+    assert (coefficients / bits) / (real_coefficients / real_bits) == pytest.approx(1, abs=0.15)
+    assert coefficients / real_coefficients == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize("size", TARGET_KB)
+def test_mean_file_sizes_are_those_of_data_sets_in_use(size: tuple[int, int]) -> None:
+    width, height = size
+    num_images = max(12, min(200, 80 * 512 * 512 // (width * height)))
+    sizes = [len(encode(image, ENCODINGS[size].quality)) for image in synthetic_images(width, height, num_images)]
+    standard_error = np.std(sizes) / num_images**0.5
+    assert np.mean(sizes) == pytest.approx(1000 * TARGET_KB[size], rel=0.05, abs=2 * standard_error)
+
+
+def test_one_seed_gives_the_same_bytes_however_many_processes_work(tmp_path: Path) -> None:
+    make_dataset(tmp_path / "one", [64, "80x48"], 40, seed=3, processes=1)
+    make_dataset(tmp_path / "two", [64, "80x48"], 40, seed=3, processes=2)
+    make_dataset(tmp_path / "other", [64, "80x48"], 40, seed=4, processes=1)
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    assert len(set(digests(tmp_path / "one").values())) == 80
+    assert not set(digests(tmp_path / "one").values()) & set(digests(tmp_path / "other").values())
+
+
+def test_layout_is_an_image_folder_with_the_sizes_asked_for(tmp_path: Path) -> None:
+    progress: list[tuple[int, int]] = []
+    made = make_dataset(
+        tmp_path, [64, "80x48"], 12, num_classes=3, processes=1, progress=lambda *seen: progress.append(seen)
+    )
+    assert made == {"64": tmp_path / "64", "80x48": tmp_path / "80x48"}
+    assert [folder.name for folder in sorted((tmp_path / "64").glob("*/"))] == ["class_000", "class_001", "class_002"]
+    assert scan_dataset(tmp_path / "80x48").resolutions == [{"width": 80, "height": 48, "num_images": 12}]
+    assert progress[-1] == (24, 24)
+
+
+def test_spreads_and_progressive_files_come_when_asked_for(tmp_path: Path) -> None:
+    make_dataset(tmp_path, [128], 60, aspect_spread=0.3, quality_spread=10, progressive_fraction=0.5, processes=1)
+    scan = scan_dataset(tmp_path / "128")
+    assert scan.progressive_fraction is not None and 0.25 < scan.progressive_fraction < 0.75
+    assert scan.num_resolutions is not None and scan.num_resolutions > 30
+    assert all(entry["width"] * entry["height"] == pytest.approx(128 * 128, rel=0.02) for entry in scan.resolutions)
+
+
+def test_a_second_call_does_nothing_and_other_parameters_are_refused(tmp_path: Path) -> None:
+    make_dataset(tmp_path, [64], 10, processes=1)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    make_dataset(tmp_path, [64], 10, processes=1)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+    with pytest.raises(ConfigError, match=r"other parameters \(num_images 10 there, 11 asked for\)"):
+        make_dataset(tmp_path, [64], 11, processes=1)
+    make_dataset(tmp_path, [48], 11, processes=1)  # another variant beside it is fine
+
+
+def test_a_foreign_folder_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "64").mkdir()
+    (tmp_path / "64" / "mine.txt").write_text("keep")
+    with pytest.raises(ConfigError, match="did not make"):
+        make_dataset(tmp_path, [64], 10)
+    assert os.listdir(tmp_path / "64") == ["mine.txt"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_call_leaves_no_process_and_is_completed_by_the_next(
+    tmp_path: Path, stop: signal.Signals
+) -> None:
+    # Given a call in another process, stopped when some images are there
+    code = (
+        "import sys\nfrom loaderbench.images.synthesize import make_dataset\n"
+        "if __name__ == '__main__': make_dataset(sys.argv[1], [256], 300, processes=2)\n"
+    )
+    script = tmp_path / "make.py"
+    script.write_text(code)
+    out = tmp_path / "out"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, script, out], stderr=subprocess.DEVNULL, env=environment)
+    deadline = time.monotonic() + 60
+    while len(list(out.rglob("*.jpg"))) < 10:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    process.send_signal(stop)
+    process.wait(30)
+    # Then no process is left, no half-written file looks like an image, and it is known to be unfinished
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+    before = digests(out)
+    assert 0 < len(before) < 300
+    assert not scan_dataset(out / "256").broken
+    assert not (out / "256" / RECORD_NAME).exists()
+    # When it is called again, then it is completed and nothing was made twice.
+    times = {path: (out / path).stat().st_mtime_ns for path in before}
+    make_dataset(out, [256], 300, processes=1)
+    after = digests(out)
+    assert len(after) == 300 and before.items() <= after.items()
+    assert times == {path: (out / path).stat().st_mtime_ns for path in before}
+    assert not list(out.rglob("*.part*"))
+
+
+def test_two_processes_may_make_one_set_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "make.py"
+    script.write_text(
+        "import sys\nfrom loaderbench.images.synthesize import make_dataset\n"
+        "if __name__ == '__main__': make_dataset(sys.argv[1], [64], 100, processes=1)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    both = [subprocess.Popen([sys.executable, script, tmp_path / "out"], env=environment) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert len(digests(tmp_path / "out")) == 100
+
+
+def test_a_megapixel_takes_less_than_150_ms_of_one_core() -> None:
+    paint(np.random.default_rng(0), 64, 64, 0, 2.0)  # the textures are made once per process
+    begun = time.process_time()
+    for number in range(5):
+        encode(paint(np.random.default_rng(number), 1024, 1024, 0, 2.0), 95)
+    assert (time.process_time() - begun) / 5 < 0.15
+
+
+@pytest.mark.parametrize("token", ["big", "12x", "1x2x3", "-5", "0", "8", "99999", ""])
+def test_bad_resolutions_are_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="resolution"):
+        parse_resolution(token)
+
+
+@pytest.mark.parametrize("side", [16, 24, 33])
+def test_tiny_and_odd_sizes_work(side: int) -> None:
+    for number in range(20):
+        assert paint(np.random.default_rng(number), side, side + 1, 0, 1.3).size == (side, side + 1)
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write the data set"):
+        make_dataset(tmp_path / "file" / "out", [64], 1)
