@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -245,6 +246,7 @@ class MultiprocessLoader:
         for queue in [*iterator._index_queues, iterator._worker_result_queue]:
             queue.cancel_join_thread()
             queue.close()
+        _remove_shared_memory([worker.pid for worker in iterator._workers])
 
 
 @contextmanager
@@ -274,6 +276,16 @@ def _begin_worker(parent_pid: int | None, sharing: str, number: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == 1:
             os._exit(1)
+
+
+def _remove_shared_memory(pids: list[int]) -> None:
+    """Remove what dead workers left in /dev/shm: torch unlinks a batch's file only once it has its full size.
+
+    The names begin with the creator's pid (ATen/MapAllocator.cpp, NewProcessWideShmHandle).
+    """
+    for pid in pids:
+        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+            path.unlink(missing_ok=True)
 
 
 def _check_shared_memory(context: LoaderContext, bytes_per_batch: int) -> None:

@@ -26,7 +26,8 @@ def test_a_killed_worker_fails_the_case_promptly(image_tree: Path, when: str) ->
     with open_loader("multiprocess", image_tree, batch_size=24, input_size=224) as loader:
         stream = loader.batches()
         next(stream)
-        victim = loader.worker_pids()[1]  # type: ignore[attr-defined]
+        pids = loader.worker_pids()  # type: ignore[attr-defined]
+        victim = pids[1]
         if when == "elsewhere":
             os.kill(victim, signal.SIGKILL)
             time.sleep(0.3)  # the signal must not raise in the consumer's own code
@@ -37,6 +38,7 @@ def test_a_killed_worker_fails_the_case_promptly(image_tree: Path, when: str) ->
                 if number == 3 and when == "waiting":
                     os.kill(victim, signal.SIGKILL)
         assert time.perf_counter() - begun < 3
+        assert [path for pid in pids for path in Path("/dev/shm").glob(f"torch_{pid}_*")] == []
         assert psutil.Process().children() == []
 
 
