@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from loaderbench.cases.case import Case
@@ -28,6 +29,70 @@ GRACE_S = 5.0
 OnMessage = Callable[[str, Any], None]
 
 
+class Child:
+    """A measuring process: takes jobs, answers with messages, and never outlives this object.
+
+    A context manager. Leaving it ends the process and everything in its session.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        self.log_path = log_path
+        ours, theirs = Pipe()
+        command = [sys.executable, "-m", "loaderbench.running.worker", str(theirs.fileno()), str(os.getpid())]
+        with log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        theirs.close()
+        self._pipe = ours
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pipe.close()  # the child's next look for a job tells it to end
+        if kind is None:
+            _wait(self.process, GRACE_S)
+        end_session(self.process)
+
+    def ask(self, job: str, case: Case, on_message: OnMessage, **options: Any) -> Any:
+        """Have one job done: `job` is a name of loaderbench.running.jobs. Returns its result.
+
+        Raises:
+            JobFailed: it could not be done: the job's own error, the child's death, or no sign of life.
+        """
+        try:
+            self._pipe.send((job, case.to_json(), options))
+            while True:
+                if not self._pipe.poll(HANG_S):
+                    hint = f"does the storage under {case.dataset} hang?"
+                    raise JobFailed("CaseFailed", f"no sign of life for {HANG_S:.0f} s: {hint}")
+                kind, payload = self._pipe.recv()
+                if kind == "result":
+                    return payload
+                if kind == "failure":
+                    raise JobFailed(*payload)
+                on_message(kind, payload)
+        except (EOFError, ConnectionError):
+            _wait(self.process, GRACE_S)
+            raise JobFailed("CaseFailed", _how_it_died(self.process.returncode, self.log_path)) from None
+
+
+class JobFailed(Exception):
+    """(kind, message) of what ended a job; kind is the class of the error in the child."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.message = kind, message
+
+
 def supervise(case: Case, folder: RunFolder, on_message: OnMessage) -> Run:
     """Run `case`, writing the child's output to the folder's worker.log.
 
@@ -35,51 +100,24 @@ def supervise(case: Case, folder: RunFolder, on_message: OnMessage) -> Run:
     of this process end the child, its workers included, and go on up.
     """
     started_at, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
-    case_file = folder.path / "case.json"
-    read_end, write_end = os.pipe()
-    command = [sys.executable, "-m", "loaderbench.running.worker", str(case_file), str(write_end), str(os.getpid())]
-    with folder.log_path.open("ab") as log:
-        process = subprocess.Popen(
-            command, pass_fds=(write_end,), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    os.close(write_end)
-    pipe = Connection(read_end, writable=False)
-    samplers, caveats = samplers_for(case.dataset, process.pid, case.device)
-    sampling = SamplerThread(samplers)
-    sampling.start()
     recording: Recording | None = None
     failure: tuple[str, str] | None = None
-    try:
-        while True:
-            if not pipe.poll(HANG_S):
-                failure = (
-                    "CaseFailed",
-                    f"no sign of life for {HANG_S:.0f} s: does the storage under {case.dataset} hang?",
-                )
-                break
-            try:
-                kind, payload = pipe.recv()
-            except EOFError:
-                _wait(process, GRACE_S)
-                break
-            if kind == "recording":
-                recording = payload
-            elif kind == "failure":
-                failure = payload
-            on_message(kind, payload)
-    finally:
-        end_session(process)
-        pipe.close()
-        series, sampler_caveats, sampling_cpu_ns = sampling.stop()
-    if recording is None and failure is None:
-        failure = ("CaseFailed", _how_it_died(process.returncode, folder.log_path))
-    status = "ok" if failure is None else "skipped" if failure[0] == "UnavailableError" else "failed"
+    with Child(folder.log_path) as child:
+        samplers, caveats = samplers_for(case.dataset, child.process.pid, case.device)
+        sampling = SamplerThread(samplers)
+        sampling.start()
+        try:
+            recording = child.ask("measure", case, on_message)
+        except JobFailed as error:
+            failure = (error.kind, error.message)
+        finally:
+            series, sampler_caveats, sampling_cpu_ns = sampling.stop()
     return Run(
         case=case,
-        status=status,
+        status="ok" if failure is None else "skipped" if failure[0] == "UnavailableError" else "failed",
         started_at=started_at,
         wall_s=time.perf_counter() - begun,
-        recording=recording if failure is None else None,
+        recording=recording,
         series=series,
         caveats=[*caveats, *sampler_caveats],
         environment=environment(),

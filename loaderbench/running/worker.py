@@ -1,13 +1,13 @@
 """One case, measured in one process: builds it, interleaves its arms, hands the raw facts to the supervisor.
 
-Started as `python -m loaderbench.running.worker CASE.json FD`. Messages go over the inherited pipe `FD` as
-(kind, payload): `phase` (text), `segment` (progress figures), `recording`, `failure` (kind, message).
+Started by supervisor.Child as `python -m loaderbench.running.worker FD PARENT_PID`. Jobs come and answers go
+over the inherited pipe `FD`, answers as (kind, payload): `phase` (text), `segment` (progress figures), and last
+`result` or `failure` (class of the error, message).
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import sys
@@ -19,7 +19,7 @@ from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from loaderbench.samplers.sources import StorageCounter
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.base import Workload
 
+if TYPE_CHECKING:
+    from loaderbench.testbeds.injections import Injection
+
 Report = Callable[[str, Any], None]
 
 MIN_WINDOW_STEPS = 5
@@ -52,33 +55,79 @@ NUM_HOST_BATCHES = 3
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def measure(case: Case, report: Report) -> Recording:
+def measure(case: Case, report: Report, injection: dict[str, Any] | None = None) -> Recording:
     """Measure the case's arms, interleaved, and return the raw facts.
+
+    `injection`: a slow-down of known size to build in (the self-test's; Injection.to_json). Nothing of it is recorded.
 
     Raises:
         LoaderbenchError: what the user can mend, in one line.
     """
     with ExitStack() as stack:
-        return _Measurement(case, report, stack).run()
+        return _Measurement(case, report, stack, injection).run()
 
 
-class _Measurement:
-    def __init__(self, case: Case, report: Report, stack: ExitStack) -> None:
-        self.case, self.report, self.stack = case, report, stack
-        self.caveats: list[Caveat] = []
-        self.facts: dict[str, Any] = {}
-        self.segments: list[Segment] = []
-        self.failures: list[tuple[int, str]] = []
-        self.module = plugins.load("loaders", case.loader)
+class Rig:
+    """A case's images, device and workload, opened, and its loaders, built on demand. Closed with `stack`."""
+
+    def __init__(self, case: Case, stack: ExitStack, report: Report, injection: dict[str, Any] | None = None) -> None:
+        self._case, self._stack = case, stack
+        self._module = plugins.load("loaders", case.loader)
         report("phase", "listing the images")
         self.images = index_images(case.dataset)
         report("phase", "opening the device")
         self.device: Device = open_device(case)
         stack.callback(self.device.close)
         self.workload: Workload = build_workload(case, self.device, len(self.images.classes))
+        self._slowdown: Injection | None = None
+        self._pin = self.device.kind == "cuda"
+        if injection:
+            from loaderbench.testbeds.injections import Injection
+
+            self._slowdown = Injection.from_json(injection)
+            self._pin = self._pin and not self._slowdown.pageable
+            self.device = self._slowdown.wrap_device(self.device)
+            self.workload = self._slowdown.wrap_workload(self.workload, self.device)
+
+    def build_loader(self, images: ImageIndex, *, evict: bool, module: ModuleType | None = None) -> Loader:
+        """The case's loader (or that of `module`) over `images`. `evict`: drop each file's pages once read."""
+        case = self._case
+        context = LoaderContext(
+            images=images,
+            batch_size=case.batch_size,
+            workers=case.workers,
+            prefetch=case.prefetch,
+            decoder=case.decoder,
+            input_size=case.input_size,
+            mode=case.mode,
+            output=case.output,
+            seed=case.seed,
+            device=case.device,
+            pin_memory=self._pin,
+            evict_after_read=evict,
+            max_failure_fraction=case.max_failure_fraction,
+            decoder_options=dict(case.decoder_options),
+            slowdown=self._slowdown,
+        )
+        options = plugins.parse_options(module or self._module, {} if module else case.loader_options)
+        loader: Loader = (module or self._module).build(options, context)
+        self._stack.callback(loader.close)
+        return loader
+
+
+class _Measurement:
+    def __init__(self, case: Case, report: Report, stack: ExitStack, injection: dict[str, Any] | None) -> None:
+        self.case, self.report, self.stack = case, report, stack
+        self.caveats: list[Caveat] = []
+        self.facts: dict[str, Any] = {}
+        self.segments: list[Segment] = []
+        self.failures: list[tuple[int, str]] = []
+        self.rig = Rig(case, stack, report, injection)
+        self.images, self.device, self.workload = self.rig.images, self.rig.device, self.rig.workload
         self.loaders: dict[str, Loader] = {}
         self.cache = CacheKeeper(case.cache, self.images)
         self.storage = StorageCounter(case.dataset)
+        stack.callback(self.storage.close)
         self.epoch = 0
 
     def run(self) -> Recording:
@@ -105,40 +154,17 @@ class _Measurement:
 
     # -- what the arms are fed ---------------------------------------------------------------------------
 
-    def _build(self, module: ModuleType, images: ImageIndex, *, evict: bool) -> Loader:
-        case = self.case
-        context = LoaderContext(
-            images=images,
-            batch_size=case.batch_size,
-            workers=case.workers,
-            prefetch=case.prefetch,
-            decoder=case.decoder,
-            input_size=case.input_size,
-            mode=case.mode,
-            output=case.output,
-            seed=case.seed,
-            device=case.device,
-            pin_memory=self.device.kind == "cuda",
-            evict_after_read=evict,
-            max_failure_fraction=case.max_failure_fraction,
-            decoder_options=dict(case.decoder_options),
-        )
-        options = plugins.parse_options(module, case.loader_options if module is self.module else {})
-        loader: Loader = module.build(options, context)
-        self.stack.callback(loader.close)
-        return loader
-
     def _loader(self, source: str) -> Loader:
         """The loader of `real`, `ram` or `fetch`, built at first use and kept."""
         if source not in self.loaders:
             begun = time.perf_counter_ns()
             cold = self.case.cache == "cold"
             if source == "fetch":
-                self.loaders[source] = self._build(fetch, self.images, evict=cold)
+                self.loaders[source] = self.rig.build_loader(self.images, evict=cold, module=fetch)
             elif source == "ram":
-                self.loaders[source] = self._build(self.module, self.ram.images, evict=False)
+                self.loaders[source] = self.rig.build_loader(self.ram.images, evict=False)
             else:
-                self.loaders[source] = self._build(self.module, self.images, evict=cold)
+                self.loaders[source] = self.rig.build_loader(self.images, evict=cold)
             self.facts[f"build_s_{source}"] = (time.perf_counter_ns() - begun) / 1e9
         return self.loaders[source]
 
@@ -389,28 +415,33 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Entry of the child process."""
+    """Entry of the child process: does jobs until the supervisor closes the pipe."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(sys.argv[3]):
+    if os.getppid() != int(sys.argv[2]):
         return 1  # the parent died before we could ask to be told
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the supervisor, which decides
-    case = Case.from_json(json.loads(Path(sys.argv[1]).read_text()))
-    pipe = Connection(int(sys.argv[2]), readable=False)
+    pipe = Connection(int(sys.argv[1]))
+    while True:
+        try:
+            job, case, options = pipe.recv()
+        except EOFError:
+            return 0
+        pipe.send(_answer(job, Case.from_json(case), options, lambda kind, payload: pipe.send((kind, payload))))
 
-    def report(kind: str, payload: Any) -> None:
-        pipe.send((kind, payload))
 
+def _answer(job: str, case: Case, options: dict[str, Any], report: Report) -> tuple[str, Any]:
     try:
-        report("recording", measure(case, report))
+        if job == "measure":
+            return "result", measure(case, report, **options)
+        from loaderbench.testbeds import truth  # only the self-test asks for more
+
+        return "result", getattr(truth, job)(case, report, **options)
     except LoaderbenchError as error:
-        report("failure", (type(error).__name__, str(error)))
-        return 1
+        return "failure", (type(error).__name__, str(error))
     except Exception as error:
         traceback.print_exc()
-        report("failure", (type(error).__name__, f"{error} (trace in worker.log)"))
-        return 1
-    return 0
+        return "failure", (type(error).__name__, f"{error} (trace in worker.log)")
 
 
 if __name__ == "__main__":
