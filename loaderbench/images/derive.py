@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import exclusive, replace_file
+from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
 from loaderbench.images.index import index_images
 from loaderbench.images.pool import run_parallel
 from loaderbench.images.scan import find_variants
@@ -149,7 +149,7 @@ def _claim(folder: Path, parameters: dict[str, object]) -> None:
             raise ConfigError(f"{record} is damaged; remove {folder}") from error
         if found != parameters:
             raise ConfigError(f"{folder} was derived otherwise ({found}); remove it or choose another --out")
-    elif any(folder.iterdir()):
+    elif holds_foreign_files(folder):
         raise ConfigError(f"{folder} holds files that this command did not make; choose another --out")
     else:
         with replace_file(record) as file:

@@ -12,6 +12,14 @@ from typing import BinaryIO
 PART_SUFFIX = ".part"
 """No image suffix: a file that is being written is never taken for an image."""
 
+OWN_FILES_PREFIX = ".loaderbench-"
+"""Records and locks that loaderbench keeps beside images."""
+
+
+def holds_foreign_files(folder: Path) -> bool:
+    """Whether anything but loaderbench's own records is in the folder."""
+    return any(not entry.name.startswith(OWN_FILES_PREFIX) for entry in folder.iterdir())
+
 
 @contextmanager
 def replace_file(path: str | Path) -> Iterator[BinaryIO]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
+from loaderbench.images.files import OWN_FILES_PREFIX
 from loaderbench.images.filesystem import FileSystem, storage_behind
 from loaderbench.images.index import IMAGE_SUFFIXES
 
@@ -26,7 +27,6 @@ LARGEST_HEAD_BYTES = 1 << 20
 """EXIF, ICC and thumbnails come before the frame header; more than this is not believed."""
 TAIL_BYTES = 65536
 """How far before the end the end-of-image marker may be: cameras append data of their own."""
-OWN_FILES_PREFIX = ".loaderbench-"
 NUM_THREADS = 16
 SLOW_FILE_S = 0.0002
 """A file that takes longer waits for storage: threads help. In a warm cache (10 µs) they only share the GIL."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import exclusive, replace_file
+from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
 from loaderbench.images.pool import run_parallel
 
 Progress = Callable[[int, int], None]
@@ -250,8 +250,11 @@ def make_dataset(
     sizes = {variant_name(*parse_resolution(token)): parse_resolution(token) for token in resolutions}
     try:
         root.mkdir(parents=True, exist_ok=True)
+        # Records appear in one step, so this needs no lock; whatever is not finished is looked at under it.
         missing = [
-            name for name in sizes if not _is_finished(root / name, _parameters(name, num_images, num_classes, recipe))
+            name
+            for name in sizes
+            if _read_record(root / name / RECORD_NAME) != _parameters(name, num_images, num_classes, recipe)
         ]
         if missing:
             with exclusive(root / ".loaderbench-lock"):
@@ -276,25 +279,32 @@ def _parameters(name: str, num_images: int, num_classes: int, recipe: Recipe) ->
     return {"variant": name, "num_images": num_images, "num_classes": num_classes, **asdict(recipe)}
 
 
+def _read_record(record: Path) -> dict[str, object] | None:
+    """Parameters that a variant was made with; None where there is no such record."""
+    try:
+        content: dict[str, object] = json.loads(record.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ConfigError(f"{record} is damaged; remove {record.parent}") from error
+    return content
+
+
 def _is_finished(folder: Path, parameters: dict[str, object]) -> bool:
-    """True where the variant is complete; False where it is to be made or completed.
+    """True where the variant is complete; False where it is to be made or completed. Ask it under the lock.
 
     Raises:
         ConfigError: the folder holds something else.
     """
     for record, finished in ((folder / RECORD_NAME, True), (folder / f"{RECORD_NAME}.partial", False)):
-        if not record.exists():
-            continue
-        try:
-            found = json.loads(record.read_text())
-        except ValueError as error:
-            raise ConfigError(f"{record} is damaged; remove {folder}") from error
+        found = _read_record(record)
         if found == parameters:
             return finished
-        differing = [key for key in parameters if found.get(key) != parameters[key]]
-        details = ", ".join(f"{key} {found.get(key)} there, {parameters[key]} asked for" for key in differing)
-        raise ConfigError(f"{folder} was made with other parameters ({details}); remove it or choose another --out")
-    if folder.exists() and any(folder.iterdir()):
+        if found is not None:
+            differing = [key for key in parameters if found.get(key) != parameters[key]]
+            details = ", ".join(f"{key} {found.get(key)} there, {parameters[key]} asked for" for key in differing)
+            raise ConfigError(f"{folder} was made with other parameters ({details}); remove it or choose another --out")
+    if folder.exists() and holds_foreign_files(folder):
         raise ConfigError(f"{folder} holds files that this command did not make; choose another --out")
     return False
 

@@ -164,16 +164,17 @@ def test_an_interrupted_call_leaves_no_process_and_is_completed_by_the_next(
     assert not list(out.rglob("*.part*"))
 
 
-def test_two_processes_may_make_one_set_at_once(tmp_path: Path) -> None:
+def test_several_processes_may_make_one_set_at_once(tmp_path: Path) -> None:
     script = tmp_path / "make.py"
     script.write_text(
         "import sys\nfrom loaderbench.images.synthesize import make_dataset\n"
-        "if __name__ == '__main__': make_dataset(sys.argv[1], [64], 100, processes=1)\n"
+        "if __name__ == '__main__':\n"
+        "    for side in range(16, 40): make_dataset(sys.argv[1], [side], 5, processes=1)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    both = [subprocess.Popen([sys.executable, script, tmp_path / "out"], env=environment) for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
-    assert len(digests(tmp_path / "out")) == 100
+    both = [subprocess.Popen([sys.executable, script, tmp_path / "out"], env=environment) for _ in range(3)]
+    assert [process.wait(60) for process in both] == [0, 0, 0]
+    assert len(digests(tmp_path / "out")) == 24 * 5
 
 
 def test_a_megapixel_takes_less_than_150_ms_of_one_core() -> None:
