@@ -27,7 +27,7 @@ class Truth:
 
     bytes_per_s: float | None = None
     iops: float | None = None
-    """Requests per second at the block device."""
+    """Read requests per second at the block device, as submitted."""
     latency_s: float | None = None
     """Added to each read request (`slow_fuse`) or to each round trip (`uml_nfs`)."""
 

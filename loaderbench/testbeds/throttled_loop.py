@@ -120,9 +120,17 @@ class ThrottledLoopBed:
         """Put before a command, this starts the command inside the throttled group."""
         return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', os.path.join(self.cgroup, "cgroup.procs")]
 
+    def _stat(self) -> list[int]:
+        return [int(field) for field in Path(f"/sys/dev/block/{self.device}/stat").read_text().split()]
+
     def bytes_read(self) -> int:
         """Bytes that the loop device has delivered since it was made (its `stat`, third field)."""
-        return int(Path(f"/sys/dev/block/{self.device}/stat").read_text().split()[2]) * SECTOR_BYTES
+        return self._stat()[2] * SECTOR_BYTES
+
+    def requests_read(self) -> int:
+        """Read requests since it was made, as they were submitted: the throttle counts them before the block
+        layer merges neighbours (`stat`, first and second field)."""
+        return self._stat()[0] + self._stat()[1]
 
 
 def _attach_loop(image: str, resources: Resources) -> str:
