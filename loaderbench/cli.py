@@ -221,6 +221,36 @@ def report(
 
 
 @app.command()
+def selftest(
+    quick: Annotated[bool, typer.Option("--quick", help="12 cases and 6 nulls, about 5 minutes")] = False,
+    device: DeviceOption = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted self-test")] = False,
+    results: Results = Path("results"),
+    json_out: JsonOut = None,
+) -> None:
+    """Build known causes into runs on this machine and check the verdicts against a stopwatch."""
+    from loaderbench.devices.select import parse_device
+    from loaderbench.recording.store import Store
+    from loaderbench.reporting.terminal import make_console, print_selftest
+    from loaderbench.studies.selftest import confusion, run_selftest
+
+    Store(results).check_writable()
+    choice = parse_device(device, model="resnet50", mode="infer", precision=None, batch_size=16)
+    result = run_selftest(
+        quick=quick,
+        device=choice.device,
+        precision=choice.precision,
+        mode="infer",
+        state_file=results / f"selftest-{'quick' if quick else 'full'}.jsonl",
+        resume=resume,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    if json_out is not None:
+        _write_json(result.to_json(), json_out)
+    print_selftest(result.to_json(), confusion(result.outcomes), make_console(stderr=json_out == "-"))
+
+
+@app.command()
 def doctor(
     dataset: Annotated[str | None, typer.Argument(help="A data set's folder, to look at its storage too")] = None,
     json_out: JsonOut = None,

@@ -140,13 +140,20 @@ def _figures(
         "stages": _stages(spans, real),
         "cpu": _cpu(run, recording, real),
         "device": _device(run, recording, arms),
-        "overhead_fraction": None,
+        "overhead_fraction": _overhead_fraction(run, recording, real),
+        "overhead_measured_at": run.started_at,
         "num_failures": recording.facts["num_failures"],
         "failures": recording.facts["failures"],
         "sampling_cpu_fraction": run.sampling_cpu_s / run.wall_s if run.wall_s > 0 else None,
         "arms": {name: _arm(steps) for name, steps in arms.items()},
         "stopped_by": recording.facts["stopped_by"],
     }
+
+
+def _overhead_fraction(run: Run, recording: Recording, real: ArmSteps) -> float:
+    """What measuring takes of the step: the loop's own stamps, and the sampling's part of the processor."""
+    sampling = run.sampling_cpu_s / run.wall_s / float(run.environment.get("usable_cpus") or 1) if run.wall_s else 0.0
+    return float(recording.facts["loop_overhead_s"]) / real.mean("duration") + sampling
 
 
 def _arm(steps: ArmSteps) -> dict[str, Any]:
@@ -354,9 +361,8 @@ def _caveats(
         say("arms_not_measured", f"{', '.join(missing)}: {why}; figures that need them are null")
     if found.shares["launch"] is None and "device" in arms:
         say("launch_not_measured", "this device tells no busy time, so compute includes the launch gaps")
-    if kind != "emulated" or figures["device"]["kernel_gap"] is None:
+    if figures["device"]["kernel_gap"] is None:
         say("kernel_gap_not_measured", "kernel gaps need a kernel trace, which this version does not take")
-    say("overhead_not_measured", "the loop's own overhead was not calibrated on this machine: benchmarks/overhead.py")
     storage = figures["storage"]
     if storage is not None:
         _storage_caveats(run, facts, storage, say)

@@ -360,3 +360,37 @@ def print_scan(scan: Record, console: Console | None = None) -> None:
         rows.append(("variants", ", ".join(str(side) for side in scan["variants"])))
     _rows(console, [(name, fmt.clean(value)) for name, value in rows])
     _bullets(console, "Broken files", [fmt.clean(f"{one['path']}: {one['reason']}") for one in scan["broken"][:20]])
+
+
+def print_selftest(result: Record, confusion: dict[str, dict[str, int]], console: Console | None = None) -> None:
+    """The confusion matrix (truth in rows, verdicts in columns) and the figures of SelfTest.to_json()."""
+    console = console or make_console()
+    table = _plain_table()
+    table.add_column("truth \\ verdict", no_wrap=True)
+    columns = list(next(iter(confusion.values()), {}))
+    for name in columns:
+        table.add_column("undet." if name == "undetermined" else name, justify="right", no_wrap=True)
+    for truth, row in confusion.items():
+        table.add_row(truth, *(str(row[name]) if row[name] else "." for name in columns))
+    console.print(table)
+    console.print()
+    error = result["share_error"]
+    mean, p95 = (fmt.percent(error[name], decimals=1) for name in ("mean", "p95"))
+    _rows(
+        console,
+        [
+            (
+                "right",
+                f"{fmt.percent(result['accuracy_fraction'])} of {result['num_clear_cases']} cases worth 1.25× or more",
+            ),
+            ("confident wrong", str(result["confident_wrong"])),
+            ("undetermined", fmt.percent(result["undetermined_fraction"])),
+            ("share error", f"mean {mean}, p95 {p95}"),
+            ("gain error", f"median {fmt.percent(result['speedup_error_median'], decimals=1)}"),
+            ("false positives", f"{fmt.percent(result['null_false_positive_fraction'])} of the runs without a cause"),
+            ("null loader", f"AU {fmt.percent(result['null_loader_au_fraction'], decimals=1)}"),
+            ("own overhead", fmt.percent(result["overhead_fraction"], decimals=2)),
+            ("skipped", str(len(result["skipped"]))),
+        ],
+    )
+    _bullets(console, "Skipped", [fmt.clean(f"{one['name']}: {one['reason']}") for one in result["skipped"]])

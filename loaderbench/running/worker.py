@@ -8,6 +8,7 @@ over the inherited pipe `FD`, answers as (kind, payload): `phase` (text), `segme
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ from loaderbench.loaders.base import SPAN_FIELDS, Batch, Loader, LoaderContext
 from loaderbench.recording.types import STEP_FIELDS, Caveat, Recording, Segment
 from loaderbench.running.cache import CacheKeeper, RamCopy
 from loaderbench.running.loop import StepLoop
+from loaderbench.running.overhead import loop_overhead_s
 from loaderbench.samplers.sources import StorageCounter
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.base import Workload
@@ -137,6 +139,7 @@ class _Measurement:
         self.device.reset_peak_memory()
         self._measure_rounds()
         self.facts |= {
+            "loop_overhead_s": loop_overhead_s(self.device),
             "device": self.device.describe(),
             "workload": self.workload.describe(),
             "peak_memory_bytes": self.device.peak_memory_bytes(),
@@ -434,8 +437,7 @@ def _answer(job: str, case: Case, options: dict[str, Any], report: Report) -> tu
     try:
         if job == "measure":
             return "result", measure(case, report, **options)
-        from loaderbench.testbeds import truth  # only the self-test asks for more
-
+        truth = importlib.import_module("loaderbench.testbeds.truth")  # only the self-test asks for more
         return "result", getattr(truth, job)(case, report, **options)
     except LoaderbenchError as error:
         return "failure", (type(error).__name__, str(error))

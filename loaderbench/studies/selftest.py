@@ -1,0 +1,401 @@
+"""`loaderbench selftest`: known causes built into runs on this machine, and what the verdicts made of them.
+
+Truth comes from a stopwatch (testbeds/truth.py): the wall time of the run with the cause against the same run
+without it, taken in turns. The estimators see the recording of a run and nothing else. docs/validation.md
+explains the method and how to read the matrix.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loaderbench.analysis.record import make_record
+from loaderbench.cases.case import Case
+from loaderbench.cases.study import default_decoder, default_output
+from loaderbench.errors import UnavailableError
+from loaderbench.images.manifest import resolve_dataset
+from loaderbench.machine import environment, usable_cpus
+from loaderbench.recording.types import Run
+from loaderbench.running.supervisor import Child, JobFailed
+
+CLASSES = ("storage", "prep", "transfer", "launch", "compute", "mixed")
+QUICK_LOADERS, FULL_LOADERS = ("multiprocess", "serial", "threaded"), ("serial", "multiprocess", "threaded", "dali")
+MAGNITUDES = (1.4, 2.0, 3.0)
+"""Step time with the cause ÷ step time of the device alone."""
+CLEAR = 1.25
+"""Cases whose cause is truly worth this much must be judged right."""
+DEVICE_TO_LOADER = 2.0
+"""The device takes so many times the loader's time, so that without a cause the run is bound by compute."""
+BATCH_SIZE, RESOLUTION, WORKERS = 16, 256, 2
+LINK_BYTES_PER_S = 50e9
+"""Of the emulated device (devices/profiles); on CUDA the copy's real rate decides, and truth is measured anyway."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One case of the self-test: what is built into the run, and what is left of it in the runs for truth."""
+
+    name: str
+    loader: str
+    cause: str
+    """A class out of CLASSES; `none` for a null."""
+    magnitude: float
+    slow_fuse: bool = False
+
+    @property
+    def needs(self) -> str | None:
+        return "slow_fuse" if self.slow_fuse else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one scenario: a row of the report."""
+
+    name: str
+    loader: str
+    truth: str
+    verdict: str
+    true_speedup: float
+    predicted_speedup: float | None
+    shares_true: Mapping[str, float]
+    shares: Mapping[str, float]
+    is_null: bool
+    joint: Sequence[str] = ()
+    reasons: str = ""
+
+    @property
+    def clear(self) -> bool:
+        return self.truth != "compute" and self.true_speedup >= CLEAR
+
+    @property
+    def right(self) -> bool:
+        return self.verdict == self.truth
+
+    @property
+    def confidently_wrong(self) -> bool:
+        """A cause was named, and it is not the one, where the true one is clear."""
+        named = {self.verdict} if self.verdict != "mixed" else set(self.joint)
+        if self.verdict == "undetermined" or self.truth == "mixed":
+            return False
+        return (self.clear or self.is_null) and self.truth not in named
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "loader": self.loader,
+            "truth": self.truth,
+            "verdict": self.verdict,
+            "true_speedup": self.true_speedup,
+            "predicted_speedup": self.predicted_speedup,
+            "shares_true": dict(self.shares_true),
+            "shares": dict(self.shares),
+            "is_null": self.is_null,
+            "joint": list(self.joint),
+            "reasons": self.reasons,
+        }
+
+
+@dataclass
+class SelfTest:
+    """The whole result."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    overheads: list[float] = field(default_factory=list)
+    null_loader_au: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of cli.md. Figures without a case behind them are null."""
+        clear = [one for one in self.outcomes if one.clear and not one.is_null]
+        nulls = [one for one in self.outcomes if one.is_null]
+        errors = np.array([abs(one.shares[k] - one.shares_true[k]) for one in self.outcomes for k in one.shares_true])
+        gains = [
+            abs(one.predicted_speedup / one.true_speedup - 1)
+            for one in clear
+            if one.predicted_speedup is not None and one.truth not in ("mixed", "compute")
+        ]
+
+        def fraction(part: int, whole: int) -> float | None:
+            return part / whole if whole else None
+
+        return {
+            "cases": [one.to_json() for one in self.outcomes],
+            "accuracy_fraction": fraction(sum(one.right for one in clear), len(clear)),
+            "num_clear_cases": len(clear),
+            "undetermined_fraction": fraction(
+                sum(one.verdict == "undetermined" for one in self.outcomes), len(self.outcomes)
+            ),
+            "confident_wrong": sum(one.confidently_wrong for one in self.outcomes),
+            "share_error": {
+                "mean": float(errors.mean()) if len(errors) else None,
+                "p95": float(np.percentile(errors, 95)) if len(errors) else None,
+            },
+            "speedup_error_median": float(np.median(gains)) if gains else None,
+            "null_false_positive_fraction": fraction(sum(one.verdict != "compute" for one in nulls), len(nulls)),
+            "overhead_fraction": max(self.overheads) if self.overheads else None,
+            "null_loader_au_fraction": self.null_loader_au,
+            "skipped": self.skipped,
+        }
+
+
+def scenarios(*, quick: bool) -> list[Scenario]:
+    """12 cases and 6 nulls, or the full set: six classes × three magnitudes × three loaders, DALI, and 40 nulls."""
+    if quick:
+        spread = {"multiprocess": (2.0, 1.4), "serial": (2.0,), "threaded": (2.0,)}
+        chosen = [
+            ("multiprocess", "prep"), ("multiprocess", "storage"), ("multiprocess", "transfer"),
+            ("multiprocess", "launch"), ("multiprocess", "mixed"), ("multiprocess", "compute"),
+            ("serial", "prep"), ("serial", "storage"), ("serial", "transfer"),
+            ("threaded", "prep"), ("threaded", "storage"), ("threaded", "launch"),
+        ]  # fmt: skip
+        cases = [_scenario(loader, cause, spread[loader][0]) for loader, cause in chosen]
+        nulls = [_scenario(loader, "none", 1.0, number) for loader in QUICK_LOADERS for number in range(2)]
+        return _by_loader(cases + nulls)
+    cases = [
+        _scenario(loader, cause, magnitude)
+        for loader in FULL_LOADERS
+        for cause in CLASSES
+        for magnitude in MAGNITUDES
+        if loader != "dali" or cause in ("prep", "transfer", "launch", "compute")
+    ]
+    nulls = [_scenario(loader, "none", 1.0, number) for loader in FULL_LOADERS for number in range(10)]
+    return _by_loader(cases + nulls)
+
+
+def _scenario(loader: str, cause: str, magnitude: float, number: int | None = None) -> Scenario:
+    suffix = f"#{number}" if number is not None else f"x{magnitude:g}"
+    return Scenario(f"{loader}-{cause}-{suffix}", loader, cause, magnitude, slow_fuse=cause == "storage")
+
+
+def _by_loader(found: list[Scenario]) -> list[Scenario]:
+    return sorted(found, key=lambda one: FULL_LOADERS.index(one.loader))
+
+
+def run_selftest(
+    *, quick: bool, device: str, precision: str, mode: str, state_file: Path | None, resume: bool, say: Say
+) -> SelfTest:
+    """Run every scenario that this machine allows. `say` gets a line for each.
+
+    Finished scenarios are appended to `state_file` at once; with `resume` those found there are not run again.
+    """
+    result = SelfTest()
+    done = _read_state(state_file) if resume and state_file is not None else {}
+    if state_file is not None and not resume:
+        state_file.unlink(missing_ok=True)
+    dataset, name = resolve_dataset(None, RESOLUTION)
+    template = Case(
+        dataset=dataset, dataset_name=name, resolution=RESOLUTION, loader="serial", decoder="pillow", workers=0,
+        prefetch=2, batch_size=BATCH_SIZE, model="resnet50", mode=mode, precision=precision, device=device,
+        input_size=224, cache="warm", duration_s=5.0 if quick else 8.0, ci_target=0.02,
+    )  # fmt: skip
+    todo = scenarios(quick=quick)
+    with tempfile.TemporaryDirectory(prefix="loaderbench-selftest-") as folder:
+        log = Path(folder, "worker.log")
+        for loader in dict.fromkeys(one.loader for one in todo):
+            mine = [one for one in todo if one.loader == loader]
+            left = [one for one in mine if one.name not in done]
+            result.outcomes += [done[one.name] for one in mine if one.name in done]
+            if left:
+                _run_loader(template, loader, left, log, result, state_file, say)
+        _null_loader(template, log, result, say)
+    return result
+
+
+def _case_for(template: Case, loader: str) -> Case:
+    return replace(
+        template,
+        loader=loader,
+        workers=0 if loader == "serial" else min(WORKERS, usable_cpus()),
+        decoder=default_decoder(loader),
+        output=default_output(loader),
+    )
+
+
+def _run_loader(
+    template: Case, loader: str, todo: Sequence[Scenario], log: Path, result: SelfTest, state: Path | None, say: Say
+) -> None:
+    case = _case_for(template, loader)
+    waiting = list(todo)
+    while waiting:
+        with Child(log) as child:
+            try:
+                rig = _Bench(child, case)
+                while waiting:
+                    outcome = rig.run(waiting[0], result)
+                    result.outcomes.append(outcome)
+                    if state is not None:
+                        with state.open("a") as file:
+                            file.write(json.dumps(outcome.to_json()) + "\n")
+                    mark = "ok" if outcome.right else "WRONG" if outcome.confidently_wrong else "-"
+                    say(f"{outcome.name:<28} truth {outcome.truth:<9} {outcome.true_speedup:5.2f}x  "
+                        f"verdict {outcome.verdict:<13} {mark}")  # fmt: skip
+                    waiting.pop(0)
+            except JobFailed as error:
+                stopped = waiting if error.kind == "UnavailableError" else waiting[:1]
+                for one in stopped:
+                    result.skipped.append({"name": one.name, "reason": error.message})
+                    say(f"{one.name:<28} skipped: {error.message}")
+                waiting = waiting[len(stopped) :]
+
+
+def _quiet(kind: str, payload: Any) -> None:
+    """Progress of single jobs is not shown."""
+
+
+class _Bench:
+    """One loader on one device, the device slowed until a run without a cause is bound by compute."""
+
+    def __init__(self, child: Child, case: Case) -> None:
+        self._child, self._case = child, case
+        self._loader_s = float(child.ask("loader_seconds", case, _quiet))
+        own_device_s = float(child.ask("device_seconds", case, _quiet))
+        self._device_s = max(DEVICE_TO_LOADER * self._loader_s, own_device_s)
+        self._base = {"compute_extra_s": self._device_s - own_device_s}
+
+    def _amounts(self, scenario: Scenario) -> dict[str, float]:
+        """What is built in besides the slowed device."""
+        wanted_s = scenario.magnitude * self._device_s
+        workers = max(self._case.workers, 1)
+        add_s = max(wanted_s - self._loader_s, 0.0)
+        # DALI's added operator runs on one thread; workers of the others share the burn.
+        lanes = 1 if self._case.loader == "dali" else workers
+        prep: dict[str, float] = {"decode_burn_s": add_s * lanes / self._case.batch_size}
+        transfer: dict[str, float] = {"transfer_extra_bytes": int((wanted_s - self._device_s) * LINK_BYTES_PER_S)}
+        amounts: dict[str, dict[str, float]] = {
+            "none": {},
+            "storage": {},
+            "prep": prep,
+            "transfer": transfer,
+            "launch": {"issue_delay_s": wanted_s},
+            "compute": {"compute_extra_s": wanted_s - self._device_s},
+            "mixed": {**prep, **transfer},
+        }
+        return amounts[scenario.cause]
+
+    def run(self, scenario: Scenario, result: SelfTest) -> Outcome:
+        amounts = self._amounts(scenario)
+        with ExitStack() as stack:
+            slow = stack.enter_context(self._slow_storage(scenario)) if scenario.slow_fuse else None
+            case = replace(self._case, dataset=slow or self._case.dataset, cache="cold" if slow else "warm")
+            full = _add(self._base, amounts)
+            recording = self._child.ask("measure", case, _quiet, injection=full)
+            sides = [{"injection": full, "dataset": slow, "cold": slow is not None}, {"injection": self._base}]
+            if scenario.cause == "mixed":
+                sides += [{"injection": _add(self._base, _without(amounts, key))} for key in amounts]
+            times = self._child.ask("wall_seconds", case, _quiet, sides=sides)
+        record = make_record(scenario.name, _run_of(case, recording))
+        result.overheads.append(record["overhead_fraction"])
+        return _judge(scenario, record, times)
+
+    @contextmanager
+    def _slow_storage(self, scenario: Scenario) -> Iterator[str]:
+        """The data set behind FUSE, at a bandwidth that takes `magnitude` times the device's step."""
+        from loaderbench.images.index import index_images
+        from loaderbench.testbeds.slow_fuse import slow_fuse
+
+        sizes = index_images(self._case.dataset).sizes
+        bytes_per_s = float(sizes.mean()) * self._case.batch_size / (scenario.magnitude * self._device_s)
+        try:
+            bed = slow_fuse(self._case.dataset, bytes_per_s=bytes_per_s)
+            with bed as standing:
+                yield standing.path
+        except UnavailableError as error:
+            raise JobFailed("CaseFailed", str(error)) from error
+
+
+def _add(base: Mapping[str, float], more: Mapping[str, float]) -> dict[str, Any]:
+    return {key: base.get(key, 0) + more.get(key, 0) for key in {*base, *more} if base.get(key, 0) + more.get(key, 0)}
+
+
+def _without(amounts: Mapping[str, float], key: str) -> dict[str, float]:
+    return {name: amount for name, amount in amounts.items() if name != key}
+
+
+def _run_of(case: Case, recording: Any) -> Run:
+    return Run(case, "ok", "", 0.0, recording, [], [], environment() | {"usable_cpus": usable_cpus()})
+
+
+def _judge(scenario: Scenario, record: Mapping[str, Any], times: Sequence[float]) -> Outcome:
+    """Hold the record against the stopwatch."""
+    with_s, without_s = times[0], times[1]
+    gain = with_s / without_s
+    truth = "compute"
+    shares_true = dict.fromkeys(("storage", "prep", "transfer", "launch"), 0.0) | {"compute": 1.0}
+    if scenario.cause == "mixed":
+        alone = [with_s / one for one in times[2:]]
+        if max(alone) < 1.10 <= gain:
+            truth = "mixed"
+        elif gain >= 1.10:
+            truth = ("prep", "transfer")[alone.index(max(alone))]  # amounts: without prep, without transfer
+        shares_true = {"compute": without_s / with_s}
+    elif scenario.cause not in ("none", "compute"):
+        if gain >= 1.10:
+            truth = scenario.cause
+        part = max(0.0, 1 - without_s / with_s)
+        shares_true |= {scenario.cause: part, "compute": 1 - part}
+    measured = {name: None if one is None else one["value"] for name, one in record["shares"].items()}
+    shares = {name: _share(measured, name) for name in shares_true}
+    found = record["verdict"]
+    predicted = found["speedup_if_removed"].get(truth) if truth in found["speedup_if_removed"] else None
+    if truth == "mixed":
+        predicted = found["joint_speedup"]
+    return Outcome(
+        name=scenario.name,
+        loader=scenario.loader,
+        truth=truth,
+        verdict=found["bottleneck"],
+        true_speedup=gain,
+        predicted_speedup=None if predicted is None else predicted["value"],
+        shares_true=shares_true,
+        shares=shares,
+        is_null=scenario.cause == "none",
+        joint=found["joint"],
+        reasons=found["summary"],
+    )
+
+
+def _share(measured: Mapping[str, float | None], name: str) -> float:
+    """A measured share as truth counts it: contention goes with prep, as in the verdict."""
+    value = measured[name] or 0.0
+    return value + (measured["contention"] or 0.0) if name == "prep" else value
+
+
+def _null_loader(template: Case, log: Path, result: SelfTest, say: Say) -> None:
+    """A loader that costs nothing must leave the device fully used: an ordinary training step, uint8 on the link."""
+    device = template.device.replace("-infer-", "-train-")  # an emulated profile is for one mode
+    case = replace(_case_for(template, "synthetic"), batch_size=64, output="uint8", mode="train", device=device)
+    with Child(log) as child:
+        try:
+            record = make_record("null-loader", _run_of(case, child.ask("measure", case, _quiet)))
+        except JobFailed as error:
+            result.skipped.append({"name": "null-loader", "reason": error.message})
+            return
+    result.null_loader_au = record["accelerator_utilization_fraction"]
+    result.overheads.append(record["overhead_fraction"])
+    say(f"{'null loader':<28} accelerator utilization {result.null_loader_au:.1%}")
+
+
+def _read_state(path: Path) -> dict[str, Outcome]:
+    if not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return {row["name"]: Outcome(**row) for row in rows}
+
+
+def confusion(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
+    """truth → verdict → how many."""
+    table: dict[str, dict[str, int]] = {}
+    for one in outcomes:
+        row = table.setdefault(one.truth, dict.fromkeys((*CLASSES, "undetermined"), 0))
+        row[one.verdict] += 1
+    return table
