@@ -32,6 +32,10 @@ test: $(STAMP) ## Run the tests that need no privilege and little time
 test-all: $(STAMP) ## Run every test that this machine allows
 	$(BIN)/python -m pytest
 
+test-beds: $(STAMP) ## Install what Debian has for the storage beds (as root) and run their tests: none may be skipped
+	$(BIN)/python -m loaderbench.testbeds | sh -e
+	LOADERBENCH_REQUIRE_BEDS=1 $(BIN)/python -m pytest tests/testbeds
+
 check: $(STAMP) ## Lint, type-check, and run the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

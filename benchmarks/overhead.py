@@ -1,0 +1,139 @@
+"""What measuring costs: loaderbench's step loop with all samplers running against a bare loop.
+
+    python benchmarks/overhead.py DATASET [--device cpu|emulated] [--model resnet18] [--rounds 12] [--seconds 2]
+
+Both feed the same model from the same loader, in one process, in turn; the samplers run in a process of their
+own, as `loaderbench run` has them, and only while its loop runs. The bare loop is what a training script does:
+next, copy, step, and a bound on the steps in flight. Printed: the ratio of the rates (ours ÷ bare), the median over
+rounds with its 95 % bootstrap interval; 1 is free of cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from loaderbench.cases.case import Case
+from loaderbench.cases.study import default_decoder, default_output
+from loaderbench.devices.select import parse_device
+from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT
+from loaderbench.machine import environment
+from loaderbench.running.loop import StepLoop
+from loaderbench.running.worker import Rig
+from loaderbench.samplers.base import SamplerThread
+from loaderbench.samplers.sources import samplers_for
+
+
+def sample(pipe: Connection, dataset: str, pid: int, device: str) -> None:
+    """The sampling process: starts and stops all samplers when told to."""
+    while pipe.recv():
+        sampling = SamplerThread(samplers_for(dataset, pid, device)[0])
+        sampling.start()
+        pipe.send(True)
+        pipe.recv()
+        pipe.send(sampling.stop()[2])
+
+
+@contextmanager
+def sampling(pipe: Connection) -> Iterator[list[int]]:
+    """Samplers on while the block runs; yields a list that then holds their CPU time in ns."""
+    cpu_ns: list[int] = []
+    pipe.send(True)
+    pipe.recv()
+    yield cpu_ns
+    pipe.send(False)
+    cpu_ns.append(pipe.recv())
+
+
+def bare(rig: Rig, batches: Any, seconds: float) -> float:
+    """Steps a second of a plain loop."""
+    in_flight: deque[Any] = deque()
+    device, workload = rig.device, rig.workload
+    steps, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        batch = next(batches)
+        inputs, targets = device.copy_in(batch.inputs, batch.targets)
+        workload.step(inputs, targets)
+        in_flight.append(device.record())
+        if len(in_flight) > MAX_STEPS_IN_FLIGHT:
+            device.wait(in_flight.popleft())
+        steps += 1
+    return steps / (time.perf_counter() - begun)
+
+
+def ours(rig: Rig, batches: Any, seconds: float) -> float:
+    """Steps a second of the measuring loop."""
+    loop = StepLoop(batches, rig.device, rig.workload)
+    begun = time.perf_counter()
+    steps = loop.run(sys.maxsize, time.perf_counter_ns() + int(seconds * 1e9))
+    return steps / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset")
+    parser.add_argument("--device", default="emulated")
+    parser.add_argument("--precision")
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--loader", default="multiprocess")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--json", help="write the figures to this file")
+    arguments = parser.parse_args()
+    choice = parse_device(
+        arguments.device, model=arguments.model, mode="train", precision=arguments.precision,
+        batch_size=arguments.batch_size,
+    )  # fmt: skip
+    case = Case(
+        dataset=os.path.abspath(arguments.dataset), dataset_name="benchmark", resolution=None, loader=arguments.loader,
+        decoder=default_decoder(arguments.loader), workers=arguments.workers, prefetch=2,
+        batch_size=arguments.batch_size, model=arguments.model, mode="train", precision=choice.precision,
+        device=choice.device, input_size=224, output=default_output(arguments.loader),
+    )  # fmt: skip
+    context = multiprocessing.get_context("spawn")
+    near, far = context.Pipe()
+    sampler = context.Process(target=sample, args=(far, case.dataset, os.getpid(), case.device), daemon=True)
+    sampler.start()
+    ratios, sampling_cpu = [], 0.0
+    with ExitStack() as stack:
+        rig = Rig(case, stack, lambda kind, payload: None)
+        batches = rig.build_loader(rig.images, evict=False).batches()
+        bare(rig, batches, arguments.seconds)  # warm-up
+        for number in range(arguments.rounds):
+            rates: dict[str, float] = {}
+            for name in ("bare", "ours") if number % 2 else ("ours", "bare"):
+                if name == "bare":
+                    rates[name] = bare(rig, batches, arguments.seconds)
+                else:
+                    with sampling(near) as cpu_ns:
+                        rates[name] = ours(rig, batches, arguments.seconds)
+                    sampling_cpu += cpu_ns[0] / 1e9
+            ratios.append(rates["ours"] / rates["bare"])
+            print(f"round {number + 1}: bare {rates['bare']:.2f} steps/s, ours {rates['ours']:.2f}, {ratios[-1]:.4f}")
+        batches.close()
+    near.send(False)
+    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+    cpu = sampling_cpu / (arguments.rounds * arguments.seconds)
+    print(f"\nratio {np.median(ratios):.4f} [{low:.4f}, {high:.4f}], sampling {cpu:.2%} of one core; {case.title}")
+    if arguments.json:
+        figures = {"ratio": float(np.median(ratios)), "low": low, "high": high, "ratios": ratios, "sampling_cpu": cpu}
+        with open(arguments.json, "w") as file:
+            json.dump({**figures, "case": case.to_json(), "environment": environment()}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
