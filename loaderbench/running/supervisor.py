@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from loaderbench.cases.case import Case
+from loaderbench.images.cache_state import remove_leftovers
 from loaderbench.machine import environment
 from loaderbench.recording.store import RunFolder
 from loaderbench.recording.types import Recording, Run
@@ -25,6 +29,8 @@ HANG_S = 300.0
 """No message from the child for so long: it hangs (a dead NFS server, a deadlock) and is ended."""
 GRACE_S = 5.0
 """What the child gets to end its workers before the whole session is killed."""
+
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 OnMessage = Callable[[str, Any], None]
 
@@ -37,8 +43,10 @@ class Child:
 
     def __init__(self, log_path: Path) -> None:
         self.log_path = log_path
+        # The child's workers become ours when it is killed: in a container nobody else might reap them.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         ours, theirs = Pipe()
-        command = [sys.executable, "-m", "loaderbench.running.worker", str(theirs.fileno()), str(os.getpid())]
+        command = [sys.executable, "-m", "loaderbench.running.child", str(theirs.fileno()), str(os.getpid())]
         with log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -57,13 +65,14 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pipe.close()  # the child's next look for a job tells it to end
-        if kind is None:
-            _wait(self.process, GRACE_S)
-        end_session(self.process)
+        with _ending(self.process):
+            self._pipe.close()  # the child's next look for a job tells it to end
+            if kind is None:
+                _wait(self.process, GRACE_S)
+            end_session(self.process)
 
     def ask(self, job: str, case: Case, on_message: OnMessage, **options: Any) -> Any:
-        """Have one job done: `job` is a name of loaderbench.running.jobs. Returns its result.
+        """Have one job done: `job` is `measure`, or a function of testbeds.truth. Returns its result.
 
         Raises:
             JobFailed: it could not be done: the job's own error, the child's death, or no sign of life.
@@ -149,23 +158,48 @@ def session_members(session: int) -> list[int]:
     return members
 
 
+@contextmanager
+def _ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """While the child is being ended, one more Ctrl-C or SIGTERM only takes the child's grace away.
+
+    Raised as an exception it would leave processes behind.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals come to the main thread only
+        return
+
+    def impatient(number: int, frame: FrameType | None) -> None:
+        process.kill()
+
+    previous = {number: signal.signal(number, impatient) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """End the child and everything in its session: SIGTERM and a grace, then SIGKILL until nothing is left."""
+    """End the child and everything in its session: SIGTERM and a grace, then SIGKILL until nothing is left.
+
+    Orphans are reaped, and what killed processes left in /dev/shm is removed.
+    """
+    members = set(session_members(process.pid))
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-        try:
-            _wait(process, GRACE_S)
-        except KeyboardInterrupt:
-            process.kill()  # a second Ctrl-C: no more patience, but still nothing left behind
+        _wait(process, GRACE_S)
     deadline = time.monotonic() + GRACE_S
     while (left := session_members(process.pid)) and time.monotonic() < deadline:
+        members |= set(left)
         for pid in left:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         time.sleep(0.02)
     _wait(process, GRACE_S)
+    for pid in members - {process.pid}:
+        with suppress(ChildProcessError):  # the child may have reaped it
+            os.waitpid(pid, os.WNOHANG)
+    remove_leftovers()
 
 
 def _how_it_died(returncode: int | None, log: Path) -> str:

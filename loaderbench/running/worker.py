@@ -1,25 +1,17 @@
-"""One case, measured in one process: builds it, interleaves its arms, hands the raw facts to the supervisor.
+"""One case, measured in one process: builds it, interleaves its arms, returns the raw facts.
 
-Started by supervisor.Child as `python -m loaderbench.running.worker FD PARENT_PID`. Jobs come and answers go
-over the inherited pipe `FD`, answers as (kind, payload): `phase` (text), `segment` (progress figures), and last
-`result` or `failure` (class of the error, message).
+The process itself, its pipe and its end are child.py's.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-import os
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import cycle
-from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +21,7 @@ from loaderbench.analysis.statistics import half_width_fraction, is_steady
 from loaderbench.cases.case import Case
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
-from loaderbench.errors import CaseFailed, LoaderbenchError
+from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import SPAN_FIELDS, Batch, Loader, LoaderContext
@@ -53,8 +45,6 @@ MIN_ROUNDS = 3
 MIN_SEGMENT_S, MAX_SEGMENT_S = 0.4, 2.5
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
-
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def measure(case: Case, report: Report, injection: dict[str, Any] | None = None) -> Recording:
@@ -411,40 +401,3 @@ def _read_characters() -> int:
         if line.startswith("rchar:"):
             return int(line.split()[1])
     raise CaseFailed("/proc/self/io has no rchar: this kernel lacks task I/O accounting (CONFIG_TASK_XACCT)")
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
-def main() -> int:
-    """Entry of the child process: does jobs until the supervisor closes the pipe."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(sys.argv[2]):
-        return 1  # the parent died before we could ask to be told
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the supervisor, which decides
-    pipe = Connection(int(sys.argv[1]))
-    while True:
-        try:
-            job, case, options = pipe.recv()
-        except EOFError:
-            return 0
-        pipe.send(_answer(job, Case.from_json(case), options, lambda kind, payload: pipe.send((kind, payload))))
-
-
-def _answer(job: str, case: Case, options: dict[str, Any], report: Report) -> tuple[str, Any]:
-    try:
-        if job == "measure":
-            return "result", measure(case, report, **options)
-        truth = importlib.import_module("loaderbench.testbeds.truth")  # only the self-test asks for more
-        return "result", getattr(truth, job)(case, report, **options)
-    except LoaderbenchError as error:
-        return "failure", (type(error).__name__, str(error))
-    except Exception as error:
-        traceback.print_exc()
-        return "failure", (type(error).__name__, f"{error} (trace in worker.log)")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

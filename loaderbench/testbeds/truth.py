@@ -1,6 +1,6 @@
 """What a run really takes, by a stopwatch: a plain loop and the wall clock, nothing of the estimators.
 
-Jobs of the measuring process (`loaderbench.running.worker`), asked for by the self-test alone. Two sides, a run
+Jobs of the measuring process (`loaderbench.running.child`), asked for by the self-test alone. Two sides, a run
 with an injection and the same run without, are built next to each other and take turns, so that whatever
 else the machine does meets both.
 """
