@@ -143,8 +143,8 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def session_members(session: int) -> list[int]:
-    """Pids of the session's processes (field 6 of /proc/PID/stat, proc(5)), zombies left out."""
+def session_members(session: int, *, zombies: bool = False) -> list[int]:
+    """Pids of the session's processes (field 6 of /proc/PID/stat, proc(5)), with or without zombies."""
     members = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -153,7 +153,7 @@ def session_members(session: int) -> list[int]:
             after_name = (entry / "stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended while we looked
-        if int(after_name[3]) == session and after_name[0] != "Z":
+        if int(after_name[3]) == session and (zombies or after_name[0] not in "ZX"):
             members.append(int(entry.name))
     return members
 
@@ -184,20 +184,18 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
     Orphans are reaped, and what killed processes left in /dev/shm is removed.
     """
-    members = set(session_members(process.pid))
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         _wait(process, GRACE_S)
     deadline = time.monotonic() + GRACE_S
     while (left := session_members(process.pid)) and time.monotonic() < deadline:
-        members |= set(left)
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
     _wait(process, GRACE_S)
-    for pid in members - {process.pid}:
-        with suppress(ChildProcessError):  # the child may have reaped it
+    for pid in session_members(process.pid, zombies=True):
+        with suppress(ChildProcessError):  # another's to reap
             os.waitpid(pid, os.WNOHANG)
     remove_leftovers()
 
