@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -354,20 +355,27 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
         return
     store = Store(options["results"])
     store.check_writable()
+    _check_json_target(options["json_out"])
     records: list[Record] = []
-    interrupted: BaseException | None = None
+    ended: BaseException | None = None
     view = _Progress(len(cases), quiet=options["quiet"])
+
+    def on_record(record: Record) -> None:
+        records.append(record)
+        view.finished(record)
+
     try:
         for case in cases:
-            records.append(measure_case(case, store, view.message))
-            view.finished(records[-1])
-    except (KeyboardInterrupt, SystemExit) as stop:
-        interrupted = stop
+            measure_case(case, store, view.message, on_record)
+    except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
+        ended = stop
     view.close()
     _show(records, options, single=len(cases) == 1)
-    if interrupted is not None:
-        typer.echo(f"interrupted: {len(records)} of {len(cases)} cases were finished and are kept", err=True)
-        raise interrupted
+    if isinstance(ended, LoaderbenchError):
+        raise ended
+    if ended is not None:
+        code = ended.code if isinstance(ended, SystemExit) else 130
+        raise _Interrupted(f"interrupted: {len(records)} of {len(cases)} cases were finished and are kept", code)
     kinds = {record["failure"]["kind"] for record in records if record["status"] == "failed"}
     if kinds == {"ConfigError"} and len(records) == 1:
         raise typer.Exit(2)
@@ -465,18 +473,35 @@ def _key_values(flag: str, texts: list[str] | None) -> dict[str, str]:
 
 
 def _show(records: list[dict[str, Any]], options: dict[str, Any], *, single: bool) -> None:
-    target = options["json_out"]
-    if target is not None and records:
-        _write_json(records[0] if single else {"runs": records}, target)
-    if options["quiet"] or not records:
+    if not records:
         return
-    from loaderbench.reporting.terminal import make_console, print_run, print_table
+    target = options["json_out"]
+    if not options["quiet"]:
+        from loaderbench.reporting.terminal import make_console, print_run, print_table
 
-    console = make_console(stderr=target == "-")
-    if single:
-        print_run(records[0], console)
-    else:
-        print_table(records, console)
+        console = make_console(stderr=target == "-")
+        if single:
+            print_run(records[0], console)
+        else:
+            print_table(records, console)
+    if target is None:
+        return
+    try:
+        _write_json(records[0] if single else {"runs": records}, target)
+    except ConfigError as error:
+        stored = ", ".join(record["run_id"] for record in records)
+        raise ConfigError(f"{error}; the result is kept in {options['results']}: {stored}") from error
+
+
+def _check_json_target(target: str | None) -> None:
+    """Said before anything is measured rather than after."""
+    if target is None or target == "-":
+        return
+    path = Path(target)
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot write {target}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"cannot write {target}: it is a folder, or its place is read-only")
 
 
 def _write_json(value: Any, target: str) -> None:
@@ -548,25 +573,40 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         typer.echo("\r\033[K", err=True, nl=False)
 
 
+class _Interrupted(LoaderbenchError):
+    """Ctrl-C or a signal, with what there is to say about it."""
+
+    def __init__(self, message: str, exit_code: Any) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
 def main() -> None:
     """Entry point: turns errors into one line and the exit codes of cli.md."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, _terminate)
+    message: object = None
     try:
-        code = app(standalone_mode=False)
+        code: Any = app(standalone_mode=False)
     except typer.TyperException as error:
-        typer.echo(f"loaderbench: {error.format_message()}", err=True)
-        code = error.exit_code
+        code, message = error.exit_code, error.format_message()
     except LoaderbenchError as error:
-        typer.echo(f"loaderbench: {error}", err=True)
-        code = error.exit_code
+        code, message = error.exit_code, error
+    except SystemExit as stop:
+        code = stop.code
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("loaderbench: interrupted", err=True)
         code = 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader went away (`| head`): nothing is left to say
-        code = 1
+    except OSError as error:  # standard output is full, a file that no command expects to fail
+        code, message = 1, error
+    if code in (130, 143, 129) and message is None:
+        message = "interrupted"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # nothing is left to tidy up, nor to say a second time
+    if message is not None:
+        typer.echo(f"loaderbench: {message}", err=True)
     sys.exit(code if isinstance(code, int) else 0)

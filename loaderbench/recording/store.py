@@ -376,9 +376,11 @@ class Store:
             write_atomic(staging / CASE_FILE, _json_bytes(case.to_json()))
             write_atomic(staging / MARKER_FILE, _json_bytes(_marker(started_at)))
             staging.rename(self.root / run_id)  # fails where a run of this name exists: it is never empty
-        except OSError as error:
+        except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
-            raise ConfigError(f"cannot write results to {self.root}: {_write_reason(error)}") from error
+            if isinstance(error, OSError):
+                raise ConfigError(f"cannot write results to {self.root}: {_write_reason(error)}") from error
+            raise
         return RunFolder(run_id, self.root / run_id, started_at)
 
     def runs(self) -> list[StoredRun]:

@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from loaderbench.cases.case import Case
@@ -22,6 +21,7 @@ from loaderbench.images.cache_state import remove_leftovers
 from loaderbench.machine import environment
 from loaderbench.recording.store import RunFolder
 from loaderbench.recording.types import Recording, Run
+from loaderbench.running.interrupts import interrupts_held
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
 
@@ -65,7 +65,8 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _ending(self.process):
+        # One more Ctrl-C only takes the child's grace away; raised here, it would leave processes behind.
+        with interrupts_held(self.process.kill):
             self._pipe.close()  # the child's next look for a job tells it to end
             if kind is None:
                 _wait(self.process, GRACE_S)
@@ -156,27 +157,6 @@ def session_members(session: int, *, zombies: bool = False) -> list[int]:
         if int(after_name[3]) == session and (zombies or after_name[0] not in "ZX"):
             members.append(int(entry.name))
     return members
-
-
-@contextmanager
-def _ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """While the child is being ended, one more Ctrl-C or SIGTERM only takes the child's grace away.
-
-    Raised as an exception it would leave processes behind.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals come to the main thread only
-        return
-
-    def impatient(number: int, frame: FrameType | None) -> None:
-        process.kill()
-
-    previous = {number: signal.signal(number, impatient) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:

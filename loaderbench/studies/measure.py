@@ -9,14 +9,19 @@ from loaderbench.analysis.record import make_record
 from loaderbench.cases.case import Case
 from loaderbench.recording.store import RunFolder, Store
 from loaderbench.recording.types import Run
+from loaderbench.running.interrupts import interrupts_held
 from loaderbench.running.supervisor import supervise
 
 Record = dict[str, Any]
 OnMessage = Callable[[Case, str, Any], None]
 
 
-def measure_case(case: Case, store: Store, on_message: OnMessage) -> Record:
+def measure_case(
+    case: Case, store: Store, on_message: OnMessage, on_record: Callable[[Record], None] = lambda record: None
+) -> Record:
     """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and goes on up.
+
+    `on_record` is called once the record is stored; an interruption that comes meanwhile waits until it returns.
 
     Raises:
         ConfigError, CaseFailed: the results folder cannot be written.
@@ -26,11 +31,15 @@ def measure_case(case: Case, store: Store, on_message: OnMessage) -> Record:
     try:
         run = supervise(case, folder, lambda kind, payload: on_message(case, kind, payload))
     except (KeyboardInterrupt, SystemExit):
-        folder.write_record(_interrupted(folder, case))
+        with interrupts_held():
+            folder.write_record(_interrupted(folder, case))
         raise
-    if run.recording is not None:
-        folder.write_recording(run.recording, run.series)
-    return folder.write_record(make_record(folder.run_id, run))
+    with interrupts_held():  # it is measured: that must not be lost
+        if run.recording is not None:
+            folder.write_recording(run.recording, run.series)
+        record = folder.write_record(make_record(folder.run_id, run))
+        on_record(record)
+    return record
 
 
 def _interrupted(folder: RunFolder, case: Case) -> Record:

@@ -1,0 +1,41 @@
+"""Ctrl-C and its kin, kept out of the moments that they must not cut in two."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def interrupts_held(on_interrupt: Callable[[], None] | None = None) -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP take effect at the end of the block; `on_interrupt` is called when they come.
+
+    A signal without a Python handler keeps what it does. Outside the main thread, where no signal
+    arrives, the block just runs. (A signal mask would not do: another thread, a BLAS library's for one,
+    takes the signal then, and Python runs the handler in the main thread all the same.)
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if on_interrupt is not None:
+            on_interrupt()
+
+    previous = {number: handler for number in INTERRUPTS if callable(handler := signal.getsignal(number))}
+    for number in previous:
+        signal.signal(number, remember)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
