@@ -10,6 +10,7 @@ def main() -> None:
     try:
         from loaderbench.cli import main as run
     except KeyboardInterrupt:
+        print("loaderbench: interrupted", file=sys.stderr)
         sys.exit(130)
     run()
 

@@ -606,7 +606,7 @@ def main() -> None:
     if code in (130, 143, 129) and message is None:
         message = "interrupted"
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # nothing is left to tidy up, nor to say a second time
+        signal.signal(number, signal.SIG_IGN)  # it ends already; one more must not change the exit code
     if message is not None:
         typer.echo(f"loaderbench: {message}", err=True)
     sys.exit(code if isinstance(code, int) else 0)

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from loaderbench.errors import CaseFailed
+from loaderbench.interrupts import interrupts_held
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -59,10 +60,15 @@ def run_parallel(
         return
     executor = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin_worker)
     try:
-        futures = [executor.submit(_do_chunk, function, part) for part in chunks]
+        with interrupts_held():  # a process that is half started would never end
+            # The workers inherit the mask: until they ignore Ctrl-C themselves it would print a trace for each.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            futures = [executor.submit(_do_chunk, function, part) for part in chunks]
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
         raise CaseFailed("a worker process died while working on the images (out of memory?)") from error
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        with interrupts_held(drop=True):
+            executor.shutdown(wait=True, cancel_futures=True)

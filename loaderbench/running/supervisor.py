@@ -21,7 +21,7 @@ from loaderbench.images.cache_state import remove_leftovers
 from loaderbench.machine import environment
 from loaderbench.recording.store import RunFolder
 from loaderbench.recording.types import Recording, Run
-from loaderbench.running.interrupts import interrupts_held
+from loaderbench.interrupts import interrupts_held
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
 

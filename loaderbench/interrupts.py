@@ -12,8 +12,10 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def interrupts_held(on_interrupt: Callable[[], None] | None = None) -> Iterator[None]:
+def interrupts_held(on_interrupt: Callable[[], None] | None = None, *, drop: bool = False) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP take effect at the end of the block; `on_interrupt` is called when they come.
+
+    `drop`: they have no effect at all, for tidying up while an earlier one is on its way up.
 
     A signal without a Python handler keeps what it does. Outside the main thread, where no signal
     arrives, the block just runs. (A signal mask would not do: another thread, a BLAS library's for one,
@@ -37,5 +39,5 @@ def interrupts_held(on_interrupt: Callable[[], None] | None = None) -> Iterator[
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        if came:
+        if came and not drop:
             signal.raise_signal(came[0])
