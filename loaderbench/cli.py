@@ -386,8 +386,8 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
 def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyRequest:
     """The study that the flags ask for, names, folders and the device resolved."""
     from loaderbench import plugins
-    from loaderbench.cases.case import ARMS
-    from loaderbench.cases.study import StudyRequest, Variant
+    from loaderbench.cases.case import ARMS, MODES, PRECISIONS
+    from loaderbench.cases.study import StudyRequest, Variant, check_choice
     from loaderbench.devices.select import parse_device
     from loaderbench.images.manifest import resolve_dataset
     from loaderbench.machine import usable_cpus
@@ -397,6 +397,9 @@ def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyReq
         plugins.check_name("loaders", name)
     if options["decoder"] is not None:
         plugins.check_name("decoders", options["decoder"])
+    check_choice("--mode", options["mode"], MODES)
+    if options["precision"] is not None:
+        check_choice("--precision", options["precision"], PRECISIONS)
     try:
         choice = parse_device(
             options["device"],
@@ -602,7 +605,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except OSError as error:  # standard output is full, a file that no command expects to fail
-        code, message = 1, error
+        code, message = 1, ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
     if code in (130, 143, 129) and message is None:
         message = "interrupted"
     for number in (signal.SIGINT, signal.SIGTERM):

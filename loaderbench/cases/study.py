@@ -100,10 +100,15 @@ def _check(request: StudyRequest) -> None:
         ("--cache", request.cache, CACHE_STATES),
         ("--output", request.output or OUTPUTS[0], OUTPUTS),
     ):
-        if value not in known:
-            raise ConfigError(f"{name} must be one of {', '.join(known)}, not '{value}'")
+        check_choice(name, value, known)
     if "real" not in request.arms or set(request.arms) - set(ARMS):
         raise ConfigError(f"--arms must be all, or a list with real out of: {', '.join(ARMS)}")
+
+
+def check_choice(flag: str, value: str, known: Sequence[str]) -> None:
+    """Raises ConfigError where `value` is not one of the known."""
+    if value not in known:
+        raise ConfigError(f"{flag} must be one of {', '.join(known)}, not '{value}'")
 
 
 def _workers(request: StudyRequest, loader: str) -> list[int]:

@@ -221,8 +221,8 @@ def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
         failures.append((index, reason or "broken"))
     if len(failures) > context.max_failure_fraction * len(images):
         raise CaseFailed(
-            f"{failure_list(failures, len(images), images)}; more than {context.max_failure_fraction:.0%} "
-            f"are allowed (max_failure_fraction)"
+            f"{failure_list(failures, len(images), images)}; at most {100 * context.max_failure_fraction:g} % "
+            f"are allowed (--max-failures)"
         )
     return failures
 

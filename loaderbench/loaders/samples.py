@@ -273,6 +273,6 @@ class FailureLimit:
         self._failures.extend(failures)
         if self._num_read >= self._judged_from and len(self._failures) > self._most_fraction * self._num_read:
             raise CaseFailed(
-                f"{failure_list(self._failures, self._num_read, self._images)}; more than "
-                f"{self._most_fraction:.0%} are allowed (max_failure_fraction)"
+                f"{failure_list(self._failures, self._num_read, self._images)}; at most "
+                f"{100 * self._most_fraction:g} % are allowed (--max-failures)"
             )

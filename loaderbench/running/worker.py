@@ -56,7 +56,11 @@ def measure(case: Case, report: Report, injection: dict[str, Any] | None = None)
         LoaderbenchError: what the user can mend, in one line.
     """
     with ExitStack() as stack:
-        return _Measurement(case, report, stack, injection).run()
+        measurement = _Measurement(case, report, stack, injection)
+        try:
+            return measurement.run()
+        except CaseFailed as error:
+            raise CaseFailed(measurement.in_terms_of_the_data_set(str(error))) from error
 
 
 class Rig:
@@ -113,7 +117,7 @@ class _Measurement:
         self.caveats: list[Caveat] = []
         self.facts: dict[str, Any] = {}
         self.segments: list[Segment] = []
-        self.failures: list[tuple[int, str]] = []
+        self.failures: list[tuple[str, str]] = []
         self.rig = Rig(case, stack, report, injection)
         self.images, self.device, self.workload = self.rig.images, self.rig.device, self.rig.workload
         self.loaders: dict[str, Loader] = {}
@@ -137,13 +141,17 @@ class _Measurement:
             "image_bytes": int(self.images.sizes.sum()),
             "loader": {"decodes": self.reads_files, "owns_transfer": self.owns_transfer},
             "num_failures": len(self.failures),
-            "failures": [[self.images.path(index), reason] for index, reason in self.failures[:100]],
+            "failures": [list(failure) for failure in dict.fromkeys(self.failures)][:100],
             "queue_depth": max(case.workers, 1) * case.prefetch,
             "storage_source": self.storage.source,
             "storage_reason": self.storage.reason,
             "cache": self.cache.facts(),
         }
         return Recording(self.segments, self.facts, self.caveats)
+
+    def in_terms_of_the_data_set(self, message: str) -> str:
+        """The message with the paths of copies in memory replaced by those of the user's own files."""
+        return message.replace(self.ram.images.root, self.images.root) if hasattr(self, "ram") else message
 
     # -- what the arms are fed ---------------------------------------------------------------------------
 
@@ -316,7 +324,8 @@ class _Measurement:
             "num_drained": None if drained is None else len(drained),
             "wall_s": (time.perf_counter_ns() - begun) / 1e9,
         }
-        self.failures += loop.failures
+        read = self.ram.images if arm in ("ram", "prep") else self.images
+        self.failures += [(self.in_terms_of_the_data_set(read.path(index)), reason) for index, reason in loop.failures]
         segment = Segment(arm, number, num_warmup, steady, table, loop.table_of_spans(drained), facts)
         self.segments.append(segment)
         mean_s = float(np.mean(_durations(segment))) if len(table) - num_warmup > 1 else None
