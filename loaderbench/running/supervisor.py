@@ -18,10 +18,10 @@ from typing import Any
 
 from loaderbench.cases.case import Case
 from loaderbench.images.cache_state import remove_leftovers
+from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
 from loaderbench.recording.store import RunFolder
 from loaderbench.recording.types import Recording, Run
-from loaderbench.interrupts import interrupts_held
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
 
