@@ -34,3 +34,12 @@ def own_tree(tmp_path: Path, photographs: list[NDArray[np.uint8]]) -> Path:
     root = tmp_path / "images"
     write_tree(root, photographs, [(96, 80)] * 24)
     return root
+
+
+@pytest.fixture(scope="session")
+def small_set(tmp_path_factory: pytest.TempPathFactory, photographs: list[NDArray[np.uint8]]) -> Path:
+    """A data set with the variants 96 and 128: 48 JPEGs each. Read only."""
+    root = tmp_path_factory.mktemp("small_set")
+    for side in (96, 128):
+        write_tree(root / str(side), photographs, [(side, side)] * 48)
+    return root

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.index import ImageIndex
 
@@ -278,7 +278,7 @@ def locked(paths: Sequence[str], budget_bytes: int) -> Iterator[Residency]:
 
     Raises:
         UnavailableError: more than the budget, RLIMIT_MEMLOCK or vm.max_map_count allow, or mlock failed.
-        ConfigError: a file cannot be read.
+        CaseFailed: a file cannot be read.
     """
     mapped: list[tuple[int, int]] = []
     try:
@@ -297,14 +297,14 @@ def _size(path: str) -> int:
     try:
         return os.stat(path).st_size  # noqa: PTH116
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        raise CaseFailed(f"cannot read {path}: {error.strerror}") from error
 
 
 def _lock_file(path: str, size: int) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        raise CaseFailed(f"cannot read {path}: {error.strerror}") from error
     try:
         address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
     finally:
@@ -379,7 +379,7 @@ def ram_copy(
 
     Raises:
         UnavailableError: `folder` is no tmpfs, or not one image fits.
-        ConfigError: an image cannot be read.
+        CaseFailed: an image cannot be read, though it was listed.
     """
     if not Path(folder).is_dir() or not storage_behind(folder).is_memory:
         raise UnavailableError(f"{folder} is not a tmpfs; name one, or raise RLIMIT_MEMLOCK to lock files instead")
@@ -403,7 +403,7 @@ def ram_copy(
             shutil.copyfile(subset.path(number), target)
     except OSError as error:
         cleanup()
-        raise ConfigError(f"cannot copy {error.filename} to {folder}: {error.strerror}") from error
+        raise CaseFailed(f"cannot copy {error.filename} to {folder}: {error.strerror}") from error
     except BaseException:
         cleanup()
         raise

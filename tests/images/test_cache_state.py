@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.images import cache_state
 from loaderbench.images.cache_state import PAGE_BYTES, choose_subset, evict, evict_files, locked, ram_copy, residency
 from loaderbench.images.filesystem import storage_behind
@@ -89,7 +89,7 @@ def test_locking_more_than_the_limit_is_refused(files: list[str], monkeypatch: p
 
 def test_a_missing_file_is_a_config_error_when_locking_and_unknown_when_looking(tmp_path: Path) -> None:
     missing = str(tmp_path / "gone")
-    with pytest.raises(ConfigError, match="gone"), locked([missing], 1 << 30):
+    with pytest.raises(CaseFailed, match="gone"), locked([missing], 1 << 30):
         pass
     found = evict_files([missing])
     assert (found.num_unknown, found.fraction, found.method) == (1, None, "none")

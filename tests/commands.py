@@ -1,0 +1,116 @@
+"""The command line as a process: started, watched in the process table, signalled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+COMMAND = (sys.executable, "-m", "loaderbench")
+DEVICE = ("--device", "emulated", "--precision", "fp32", "--batch-size", "4")
+TINY = (*DEVICE, "--workers", "2", "--steps", "6", "--warmup", "2", "--duration", "2", "--quiet")
+"""The shortest run that still goes all the way."""
+LONG = (*DEVICE, "--workers", "2", "--duration", "100", "--ci-target", "0.0001", "--quiet")
+"""A run that does not end by itself within a test."""
+
+
+@dataclass
+class Ended:
+    """What a command left: exit code and output."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.err.strip().splitlines()
+
+
+def run(*args: str | Path, wrapper: Sequence[str] = (), timeout_s: float = 90) -> Ended:
+    """Run `loaderbench ARGS` to its end."""
+    done = subprocess.run(
+        [*wrapper, *COMMAND, *map(str, args)], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+class Started:
+    """A command that is running. Remembers every session it was seen to start; a context manager that kills it."""
+
+    def __init__(self, *args: str | Path) -> None:
+        self._shm = set(os.listdir("/dev/shm"))  # noqa: PTH208
+        self.process = subprocess.Popen(
+            [*COMMAND, *map(str, args)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.sessions = {self.process.pid}
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pid in self.alive():
+            psutil.Process(pid).kill()
+        self.process.communicate()
+
+    def child(self) -> int | None:
+        """The measuring process, once it is there."""
+        for process in psutil.Process(self.process.pid).children():
+            if os.getsid(process.pid) == process.pid:  # between fork and setsid it is still of our session
+                self.sessions.add(process.pid)
+                return process.pid
+        return None
+
+    def loader_workers(self) -> list[int]:
+        """The measuring process's own children, once it has copied the images to memory."""
+        child = self.child()
+        if child is None or not any(f"-{child}-" in name for name in os.listdir("/dev/shm")):  # noqa: PTH208
+            return []
+        return [worker.pid for worker in psutil.Process(child).children()]
+
+    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 40) -> Any:
+        """Wait until `condition()` is true and return it."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := condition()):
+            assert self.process.poll() is None, f"ended too early: {self.process.communicate()}"
+            assert time.monotonic() < deadline, "did not come to pass"
+            time.sleep(0.02)
+        return found
+
+    def end(self, timeout_s: float = 30) -> Ended:
+        """Wait for the end of the command itself."""
+        out, err = self.process.communicate(timeout=timeout_s)
+        return Ended(self.process.returncode, out, err)
+
+    def alive(self) -> list[int]:
+        """Pids of all processes, dead but not reaped ones left out, in a session that the command began."""
+        alive = []
+        for process in psutil.process_iter(["status"]):
+            try:
+                if os.getsid(process.pid) in self.sessions and process.info["status"] != psutil.STATUS_ZOMBIE:
+                    alive.append(process.pid)
+            except ProcessLookupError:
+                continue
+        return alive
+
+    def shared_memory_left(self) -> set[str]:
+        """What the command left in /dev/shm: copies of images, torch's batches."""
+        left = set(os.listdir("/dev/shm")) - self._shm  # noqa: PTH208
+        return {name for name in left if name.startswith("torch_") or any(f"-{pid}-" in name for pid in self.sessions)}
+
+
+def records(results: Path) -> list[dict[str, Any]]:
+    """All records of a store, oldest first."""
+    return [json.loads(path.read_bytes()) for path in sorted(results.glob("*/run.json"))]

@@ -1,0 +1,195 @@
+"""Whatever ends a run: no process left, no copy left in memory, one line that says why, the right exit code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import commands
+import pytest
+from commands import LONG, TINY, Started
+
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+GONE_S = 5.0
+"""Within this time of the command's death all that it started must be gone."""
+
+
+def wait_until_gone(started: Started) -> None:
+    deadline = time.monotonic() + GONE_S
+    while started.alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert started.alive() == []
+
+
+@pytest.mark.parametrize("moment", ["while Python starts", "while torch is imported", "while it measures"])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupted_run_leaves_nothing(number: int, moment: str, small_set: Path, tmp_path: Path) -> None:
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+        if moment == "while Python starts":
+            time.sleep(0.15)
+        elif moment == "while torch is imported":
+            started.wait_for(started.child)
+        else:
+            started.wait_for(started.loader_workers)
+
+        started.process.send_signal(number)
+        ended = started.end()
+
+        assert ended.code == SIGNALS[number]
+        assert "interrupted" in ended.lines[-1] and "Traceback" not in ended.err
+        assert started.alive() == []
+        assert started.shared_memory_left() == set()
+    assert all(record["status"] == "interrupted" for record in commands.records(tmp_path))
+
+
+def test_a_second_ctrl_c_only_ends_it_sooner(small_set: Path, tmp_path: Path) -> None:
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+        started.wait_for(started.loader_workers)
+
+        for _ in range(4):
+            started.process.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        ended = started.end()
+
+        assert ended.code == 130
+        assert len(ended.lines) == 1
+        assert started.alive() == []
+        assert started.shared_memory_left() == set()
+
+
+def test_finished_cases_are_kept_when_the_next_is_interrupted(small_set: Path, tmp_path: Path) -> None:
+    study = ("sweep", small_set, "--res", "96,128", "--loader", "multiprocess")
+    with Started(*study, *TINY, "--repeats", "20", "--results", tmp_path) as started:
+        started.wait_for(lambda: commands.records(tmp_path))
+
+        started.process.send_signal(signal.SIGINT)
+        ended = started.end()
+
+        kept = [record["status"] for record in commands.records(tmp_path)]
+        num_finished = kept.count("ok")
+        assert ended.code == 130
+        assert num_finished >= 1
+        assert ended.lines[-1] == f"loaderbench: interrupted: {num_finished} of 40 cases were finished and are kept"
+        assert started.alive() == []
+
+
+def test_a_killed_command_takes_its_processes_with_it(small_set: Path, tmp_path: Path) -> None:
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+        started.wait_for(started.loader_workers)
+
+        started.process.kill()
+        started.end()
+
+        wait_until_gone(started)
+        assert started.shared_memory_left() == set()
+    listing = commands.run("list", "--results", tmp_path)
+    assert listing.code == 0
+    assert "crashed" in listing.out
+
+
+def test_a_command_killed_at_its_start_takes_its_child_with_it(small_set: Path, tmp_path: Path) -> None:
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+        started.wait_for(started.child)  # it is importing torch now
+        started.process.kill()
+        started.end()
+        wait_until_gone(started)
+
+
+def test_what_two_killed_processes_left_in_memory_goes_with_the_next_run(small_set: Path, tmp_path: Path) -> None:
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+        started.wait_for(started.loader_workers)
+        os.kill(started.process.pid, signal.SIGSTOP)  # so that it cannot tidy up after its child
+        child = started.child()
+        assert child is not None
+        os.kill(child, signal.SIGKILL)
+        started.process.kill()
+        started.end()
+        wait_until_gone(started)
+        assert started.shared_memory_left() != set()
+
+        after = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path)
+
+        assert after.code == 0
+        assert started.shared_memory_left() == set()
+
+
+def test_a_killed_loader_worker_fails_the_case_in_one_line(small_set: Path, tmp_path: Path) -> None:
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+        worker = started.wait_for(started.loader_workers)[0]
+
+        os.kill(worker, signal.SIGKILL)
+        ended = started.end()
+
+        assert ended.code == 1
+        assert len(ended.lines) == 1
+        assert f"(pid {worker}) was killed by signal 9" in ended.lines[0]
+        assert started.alive() == []
+        assert started.shared_memory_left() == set()
+    (record,) = commands.records(tmp_path)
+    assert record["status"] == "failed"
+
+
+def test_a_killed_measuring_process_fails_the_case_in_one_line(small_set: Path, tmp_path: Path) -> None:
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+        started.wait_for(started.loader_workers)
+        child = started.child()
+        assert child is not None
+
+        os.kill(child, signal.SIGKILL)
+        ended = started.end()
+
+        assert ended.code == 1
+        assert len(ended.lines) == 1
+        assert "the measuring process was killed by SIGKILL" in ended.lines[0]
+        assert started.alive() == []
+        assert started.shared_memory_left() == set()
+
+
+@pytest.mark.parametrize("how", ["removed", "renamed"])
+@pytest.mark.parametrize("loader", ["multiprocess", "threaded"])
+def test_a_data_set_that_vanishes_fails_the_case_in_one_line(
+    loader: str, how: str, small_set: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(small_set, tmp_path / "set")
+    with Started(
+        "run", own, "--res", "96", *LONG, "--duration", "6", "--loader", loader, "--results", tmp_path / "r"
+    ) as started:
+        child = started.wait_for(started.child)
+        started.wait_for(lambda: any(f"-{child}-" in path.name for path in Path("/dev/shm").iterdir()))
+
+        shutil.rmtree(own) if how == "removed" else own.rename(tmp_path / "elsewhere")
+        ended = started.end()
+
+        assert ended.code == 1
+        assert len(ended.lines) == 1
+        assert f"cannot read {own}" in ended.lines[0] or f"cannot copy {own}" in ended.lines[0]
+        assert started.alive() == []
+        assert started.shared_memory_left() == set()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupted_making_of_images_resumes(number: int, tmp_path: Path) -> None:
+    make = ("dataset", "make", "--res", "128", "--num-images", "300", "--out", tmp_path / "set")
+    with Started(*make) as started:
+        started.wait_for(lambda: any(tmp_path.rglob("*.jpg")))
+
+        for _ in range(2):
+            started.process.send_signal(number)
+            time.sleep(0.05)
+        ended = started.end()
+
+        assert ended.code == SIGNALS[number]
+        assert ended.lines[-1] == "loaderbench: interrupted"
+        assert "Traceback" not in ended.err
+        wait_until_gone(started)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jpg")}
+    assert 0 < len(made) < 300
+
+    again = commands.run(*make)
+
+    assert again.code == 0
+    assert len(list(tmp_path.rglob("*.jpg"))) == 300
+    assert all(path.stat().st_mtime_ns == then for path, then in made.items())

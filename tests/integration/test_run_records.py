@@ -1,0 +1,113 @@
+"""A tiny run of every loader, all the way: its record is valid and says what happened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import commands
+import jsonschema
+import pytest
+from commands import TINY
+
+from loaderbench.recording.store import SCHEMA_FILE, load_recording
+
+LOADERS = ("synthetic", "cached", "serial", "multiprocess", "threaded", "dali")
+needs_dali = pytest.mark.skipif(find_spec("nvidia.dali") is None, reason="DALI is not installed: pip install .[dali]")
+ALL_LOADERS = [pytest.param(name, marks=needs_dali if name == "dali" else ()) for name in LOADERS]
+
+
+def truncate_images(root: Path, num: int) -> list[Path]:
+    broken = sorted(root.rglob("*.jpg"))[:num]
+    for path in broken:
+        path.write_bytes(path.read_bytes()[:600])
+    return broken
+
+
+@pytest.mark.parametrize("loader", ALL_LOADERS)
+def test_every_loader_leaves_a_valid_record(loader: str, small_set: Path, tmp_path: Path) -> None:
+    ended = commands.run(
+        "run", small_set, "--res", "96", *TINY, "--loader", loader, "--json", "-", "--results", tmp_path
+    )
+
+    assert (ended.code, ended.err) == (0, "")
+    record = json.loads(ended.out)  # standard output is the JSON alone
+    jsonschema.validate(record, json.loads(SCHEMA_FILE.read_bytes()))
+    assert [record] == commands.records(tmp_path)
+    assert record["status"] == "ok" and record["case"]["loader"] == loader
+    assert record["throughput"]["value"] > 0
+    known = [share["value"] for share in record["shares"].values() if share is not None]
+    if all(share is not None for share in record["shares"].values()):
+        assert sum(known) == pytest.approx(1, abs=1e-6)
+    case, recording, _ = load_recording(tmp_path / record["run_id"])
+    assert case.loader == loader and {segment.arm for segment in recording.segments} >= {"device", "real"}
+
+
+def test_the_table_and_the_progress_leave_standard_output_to_the_json(small_set: Path, tmp_path: Path) -> None:
+    options = [option for option in TINY if option != "--quiet"]
+    ended = commands.run(
+        "run", small_set, "--res", "96", *options, "--loader", "synthetic", "--json", "-", "--results", tmp_path
+    )
+    assert ended.code == 0
+    assert json.loads(ended.out)["status"] == "ok"
+    assert "Caveats" in ended.err
+
+
+def test_a_few_broken_images_are_counted_and_named(small_set: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(small_set / "96", tmp_path / "set")
+    (broken,) = truncate_images(own, 1)
+
+    ended = commands.run(
+        "run", own, *TINY, "--steps", "24", "--loader", "threaded", "--max-failures", "0.5", "--results", tmp_path / "r"
+    )
+
+    assert ended.code == 0
+    (record,) = commands.records(tmp_path / "r")
+    assert record["num_failures"] >= 1
+    assert [path for path, _ in record["failures"]] == [str(broken)]
+    assert "images_failed" in [caveat["code"] for caveat in record["caveats"]]
+
+
+@pytest.mark.parametrize("how_many", ["some", "all"])
+def test_too_many_broken_images_fail_the_case_with_the_list(how_many: str, small_set: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(small_set / "96", tmp_path / "set")
+    broken = truncate_images(own, 9 if how_many == "some" else 48)
+
+    ended = commands.run("run", own, *TINY, "--steps", "40", "--results", tmp_path / "r")
+
+    assert ended.code == 1
+    assert len(ended.lines) == 1
+    assert any(str(path) in ended.err for path in broken)
+    assert "/dev/shm" not in ended.err  # the user's own paths, not those of the copies in memory
+    assert how_many == "all" or "--max-failures" in ended.err
+    (record,) = commands.records(tmp_path / "r")
+    assert record["status"] == "failed" and record["failure"]["kind"] == "CaseFailed"
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ended = commands.run("run", tmp_path / "empty", *TINY, "--results", tmp_path / "r")
+    assert ended.code == 2
+    assert len(ended.lines) == 1
+    assert "no JPEG images" in ended.err and "dataset make" in ended.err
+
+
+def test_the_commands_own_process_imports_no_torch(small_set: Path, tmp_path: Path) -> None:
+    done = commands.run(
+        "run",
+        small_set,
+        "--res",
+        "96",
+        *TINY,
+        "--loader",
+        "synthetic",
+        "--results",
+        tmp_path,
+        wrapper=("env", "PYTHONPROFILEIMPORTTIME=1"),
+    )
+    assert done.code == 0
+    imported = {line.rpartition("|")[2].strip() for line in done.err.splitlines() if line.startswith("import time:")}
+    assert "loaderbench.running.supervisor" in imported
+    assert not {name for name in imported if name.partition(".")[0] in ("torch", "torchvision")}

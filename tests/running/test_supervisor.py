@@ -1,0 +1,138 @@
+"""The supervisor with children that misbehave. The case's own work is tests/integration's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from loaderbench.cases.case import Case
+from loaderbench.recording.store import Store
+from loaderbench.recording.types import Run
+from loaderbench.running import supervisor
+from loaderbench.running.supervisor import Child, JobFailed, end_session, session_members, supervise
+from loaderbench.studies import measure
+
+
+def case_of(dataset: Path) -> Case:
+    return Case(
+        dataset=str(dataset),
+        dataset_name="set",
+        resolution=None,
+        loader="serial",
+        decoder="pillow",
+        workers=0,
+        prefetch=2,
+        batch_size=4,
+        model="resnet50",
+        mode="train",
+        precision="fp32",
+        device="emulated:h200-resnet50-train-fp32",
+        input_size=224,
+    )
+
+
+def quiet(kind: str, payload: object) -> None:
+    pass
+
+
+def replace_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Lets `code` run instead of the measuring process; it has the pipe as `pipe`."""
+    start = subprocess.Popen
+    begin = "import os, signal, sys, time; from multiprocessing.connection import Connection; pipe = Connection("
+
+    def popen(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        return start([sys.executable, "-c", f"{begin}{command[3]}); pipe.recv(); {code}"], **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(supervisor.subprocess, "Popen", popen)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "out of memory?"),
+        ("print('the last words', file=sys.stderr); sys.exit(3)", "ended with status 3: the last words"),
+        ("sys.exit(0)", "ended with status 0"),
+    ],
+)
+def test_a_death_is_told_by_how_it_died(code: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    replace_child(monkeypatch, code)
+    with Child(tmp_path / "log") as child, pytest.raises(JobFailed, match=says):
+        child.ask("measure", case_of(tmp_path), quiet)
+
+
+def test_a_child_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(supervisor, "HANG_S", 0.3)
+    replace_child(monkeypatch, "time.sleep(1000)")
+    with Child(tmp_path / "log") as child:
+        monkeypatch.setattr(supervisor, "GRACE_S", 0.2)
+        with pytest.raises(JobFailed, match="no sign of life"):
+            child.ask("measure", case_of(tmp_path), quiet)
+    assert session_members(child.process.pid, zombies=True) == []
+
+
+def test_a_child_that_ignores_sigterm_is_killed_with_its_own_children(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervisor, "GRACE_S", 1.0)
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); os.fork()"
+    replace_child(monkeypatch, f"{stubborn}; pipe.send(('result', 0)); time.sleep(1000)")
+    with Child(tmp_path / "log") as child:
+        child.ask("measure", case_of(tmp_path), quiet)
+    assert session_members(child.process.pid, zombies=True) == []
+
+
+def test_end_session_ends_orphans_of_a_dead_child() -> None:
+    code = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    orphan = int(process.stdout.readline())
+    process.stdout.close()
+    process.wait()
+    assert psutil.pid_exists(orphan)
+
+    end_session(process)
+
+    assert session_members(process.pid) == []
+
+
+def test_a_data_set_that_is_not_there_fails_the_run_and_raises_nothing(tmp_path: Path) -> None:
+    case = case_of(tmp_path / "nosuch")
+    run = supervise(case, Store(tmp_path / "results").open_run(case), quiet)
+    assert (run.status, run.recording) == ("failed", None)
+    assert run.failure is not None
+    assert run.failure[0] == "ConfigError" and "cannot read the data set folder" in run.failure[1]
+
+
+def test_a_measured_case_is_stored_though_ctrl_c_comes_while_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Given a run that ended, and a Ctrl-C in the middle of its analysis
+    case, finished = case_of(tmp_path), []
+
+    def ended(case: Case, folder: object, on_message: object) -> Run:
+        return Run(case, "failed", "2026-01-01T00:00:00+00:00", 1.0, None, [], [], {}, ("CaseFailed", "why"))
+
+    analyse = measure.make_record
+
+    def analyse_interrupted(run_id: str, run: Run) -> dict[str, object]:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        return analyse(run_id, run)
+
+    monkeypatch.setattr(measure, "supervise", ended)
+    monkeypatch.setattr(measure, "make_record", analyse_interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure_case(case, Store(tmp_path), lambda *message: None, finished.append)
+
+    (stored,) = Store(tmp_path).runs()
+    assert stored.status == "failed"
+    assert [record["run_id"] for record in finished] == [stored.run_id]
