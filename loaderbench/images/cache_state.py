@@ -346,7 +346,8 @@ def _start_time(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return int(text.rpartition(")")[2].split()[19])
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])  # a zombie may wait long for a reaper
 
 
 def _own_name() -> str:
