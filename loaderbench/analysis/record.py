@@ -46,7 +46,7 @@ def make_record(run_id: str, run: Run) -> dict[str, Any]:
     arms = {
         arm: steps
         for stream, arm in enumerate(ALL_ARMS)
-        if (steps := arm_steps(recording.segments, arm, stream, SPAN["ready_ns"])) is not None
+        if (steps := arm_steps(recording.segments, arm, stream)) is not None
     }
     if "real" not in arms:
         caveats.append(

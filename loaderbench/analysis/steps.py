@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import blocks_of, draws_of_mean
-from loaderbench.recording.types import STEP_FIELDS, Segment
+from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Segment
 
 COLUMN = {name: number for number, name in enumerate(STEP_FIELDS)}
+SPAN_START, SPAN_READY = SPAN_FIELDS.index("start_ns"), SPAN_FIELDS.index("ready_ns")
 QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "busy", "occupancy")
 STALLED_FRACTION = 0.10
 """A window whose device waited for data longer than this fraction of it is bound by the loader."""
+NEVER_RESTING = 0.97
+"""Workers busy for at least this fraction of the window work at the loader's capacity."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +85,49 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
     }
 
 
-def queue_levels(segment: Segment, ready_column: int) -> tuple[int, int] | None:
-    """Batches that lay ready when the window opened and when it closed.
+def batches_made(segment: Segment) -> float | None:
+    """How many batches the workers made while the window was open, parts of batches counted as parts.
 
-    Counted from the workers' own stamps, of the batches delivered and of those drained afterwards; None
-    where the loader gave none or its drained batches are not known.
+    From the workers' own stamps, of the batches delivered and of those drained afterwards; None where the
+    loader gave none or its drained batches are not known.
     """
     if segment.spans is None or segment.facts.get("num_drained") is None:
         return None
-    first = max(segment.num_warmup, 1)
-    ready, returned = segment.spans[:, ready_column], segment.steps[:, COLUMN["returned_ns"]]
-    opened, closed = returned[first - 1], returned[-1]
-    return (
-        int((ready <= opened).sum() - (returned <= opened).sum()),
-        int((ready <= closed).sum() - (returned <= closed).sum()),
-    )
+    returned = segment.steps[:, COLUMN["returned_ns"]]
+    opened, closed = returned[max(segment.num_warmup, 1) - 1], returned[-1]
+    begun, ready = segment.spans[:, SPAN_START], segment.spans[:, SPAN_READY]
+    inside = np.minimum(ready, closed) - np.maximum(begun, opened)
+    return float((np.maximum(inside, 0) / np.maximum(ready - begun, 1)).sum())
+
+
+def worked_fraction(segment: Segment) -> float | None:
+    """Part of the window in which the loader's workers were making batches, the mean over them; None: unknown.
+
+    Each worker counts up to the last batch that it is known to have made, since batches cancelled at the end
+    leave no span.
+    """
+    if segment.spans is None or segment.facts.get("num_drained") is None:
+        return None
+    returned = segment.steps[:, COLUMN["returned_ns"]]
+    opened, closed = returned[max(segment.num_warmup, 1) - 1], returned[-1]
+    worked = known = 0
+    for worker in np.unique(segment.spans[:, SPAN["worker"]]):
+        spans = segment.spans[segment.spans[:, SPAN["worker"]] == worker]
+        begins, ends = (np.clip(spans[:, SPAN[name]], opened, closed) for name in ("start_ns", "ready_ns"))
+        order = np.argsort(begins)
+        begins, ends = begins[order], np.maximum.accumulate(ends[order])
+        # Batches of workers that share a number overlap: what an earlier one covers counts once.
+        worked += int((ends - np.maximum(begins, np.append(opened, ends[:-1]))).clip(0).sum())
+        known += int(ends[-1] - opened)
+    return worked / known if known > 0 else None
+
+
+def _paced_by_loader(segment: Segment, values: dict[str, NDArray[np.float64]]) -> bool:
+    """Whether the loader's speed decides the window's: there is no device, or it waits, or the workers never rest."""
+    if segment.steps[-1, COLUMN["done_ns"]] < 0 or values["stall"].sum() >= STALLED_FRACTION * values["duration"].sum():
+        return True
+    worked = worked_fraction(segment)
+    return worked is not None and worked >= NEVER_RESTING
 
 
 def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]], levels: tuple[int, int] | None) -> float:
@@ -107,13 +138,24 @@ def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]], l
     correction: there the level moves without meaning anything.
     """
     steps = len(values["duration"])
-    if levels is None or values["stall"].sum() < STALLED_FRACTION * values["duration"].sum():
+    if levels is None or not _paced_by_loader(segment, values):
         return 1.0
     made = steps - (levels[0] - levels[1])
-    return steps / made if made >= max(1, steps // 2) else 1.0
+    return steps / made if made > 0 else 1.0
 
 
-def arm_steps(segments: Sequence[Segment], arm: str, stream: int, ready_column: int) -> ArmSteps | None:
+def _correct(values: dict[str, NDArray[np.float64]], factor: float) -> None:
+    """Stretch the steps by the factor, in place. What is added, or taken out, is waiting for data."""
+    added = values["duration"] * (factor - 1.0)
+    stalled = values["stall"].sum()
+    if factor >= 1.0:
+        values["stall"] = values["stall"] + added
+    elif stalled > 0:
+        values["stall"] = values["stall"] * max(0.0, 1.0 + added.sum() / stalled)
+    values["duration"] = values["duration"] + added
+
+
+def arm_steps(segments: Sequence[Segment], arm: str, stream: int) -> ArmSteps | None:
     """Join the arm's segments; None where it was not measured. `stream` seeds its bootstrap."""
     quantities, samples, steps, encoded, seconds = [], 0, 0, 0, 0.0
     for segment in segments:
@@ -123,10 +165,8 @@ def arm_steps(segments: Sequence[Segment], arm: str, stream: int, ready_column: 
         if values is None:
             continue
         seconds += float(values["duration"].sum())
-        factor = drain_correction(segment, values, queue_levels(segment, ready_column))
-        grown = values["duration"] * factor
-        values["stall"] = np.maximum(values["stall"] + grown - values["duration"], 0.0)
-        values["duration"] = grown
+        factor = drain_correction(segment, values)
+        _correct(values, factor)
         quantities.append(values)
         window = segment.steps[max(segment.num_warmup, 1) :]
         samples += int(window[:, COLUMN["num_samples"]].sum())
@@ -136,5 +176,4 @@ def arm_steps(segments: Sequence[Segment], arm: str, stream: int, ready_column: 
         return None
     blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities])
     draws = draws_of_mean(blocks, stream)
-    means = blocks[:, :-1].sum(axis=0) / blocks[:, -1].sum()
-    return ArmSteps(arm, quantities, samples, steps, encoded, seconds, means, draws, len(blocks))
+    return ArmSteps(arm, quantities, samples, steps, encoded, seconds, blocks.means(), draws, len(blocks))

@@ -34,7 +34,10 @@ CLEAR = 1.25
 """Cases whose cause is truly worth this much must be judged right."""
 DEVICE_TO_LOADER = 2.0
 """The device takes so many times the loader's time, so that without a cause the run is bound by compute."""
-BATCH_SIZE, RESOLUTION, WORKERS = 16, 256, 2
+RESOLUTION, WORKERS = 256, 2
+LOADER_STEP_S = 0.025
+"""Batches are as large as the loader makes in this time: long against the issue time and the scheduler's ticks."""
+MIN_BATCH, MAX_BATCH = 8, 128
 LINK_BYTES_PER_S = 50e9
 """Of the emulated device (devices/profiles); on CUDA the copy's real rate decides, and truth is measured anyway."""
 
@@ -195,7 +198,7 @@ def run_selftest(
     dataset, name = resolve_dataset(None, RESOLUTION)
     template = Case(
         dataset=dataset, dataset_name=name, resolution=RESOLUTION, loader="serial", decoder="pillow", workers=0,
-        prefetch=2, batch_size=BATCH_SIZE, model="resnet50", mode=mode, precision=precision, device=device,
+        prefetch=2, batch_size=16, model="resnet50", mode=mode, precision=precision, device=device,
         input_size=224, cache="warm", duration_s=5.0 if quick else 8.0, ci_target=0.02,
     )  # fmt: skip
     todo = scenarios(quick=quick)
@@ -256,9 +259,11 @@ class _Bench:
     """One loader on one device, the device slowed until a run without a cause is bound by compute."""
 
     def __init__(self, child: Child, case: Case) -> None:
-        self._child, self._case = child, case
-        self._loader_s = float(child.ask("loader_seconds", case, _quiet))
-        own_device_s = float(child.ask("device_seconds", case, _quiet))
+        first_s = float(child.ask("loader_seconds", case, _quiet))
+        batch_size = int(np.clip(round(case.batch_size * LOADER_STEP_S / first_s / 8) * 8, MIN_BATCH, MAX_BATCH))
+        self._child, self._case = child, replace(case, batch_size=batch_size)
+        self._loader_s = float(child.ask("loader_seconds", self._case, _quiet))
+        own_device_s = float(child.ask("device_seconds", self._case, _quiet))
         self._device_s = max(DEVICE_TO_LOADER * self._loader_s, own_device_s)
         self._base = {"compute_extra_s": self._device_s - own_device_s}
 

@@ -267,7 +267,7 @@ def test_too_many_broken_images_fail_the_case_with_the_list(name: str, own_tree:
     with pytest.raises(CaseFailed) as caught, open_loader(name, own_tree, max_failure_fraction=0.01) as loader:
         take(loader, 6)
     assert all(str(path) in str(caught.value) for path in broken)
-    assert "1%" in str(caught.value)
+    assert "1 %" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
