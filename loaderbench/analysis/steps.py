@@ -12,7 +12,7 @@ from loaderbench.analysis.statistics import blocks_of, draws_of_mean
 from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Segment
 
 COLUMN = {name: number for number, name in enumerate(STEP_FIELDS)}
-SPAN_START, SPAN_READY = SPAN_FIELDS.index("start_ns"), SPAN_FIELDS.index("ready_ns")
+SPAN = {name: number for number, name in enumerate(SPAN_FIELDS)}
 QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "busy", "occupancy")
 STALLED_FRACTION = 0.10
 """A window whose device waited for data longer than this fraction of it is bound by the loader."""
@@ -95,7 +95,7 @@ def batches_made(segment: Segment) -> float | None:
         return None
     returned = segment.steps[:, COLUMN["returned_ns"]]
     opened, closed = returned[max(segment.num_warmup, 1) - 1], returned[-1]
-    begun, ready = segment.spans[:, SPAN_START], segment.spans[:, SPAN_READY]
+    begun, ready = segment.spans[:, SPAN["start_ns"]], segment.spans[:, SPAN["ready_ns"]]
     inside = np.minimum(ready, closed) - np.maximum(begun, opened)
     return float((np.maximum(inside, 0) / np.maximum(ready - begun, 1)).sum())
 
@@ -130,18 +130,17 @@ def _paced_by_loader(segment: Segment, values: dict[str, NDArray[np.float64]]) -
     return worked is not None and worked >= NEVER_RESTING
 
 
-def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]], levels: tuple[int, int] | None) -> float:
+def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -> float:
     """Factor by which the window's step time must grow because part of its batches came from the queue.
 
-    Over a window of n steps a loader-bound run makes n − (level at the start − level at the end) batches, so
-    its steady step time is n ÷ that many times the measured one. A window bound by the consumer needs no
-    correction: there the level moves without meaning anything.
+    A loader-bound window of n steps in which m batches were made has the steady step time n ÷ m times the
+    measured one. A window bound by the consumer needs no correction: there the queue moves without meaning
+    anything.
     """
-    steps = len(values["duration"])
-    if levels is None or not _paced_by_loader(segment, values):
+    made = batches_made(segment)
+    if made is None or made <= 0 or not _paced_by_loader(segment, values):
         return 1.0
-    made = steps - (levels[0] - levels[1])
-    return steps / made if made > 0 else 1.0
+    return len(values["duration"]) / made
 
 
 def _correct(values: dict[str, NDArray[np.float64]], factor: float) -> None:

@@ -40,7 +40,7 @@ def test_intervals_cover_the_true_mean() -> None:
                     series.append(value)
                 segments.append([np.maximum(0.03 + 0.003 * np.array(series), 1e-4)])
             blocks = blocks_of(segments)
-            centre = blocks[:, 0].sum() / blocks[:, -1].sum()
+            centre = float(blocks.means()[0])
             found = interval(centre, draws_of_mean(blocks, trial, 400)[:, 0], "s", len(blocks))
             hits += found.low <= 0.03 <= found.high
         assert hits >= 180, (correlation, hits)
