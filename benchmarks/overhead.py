@@ -99,7 +99,8 @@ def main() -> None:
         batch_size=arguments.batch_size,
     )  # fmt: skip
     case = Case(
-        dataset=str(Path(arguments.dataset).resolve()), dataset_name="benchmark", resolution=None, loader=arguments.loader,
+        dataset=str(Path(arguments.dataset).resolve()), dataset_name="benchmark", resolution=None,
+        loader=arguments.loader,
         decoder=default_decoder(arguments.loader), workers=arguments.workers, prefetch=2,
         batch_size=arguments.batch_size, model=arguments.model, mode="train", precision=choice.precision,
         device=choice.device, input_size=224, output=default_output(arguments.loader),

@@ -110,6 +110,8 @@ def plus_minus(estimate: Mapping[str, Any] | None) -> str:
     if estimate is None:
         return NOT_MEASURED
     width = half_width(estimate)
+    if width is not None and width < 1e-6 * abs(estimate["value"]):
+        width = 0.0  # rounding of the arithmetic, not spread
     return number(estimate["value"]) + ("" if width is None else f" ± {number(width, 2)}")
 
 

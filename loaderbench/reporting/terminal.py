@@ -104,8 +104,10 @@ def print_run(record: Record, console: Console | None = None) -> None:
 
 
 def _advice(one: dict[str, Any]) -> str:
-    gain = one.get("predicted_speedup")
-    return fmt.clean(one["action"]) + f" – predicted: {fmt.speedup(gain) if gain is not None else 'not known'}"
+    gain, most = one.get("predicted_speedup"), one.get("at_most")
+    if gain is not None:
+        return fmt.clean(one["action"]) + f" – predicted: {fmt.speedup(gain)}"
+    return fmt.clean(one["action"]) + ("" if most is None else f" – at most {most['value']:.2f}×")
 
 
 def _figures(record: Record) -> list[tuple[str, str]]:
@@ -178,7 +180,9 @@ def _storage(record: Record) -> str:
     storage = record.get("storage")
     if storage is None:
         return NOT_MEASURED
-    proof = {True: "cold proven", False: "cold not proven", None: ""}[storage.get("cold_proven")]
+    proof = ""
+    if storage.get("cache_state") == "cold":
+        proof = {True: "cold proven", False: "cold not proven", None: ""}[storage.get("cold_proven")]
     read, expected = storage.get("bytes_read"), storage.get("expected_bytes")
     moved = f"{fmt.size(read)} read" if read is not None else f"bytes read {NOT_MEASURED}"
     before, after = (part(storage, "residency_fraction", when) for when in ("before", "after"))

@@ -70,8 +70,9 @@ def segment(
             free = finished
             done.append(finished)
             now = max(issued, done[-1 - IN_FLIGHT]) if len(done) > IN_FLIGHT else issued
+            busy = pipeline.device if pipeline.busy is None else pipeline.busy
             row |= {"issued_ns": issued, "waited_ns": now, "copy_begin_ns": copy_begin, "copy_end_ns": copy_end,
-                    "done_ns": finished, "busy_ns": pipeline.device if pipeline.busy is None else pipeline.busy}  # fmt: skip
+                    "done_ns": finished, "busy_ns": busy}  # fmt: skip
         else:
             row |= {"issued_ns": returned, "waited_ns": returned}
         for name, value in row.items():
@@ -115,9 +116,13 @@ def _worker_clock(
     return make
 
 
-def run(pipeline: Pipeline, *, rounds: int = 3, arms: tuple[str, ...] = ("device", "host", "ram", "real", "free", "fetch")) -> list[Segment]:  # noqa: E501
+def run(
+    pipeline: Pipeline, *, rounds: int = 3, arms: tuple[str, ...] = ("device", "host", "ram", "real", "free", "fetch")
+) -> list[Segment]:
     """All arms, interleaved."""
-    return [segment(arm, pipeline, number=number, begin=100.0 + 50 * number) for number in range(rounds) for arm in arms]
+    return [
+        segment(arm, pipeline, number=number, begin=100.0 + 50 * number) for number in range(rounds) for arm in arms
+    ]
 
 
 def step_seconds(pipeline: Pipeline) -> float:

@@ -113,12 +113,13 @@ def test_a_full_queue_at_the_start_does_not_flatter_a_slow_loader() -> None:
 
 
 def test_contention_on_the_issuing_side_is_neither_data_stall_nor_unexplained() -> None:
-    quiet, starved = Pipeline(device=0.030, issue=0.020, decode=0.010), Pipeline(device=0.030, issue=0.050, decode=0.010)
+    quiet, starved = (
+        Pipeline(device=0.030, issue=0.020, decode=0.010),
+        Pipeline(device=0.030, issue=0.050, decode=0.010),
+    )
     segments = [one for one in run(quiet) if one.arm not in ("ram", "real")]
     segments += [one for one in run(starved) if one.arm in ("ram", "real")]
-    found = attribute(
-        join(segments), reads_files=True, owns_transfer=False, synchronous=False, starved_fraction=None
-    )
+    found = attribute(join(segments), reads_files=True, owns_transfer=False, synchronous=False, starved_fraction=None)
     assert share(found, "contention") == pytest.approx(0.4, abs=0.02)
     assert share(found, "unexplained") == pytest.approx(0.0, abs=0.01)
     assert found.bottleneck == "prep"
@@ -218,7 +219,9 @@ def test_verdicts_over_random_runs() -> None:
         right += found.bottleneck == cause
         undetermined += found.bottleneck == "undetermined"
         wrong += found.bottleneck not in (cause, "undetermined", "mixed")
-    print(f"clear {clear}, right {right}, undetermined {undetermined}, wrong {wrong}; nulls {nulls}, false {false_alarms}")
+    print(
+        f"clear {clear}, right {right}, undetermined {undetermined}, wrong {wrong}; nulls {nulls}, false {false_alarms}"
+    )
     assert clear > 80
     assert right >= 0.95 * clear
     assert undetermined <= 0.05 * clear

@@ -29,7 +29,9 @@ def simulated(pipeline: Pipeline, arms: tuple[str, ...] | None = None) -> Run:
         "cache": {"state": "cold", "measured_once": False, "caveats": []}, "build_s_real": 0.5,
         "stopped_by": "duration", "num_rounds": 3, "loop_overhead_s": 1e-5, "arms": [],
     }  # fmt: skip
-    return Run(CASE, "ok", "2026-01-01T00:00:00+00:00", 60.0, Recording(segments, facts, []), [], [], {"usable_cpus": 2})
+    return Run(
+        CASE, "ok", "2026-01-01T00:00:00+00:00", 60.0, Recording(segments, facts, []), [], [], {"usable_cpus": 2}
+    )
 
 
 @pytest.mark.parametrize("arms", [None, ("real",), ("device", "host", "real")])

@@ -262,7 +262,9 @@ def test_a_tree_that_has_ended_is_unknown_not_zero() -> None:
 
 def test_expensive_figures_are_read_rarely() -> None:
     now_s = [100.0]
-    sampler = ProcessTreeSampler(os.getpid(), clock=lambda: now_s[0])
+    # A small process: reading a large one's page tables costs enough to be put off for longer than this test looks.
+    child = subprocess.Popen(["sleep", "60"])
+    sampler = ProcessTreeSampler(child.pid, clock=lambda: now_s[0])
     names = [channel.name for channel in sampler.channels]
     runqueue, pss = names.index("process_runqueue_s"), names.index("process_pss_bytes")
     known = []
@@ -271,6 +273,8 @@ def test_expensive_figures_are_read_rarely() -> None:
         known.append((row[runqueue] is not None, row[pss] is not None))
         now_s[0] += 0.1
     sampler.close()
+    child.kill()
+    child.wait()
     assert sum(at for at, _ in known) == pytest.approx(7, abs=1)
     assert 1 <= sum(at for _, at in known) <= 2
 
