@@ -13,6 +13,7 @@ from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Segment
 
 COLUMN = {name: number for number, name in enumerate(STEP_FIELDS)}
 SPAN = {name: number for number, name in enumerate(SPAN_FIELDS)}
+SPAN_ENDS = [SPAN["start_ns"], SPAN["ready_ns"]]
 QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "busy", "occupancy")
 STALLED_FRACTION = 0.10
 """A window whose device waited for data longer than this fraction of it is bound by the loader."""
@@ -85,62 +86,75 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
     }
 
 
-def batches_made(segment: Segment) -> float | None:
-    """How many batches the workers made while the window was open, parts of batches counted as parts.
+def _window(segment: Segment) -> tuple[int, int]:
+    """When the window's first batch could have been asked for, and when its last one was delivered."""
+    returned = segment.steps[:, COLUMN["returned_ns"]]
+    return int(returned[max(segment.num_warmup, 1) - 1]), int(returned[-1])
+
+
+def queue_fall(segment: Segment) -> int | None:
+    """By how many batches the loader's queue became shorter over the window.
 
     From the workers' own stamps, of the batches delivered and of those drained afterwards; None where the
     loader gave none or its drained batches are not known.
     """
     if segment.spans is None or segment.facts.get("num_drained") is None:
         return None
-    returned = segment.steps[:, COLUMN["returned_ns"]]
-    opened, closed = returned[max(segment.num_warmup, 1) - 1], returned[-1]
-    begun, ready = segment.spans[:, SPAN["start_ns"]], segment.spans[:, SPAN["ready_ns"]]
-    inside = np.minimum(ready, closed) - np.maximum(begun, opened)
-    return float((np.maximum(inside, 0) / np.maximum(ready - begun, 1)).sum())
+    opened, closed = _window(segment)
+    ready, returned = segment.spans[:, SPAN["ready_ns"]], segment.steps[:, COLUMN["returned_ns"]]
+    delivered = int(((returned > opened) & (returned <= closed)).sum())
+    return delivered - int(((ready > opened) & (ready <= closed)).sum())
 
 
-def worked_fraction(segment: Segment) -> float | None:
-    """Part of the window in which the loader's workers were making batches, the mean over them; None: unknown.
+def workers_pace(segment: Segment) -> tuple[float, float, int] | None:
+    """What the workers did in the window: (batches/s of all together, part of the time they worked, their number).
 
-    Each worker counts up to the last batch that it is known to have made, since batches cancelled at the end
-    leave no span.
+    Each worker counts from its first work in the window, since one that a full queue had stopped starts late,
+    to its last finished batch, since those cancelled at the end leave no span. None where the stamps do not tell.
     """
-    if segment.spans is None or segment.facts.get("num_drained") is None:
+    if segment.spans is None:
         return None
-    returned = segment.steps[:, COLUMN["returned_ns"]]
-    opened, closed = returned[max(segment.num_warmup, 1) - 1], returned[-1]
-    worked = known = 0
-    for worker in np.unique(segment.spans[:, SPAN["worker"]]):
-        spans = segment.spans[segment.spans[:, SPAN["worker"]] == worker]
-        begins, ends = (np.clip(spans[:, SPAN[name]], opened, closed) for name in ("start_ns", "ready_ns"))
-        order = np.argsort(begins)
-        begins, ends = begins[order], np.maximum.accumulate(ends[order])
-        # Batches of workers that share a number overlap: what an earlier one covers counts once.
-        worked += int((ends - np.maximum(begins, np.append(opened, ends[:-1]))).clip(0).sum())
-        known += int(ends[-1] - opened)
-    return worked / known if known > 0 else None
-
-
-def _paced_by_loader(segment: Segment, values: dict[str, NDArray[np.float64]]) -> bool:
-    """Whether the loader's speed decides the window's: there is no device, or it waits, or the workers never rest."""
-    if segment.steps[-1, COLUMN["done_ns"]] < 0 or values["stall"].sum() >= STALLED_FRACTION * values["duration"].sum():
-        return True
-    worked = worked_fraction(segment)
-    return worked is not None and worked >= NEVER_RESTING
+    opened, closed = _window(segment)
+    rates, worked, known = [], 0.0, 0.0
+    workers = np.unique(segment.spans[:, SPAN["worker"]])
+    for worker in workers:
+        begun, ready = segment.spans[segment.spans[:, SPAN["worker"]] == worker][:, SPAN_ENDS].T
+        inside = (ready > opened) & (ready <= closed)
+        if not inside.any():
+            continue
+        begun, ready = begun[inside], ready[inside]
+        since = np.maximum(begun, opened)
+        first, last = int(since.min()), int(ready.max())
+        if last <= first:
+            continue
+        begun = np.minimum(begun, ready - 1)  # a batch that cost nothing is still one
+        rates.append(float(((ready - np.maximum(begun, opened)) / (ready - begun)).sum()) / (last - first))
+        # Where workers share a number their batches overlap: what an earlier one covers counts once.
+        order = np.argsort(since)
+        covered = np.append(first, np.maximum.accumulate(ready[order])[:-1])
+        worked += float((ready[order] - np.maximum(since[order], covered)).clip(0).sum())
+        known += last - first
+    if not rates:
+        return None
+    return float(np.mean(rates)) * len(workers) * 1e9, worked / known, len(workers)
 
 
 def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -> float:
-    """Factor by which the window's step time must grow because part of its batches came from the queue.
+    """Factor from the window's step time to the steady one, where the window lived on batches made before it.
 
-    A loader-bound window of n steps in which m batches were made has the steady step time n ÷ m times the
-    measured one. A window bound by the consumer needs no correction: there the queue moves without meaning
-    anything.
+    Only where the queue fell by more than half a batch for each worker (less is where in their batches they
+    happened to be), and where the loader sets the pace: there is no device, or it waits for data, or the
+    workers never rest. In a window bound by the consumer the queue moves without meaning anything.
     """
-    made = batches_made(segment)
-    if made is None or made <= 0 or not _paced_by_loader(segment, values):
+    fall, pace = queue_fall(segment), workers_pace(segment)
+    if fall is None or pace is None:
         return 1.0
-    return len(values["duration"]) / made
+    batches_per_s, worked, num_workers = pace
+    has_device = segment.steps[-1, COLUMN["done_ns"]] >= 0
+    stalled = values["stall"].sum() >= STALLED_FRACTION * values["duration"].sum()
+    if fall <= num_workers / 2 or (has_device and not stalled and worked < NEVER_RESTING):
+        return 1.0
+    return 1.0 / (batches_per_s * float(values["duration"].mean()))
 
 
 def _correct(values: dict[str, NDArray[np.float64]], factor: float) -> None:

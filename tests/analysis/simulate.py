@@ -58,7 +58,19 @@ def segment(
         ready = called
         if make is not None:
             start, ready = make(called)
-            spans[step] = [0, start * 1e9, ready * 1e9, pipeline.read * 1e9, pipeline.decode * 1e9, 0, 0, 0, 0, 0, 0]
+            spans[step] = [
+                step % max(pipeline.workers, 1),
+                start * 1e9,
+                ready * 1e9,
+                pipeline.read * 1e9,
+                pipeline.decode * 1e9,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ]
         returned = max(called, ready)
         row = {"called_ns": called, "returned_ns": returned}
         now = returned
@@ -81,7 +93,11 @@ def segment(
         table[step, STEP_FIELDS.index("encoded_bytes")] = BATCH * 35_000
     if make is not None and pipeline.workers:  # what the workers had begun when the window closed
         begun = [make(now) for _ in range(pipeline.workers * pipeline.prefetch)]
-        rows = [[0, start * 1e9, ready * 1e9, *[0] * (len(SPAN_FIELDS) - 3)] for start, ready in begun if start < now]
+        rows = [
+            [(total + number) % pipeline.workers, start * 1e9, ready * 1e9, *[0] * (len(SPAN_FIELDS) - 3)]
+            for number, (start, ready) in enumerate(begun)
+            if start < now
+        ]
         spans = np.concatenate([spans, np.array(rows, dtype=np.int64).reshape(-1, len(SPAN_FIELDS))])
     facts = {"num_drained": 0 if make else None, "wall_s": now - begin, "opened_ns": int(begin * 1e9),
              "closed_ns": int(now * 1e9), "first_batch_s": 0.1, "moved": {"read_bytes": total * BATCH * 36_864},
