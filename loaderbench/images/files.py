@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,14 @@ def replace_file(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """Hold an advisory lock on the file `lock` (fcntl), waiting for it. It ends with the process."""
+    """Hold an advisory lock on the file `lock` (fcntl), waiting for it. It ends with the process.
+
+    Says on stderr that it waits: the process that holds it may be a hung one.
+    """
     with open(lock, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process that writes to {lock.parent} (fuser {lock} names it)", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
