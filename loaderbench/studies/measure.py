@@ -7,9 +7,9 @@ from typing import Any
 
 from loaderbench.analysis.record import make_record
 from loaderbench.cases.case import Case
+from loaderbench.interrupts import interrupts_held
 from loaderbench.recording.store import RunFolder, Store
 from loaderbench.recording.types import Run
-from loaderbench.interrupts import interrupts_held
 from loaderbench.running.supervisor import supervise
 
 Record = dict[str, Any]
