@@ -21,7 +21,10 @@ WORTH = 1.10
 """A speed-up from which a cause counts as a bottleneck."""
 COMPUTE_AU = 0.90
 AGREEMENT = 0.05
-"""The two witnesses may differ by this fraction of the step time, or by their interval where that is wider."""
+"""Two witnesses may differ by this fraction of the step time, and an arm may be faster by it than one that does
+less, or by their interval where that is wider. A machine's speed moves by 2 % from one round to the next."""
+CLEAR = 1.25
+"""A gain that a compute verdict must be able to exclude."""
 STALLED_STEPS = 0.7
 """Where the device waited for data in more than this fraction of the steps, the loader paces the run."""
 
@@ -112,7 +115,7 @@ def arm_times(arms: Mapping[str, ArmSteps], *, reads_files: bool) -> Times:
     for k in range(1, len(chain)):
         excess = raw[k - 1] - raw[k]
         width = float(np.std(drawn[:, k - 1] - drawn[:, k])) * 1.96
-        if excess > max(width, 0.02 * raw[-1]):
+        if excess > max(width, AGREEMENT * raw[-1]):
             violation = (
                 f"`{chain[k]}` ({raw[k] * 1e3:.2f} ms a step) ran faster than `{chain[k - 1]}` "
                 f"({raw[k - 1] * 1e3:.2f} ms), which does less"
@@ -173,6 +176,8 @@ def attribute(
     speedups = {cause: None if one is None else _ratio(real, _bounded(one, real)) for cause, one in without.items()}
     found.speedup_if_removed = {c: None if s is None else s.estimate("ratio") for c, s in speedups.items()}
     _judge(found, times, base, speedups)
+    if found.bottleneck == "mixed" and base is not None:
+        _name_joint(found, times, base, arms, synchronous=synchronous)
     return found
 
 
@@ -282,18 +287,41 @@ def _unexplained(
     return taken
 
 
-def loader_time(times: Times, arms: Mapping[str, ArmSteps]) -> Quantity | None:
-    """The loader's own seconds a batch beside the running device.
+def _issue(arms: Mapping[str, ArmSteps], *names: str) -> Quantity | None:
+    """Host time to issue a step, in the first of these arms that was measured."""
+    for name in names:
+        if name in arms:
+            return Quantity(arms[name].mean("issue"), arms[name].drawn("issue"), arms[name].num_blocks)
+    return None
+
+
+def _plus(a: Quantity, b: Quantity | None) -> Quantity:
+    return a if b is None else Quantity(a.value + b.value, a.draws + b.draws, min(a.n, b.n))
+
+
+def loader_time(times: Times, arms: Mapping[str, ArmSteps], *, synchronous: bool) -> Quantity | None:
+    """Seconds a batch that the loader needs beside the running device.
 
     Free-running it has the processor to itself; where it paces the run, what it delivers there is the truth.
+    A synchronous loader and issuing take turns, so that a batch costs both.
     """
     if times.free is None:
         return None
+    alone = _plus(times.free, _issue(arms, "real")) if synchronous else times.free
     stalls = arms["real"].all("stall")
     paced = (stalls > 0).mean() > STALLED_STEPS and stalls.sum() > STALLED_FRACTION * arms["real"].seconds
-    if paced:
-        return _largest(times.free, times.real)
-    return times.free
+    return _largest(alone, times.real) if paced else alone
+
+
+def _without_launches(times: Times, arms: Mapping[str, ArmSteps]) -> Quantity | None:
+    """The consumer's step time with no launch gaps and no issuing: the copy, then busy kernels, in one queue.
+
+    T_host − (T_device − busy) would be wrong where issuing is the slower: the copy hides behind it.
+    """
+    if times.busy is None or times.host is None:
+        return times.busy
+    host = arms["host"]
+    return _bounded(_plus(times.busy, Quantity(host.mean("copy"), host.drawn("copy"), host.num_blocks)), times.host)
 
 
 def _times_without(
@@ -303,60 +331,70 @@ def _times_without(
 
     The bound by the other stages' capacities supposes that these overlap perfectly. What a cause on the
     device's side takes exposed is therefore a second bound: without the copy the run cannot gain more than
-    T_host − T_device, without launch gaps not more than T_device − busy. A synchronous loader stands in
-    line with issuing, so that there the whole issue time is exposed.
+    T_host − T_device, without launches not more than T_device − busy; where that is worth something, what
+    issuing grew by beside the loader comes on top. (Where it is not, the growth is contention alone, and
+    counts with preparation.) A synchronous loader stands in line with issuing: there the whole issue time is
+    exposed, and it is added to the loader's or the reader's own time wherever these bound the run.
     """
     without: dict[str, Quantity | None] = dict.fromkeys((*CAUSES, "compute"))
     without["storage"] = times.ram
-    fetch = times.fetch
     if base is not None:
-        if fetch is not None:
-            without["prep"] = _largest(base, fetch)
+        if times.fetch is not None:
+            in_line = _issue(arms, "host", "device") if synchronous else None
+            without["prep"] = _largest(base, _plus(times.fetch, in_line))
         elif times.ram is times.real:  # no files under the loader: nothing to fetch
             without["prep"] = base
-    paced = loader_time(times, arms)
-    if paced is not None and times.device is not None:
-        if times.host is not None:
-            exposed = _minus(times.host, times.device)
-            without["transfer"] = _largest(times.device, paced, _minus(times.real, exposed))
-        if times.busy is not None and times.free is not None:
-            rest = times.busy
-            if times.host is not None:  # the copy stays when launches cost nothing
-                rest = _minus(times.host, _minus(times.device, times.busy))
-            exposed = _minus(times.device, times.busy)
-            if synchronous:
-                real = arms["real"]
-                exposed = _largest(exposed, Quantity(real.mean("issue"), real.drawn("issue"), real.num_blocks))
-            without["launch"] = _largest(rest, times.free, _minus(times.real, exposed))
-    if times.free is not None:
-        parts = [times.free]
-        for name, quantity in (("host", "copy"), ("device", "issue")):
-            arm = arms.get(name)
-            if arm is not None:
-                parts.append(Quantity(arm.mean(quantity), arm.drawn(quantity), arm.num_blocks))
-        without["compute"] = _largest(*parts)
+    paced = loader_time(times, arms, synchronous=synchronous)
+    if times.free is None or paced is None:
+        return without
+    if times.device is not None and times.host is not None:
+        exposed = _minus(times.host, times.device)
+        # Beside the loader issuing takes longer, and no copy hides it any more.
+        device = arms["device"]
+        issue = Quantity(device.mean("issue"), device.drawn("issue"), device.num_blocks)
+        crowded = _plus(issue, _issue_growth(arms, "real"))
+        without["transfer"] = _largest(times.device, paced, crowded, _minus(times.real, exposed))
+    rest = _without_launches(times, arms)
+    if times.device is not None and times.busy is not None and rest is not None:
+        exposed = _minus(times.device, times.busy)
+        if times.device.value >= WORTH * times.busy.value:
+            exposed = _plus(exposed, _issue_growth(arms, "real"))
+        if synchronous:
+            real = arms["real"]
+            exposed = _largest(exposed, Quantity(real.mean("issue"), real.drawn("issue"), real.num_blocks))
+        feed = times.free if synchronous else paced
+        without["launch"] = _largest(rest, feed, _minus(times.real, exposed))
+    parts = [paced]
+    for name, quantity in (("host", "copy"), ("device", "issue")):
+        arm = arms.get(name)
+        if arm is not None:
+            parts.append(Quantity(arm.mean(quantity), arm.drawn(quantity), arm.num_blocks))
+    without["compute"] = _largest(*parts)
     return without
 
 
-def _joint_without(removed: frozenset[str], times: Times, base: Quantity) -> Quantity | None:
+def _joint_without(
+    removed: frozenset[str], times: Times, base: Quantity, arms: Mapping[str, ArmSteps], *, synchronous: bool
+) -> Quantity | None:
     """The step time without several causes, where the arms tell."""
-    stages: list[Quantity] = []
-    device = times.device if times.device is not None else base
-    consumer = base if "transfer" not in removed else device
+    consumer: Quantity | None = base
     if "launch" in removed:
-        if times.busy is None or times.device is None:
-            return None
-        consumer = _minus(consumer, _minus(times.device, times.busy))
-    stages.append(consumer)
+        consumer = times.busy if "transfer" in removed else _without_launches(times, arms)
+    elif "transfer" in removed and times.device is not None:
+        consumer = times.device
+    if consumer is None:
+        return None
     if {"storage", "prep"} <= removed:
-        return _largest(*stages)
+        return consumer
+    feed = times.free
     if "prep" in removed:
         feed = times.fetch
     elif "storage" in removed:
         feed = times.prep if times.prep is not None else times.ram
-    else:
-        feed = times.free
-    return None if feed is None else _largest(*stages, feed)
+    if feed is None:
+        return None
+    in_line = _issue(arms, "host", "device") if synchronous and "launch" not in removed else None
+    return _largest(consumer, _plus(feed, in_line))
 
 
 def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Mapping[str, Quantity | None]) -> None:
@@ -368,11 +406,19 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
     if not known or times.device is None or base is None or times.ram is None:
         found.reasons.append("arms needed for a verdict were not measured; run with --arms all")
     worth = sorted((c for c, one in known.items() if one.value >= WORTH), key=lambda c: -known[c].value)
-    if any(known[cause].low < 1.03 for cause in worth[:1]):
+    best = known[worth[0]].value if worth else 1.0
+    for cause, most in _most_of_unmeasured(times, base, known).items():
+        if most >= WORTH and most > 1.03 * best:
+            found.reasons.append(f"{cause} was not measured alone and may be worth up to {most:.2f}×: --arms all")
+    if worth and known[worth[0]].low < 1.03:
         one = known[worth[0]]
         found.reasons.append(
             f"the gain without {worth[0]} is known only as {one.low:.2f}× – {one.high:.2f}×: measure longer"
         )
+    if not worth and known:
+        cause = max(known, key=lambda c: known[c].high)
+        if known[cause].high >= CLEAR:
+            found.reasons.append(f"without {cause} it may be up to {known[cause].high:.2f}× faster: measure longer")
     if times.real.n < 2:
         found.reasons.append("too few steps for an interval: measure longer")
     if found.reasons:
@@ -390,8 +436,18 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
         return
     else:
         found.bottleneck = "mixed"
-    if found.bottleneck == "mixed":
-        _name_joint(found, times, base)
+
+
+def _most_of_unmeasured(times: Times, base: Quantity | None, known: Mapping[str, Estimate]) -> dict[str, float]:
+    """The most that removing a cause can give where its arms are missing. Launches are left out: where the
+    device does not tell its busy time they are part of compute, and a caveat says so."""
+    real = times.real.value
+    most: dict[str, float] = {}
+    if "prep" not in known and base is not None:
+        most["prep"] = real / base.value
+    if "transfer" not in known and times.host is not None and times.device is not None:
+        most["transfer"] = real / max(times.device.value, real - (times.host.value - times.device.value))
+    return most
 
 
 def _surely_larger(first: Quantity | None, second: Quantity | None) -> bool:
@@ -401,14 +457,16 @@ def _surely_larger(first: Quantity | None, second: Quantity | None) -> bool:
     return bool(np.percentile(first.draws / second.draws, 2.5) > 1.0)
 
 
-def _name_joint(found: Attribution, times: Times, base: Quantity) -> None:
+def _name_joint(
+    found: Attribution, times: Times, base: Quantity, arms: Mapping[str, ArmSteps], *, synchronous: bool
+) -> None:
     """The smallest set of causes whose joint removal is worth it, and what it gives."""
     candidates = [frozenset(found.joint)] if found.joint else []
     if not found.joint:
         candidates = [frozenset(some) for size in (2, 3, 4) for some in combinations(CAUSES, size)]
     best: tuple[int, float, frozenset[str], Quantity] | None = None
     for some in candidates:
-        left = _joint_without(some, times, base)
+        left = _joint_without(some, times, base, arms, synchronous=synchronous)
         if left is None:
             continue
         gain = _ratio(times.real, _bounded(left, times.real))
