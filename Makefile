@@ -4,7 +4,7 @@ PYTHON  ?= python3
 RESULTS ?= results
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
-BENCH   ?= --res 256,512,1024 --loader serial,multiprocess,threaded,dali --device emulated --precision fp32 --duration 8
+BENCH   ?= --res 256,512,1024 --loader serial,multiprocess,threaded,dali --device emulated --precision fp32 --cache warm --duration 10
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench test test-all test-beds check report clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -241,9 +242,22 @@ def row_label(record: Record, records: Sequence[Record]) -> str:
 
 
 def grouped_caveats(records: Sequence[Record]) -> list[tuple[str, str, int]]:
-    """(code, message, number of runs), each once, in the order of appearance."""
+    """(code, message, number of runs), each code once, in the order of appearance.
+
+    Messages of one code that differ only in their figures are one; the first run's is shown.
+    """
+    first: dict[tuple[str, str], str] = {}
     counts: dict[tuple[str, str], int] = {}
     for record in records:
-        for caveat in {(clean(one["code"]), clean(one["message"])): None for one in record.get("caveats") or []}:
-            counts[caveat] = counts.get(caveat, 0) + 1
-    return [(code, message, count) for (code, message), count in counts.items()]
+        seen = set()
+        for one in record.get("caveats") or []:
+            code, message = clean(one["code"]), clean(one["message"])
+            key = (code, re.sub(r"\d+(\.\d+)?", "#", message))
+            first.setdefault(key, message)
+            if key not in seen:
+                counts[key] = counts.get(key, 0) + 1
+            seen.add(key)
+    return [
+        (key[0], message if counts[key] == 1 or key[1] == message else f"{message} (figures differ)", counts[key])
+        for key, message in first.items()
+    ]
