@@ -150,17 +150,22 @@ def pool_adjacent_violators(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def is_steady(
-    called_ns: NDArray[np.int64], returned_ns: NDArray[np.int64], ready_ns: NDArray[np.int64] | None, depth: int
+    called_ns: NDArray[np.int64],
+    returned_ns: NDArray[np.int64],
+    ready_ns: NDArray[np.int64] | None,
+    depth: int,
+    num_workers: int = 1,
 ) -> bool:
     """Whether a loader's queue has become steadily full or steadily empty.
 
     [N] each: when `next()` was called and returned, and when the batch had been complete (None where the
-    loader cannot tell); `depth`: batches that the queue can hold. Compares the two halves of the last
-    2 · max(3, depth ÷ 2) steps. With ages (returned − ready): a draining queue hands over ever younger
-    batches, a filling one ever older; steady is a drift below a tenth of a step for each step. Without ages:
-    the mean wait of both halves differs by at most a tenth of the step.
+    loader cannot tell); `depth`: batches that the queue can hold. Compares the two halves of the last steps;
+    a half is at least 3 steps and half the queue, and whole rounds of the workers, for these hand over their
+    batches in bursts. With ages (returned − ready): a draining queue hands over ever younger batches, a
+    filling one ever older; steady is a drift below a tenth of a step for each step. Without ages: the mean
+    wait of both halves differs by at most a tenth of the step.
     """
-    half = max(3, depth // 2)
+    half = -(-max(3, depth // 2) // num_workers) * num_workers
     if len(called_ns) < 2 * half:
         return False
     called, returned = called_ns[-2 * half :], returned_ns[-2 * half :]

@@ -350,7 +350,7 @@ class _Measurement:
             host = np.array([row[:2] for row in loop.host[recent]], dtype=np.int64)
             ages = [span[SPAN_FIELDS.index("ready_ns")] for span in loop.spans[recent] if span is not None]
             ready = np.array(ages, dtype=np.int64) if len(ages) == len(host) else None
-            if is_steady(host[:, 0], host[:, 1], ready, depth):
+            if is_steady(host[:, 0], host[:, 1], ready, depth, max(case.workers, 1)):
                 return len(loop.host), True
             if loop.host[-1][3] > limit:
                 break
