@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis import verdict
+from loaderbench.analysis.advice import advise
 from loaderbench.analysis.attribution import CAUSES, SHARES, Attribution, attribute
 from loaderbench.analysis.statistics import half_width_fraction, interval
 from loaderbench.analysis.steps import ArmSteps, arm_steps
@@ -116,9 +117,12 @@ def _figures(
         "joint": list(found.joint),
         "joint_speedup": _json(found.joint_speedup),
         "evidence": verdict.evidence(found, capacities),
-        "advice": verdict.advice(
+        "advice": advise(
             run.case,
             found,
+            arms,
+            spans,
+            recording.facts,
             usable_cpus=int(run.environment.get("usable_cpus") or 1),
             contention=(starved or 0.0) > STARVED or (contention is not None and contention.value > 0.05),
         ),

@@ -1,11 +1,8 @@
-"""Findings in words: the sentence, its evidence, and what to try next with what it is predicted to give."""
+"""Findings in words: the sentence and its evidence."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from loaderbench.analysis.attribution import Attribution
-from loaderbench.cases.case import Case
 from loaderbench.recording.types import Estimate
 
 NAMES = {
@@ -63,52 +60,3 @@ def evidence(found: Attribution, capacities: dict[str, Estimate | None]) -> list
         arms, timeline = found.witnesses
         lines.append(f"waiting for data: {arms.value:.1%} of the step by arms, {timeline.value:.1%} by timeline")
     return lines
-
-
-def _gain(found: Attribution, cause: str) -> dict[str, Any] | None:
-    one = found.speedup_if_removed.get(cause)
-    return None if one is None else one.to_json()
-
-
-def advice(case: Case, found: Attribution, *, usable_cpus: int, contention: bool) -> list[dict[str, Any]]:
-    """What to try next: {action, predicted_speedup, at_most}.
-
-    `at_most` is the gain of removing the cause wholly. `predicted_speedup` stands only where the action does
-    just that and its outcome was measured (the data in memory: the arm `ram`); else it is None.
-    """
-    causes = found.joint if found.bottleneck == "mixed" else (found.bottleneck,)
-    actions: list[tuple[str, str, bool]] = []
-    for cause in causes:
-        if cause == "storage":
-            actions.append((cause, "keep the data set in memory (--cache warm), or put it on faster storage", True))
-        elif cause == "prep":
-            actions += [(cause, action, False) for action in _prep_actions(case, usable_cpus, contention)]
-        elif cause == "transfer" and case.output == "float32":
-            actions.append((cause, "copy uint8 and normalize on the device: --output uint8", False))
-        elif cause == "launch":
-            actions.append((cause, f"raise the batch size (now {case.batch_size}), or replay CUDA graphs", False))
-    return [
-        {
-            "action": action,
-            "predicted_speedup": _gain(found, cause) if measured else None,
-            "at_most": _gain(found, cause),
-        }
-        for cause, action, measured in actions
-    ]
-
-
-def _prep_actions(case: Case, usable_cpus: int, contention: bool) -> list[str]:
-    actions = []
-    if case.loader == "serial":
-        actions.append(f"use a parallel loader: --loader multiprocess --workers {usable_cpus}")
-    elif case.workers < usable_cpus:
-        actions.append(f"add workers: --workers {usable_cpus} (now {case.workers})")
-    if case.loader == "multiprocess" and case.output == "float32":
-        actions.append("hand over uint8 and normalize on the device: --output uint8")
-    if case.decoder == "pillow":
-        actions.append("decode with libjpeg-turbo: --decoder turbojpeg, or --loader threaded")
-    if case.resolution and case.input_size and case.resolution >= 2 * case.input_size:
-        actions.append(f"store smaller images: loaderbench dataset derive --res {case.resolution // 2}")
-    if contention:
-        actions.append("the workers wait for a processor: free some, or add cores")
-    return actions

@@ -25,10 +25,12 @@ from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import SPAN_FIELDS, Batch, Loader, LoaderContext
+from loaderbench.machine import usable_cpus
 from loaderbench.recording.types import STEP_FIELDS, Caveat, Recording, Segment
 from loaderbench.running.cache import CacheKeeper, RamCopy
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
+from loaderbench.running.prep_probe import probe_preparation
 from loaderbench.samplers.sources import StorageCounter
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.base import Workload
@@ -43,6 +45,8 @@ MAX_WARMUP_S = 3.0
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
 MIN_SEGMENT_S, MAX_SEGMENT_S = 0.4, 2.5
+PROBE_FROM = 0.10
+"""Decoders are timed where preparation takes at least this fraction of a step with the data in memory."""
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
 
@@ -85,10 +89,10 @@ class Rig:
             self.device = self._slowdown.wrap_device(self.device)
             self.workload = self._slowdown.wrap_workload(self.workload, self.device)
 
-    def build_loader(self, images: ImageIndex, *, evict: bool, module: ModuleType | None = None) -> Loader:
-        """The case's loader (or that of `module`) over `images`. `evict`: drop each file's pages once read."""
+    def context(self, images: ImageIndex, *, evict: bool) -> LoaderContext:
+        """What the case's loader over `images` is told. `evict`: drop each file's pages once read."""
         case = self._case
-        context = LoaderContext(
+        return LoaderContext(
             images=images,
             batch_size=case.batch_size,
             workers=case.workers,
@@ -105,8 +109,11 @@ class Rig:
             decoder_options=dict(case.decoder_options),
             slowdown=self._slowdown,
         )
-        options = plugins.parse_options(module or self._module, {} if module else case.loader_options)
-        loader: Loader = (module or self._module).build(options, context)
+
+    def build_loader(self, images: ImageIndex, *, evict: bool, module: ModuleType | None = None) -> Loader:
+        """The case's loader (or that of `module`) over `images`."""
+        options = plugins.parse_options(module or self._module, {} if module else self._case.loader_options)
+        loader: Loader = (module or self._module).build(options, self.context(images, evict=evict))
         self._stack.callback(loader.close)
         return loader
 
@@ -132,6 +139,9 @@ class _Measurement:
         self._collect_ready_batches()
         self.device.reset_peak_memory()
         self._measure_rounds()
+        if self._prep_matters():
+            self.report("phase", "timing the decoders")
+            self.facts["prep_probe"] = probe_preparation(self.rig.context(self.ram.images, evict=False), usable_cpus())
         self.facts |= {
             "loop_overhead_s": loop_overhead_s(self.device),
             "device": self.device.describe(),
@@ -230,6 +240,16 @@ class _Measurement:
         if "fetch" in wanted and self.reads_files and not self.as_is_once:
             arms.append("fetch")
         return arms
+
+    def _prep_matters(self) -> bool:
+        """Whether preparation takes enough of the step to be worth advice (PROBE_FROM)."""
+        if self.case.decoder is None or not hasattr(self, "ram"):
+            return False
+        means = {
+            arm: float(np.mean(np.concatenate([_durations(one) for one in self.segments if one.arm == arm])))
+            for arm in {segment.arm for segment in self.segments} & {"host", "ram"}
+        }
+        return len(means) == 2 and means["ram"] - means["host"] >= PROBE_FROM * means["ram"]
 
     # -- the measuring -----------------------------------------------------------------------------------
 

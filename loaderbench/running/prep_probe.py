@@ -1,0 +1,206 @@
+"""What a sample costs in other decoders: a short measurement on the data set's own images, in memory.
+
+Run once behind the arms, in threads of its own, at most about PROBE_S: facts on which the advice
+"another decoder", "another loader", "more workers" predicts its gain.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from loaderbench import plugins
+from loaderbench.cases.case import OUTPUTS
+from loaderbench.decoders.base import DecodeError, Decoder
+from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.loaders.base import LoaderContext
+from loaderbench.loaders.samples import make_decoder, output_shape, read_file
+from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
+
+PROBE_S = 0.6
+ALONE_FRACTION = 0.5
+"""Of PROBE_S for one thread alone; the rest for all processors at once."""
+NUM_IMAGES, MIN_IMAGES = 32, 4
+HANDOVER_IMAGES = 16
+
+
+def probe_preparation(context: LoaderContext, num_cpus: int) -> dict[str, Any]:
+    """Measure the decoders that are installed on up to NUM_IMAGES of the images.
+
+    {"num_cpus", "decoders": {name: {"image_s": CPU seconds of decode and resize, one an image, the same images
+    in the same order for all; "all_cpus_image_s": their mean with a thread on each processor;
+    "all_cpus_rate": images/s of those threads together}},
+    "handover_s": {output: {memory: CPU seconds an image of writing the finished sample}}}; `memory` is
+    `shared` (fresh shared memory, as a worker process hands over), `private` (fresh) or `reused`.
+    """
+    images = context.images
+    chosen = np.random.default_rng(context.seed).permutation(len(images))[:NUM_IMAGES].tolist()
+    encoded = [(index, read_file(images.path(index))) for index in chosen]
+    probes = {name: _Probe(context, decoder) for name, decoder in _decoders(context).items()}
+    facts: dict[str, Any] = {"num_cpus": num_cpus}
+    num_threads = torch.get_num_threads()
+    try:
+        good: list[tuple[int, bytes]] = []
+        _in_threads([lambda: facts.update(_alone(probes, encoded, good, context))])
+        for name, probe in probes.items() if good else ():
+            seconds = PROBE_S * (1 - ALONE_FRACTION) / len(probes)
+            facts["decoders"][name] |= _on_all_cpus(probe, good, num_cpus, seconds)
+    finally:
+        # A thread's setting is also what threads born later begin with: put it back.
+        torch.set_num_threads(num_threads)
+    return facts
+
+
+def _decoders(context: LoaderContext) -> dict[str, Decoder]:
+    """The case's decoder and the others that can be had here."""
+    found: dict[str, Decoder] = {}
+    for name in plugins.names("decoders"):
+        own = name == context.decoder
+        if name == "torchvision" and not own and "turbojpeg" in found and "torchvision" not in sys.modules:
+            continue  # importing it takes seconds, and it decodes with turbojpeg's library
+        options = context.decoder_options if own else {}
+        try:
+            found[name] = make_decoder(replace(context, decoder=name, decoder_options=options), name)
+        except (UnavailableError, ConfigError):
+            continue  # not installed here: nothing to advise
+    return found
+
+
+class _Probe:
+    """One thread's work with one decoder."""
+
+    def __init__(self, context: LoaderContext, decoder: Decoder) -> None:
+        self._context, self._decoder = context, decoder
+        self._scratch = np.empty((*output_shape(context), 3), dtype=np.uint8)
+
+    def for_thread(self) -> _Probe:
+        return _Probe(self._context, self._decoder)
+
+    def make(self, index: int, encoded: bytes) -> float:
+        """CPU seconds of this thread for one image: decoded, cropped, resized."""
+        context, decoder = self._context, self._decoder
+        begun = time.thread_time_ns()
+        pixels = decoder.decode(encoded)
+        height, width = decoder.size(pixels)
+        if context.mode == "train":
+            geometry = train_geometry(height, width, context.input_size, SampleRandom(context.seed, 0, index))
+        else:
+            geometry = infer_geometry(height, width, context.input_size)
+        decoder.crop_resize(pixels, geometry, self._scratch[:height] if context.input_size is None else self._scratch)
+        return (time.thread_time_ns() - begun) / 1e9
+
+
+def _in_threads(works: Sequence[Callable[[], None]]) -> None:
+    """Run each in a thread of its own, with one torch thread as a loader's worker has; raises what the first raised."""
+    errors: list[BaseException] = []
+
+    def begin(work: Callable[[], None]) -> None:
+        torch.set_num_threads(1)
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=begin, args=(work,), name="loaderbench-probe") for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _alone(
+    probes: dict[str, _Probe],
+    encoded: Sequence[tuple[int, bytes]],
+    good: list[tuple[int, bytes]],
+    context: LoaderContext,
+) -> dict[str, Any]:
+    """One thread, the decoders in turn on each image, so that whatever else the machine does meets all.
+
+    Adds to `good` the images that every decoder can decode. The first is made once for nothing: libraries set
+    up their tables then.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in probes}
+    deadline = time.perf_counter() + PROBE_S * ALONE_FRACTION
+    for number, one in enumerate([*encoded[:1], *encoded]):
+        if len(good) >= MIN_IMAGES and time.perf_counter() > deadline:
+            break
+        try:
+            spent = [probe.make(*one) for probe in probes.values()]
+        except DecodeError:
+            continue  # counted and named where the loader met it
+        if number:
+            good.append(one)
+            for kept, one_s in zip(seconds.values(), spent, strict=True):
+                kept.append(one_s)
+    handover = {output: _handover_s(output_shape(context), output) for output in OUTPUTS}
+    return {"decoders": {name: {"image_s": kept} for name, kept in seconds.items()}, "handover_s": handover}
+
+
+def _on_all_cpus(
+    probe: _Probe, encoded: Sequence[tuple[int, bytes]], num_cpus: int, seconds: float
+) -> dict[str, float]:
+    """A thread on each processor, all at once: what is left of a processor's speed when none is idle."""
+    done: list[tuple[int, float]] = []
+    deadline = time.perf_counter() + seconds
+
+    def work(number: int) -> Callable[[], None]:
+        mine = probe.for_thread()
+
+        def run() -> None:
+            count, spent = 0, 0.0
+            while not count or time.perf_counter() < deadline:
+                spent += mine.make(*encoded[(number + count) % len(encoded)])
+                count += 1
+            done.append((count, spent))
+
+        return run
+
+    works = [work(number) for number in range(num_cpus)]
+    begun = time.perf_counter()
+    _in_threads(works)
+    wall = time.perf_counter() - begun
+    images = sum(count for count, _ in done)
+    return {"all_cpus_image_s": sum(spent for _, spent in done) / images, "all_cpus_rate": images / wall}
+
+
+def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
+    """CPU seconds an image of writing finished samples into fresh shared, fresh private and reused memory.
+
+    uint8 is resized straight into its place, so that only the page faults of fresh memory are its cost.
+    """
+    normalize = Normalizer(*shape)
+    pixels = np.zeros((*shape, 3), dtype=np.uint8)
+    kind = np.dtype(output)
+
+    def fill(slots: NDArray[Any]) -> float:
+        begun = time.thread_time_ns()
+        for slot in slots:
+            if output == "float32":
+                normalize(pixels, slot)
+            else:
+                slot[...] = pixels
+        return (time.thread_time_ns() - begun) / 1e9 / len(slots)
+
+    def fresh(flags: int) -> NDArray[Any]:
+        size = HANDOVER_IMAGES * pixels.size * kind.itemsize
+        return np.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=kind).reshape(HANDOVER_IMAGES, *pixels.shape)
+
+    memory = {"shared": mmap.MAP_SHARED, "private": mmap.MAP_PRIVATE}
+    seconds = {name: median(fill(fresh(flags)) for _ in range(3)) for name, flags in memory.items()}
+    used = fresh(mmap.MAP_PRIVATE)
+    seconds["reused"] = sorted(fill(used) for _ in range(4))[1]  # the first one pays for the page faults
+    if output == "uint8":
+        return {name: max(0.0, one - seconds["reused"]) for name, one in seconds.items()}
+    return seconds
