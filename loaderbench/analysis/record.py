@@ -123,7 +123,7 @@ def _figures(
             arms,
             spans,
             recording.facts,
-            usable_cpus=int(run.environment.get("usable_cpus") or 1),
+            usable_cpus=int(run.environment.get("cpus_usable") or 1),
             contention=(starved or 0.0) > STARVED or (contention is not None and contention.value > 0.05),
         ),
     }
@@ -156,7 +156,7 @@ def _figures(
 
 def _overhead_fraction(run: Run, recording: Recording, real: ArmSteps) -> float:
     """What measuring takes of the step: the loop's own stamps, and the sampling's part of the processor."""
-    sampling = run.sampling_cpu_s / run.wall_s / float(run.environment.get("usable_cpus") or 1) if run.wall_s else 0.0
+    sampling = run.sampling_cpu_s / run.wall_s / float(run.environment.get("cpus_usable") or 1) if run.wall_s else 0.0
     return float(recording.facts["loop_overhead_s"]) / real.mean("duration") + sampling
 
 

@@ -327,7 +327,7 @@ def _without(amounts: Mapping[str, float], key: str) -> dict[str, float]:
 
 
 def _run_of(case: Case, recording: Any) -> Run:
-    return Run(case, "ok", "", 0.0, recording, [], [], environment() | {"usable_cpus": usable_cpus()})
+    return Run(case, "ok", "", 0.0, recording, [], [], environment())
 
 
 def _judge(scenario: Scenario, record: Mapping[str, Any], times: Sequence[float]) -> Outcome:

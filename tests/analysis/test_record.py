@@ -30,7 +30,7 @@ def simulated(pipeline: Pipeline, arms: tuple[str, ...] | None = None) -> Run:
         "stopped_by": "duration", "num_rounds": 3, "loop_overhead_s": 1e-5, "arms": [],
     }  # fmt: skip
     return Run(
-        CASE, "ok", "2026-01-01T00:00:00+00:00", 60.0, Recording(segments, facts, []), [], [], {"usable_cpus": 2}
+        CASE, "ok", "2026-01-01T00:00:00+00:00", 60.0, Recording(segments, facts, []), [], [], {"cpus_usable": 2}
     )
 
 

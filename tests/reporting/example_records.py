@@ -90,7 +90,7 @@ def measured(
         "case": asked,
         "environment": {
             "cpu": "Example CPU",
-            "usable_cpus": 8,
+            "cpus_usable": 8,
             "memory_bytes": 34359738368,
             "kernel": "6.1.0-example",
             "python": "3.11.2",
