@@ -154,18 +154,7 @@ def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -
     stalled = values["stall"].sum() >= STALLED_FRACTION * values["duration"].sum()
     if fall <= num_workers / 2 or (has_device and not stalled and worked < NEVER_RESTING):
         return 1.0
-    return 1.0 / (batches_per_s * float(values["duration"].mean()))
-
-
-def _correct(values: dict[str, NDArray[np.float64]], factor: float) -> None:
-    """Stretch the steps by the factor, in place. What is added, or taken out, is waiting for data."""
-    added = values["duration"] * (factor - 1.0)
-    stalled = values["stall"].sum()
-    if factor >= 1.0:
-        values["stall"] = values["stall"] + added
-    elif stalled > 0:
-        values["stall"] = values["stall"] * max(0.0, 1.0 + added.sum() / stalled)
-    values["duration"] = values["duration"] + added
+    return max(1.0, 1.0 / (batches_per_s * float(values["duration"].mean())))
 
 
 def arm_steps(segments: Sequence[Segment], arm: str, stream: int) -> ArmSteps | None:
@@ -179,7 +168,8 @@ def arm_steps(segments: Sequence[Segment], arm: str, stream: int) -> ArmSteps | 
             continue
         seconds += float(values["duration"].sum())
         factor = drain_correction(segment, values)
-        _correct(values, factor)
+        added = values["duration"] * (factor - 1.0)  # the queue spared the device this wait
+        values["duration"], values["stall"] = values["duration"] + added, values["stall"] + added
         quantities.append(values)
         window = segment.steps[max(segment.num_warmup, 1) :]
         samples += int(window[:, COLUMN["num_samples"]].sum())

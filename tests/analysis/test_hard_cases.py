@@ -1,0 +1,349 @@
+"""Where a verdict goes wrong easily: pipelines of the event model with answers that can be worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loaderbench.analysis.statistics import is_steady
+from loaderbench.analysis.steps import arm_steps, drain_correction, queue_fall, window_quantities, workers_pace
+from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS
+from tests.analysis.event_model import ARMS, Pipeline, measure, segment, true_speedup, true_step_ms
+from tests.analysis.judging import assert_sound, gain, judge, share
+
+DONE, RETURNED = STEP_FIELDS.index("done_ns"), STEP_FIELDS.index("returned_ns")
+READY = SPAN_FIELDS.index("ready_ns")
+
+
+# The model itself: what it says where a closed form says it too.
+
+
+def test_the_model_agrees_with_the_closed_forms() -> None:
+    # given stages that overlap: the slowest bounds
+    assert true_step_ms(Pipeline(workers=4, decode_ms=400.0)) == pytest.approx(100.0)
+    assert true_step_ms(Pipeline(workers=4, latency_ms=200.0, decode_ms=200.0)) == pytest.approx(100.0)
+    assert true_step_ms(Pipeline(workers=8, storage_ms=90.0, decode_ms=40.0)) == pytest.approx(90.0)
+    assert true_step_ms(Pipeline(workers=8, decode_ms=200.0, cores=2)) == pytest.approx(100.0, rel=0.01)
+    assert true_step_ms(Pipeline(decode_ms=10.0, transfer_ms=30.0)) == pytest.approx(70.0)
+    assert true_step_ms(Pipeline(decode_ms=10.0, issue_ms=60.0)) == pytest.approx(60.0, rel=0.001)
+    # and stages that do not: they add up
+    assert true_step_ms(Pipeline(workers=0, latency_ms=30.0, decode_ms=50.0, issue_ms=10.0)) == pytest.approx(90, 0.001)
+
+
+# What the timeline shows.
+
+
+def test_perfect_overlap_is_no_stall() -> None:
+    # given a loader at 80 % of the device's time
+    found = judge(Pipeline(decode_ms=4 * 32.0, busy_ms=40.0))
+    # then the device never waits
+    assert found.bottleneck == "compute"
+    assert found.utilization is not None and found.utilization.value == pytest.approx(1.0, abs=1e-3)
+    assert found.witnesses is not None and found.witnesses[1].value == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_wait_hidden_under_compute_costs_nothing() -> None:
+    # given a synchronous loader whose 30 ms the host spends inside next() while the device computes 40
+    found = judge(Pipeline(workers=0, decode_ms=30.0, busy_ms=40.0))
+    arms = measure(Pipeline(workers=0, decode_ms=30.0, busy_ms=40.0))
+    real = arm_steps(arms, "real", 3)
+    # then the host waits and the device does not
+    assert real is not None and real.mean("wait") == pytest.approx(0.030, rel=0.01)
+    assert real.mean("stall") == 0.0
+    assert share(found, "prep") == pytest.approx(0.0, abs=1e-3)
+    assert gain(found, "prep") == pytest.approx(1.0, abs=1e-3)
+    assert found.bottleneck == "compute"
+
+
+@pytest.mark.parametrize("num_steps", [24, 60])
+@pytest.mark.parametrize(("workers", "prefetch"), [(1, 4), (4, 2), (8, 2)])
+@pytest.mark.parametrize("slower", [1.1, 1.25, 2.0, 4.0])
+def test_draining_the_prefetch_buffer_does_not_flatter(
+    slower: float, workers: int, prefetch: int, num_steps: int
+) -> None:
+    # given a loader slower than the device, and a window that opens on its full queue
+    pipe = Pipeline(workers=workers, prefetch=prefetch, decode_ms=slower * 40 * workers)
+    opened_full = segment(pipe, "real", num_steps=num_steps, pause_ms=pipe.decode_ms * (prefetch + 1))
+    truth_ms = 40.0 * slower
+    raw_ms = float(np.diff(opened_full.steps[-1 - num_steps :, DONE]).mean()) / 1e6
+    assert raw_ms < 0.96 * truth_ms
+    # then the workers' stamps give the steady rate, and what is added is data stall
+    steps = arm_steps([opened_full], "real", 3)
+    assert steps is not None
+    assert steps.mean("duration") * 1e3 == pytest.approx(truth_ms, rel=0.02)
+    assert steps.mean("stall") * 1e3 == pytest.approx(truth_ms - 40.0, abs=0.02 * truth_ms)
+
+
+@pytest.mark.parametrize("faster", [0.3, 0.8, 0.9])
+def test_a_full_queue_that_the_device_paces_needs_no_correction(faster: float) -> None:
+    pipe = Pipeline(workers=8, prefetch=2, decode_ms=faster * 40 * 8, jitter=0.2)
+    for number in range(10):
+        one = segment(pipe, "real", number, num_steps=37, pause_ms=2000.0)
+        values = window_quantities(one)
+        assert values is not None
+        assert drain_correction(one, values) == 1.0
+
+
+def test_without_stamps_of_the_workers_nothing_is_corrected() -> None:
+    silent = segment(Pipeline(decode_ms=640.0, tells_spans=False), "real", pause_ms=3000.0)
+    values = window_quantities(silent)
+    assert values is not None
+    assert (queue_fall(silent), workers_pace(silent), drain_correction(silent, values)) == (None, None, 1.0)
+
+
+def test_the_workers_pace_is_their_capacity() -> None:
+    pace = workers_pace(segment(Pipeline(workers=4, decode_ms=400.0), "real"))
+    assert pace is not None
+    batches_per_s, worked, num_workers = pace
+    assert (round(batches_per_s, 2), round(worked, 3), num_workers) == (10.0, 1.0, 4)
+
+
+# Factors and traps.
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("slower", [1.1, 1.25, 2.0, 4.0])
+def test_workers_slower_than_the_device_by_a_known_factor(slower: float, workers: int, jitter: float) -> None:
+    pipe = Pipeline(workers=workers, decode_ms=slower * 40 * workers, jitter=jitter)
+    truth = true_speedup(pipe, "prep")
+    found = judge(pipe)
+    assert gain(found, "prep") == pytest.approx(truth, rel=0.02 if not jitter else 0.05)
+    assert share(found, "prep") + share(found, "unexplained") == pytest.approx(1 - 1 / truth, abs=0.04)
+    if slower > 1.1:
+        assert found.bottleneck == "prep"
+
+
+@pytest.mark.parametrize("bound", ["latency", "bandwidth"])
+@pytest.mark.parametrize("workers", [0, 4])
+def test_storage_slower_than_decoding(workers: int, bound: str) -> None:
+    crew = max(workers, 1)
+    read = {"latency_ms": 110.0 * crew} if bound == "latency" else {"storage_ms": 110.0}
+    found = judge(Pipeline(workers=workers, decode_ms=15.0 * crew, **read))
+    assert found.bottleneck == "storage"
+    truth = true_speedup(Pipeline(workers=workers, decode_ms=15.0 * crew, **read), "storage")
+    assert gain(found, "storage") == pytest.approx(truth, rel=0.02)
+    assert share(found, "storage") == pytest.approx(1 - 1 / truth, abs=0.02)
+
+
+def test_trap_storage_and_prep_of_equal_capacity() -> None:
+    # given prep alone 100 ms, storage alone 105, overlapping, device 50
+    pipe = Pipeline(workers=12, storage_ms=105.0, decode_ms=100.0 * 3, cores=3, busy_ms=50.0)
+    assert true_speedup(pipe, "storage") < 1.10
+    assert true_speedup(pipe, "prep") < 1.10
+    # then neither alone gains anything, both together 2.1×
+    found = judge(pipe)
+    assert found.bottleneck == "mixed"
+    assert found.joint == ("storage", "prep")
+    assert found.joint_speedup is not None
+    assert found.joint_speedup.value == pytest.approx(true_speedup(pipe, "storage", "prep"), rel=0.03)
+
+
+def test_trap_loader_100_against_device_80() -> None:
+    found = judge(Pipeline(workers=4, decode_ms=400.0, busy_ms=80.0))
+    assert found.bottleneck == "prep"
+    assert gain(found, "prep") == pytest.approx(1.25, rel=0.01)
+
+
+def test_transfer_bound() -> None:
+    found = judge(Pipeline(decode_ms=40.0, transfer_ms=40.0))
+    assert found.bottleneck == "transfer"
+    assert gain(found, "transfer") == pytest.approx(2.0, rel=0.01)
+    assert share(found, "transfer") == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("how", [{"gap_ms": 30.0}, {"issue_ms": 70.0}])
+def test_launch_bound(how: dict[str, float]) -> None:
+    found = judge(Pipeline(decode_ms=40.0, **how))
+    assert found.bottleneck == "launch"
+    assert gain(found, "launch") == pytest.approx(1.75, rel=0.01)
+    assert share(found, "launch") == pytest.approx(3 / 7, abs=0.01)
+    assert share(found, "compute") == pytest.approx(4 / 7, abs=0.01)
+
+
+def test_a_copy_hidden_behind_issuing_is_left_when_issuing_is_gone() -> None:
+    # given 60 ms of issuing that hide 40 of compute and 20 of copying
+    pipe = Pipeline(decode_ms=40.0, transfer_ms=20.0, issue_ms=60.0)
+    assert true_speedup(pipe, "launch") == pytest.approx(1.0, abs=0.01)
+    # then faster launches are worth nothing alone, and launch is no verdict
+    found = judge(pipe)
+    assert gain(found, "launch") == pytest.approx(1.0, abs=0.01)
+    assert found.bottleneck == "compute"
+
+
+def test_without_a_device_that_tells_its_busy_time_launch_is_unknown() -> None:
+    found = judge(Pipeline(decode_ms=40.0, issue_ms=70.0, tells_busy=False))
+    assert found.shares["launch"] is None
+    assert found.speedup_if_removed["launch"] is None
+    assert_sound(found)
+
+
+# A loader in line with issuing.
+
+IN_LINE = Pipeline(workers=0, latency_ms=20.0, decode_ms=60.0, issue_ms=30.0, busy_ms=35.0)
+"""20 + 60 + 30 = 110 ms a step, whatever the device does."""
+
+
+@pytest.mark.parametrize(
+    ("cause", "left_ms"), [("storage", 90.0), ("prep", 50.0), ("transfer", 110.0), ("launch", 80.0), ("compute", 110.0)]
+)
+def test_a_synchronous_loader_and_issuing_add_up(cause: str, left_ms: float) -> None:
+    found = judge(IN_LINE)
+    assert true_speedup(IN_LINE, cause) == pytest.approx(110 / left_ms, rel=0.01)
+    assert gain(found, cause) == pytest.approx(110 / left_ms, rel=0.02)
+
+
+def test_a_faster_copy_does_not_help_a_host_that_is_busy() -> None:
+    # given a host that needs 60 ms in line and a device that needs 30 + 35
+    pipe = Pipeline(workers=0, decode_ms=40.0, issue_ms=20.0, busy_ms=30.0, transfer_ms=35.0)
+    found = judge(pipe)
+    assert gain(found, "transfer") == pytest.approx(65 / 60, rel=0.01)
+    assert found.bottleneck == "mixed"
+
+
+# Contention.
+
+
+def test_issuing_slowed_by_the_workers_is_contention() -> None:
+    # given issuing that takes 25 ms alone and 60 beside the workers, 40 of compute
+    pipe = Pipeline(workers=4, decode_ms=40.0, issue_ms=25.0, crowded_issue_ms=35.0)
+    found = judge(pipe)
+    # then a third of the step is contention, no data stall, and nothing is unexplained
+    assert share(found, "contention") == pytest.approx(1 / 3, abs=0.01)
+    assert share(found, "prep") == pytest.approx(0.0, abs=0.01)
+    assert share(found, "unexplained") == pytest.approx(0.0, abs=0.01)
+    # and it counts with preparation
+    assert found.bottleneck == "prep"
+    assert gain(found, "prep") == pytest.approx(1.5, rel=0.01)
+
+
+def test_contention_under_the_shade_of_compute_costs_nothing() -> None:
+    found = judge(Pipeline(workers=4, decode_ms=40.0, issue_ms=5.0, crowded_issue_ms=25.0))
+    assert found.bottleneck == "compute"
+    assert share(found, "contention") == pytest.approx(0.0, abs=0.005)
+
+
+# What does not fit together, or is not there.
+
+
+def test_witnesses_that_disagree_are_both_shown() -> None:
+    # given completions of `real` that come 30 ms later each step without wait or issue time
+    pipe = Pipeline(decode_ms=40.0)
+    segments = measure(pipe)
+    for one in segments:
+        if one.arm == "real":
+            one.steps[:, DONE] += np.arange(len(one.steps)) * 30_000_000
+    found = judge(pipe, segments)
+    assert found.bottleneck == "undetermined"
+    assert found.witnesses is not None
+    assert (round(found.witnesses[0].value, 2), round(found.witnesses[1].value, 2)) == (0.43, 0.0)
+    assert "43%" in found.reasons[0] and "0%" in found.reasons[0]
+    assert [caveat.code for caveat in found.caveats] == ["witnesses_disagree"]
+
+
+def test_arms_out_of_order_beyond_their_interval() -> None:
+    pipe, slow = Pipeline(decode_ms=40.0), Pipeline(decode_ms=40.0, busy_ms=60.0)
+    segments = [one for one in measure(slow) if one.arm == "host"] + [o for o in measure(pipe) if o.arm != "host"]
+    found = judge(pipe, segments)
+    assert found.bottleneck == "undetermined"
+    assert "`ram`" in found.reasons[0] and "`host`" in found.reasons[0]
+
+
+def test_a_machine_that_moves_by_two_percent_is_not_out_of_order() -> None:
+    verdicts = [judge(Pipeline(decode_ms=40.0), rounds=3, drift=0.02, seed=seed).bottleneck for seed in range(40)]
+    assert verdicts.count("compute") >= 39
+
+
+def test_a_loader_that_owns_the_transfer() -> None:
+    found = judge(Pipeline(decode_ms=400.0, owns_transfer=True))
+    assert found.shares["transfer"] is None
+    assert found.speedup_if_removed["transfer"] is None
+    assert found.bottleneck == "prep"
+    assert gain(found, "prep") == pytest.approx(2.5, rel=0.01)
+
+
+def test_a_loader_without_files() -> None:
+    found = judge(Pipeline(decode_ms=400.0, reads_files=False))
+    assert share(found, "storage") == 0.0
+    assert gain(found, "storage") == 1.0
+    assert found.bottleneck == "prep"
+
+
+@pytest.mark.parametrize("missing", ["device", "host", "ram", "free", "fetch"])
+def test_a_missing_arm_leaves_nulls_and_no_verdict_that_needs_it(missing: str) -> None:
+    # given a run bound by preparation
+    pipe = Pipeline(latency_ms=40.0, decode_ms=400.0, transfer_ms=8.0)
+    needs = {
+        "device": ({"compute", "transfer"}, {"transfer", "launch"}),
+        "host": ({"transfer", "prep", "contention", "unexplained"}, {"prep", "transfer"}),
+        "ram": ({"storage", "prep", "contention", "unexplained"}, {"storage"}),
+        "free": (set(), {"transfer", "launch", "compute"}),
+        "fetch": (set(), {"prep"}),
+    }
+    found = judge(pipe, [one for one in measure(pipe) if one.arm != missing])
+    shares, speedups = needs[missing]
+    assert {name for name, one in found.shares.items() if one is None} >= shares
+    assert {name for name, one in found.speedup_if_removed.items() if one is None} == speedups
+    assert_sound(found)
+    assert found.bottleneck == ("prep" if missing == "free" else "undetermined")
+
+
+def test_what_was_not_measured_is_not_taken_for_nothing() -> None:
+    # given a run that preparation slows by half, and no `fetch`, as with --cache as-is
+    pipe = Pipeline(decode_ms=240.0)
+    segments = [one for one in measure(pipe) if one.arm not in ("fetch", "free")]
+    # then its worth is unknown and may be all of it
+    found = judge(pipe, segments)
+    assert found.speedup_if_removed["prep"] is None
+    assert found.bottleneck == "undetermined"
+    assert "1.50×" in found.reasons[0]
+    # but where nothing can be gained from it, what is known is enough
+    calm = Pipeline(decode_ms=40.0)
+    found = judge(calm, [one for one in measure(calm) if one.arm not in ("fetch", "free")])
+    assert found.bottleneck == "compute"
+
+
+def test_a_gain_that_cannot_be_excluded_is_no_compute_verdict() -> None:
+    # given three segments of `real` at 40, 40 and 60 ms against 42 elsewhere
+    pipe, slow = Pipeline(decode_ms=40.0, busy_ms=42.0), Pipeline(decode_ms=40.0, busy_ms=52.0)
+    segments = [one for one in measure(pipe, rounds=3) if (one.arm, one.round) != ("real", 1)]
+    segments.append(segment(slow, "real", 1))
+    assert judge(pipe, segments).bottleneck == "undetermined"
+
+
+def test_one_round_of_five_steps_still_gives_sound_figures() -> None:
+    for arms in (ARMS, ("real",), ("real", "device"), ("real", "ram", "host")):
+        pipe = Pipeline(decode_ms=400.0)
+        assert_sound(judge(pipe, [one for one in measure(pipe, rounds=1, num_steps=5) if one.arm in arms]))
+
+
+# When the window may open.
+
+
+def _steady(pipe: Pipeline, num_rows: int, *, pause_ms: float = 0.0, from_row: int = 0) -> bool:
+    one = segment(pipe, "real", num_warmup=60, num_steps=120, pause_ms=pause_ms)
+    rows = slice(from_row, from_row + num_rows)
+    ready = one.spans[:180, READY][rows] if one.spans is not None else None
+    return is_steady(one.steps[rows, 0], one.steps[rows, RETURNED], ready, pipe.depth, pipe.workers)
+
+
+@pytest.mark.parametrize(("workers", "prefetch"), [(1, 2), (2, 5), (8, 2), (8, 3)])
+def test_a_queue_is_steady_when_full_when_empty_and_in_bursts(workers: int, prefetch: int) -> None:
+    rows = 4 * workers * prefetch + 8
+    for slower in (0.3, 1.5, 4.0):
+        pipe = Pipeline(workers=workers, prefetch=prefetch, decode_ms=slower * 40 * workers)
+        assert _steady(pipe, rows, from_row=50), slower
+        assert _steady(replace(pipe, tells_spans=False), rows, from_row=50), slower
+
+
+def test_a_draining_queue_and_a_filling_one_are_not_steady() -> None:
+    draining = Pipeline(workers=8, prefetch=4, decode_ms=1.3 * 40 * 8)
+    assert not _steady(draining, 40, pause_ms=3000.0, from_row=60)
+    filling = Pipeline(workers=8, prefetch=4, decode_ms=0.3 * 40 * 8)
+    assert not _steady(filling, 40)
+
+
+def test_too_few_steps_are_not_steady() -> None:
+    assert not _steady(Pipeline(workers=4, prefetch=2, decode_ms=400.0), 7, from_row=60)

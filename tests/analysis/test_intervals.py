@@ -1,0 +1,159 @@
+"""Coverage of the 95 % intervals, and what holds of the findings on any timeline whatsoever."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from sklearn.isotonic import isotonic_regression
+
+from loaderbench.analysis.attribution import attribute
+from loaderbench.analysis.statistics import (
+    blocks_of,
+    draws_of_mean,
+    half_width_fraction,
+    interval,
+    pool_adjacent_violators,
+    t_quantile,
+)
+from loaderbench.recording.types import STEP_FIELDS, Segment
+from tests.analysis.judging import assert_sound, estimates, join
+
+NUM_TRIALS = 300
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 5, 15, 16, 30, 200])
+def test_t_quantiles(degrees: int) -> None:
+    assert t_quantile(degrees) == pytest.approx(student.ppf(0.975, degrees), rel=0.0005)
+
+
+def _steps(random: np.random.Generator, num_steps: int, correlation: float, drift: float) -> NDArray[np.float64]:
+    """Step times of mean 30 ms: AR(1) with a spread of 10 %, times the machine's speed in this round."""
+    noise = random.standard_normal(num_steps) * np.sqrt(1 - correlation**2)
+    noise[0] = random.standard_normal()
+    for number in range(1, num_steps):
+        noise[number] += correlation * noise[number - 1]
+    return np.asarray(0.030 * (1 + 0.1 * noise) * (1 + drift * random.standard_normal()))
+
+
+@pytest.mark.parametrize(
+    ("correlation", "drift", "least"),
+    [(0.0, 0.0, 0.93), (0.5, 0.0, 0.92), (0.8, 0.0, 0.90), (0.9, 0.0, 0.88), (0.0, 0.02, 0.90), (0.5, 0.05, 0.90)],
+)
+@pytest.mark.parametrize(("num_segments", "num_steps"), [(3, 30), (4, 40), (6, 40)])
+def test_intervals_cover_the_mean(
+    num_segments: int, num_steps: int, correlation: float, drift: float, least: float
+) -> None:
+    """`least` leaves room for 300 trials' own spread of 1.3 points; docs/validation.md has the figures of 2,000."""
+    random = np.random.default_rng([num_segments, num_steps, int(10 * correlation), int(100 * drift)])
+    hits = 0
+    for trial in range(NUM_TRIALS):
+        blocks = blocks_of([[_steps(random, num_steps, correlation, drift)] for _ in range(num_segments)])
+        found = interval(float(blocks.means()[0]), draws_of_mean(blocks, trial, 300)[:, 0], "s", len(blocks))
+        hits += found.low <= 0.030 <= found.high
+    assert hits >= least * NUM_TRIALS, hits / NUM_TRIALS
+
+
+def test_the_bootstrap_has_the_width_that_the_stopping_rule_uses() -> None:
+    random = np.random.default_rng(5)
+    durations = [_steps(random, 40, 0.5, 0.02) for _ in range(4)]
+    blocks = blocks_of([[one] for one in durations])
+    found = interval(float(blocks.means()[0]), draws_of_mean(blocks, 0)[:, 0], "s", len(blocks))
+    half_width = (found.high - found.low) / 2 / found.value
+    assert half_width == pytest.approx(half_width_fraction(durations), rel=0.1)
+
+
+def test_the_same_facts_give_the_same_draws_and_arms_are_drawn_apart() -> None:
+    blocks = blocks_of([[_steps(np.random.default_rng(1), 40, 0, 0)]])
+    assert np.array_equal(draws_of_mean(blocks, 3), draws_of_mean(blocks, 3))
+    assert abs(np.corrcoef(draws_of_mean(blocks, 3)[:, 0], draws_of_mean(blocks, 4)[:, 0])[0, 1]) < 0.1
+
+
+def test_unequal_segments_weigh_by_their_steps() -> None:
+    blocks = blocks_of([[np.full(90, 0.010)], [np.full(10, 0.020)]])
+    assert blocks.means()[0] == pytest.approx(0.011)
+
+
+@settings(max_examples=200, deadline=None)
+@given(arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=st.floats(1e-3, 10.0)))
+def test_pava(values: NDArray[np.float64]) -> None:
+    fitted = pool_adjacent_violators(values)
+    assert (np.diff(fitted, axis=-1) >= -1e-12).all()
+    np.testing.assert_allclose(fitted.mean(axis=-1), values.mean(axis=-1), rtol=1e-9)
+    np.testing.assert_allclose(pool_adjacent_violators(fitted), fitted, rtol=1e-9)
+    for row, expected in zip(fitted, values, strict=True):
+        np.testing.assert_allclose(row, isotonic_regression(expected), rtol=1e-9)
+
+
+# Any timeline: stamps that only have to be in order within a step.
+
+gaps = arrays(np.int64, st.tuples(st.integers(3, 12), st.just(6)), elements=st.integers(0, 50_000_000))
+
+
+def _timeline(arm: str, number: int, pauses: NDArray[np.int64], busy_part: float | None) -> Segment:
+    with_device = arm in ("device", "host", "ram", "real")
+    table = np.full((len(pauses), len(STEP_FIELDS)), -1, dtype=np.int64)
+    now = free = 10**12
+    for row, (wait, issue, held, copy, compute, rest) in enumerate(pauses.tolist()):
+        called, returned = now, now + wait
+        issued = returned + issue * with_device
+        waited = now = issued + held * with_device + 1
+        table[row, :4] = called, returned, issued, waited
+        if with_device:
+            begin = max(returned, free)
+            free = max(begin + copy + compute + rest, issued) + 1
+            table[row, 4:8] = begin, begin + copy, free, -1 if busy_part is None else int(compute * busy_part)
+    table[:, 8:] = 64, 64 * 100_000
+    return Segment(arm, number, 1, True, table, None, {"num_drained": None})
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> tuple[list[Segment], bool, bool]:
+    """Segments of arms that need not fit together; whether the loader reads files; whether busy time is told."""
+    reads_files, tells_busy = draw(st.booleans()), draw(st.booleans())
+    optional = ("ram", "fetch") if reads_files else ()
+    segments = [
+        _timeline(arm, number, draw(gaps), 0.7 if tells_busy else None)
+        for number in range(draw(st.integers(1, 3)))
+        for arm in ("device", "host", "real", "free", *optional)
+    ]
+    return segments, reads_files, tells_busy
+
+
+@settings(max_examples=150, deadline=None)
+@given(timelines(), st.booleans(), st.none() | st.floats(0, 1))
+def test_shares_sum_to_one_on_any_timeline(
+    given_: tuple[list[Segment], bool, bool], synchronous: bool, starved: float | None
+) -> None:
+    segments, reads_files, tells_busy = given_
+    found = attribute(
+        join(segments),
+        reads_files=reads_files,
+        owns_transfer=False,
+        synchronous=synchronous,
+        starved_fraction=starved,
+    )
+    assert {name for name, one in found.shares.items() if one is None} == (set() if tells_busy else {"launch"})
+    assert sum(one.value for one in found.shares.values() if one is not None) == pytest.approx(1.0, abs=1e-9)
+    assert_sound(found)
+    json.dumps([one.to_json() for one in estimates(found)], allow_nan=False)
+
+
+@settings(max_examples=80, deadline=None)
+@given(timelines(), st.sets(st.sampled_from(["device", "host", "ram", "free", "fetch"]), min_size=1))
+def test_any_arms_may_be_missing(given_: tuple[list[Segment], bool, bool], missing: set[str]) -> None:
+    segments, reads_files, _ = given_
+    arms = join([one for one in segments if one.arm not in missing])
+    found = attribute(arms, reads_files=reads_files, owns_transfer=False, synchronous=False, starved_fraction=None)
+    assert_sound(found)
+    if "device" in missing:
+        assert found.utilization is None and found.shares["compute"] is None
+        assert found.bottleneck == "undetermined"
+    if "fetch" in missing and reads_files:
+        assert found.speedup_if_removed["prep"] is None
