@@ -121,8 +121,11 @@ def plus_minus_percent(estimate: Mapping[str, Any] | None) -> str:
     if estimate is None:
         return MISSING
     width = half_width(estimate)
-    relative = "" if width is None or not estimate["value"] else f" ±{width / estimate['value'] * 100:.0f}%"
-    return number(estimate["value"]) + relative
+    if width is None or not estimate["value"]:
+        return number(estimate["value"])
+    percents = width / estimate["value"] * 100
+    # Few blocks leave the rate all but unknown: the size of such an interval says nothing more.
+    return number(estimate["value"]) + (f" ±{percents:.0f}%" if percents <= 100 else " ±>100%")
 
 
 def percent_interval(estimate: Mapping[str, Any] | None) -> str:
