@@ -408,8 +408,11 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
     worth = sorted((c for c, one in known.items() if one.value >= WORTH), key=lambda c: -known[c].value)
     best = known[worth[0]].value if worth else 1.0
     for cause, most in _most_of_unmeasured(times, base, known).items():
-        if most >= WORTH and most > 1.03 * best:
-            found.reasons.append(f"{cause} was not measured alone and may be worth up to {most:.2f}×: --arms all")
+        if not found.reasons and most >= WORTH and most > 1.03 * best:
+            found.reasons.append(
+                f"the gain without {cause} was not measured and may be up to {most:.2f}×: "
+                "that takes --arms all and --cache warm or cold"
+            )
     if worth and known[worth[0]].low < 1.03:
         one = known[worth[0]]
         found.reasons.append(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jsonschema
 import pytest
 
-from loaderbench.analysis.record import make_record
+from loaderbench.analysis.record import ALL_ARMS, make_record
 from loaderbench.cases.case import Case
 from loaderbench.recording.store import SCHEMA_FILE, plain_json
-from loaderbench.recording.types import Recording, Run
+from loaderbench.recording.types import STEP_FIELDS, Recording, Run
 from tests.analysis.simulate import Pipeline, run
 
 CASE = Case(
@@ -21,7 +23,7 @@ CASE = Case(
 
 
 def simulated(pipeline: Pipeline, arms: tuple[str, ...] | None = None) -> Run:
-    segments = [one for one in run(pipeline) if arms is None or one.arm in arms]
+    segments = [one for one in run(pipeline, arms=ALL_ARMS) if arms is None or one.arm in arms]
     facts = {
         "device": {"kind": "emulated", "name": "emulated device"}, "workload": {}, "peak_memory_bytes": None,
         "loader": {"decodes": True, "owns_transfer": False}, "num_failures": 0, "failures": [], "queue_depth": 4,
@@ -52,6 +54,90 @@ def test_what_was_not_measured_is_null_with_a_reason() -> None:
     assert record["capacities"]["storage"] is None
     codes = {caveat["code"] for caveat in record["caveats"]}
     assert {"arms_not_measured", "kernel_gap_not_measured", "device_memory_not_measured", "cpu_not_measured"} <= codes
+
+
+EXPLAINED_BY = {
+    "accelerator_utilization": {"arms_not_measured"},
+    "capacities": {"arms_not_measured", "loader_owns_transfer", "no_files"},
+    "cpu": {"cpu_not_measured"},
+    "device.busy_fraction": {"launch_not_measured", "arms_not_measured"},
+    "device.kernel_gap": {"kernel_gap_not_measured"},
+    "device.memory_peak_bytes": {"device_memory_not_measured"},
+    "device.nvml": {"nvml_not_measured", "emulated_device"},
+    "ingestion_rate": {"arms_not_measured"},
+    "loader_rate": {"arms_not_measured"},
+    "shares.launch": {"arms_not_measured", "launch_not_measured"},
+    "shares": {"arms_not_measured", "loader_owns_transfer"},
+    "stages": {"stages_not_measured"},
+    "storage.bytes_read": {"storage_bytes_unknown"},
+    "storage.bandwidth_bytes_per_s": {"storage_bytes_unknown"},
+    "storage.moved_fraction": {"storage_bytes_unknown"},
+    "storage.ceiling_bytes_per_s": {"ceiling_not_measured"},
+    "storage.residency_fraction": {"residency_unknown"},
+    "storage": {"no_files"},
+    "verdict.speedup_if_removed.launch": {"arms_not_measured", "launch_not_measured"},
+    "verdict.speedup_if_removed": {"arms_not_measured", "loader_owns_transfer"},
+}
+"""Null figures, by the longest of these that begins their place, and the caveats of which one must be there."""
+MAY_BE_NULL = {"failure", "verdict.joint_speedup"}
+"""Null says something itself: no failure; no joint gain because one cause is named."""
+
+
+def nulls(value: Any, where: str = "") -> Iterator[str]:
+    if value is None:
+        yield where
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from nulls(item, f"{where}.{name}" if where else name)
+
+
+def unknown_bytes(run: Run) -> None:
+    for one in run.recording.segments if run.recording else ():
+        one.facts |= {"moved": None, "residency_before": None, "residency_after": None}
+
+
+def no_busy_time(run: Run) -> None:
+    for one in run.recording.segments if run.recording else ():
+        one.steps[:, STEP_FIELDS.index("busy_ns")] = -1
+
+
+def no_spans(run: Run) -> None:
+    for one in run.recording.segments if run.recording else ():
+        one.spans = None
+
+
+def nothing(run: Run) -> None:
+    """As it was simulated."""
+
+
+@pytest.mark.parametrize("spoil", [nothing, unknown_bytes, no_busy_time, no_spans])
+@pytest.mark.parametrize(
+    "arms", [None, ("real",), ("device", "real"), ("device", "host", "real"), ("device", "host", "ram", "real")]
+)
+def test_each_null_figure_has_a_caveat(arms: tuple[str, ...] | None, spoil: Callable[[Run], None]) -> None:
+    spoiled = simulated(Pipeline(read=0.001, decode=0.1, copy=0.001), arms)
+    spoil(spoiled)
+    not_finite: list[str] = []
+    record = plain_json(make_record("r1", spoiled), not_finite)
+    jsonschema.validate(record, json.loads(SCHEMA_FILE.read_text()))
+    assert not_finite == []
+    codes = {caveat["code"] for caveat in record["caveats"]}
+    del record["case"]  # what was asked, where null is a value
+    unexplained = []
+    for place in set(nulls(record)) - MAY_BE_NULL:
+        prefixes = [name for name in EXPLAINED_BY if place.startswith(name)]
+        assert prefixes, f"{place} is null, and nobody said what explains it"
+        if not EXPLAINED_BY[max(prefixes, key=len)] & codes:
+            unexplained.append(place)
+    assert unexplained == []
+
+
+def test_unmeasured_shares_are_null_and_not_zero() -> None:
+    record = make_record("r1", simulated(Pipeline(read=0.001, decode=0.1), ("device", "host", "real")))
+    assert record["shares"]["storage"] is None
+    assert record["shares"]["prep"] is None
+    assert record["shares"]["transfer"]["value"] == pytest.approx(0.0, abs=1e-9)
+    assert record["verdict"]["bottleneck"] == "undetermined"
 
 
 def test_throughput_is_samples_over_time() -> None:
