@@ -20,6 +20,7 @@ from loaderbench.errors import ConfigError, LoaderbenchError, UnavailableError
 if TYPE_CHECKING:
     from loaderbench.cases.case import Case
     from loaderbench.cases.study import StudyRequest
+    from loaderbench.recording.store import Store
 
 app = typer.Typer(
     name="loaderbench",
@@ -118,6 +119,9 @@ def run(
     json_out: JsonOut = None,
     quiet: Quiet = False,
     dry_run: DryRun = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Then run the advice, and print predicted against measured speed-up")
+    ] = False,
 ) -> None:
     """Measure one case and say what limits it."""
     if "," in loader or (workers and "," in workers):
@@ -369,6 +373,11 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
             measure_case(case, store, view.message, on_record)
     except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
         ended = stop
+    if options.get("verify") and ended is None:
+        try:
+            records = [_verified(record, store, view) for record in records]
+        except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
+            ended = stop
     view.close()
     _show(records, options, single=len(cases) == 1)
     if isinstance(ended, LoaderbenchError):
@@ -381,6 +390,15 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
         raise typer.Exit(2)
     if kinds or all(record["status"] == "skipped" for record in records):
         raise typer.Exit(1)
+
+
+def _verified(record: dict[str, Any], store: Store, view: _Progress) -> dict[str, Any]:
+    """The record with its advice run, stored again."""
+    from loaderbench.cases.case import Case
+    from loaderbench.studies.verify import verify_record
+
+    case = Case.from_json(record["case"])
+    return verify_record(record, store, lambda line: view.message(case, "phase", line))[0]
 
 
 def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyRequest:

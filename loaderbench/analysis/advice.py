@@ -148,6 +148,8 @@ class _Model:
         self.fetch = None if times.fetch is None or case.cache != "cold" else _array(times.fetch)
         self.lane_cpu, self.stage_part, self.stage_cpu_part = _worker_parts(spans, self.real)
         self.probe = facts.get("prep_probe") or {}
+        # Beyond the processors workers help only while others wait for the storage.
+        self.most_workers = usable_cpus if case.cache == "warm" else 2 * usable_cpus
 
     def _lane(self, arms: Mapping[str, ArmSteps], paced_by: str, alone: Quantity | None) -> Draws | None:
         """Worker seconds of a batch: the loader's own step time × its workers.
@@ -339,7 +341,7 @@ def _for_prep(case: Case, model: _Model, contention: bool) -> list[Action]:
 def _more_workers(case: Case, model: _Model) -> list[Action]:
     """More workers, or a loader that has them; with the knee."""
     actions = []
-    limit = 2 * model.cpus  # beyond the processors, workers help only while some wait for the storage
+    limit = model.most_workers
     if case.loader == "serial":
         number = model.knee({"loader": "multiprocess"}, range(1, limit + 1))
         if number is None:
@@ -368,7 +370,7 @@ def _threads(case: Case, model: _Model) -> list[Action]:
     if case.loader != "threaded":
         change = {"loader": "threaded", "decoder": model.fastest_decoder(), "output": "uint8"}
         change |= {name: {} for name in ("loader_options", "decoder_options") if getattr(case, name)}
-    number = model.knee(change, range(max(case.workers, 1), max(2 * model.cpus, case.workers) + 1))
+    number = model.knee(change, range(max(case.workers, 1), max(model.most_workers, case.workers) + 1))
     if number is None or (not change and number <= case.workers):
         return []
     change["workers"] = number

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from loaderbench.recording.store import StoredRun
@@ -93,6 +93,7 @@ def print_run(record: Record, console: Console | None = None) -> None:
     _bullets(console, "Evidence", [fmt.clean(item) for item in part(record, "verdict", "evidence") or []])
     advice = part(record, "verdict", "advice") or []
     _bullets(console, "What to try next", [f"{number}. {_advice(one)}" for number, one in enumerate(advice, 1)])
+    _print_verification(advice, console)
     _bullets(console, "Caveats", [fmt.clean(f"{one['code']}: {one['message']}") for one in record.get("caveats") or []])
     console.print()
     options = [
@@ -108,6 +109,34 @@ def _advice(one: dict[str, Any]) -> str:
     if gain is not None:
         return fmt.clean(one["action"]) + f" – predicted: {fmt.speedup(gain)}"
     return fmt.clean(one["action"]) + ("" if most is None else f" – at most {most['value']:.2f}×")
+
+
+def _print_verification(advice: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """What was predicted against what `--verify` measured; nothing where it was not asked for."""
+    from rich.table import Table
+
+    verified = [(number, one) for number, one in enumerate(advice, 1) if "measured_speedup" in one]
+    if not verified:
+        return
+    console.print()
+    table = Table(box=None, pad_edge=False, title=_text("Advice, run", "bold"), title_justify="left")
+    table.add_column("advice", overflow="fold")
+    for name in ("predicted", "measured", "error"):
+        table.add_column(name, justify="right")
+    for number, one in verified:
+        change = " ".join(f"{name}={fmt.clean(str(value))}" for name, value in one["change"].items() if value != {})
+        measured = one["measured_speedup"]
+        off = None if measured is None else one["predicted_speedup"]["value"] / measured["value"] - 1
+        table.add_row(
+            _text(f"{number}. {change}"),
+            _text(fmt.speedup(one["predicted_speedup"])),
+            _text(fmt.speedup(measured)),
+            _text("" if off is None else f"{off:+.0%}"),
+        )
+    console.print(table)
+    for number, one in verified:
+        if one.get("not_verified"):
+            console.print(_text(f"{number}. not run: {fmt.clean(one['not_verified'])}"))
 
 
 def _figures(record: Record) -> list[tuple[str, str]]:
