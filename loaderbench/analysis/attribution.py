@@ -436,7 +436,9 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
             found.reasons.append(f"the gains without {' and without '.join(found.joint)} cannot be told apart")
     elif found.utilization.value >= COMPUTE_AU:
         found.bottleneck = "compute"
-        return
+    elif found.utilization.high > 1 / 1.03:
+        low, high = found.utilization.low, found.utilization.high
+        found.reasons.append(f"the device is fed between {low:.0%} and {high:.0%} of the time: measure longer")
     else:
         found.bottleneck = "mixed"
 

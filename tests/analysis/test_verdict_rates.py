@@ -17,7 +17,7 @@ from tests.analysis.event_model import Pipeline, true_speedup
 from tests.analysis.judging import assert_sound, gain, judge
 
 CLEAR = 1.25
-NUM_RUNS, NUM_NULLS = 220, 120
+NUM_RUNS, NUM_NULLS = 200, 100
 
 
 def _between(random: np.random.Generator, low: float, high: float) -> float:
