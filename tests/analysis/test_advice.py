@@ -1,0 +1,213 @@
+"""Predictions against a simulation of the changed pipeline, which shares no code with the package."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING, flags
+from loaderbench.analysis.record import make_record
+from loaderbench.cases.case import Case
+from loaderbench.recording.types import SPAN_FIELDS, Recording, Run, Segment
+from tests.analysis.simulate import Pipeline, run, step_seconds
+
+CASE = Case(
+    dataset="/data/256", dataset_name="data", resolution=256, loader="multiprocess", decoder="pillow", workers=2,
+    prefetch=2, batch_size=64, model="resnet50", mode="train", precision="fp32", device="emulated:x", input_size=224,
+    output="uint8", cache="warm",
+)  # fmt: skip
+NOTHING = {"shared": 0.0, "private": 0.0, "reused": 0.0}
+
+
+def probe(**image_s: float) -> dict[str, Any]:
+    """Decoders that take so many seconds an image, on a machine whose processors do not slow each other."""
+    decoders = {name: {"image_s": [s] * 8, "all_cpus_image_s": s, "all_cpus_rate": 1e9} for name, s in image_s.items()}
+    return {"num_cpus": 2, "decoders": decoders, "handover_s": {"float32": NOTHING, "uint8": NOTHING}}
+
+
+def with_cpu_time(segments: list[Segment]) -> list[Segment]:
+    """Decoding computes, reading waits."""
+    for one in segments:
+        if one.spans is not None:
+            one.spans[:, SPAN_FIELDS.index("cpu_ns")] = one.spans[:, SPAN_FIELDS.index("decode_ns")]
+    return segments
+
+
+def advice(
+    pipeline: Pipeline,
+    *,
+    cpus: int = 2,
+    prep_probe: dict[str, Any] | None = None,
+    owns_transfer: bool = False,
+    **case: Any,
+) -> list[dict[str, Any]]:
+    """The advice on a simulated run."""
+    asked = replace(CASE, workers=pipeline.workers, **case)
+    pipeline = replace(pipeline, read=pipeline.read or 0.0002)  # reading from memory costs something too
+    segments = with_cpu_time(run(pipeline, arms=("device", "host", "ram", "real", "free", "prep", "fetch")))
+    if owns_transfer:
+        segments = [one for one in segments if one.arm != "host"]
+    if case.get("loader") == "dali":
+        for one in segments:
+            one.spans = None
+    facts = {
+        "device": {"kind": "emulated", "name": "emulated device"}, "workload": {}, "peak_memory_bytes": None,
+        "loader": {"decodes": True, "owns_transfer": owns_transfer}, "num_failures": 0, "failures": [],
+        "queue_depth": 4, "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test",
+        "storage_reason": None, "cache": {"state": asked.cache, "measured_once": False, "caveats": []},
+        "build_s_real": 0.5, "stopped_by": "duration", "num_rounds": 3, "loop_overhead_s": 1e-5, "arms": [],
+        "prep_probe": prep_probe or probe(pillow=0.002),
+    }  # fmt: skip
+    environment = {"cpus_usable": cpus}
+    record = make_record(
+        "r", Run(asked, "ok", "2026-01-01T00:00:00+00:00", 60.0, Recording(segments, facts, []), [], [], environment)
+    )
+    found: list[dict[str, Any]] = record["verdict"]["advice"]
+    check_rules(found)
+    return found
+
+
+def check_rules(found: list[dict[str, Any]]) -> None:
+    predicted = [one["predicted_speedup"]["value"] for one in found if one["predicted_speedup"]]
+    assert len(found) <= MOST_ACTIONS
+    assert predicted == sorted(predicted, reverse=True)
+    assert all(value >= WORTH_TRYING for value in predicted)
+    assert [one["predicted_speedup"] is None for one in found] == sorted(
+        one["predicted_speedup"] is None for one in found
+    )
+    for one in found:
+        if one["predicted_speedup"]:
+            assert (
+                one["predicted_speedup"]["low"] <= one["predicted_speedup"]["value"] <= one["predicted_speedup"]["high"]
+            )
+
+
+def predicted(found: list[dict[str, Any]], **change: Any) -> float:
+    """What the advice predicts for exactly this change."""
+    (one,) = [one for one in found if one["change"] == change]
+    value: float = one["predicted_speedup"]["value"]
+    return value
+
+
+def gain(before: Pipeline, **after: Any) -> float:
+    return step_seconds(before) / step_seconds(replace(before, **after))
+
+
+@pytest.mark.parametrize(("cpus", "knee"), [(2, 2), (4, 4), (16, 7)])
+def test_more_workers_up_to_the_processors_or_the_device(cpus: int, knee: int) -> None:
+    slow = Pipeline(device=0.030, decode=0.200, workers=1)
+    # 7 workers give a batch each 28.6 ms, just faster than the device takes them.
+    found = advice(slow, cpus=cpus)
+    assert predicted(found, workers=knee) == pytest.approx(gain(slow, workers=knee), rel=0.03)
+
+
+def test_no_more_workers_where_the_processors_are_full() -> None:
+    found = advice(Pipeline(device=0.030, decode=0.200, workers=2), cpus=2)
+    assert not [one for one in found if one["change"] and "workers" in one["change"]]
+
+
+def test_workers_slow_each_other_as_the_probe_saw() -> None:
+    # given processors that share their units: all busy, each is 1.5 times as slow
+    shared = probe(pillow=0.002)
+    shared["decoders"]["pillow"]["all_cpus_image_s"] = 0.003
+    slow = Pipeline(device=0.030, decode=0.200, workers=1)
+    found = advice(slow, cpus=2, prep_probe=shared)
+    assert predicted(found, workers=2) == pytest.approx(gain(slow, workers=2, decode=0.300), rel=0.03)
+
+
+def test_a_parallel_loader_instead_of_the_serial_one() -> None:
+    serial = Pipeline(device=0.030, issue=0.010, decode=0.100, workers=0)
+    found = advice(serial, cpus=2, loader="serial")
+    # Two processors make a batch in (100 + 10 ms of issuing) ÷ 2.
+    change = {"loader": "multiprocess", "workers": 2}
+    assert predicted(found, **change) == pytest.approx(0.110 / 0.055, rel=0.03)
+
+
+def test_another_decoder_by_its_measured_cost() -> None:
+    slow = Pipeline(device=0.030, decode=0.200, workers=2)
+    found = advice(slow, prep_probe=probe(pillow=0.002, turbojpeg=0.001))
+    assert predicted(found, decoder="turbojpeg") == pytest.approx(gain(slow, decode=0.100), rel=0.03)
+
+
+def test_a_faster_decoder_gains_no_more_than_the_device_lets_it() -> None:
+    slow = Pipeline(device=0.080, decode=0.200, workers=2)
+    found = advice(slow, prep_probe=probe(pillow=0.002, turbojpeg=0.0002))
+    assert predicted(found, decoder="turbojpeg") == pytest.approx(gain(slow, decode=0.020), rel=0.03)
+
+
+def test_uint8_saves_the_hand_over_of_floats() -> None:
+    costs = probe(pillow=0.0010)
+    costs["handover_s"] = {"float32": {**NOTHING, "shared": 0.0005}, "uint8": {**NOTHING, "shared": 0.0001}}
+    slow = Pipeline(device=0.030, decode=0.150, workers=2)
+    found = advice(slow, prep_probe=costs, output="float32")
+    assert predicted(found, output="uint8") == pytest.approx(gain(slow, decode=0.110), rel=0.03)
+
+
+def test_uint8_copies_a_quarter() -> None:
+    slow_link = Pipeline(device=0.030, copy=0.060, decode=0.020, workers=2)
+    found = advice(slow_link, output="float32")
+    assert predicted(found, output="uint8") == pytest.approx(gain(slow_link, copy=0.015), rel=0.03)
+
+
+def test_data_in_memory_with_what_the_storage_lacks() -> None:
+    slow_disk = Pipeline(device=0.030, read=0.180, decode=0.020, workers=2)
+    (first, *_) = found = advice(slow_disk, cache="cold")
+    assert predicted(found, cache="warm") == pytest.approx(gain(slow_disk, read=0.0), rel=0.03)
+    # 64 × 35 kB in 30 ms are 75 MB/s; two readers at 180 ms a batch give 25.
+    assert "reads 75 MB/s, this storage gives 25 to 2 readers" in first["action"]
+
+
+def test_storage_and_prep_together() -> None:
+    both = Pipeline(device=0.030, read=0.140, decode=0.140, workers=2)
+    found = advice(both, cpus=8, cache="cold", prep_probe=probe(pillow=0.002, turbojpeg=0.001))
+    (joined,) = [one for one in found if one["change"] and "cache" in one["change"] and len(one["change"]) > 1]
+    pace = {"decode": 0.070 if "decoder" in joined["change"] else 0.140, "workers": joined["change"].get("workers", 2)}
+    assert joined["predicted_speedup"]["value"] == pytest.approx(gain(both, read=0.0, **pace), rel=0.05)
+    assert joined == found[0]
+
+
+def test_a_larger_batch_where_launches_limit() -> None:
+    launching = Pipeline(device=0.008, busy=0.008, issue=0.030, decode=0.010, workers=2)
+    found = advice(launching)
+    truth = 2 * gain(launching, device=0.016, busy=0.016, decode=0.020)
+    assert predicted(found, batch_size=128) == pytest.approx(truth, rel=0.03)
+    assert any("CUDA graph" in one["action"] and one["change"] is None for one in found)
+
+
+def test_nothing_for_a_run_that_computes() -> None:
+    assert advice(Pipeline(device=0.100, decode=0.020, workers=2), cpus=8) == []
+
+
+def test_a_loader_that_tells_no_cpu_time_gets_advice_without_figures() -> None:
+    found = advice(
+        Pipeline(device=0.030, decode=0.200, workers=1), cpus=4, loader="dali", decoder=None, owns_transfer=True
+    )
+    assert [one["action"] for one in found] == ["add workers: --workers 4 (now 1)"]
+    assert found[0]["predicted_speedup"] is None
+    assert found[0]["at_most"]["value"] > 1.1
+
+
+def test_changes_read_as_options() -> None:
+    assert (
+        flags({"loader": "threaded", "batch_size": 128, "loader_options": {}}) == "--loader threaded --batch-size 128"
+    )
+
+
+def test_predictions_hold_over_random_loaders() -> None:
+    # given loaders slower than their device, of any size
+    random = np.random.default_rng(3)
+    for _ in range(10):
+        workers = int(random.integers(1, 4))
+        decode = float(random.uniform(0.08, 0.4)) * workers
+        slow = Pipeline(device=float(random.uniform(0.01, 0.05)), decode=decode, workers=workers, jitter=0.05)
+        faster = float(random.uniform(0.3, 0.9))
+        found = advice(slow, cpus=8, prep_probe=probe(pillow=0.002, turbojpeg=0.002 * faster))
+        for one in found:
+            change = one["change"] or {}
+            if set(change) <= {"workers", "decoder"} and change:
+                pace = {"workers": change.get("workers", workers)}
+                pace["decode"] = decode * (faster if "decoder" in change else 1.0)
+                assert one["predicted_speedup"]["value"] == pytest.approx(gain(slow, **pace), rel=0.06)
