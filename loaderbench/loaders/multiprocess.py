@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import sys
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -102,7 +103,10 @@ class MultiprocessLoader:
         self._requests.open(int(self._dataset.generation), first_epoch, num_epochs)
         previous_handler = signal.getsignal(signal.SIGCHLD)
         try:
-            self._open_iterator()
+            try:
+                self._open_iterator()
+            except RuntimeError as error:  # torch's own handler of SIGCHLD, in force until ours is set
+                self._fail_by(error)
             while (payload := self._next_payload()) is not None:
                 batch = to_batch(payload)
                 limit.add(batch.num_samples, batch.failures)
@@ -132,11 +136,13 @@ class MultiprocessLoader:
         try:
             with _quiet_dataloader():
                 iterator.__init__(self._loader)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             iterator._shutdown = True
             for child in set(multiprocessing.active_children()) - others:
                 child.kill()
                 child.join()
+            if isinstance(error, RuntimeError):
+                raise
             raise CaseFailed(
                 f"could not start {self._context.workers} worker processes: {error.strerror}; use fewer --workers"
             ) from error
@@ -164,6 +170,18 @@ class MultiprocessLoader:
             raise CaseFailed(f"worker {number} (pid {worker.pid}) was killed by signal {-code}{hint}")
         self._failed = False
 
+    def _fail_by(self, error: RuntimeError) -> NoReturn:
+        """Raise CaseFailed for what DataLoader raised, naming the worker where one died."""
+        if self._iterator is not None:
+            self._raise_if_worker_died()
+        self._failed = True
+        said = str(error).strip().splitlines()[-1]
+        died = re.search(r"worker \(pid (\d+)\) is killed by signal: (\w+)", said)
+        if died:
+            number = next((int(one) for one in signal.Signals if signal.strsignal(one) == died[2]), died[2])
+            raise CaseFailed(f"a worker (pid {died[1]}) was killed by signal {number}") from error
+        raise CaseFailed(f"torch's DataLoader failed: {said}") from error
+
     def _next_payload(self) -> Payload | None:
         if self._worker_died:
             self._raise_if_worker_died()
@@ -171,9 +189,7 @@ class MultiprocessLoader:
         try:
             payload: Payload | None = next(self._iterator, None)
         except RuntimeError as error:  # DataLoader's own watch, where there is no signal handler (every 5 s)
-            self._raise_if_worker_died()
-            self._failed = True
-            raise CaseFailed(f"torch's DataLoader failed: {str(error).strip().splitlines()[-1]}") from error
+            self._fail_by(error)
         finally:
             self._waiting = False
         return payload
