@@ -113,6 +113,8 @@ def plus_minus(estimate: Mapping[str, Any] | None) -> str:
     width = half_width(estimate)
     if width is not None and width < 1e-6 * abs(estimate["value"]):
         width = 0.0  # rounding of the arithmetic, not spread
+    if width is not None and width > abs(estimate["value"]):
+        return f"{number(estimate['value'])} ± over 100 %"
     return number(estimate["value"]) + ("" if width is None else f" ± {number(width, 2)}")
 
 
