@@ -10,7 +10,7 @@ loader    L ÷ N for N workers, L being the worker time of a batch (the loader's
           workers), and not less than (CPU seconds of a batch + issue) ÷ usable CPUs. A loader without workers
           stands in line with issuing: L + issue.
 
-Another decoder, output or hand-over replaces the stages decode and augment of L by the ratio of their costs in
+Another decoder, output or hand-over replaces the stages decode, augment and collate of L by the ratio of their costs in
 running/prep_probe.py. Processors that are all busy are slower than one alone; the probe says by how much.
 How far predictions are off is measured by benchmarks/verify.py.
 """
@@ -213,6 +213,8 @@ class _Model:
             # PyTorch's threads compute on every processor where there is no other device.
             issuing = self.issue * (self.cpus if old.device == "cpu" else 1)
             parts.append((factor * cpu * crowd + issuing) / self.cpus)
+        if factor > 1.0:
+            parts.append(self.real)  # a step of more samples is never shorter
         if self.fetch is not None and not in_memory:
             parts.append(factor * self._fetch_with(new.workers))
         if new.loader == "threaded" and new.decoder in self.probe.get("decoders", {}):
@@ -233,7 +235,7 @@ class _Model:
         return np.asarray(np.maximum(factor * (self.busy + self.copy * smaller), self.issue))
 
     def _stage_ratio(self, new: Case) -> Draws | None:
-        """Cost of decode and augment after the change ÷ before, from the probe; None where it was not probed."""
+        """Cost of decode, augment and collate after the change ÷ before, by the probe; None: not probed."""
         before, after = self._stage_s(self.case), self._stage_s(new)
         return None if before is None or after is None else after / before
 
@@ -292,7 +294,8 @@ def _arm(arm: ArmSteps, quantity: str) -> Draws:
 
 
 def _worker_parts(spans: NDArray[np.int64] | None, like: Draws) -> tuple[Draws | None, float | None, float]:
-    """(CPU seconds of a batch, part of a worker's wall time in decode and augment, part of its CPU time there)."""
+    """(CPU seconds of a batch, part of a worker's wall time in decode, augment and collate, part of its
+    CPU time there)."""
     if spans is None or len(spans) == 0:
         return None, None, 0.0
 
@@ -300,14 +303,14 @@ def _worker_parts(spans: NDArray[np.int64] | None, like: Draws) -> tuple[Draws |
         return spans[:, SPAN_FIELDS.index(name)]
 
     wall = float((of("ready_ns") - of("start_ns")).mean())
-    stage = float((of("decode_ns") + of("augment_ns")).mean())
+    stage = float((of("decode_ns") + of("augment_ns") + of("collate_ns")).mean())
     cpu = of("cpu_ns") / 1e9
     if not wall > 0 or not cpu.mean() > 0:
         return None, None, 0.0
     picks = np.random.default_rng(17).integers(len(cpu), size=(len(like) - 1, min(len(cpu), 64)))
     draws = np.concatenate([[cpu.mean()], cpu.mean() + (cpu[picks].mean(axis=1) - cpu.mean())])
     queued = float(of("runqueue_ns").mean()) if (of("runqueue_ns") >= 0).all() else 0.0
-    running = max(0.0, 1.0 - queued / wall)  # both stages compute only: what they did not run they stood in the queue
+    running = max(0.0, 1.0 - queued / wall)  # these stages compute only: what they did not run they stood in the queue
     return draws, min(1.0, stage / wall), min(1.0, stage * running / 1e9 / float(cpu.mean()))
 
 

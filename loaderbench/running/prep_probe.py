@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from loaderbench import plugins
 from loaderbench.cases.case import OUTPUTS
@@ -25,6 +24,7 @@ from loaderbench.decoders.base import DecodeError, Decoder
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.samples import make_decoder, output_shape, read_file
+from loaderbench.loaders.torch_dataset import TORCH_TYPES
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
 
 PROBE_S = 0.6
@@ -40,8 +40,8 @@ def probe_preparation(context: LoaderContext, num_cpus: int) -> dict[str, Any]:
     {"num_cpus", "decoders": {name: {"image_s": CPU seconds of decode and resize, one an image, the same images
     in the same order for all; "all_cpus_image_s": their mean with a thread on each processor;
     "all_cpus_rate": images/s of those threads together}},
-    "handover_s": {output: {memory: CPU seconds an image of writing the finished sample}}}; `memory` is
-    `shared` (fresh shared memory, as a worker process hands over), `private` (fresh) or `reused`.
+    "handover_s": {output: {memory: CPU seconds an image of writing finished samples into such memory}}};
+    `memory` is `shared` (as a worker process hands batches over), `private` (fresh each time) or `reused`.
     """
     images = context.images
     chosen = np.random.default_rng(context.seed).permutation(len(images))[:NUM_IMAGES].tolist()
@@ -176,31 +176,38 @@ def _on_all_cpus(
 
 
 def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
-    """CPU seconds an image of writing finished samples into fresh shared, fresh private and reused memory.
+    """CPU seconds an image of getting memory for finished samples, writing them into it, and giving it back.
 
-    uint8 is resized straight into its place, so that only the page faults of fresh memory are its cost.
+    uint8 is resized straight into its place, so that only the memory is its cost.
     """
     normalize = Normalizer(*shape)
     pixels = np.zeros((*shape, 3), dtype=np.uint8)
-    kind = np.dtype(output)
+    kind = TORCH_TYPES[output]
+    num_bytes = HANDOVER_IMAGES * pixels.size * kind.itemsize
 
-    def fill(slots: NDArray[Any]) -> float:
+    def shared() -> torch.Tensor:
+        storage = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]
+        return torch.empty(0, dtype=kind).set_(storage)
+
+    def private() -> torch.Tensor:
+        # A map of its own: the allocator would hand out the memory of the turn before, already faulted in.
+        return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE), dtype=kind)
+
+    used = private()
+    ways: dict[str, Callable[[], torch.Tensor]] = {"shared": shared, "private": private, "reused": lambda: used}
+
+    def seconds(get: Callable[[], torch.Tensor]) -> float:
         begun = time.thread_time_ns()
-        for slot in slots:
+        for slot in get().view(HANDOVER_IMAGES, *pixels.shape).numpy():
             if output == "float32":
                 normalize(pixels, slot)
             else:
                 slot[...] = pixels
-        return (time.thread_time_ns() - begun) / 1e9 / len(slots)
+        slot = None  # the last reference: the memory goes back within the time
+        return (time.thread_time_ns() - begun) / 1e9 / HANDOVER_IMAGES
 
-    def fresh(flags: int) -> NDArray[Any]:
-        size = HANDOVER_IMAGES * pixels.size * kind.itemsize
-        return np.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=kind).reshape(HANDOVER_IMAGES, *pixels.shape)
-
-    memory = {"shared": mmap.MAP_SHARED, "private": mmap.MAP_PRIVATE}
-    seconds = {name: median(fill(fresh(flags)) for _ in range(3)) for name, flags in memory.items()}
-    used = fresh(mmap.MAP_PRIVATE)
-    seconds["reused"] = sorted(fill(used) for _ in range(4))[1]  # the first one pays for the page faults
+    seconds(ways["reused"])  # pays for its page faults
+    found = {name: median(seconds(get) for _ in range(3)) for name, get in ways.items()}
     if output == "uint8":
-        return {name: max(0.0, one - seconds["reused"]) for name, one in seconds.items()}
-    return seconds
+        return {name: max(0.0, one - found["reused"]) for name, one in found.items()}
+    return found
