@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, Any], None]
 
-MIN_WINDOW_STEPS = 5
+MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
 MAX_WARMUP_S = 3.0
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
@@ -322,7 +322,8 @@ class _Measurement:
         )
         with self.cache.evicting_behind(loop.indices if evict_behind else None):
             num_warmup, steady = self._warm_up(loop, loader_or_none, target_s)
-            window = steps or MIN_WINDOW_STEPS
+            # Workers hand over in bursts: a window holds two whole rounds of them.
+            window = steps or min(max(MIN_WINDOW_STEPS, 2 * case.workers), MAX_MIN_WINDOW_STEPS)
             loop.run(window, sys.maxsize)
             left_ns = int(target_s * 1e9) - _window_ns(loop, num_warmup)
             if steps is None and left_ns > 0:
