@@ -7,8 +7,8 @@ A prediction is the step time of a changed case, put together from what was meas
 consumer  T_host, its exposed copy in proportion to the bytes; with another batch size max(busy + copy, issue)
 storage   T_fetch where the files are read cold, else nothing
 loader    L ÷ N for N workers, L being the worker time of a batch (the loader's own step time × the present
-          workers), and not less than (CPU seconds of a batch + issue) ÷ usable CPUs. A loader without workers
-          stands in line with issuing: L + issue.
+          workers), and not less than (CPU seconds of a batch + those of its consumer) ÷ usable CPUs. A loader
+          without workers stands in line with issuing: L + issue.
 
 Another decoder, output or hand-over replaces the stages decode, augment and collate of L by the ratio of their costs in
 running/prep_probe.py. Processors that are all busy are slower than one alone; the probe says by how much.
@@ -64,6 +64,7 @@ def advise(
     spans: NDArray[np.int64] | None,
     facts: Mapping[str, Any],
     *,
+    consumer_cpu_s: float | None,
     usable_cpus: int,
     contention: bool,
 ) -> list[dict[str, Any]]:
@@ -73,13 +74,14 @@ def advise(
         arms: window steps of each arm; `real` must be there.
         spans: those of the real arm's window batches; None where the loader gives none.
         facts: the recording's.
+        consumer_cpu_s: CPU seconds a step of the thread that takes batches and issues; None: unknown.
         contention: the workers wait for a processor.
 
     `at_most` is the gain of removing the action's cause wholly. `predicted_speedup` is None where the outcome
     does not follow from what was measured; such actions come last. Predictions below WORTH_TRYING are dropped.
     """
     causes = found.joint if found.bottleneck == "mixed" else (found.bottleneck,)
-    model = _Model(case, arms, spans, facts, usable_cpus)
+    model = _Model(case, arms, spans, facts, consumer_cpu_s, usable_cpus)
     actions: list[Action] = []
     for cause in causes:
         if cause == "storage":
@@ -126,6 +128,7 @@ class _Model:
         arms: Mapping[str, ArmSteps],
         spans: NDArray[np.int64] | None,
         facts: Mapping[str, Any],
+        consumer_cpu_s: float | None,
         usable_cpus: int,
     ) -> None:
         self.case, self.facts, self.cpus = case, facts, usable_cpus
@@ -147,6 +150,11 @@ class _Model:
         self.lane_in_memory = self._lane(arms, "ram", times.prep or (times.free if case.cache == "warm" else None))
         self.fetch = None if times.fetch is None or case.cache != "cold" else _array(times.fetch)
         self.lane_cpu, self.stage_part, self.stage_cpu_part = _worker_parts(spans, self.real)
+        # Beside issuing, the consumer takes over batches and gives their memory back; a serial loader is in it.
+        own = 0.0 if self.lane_cpu is None or case.workers else float(self.lane_cpu[0])
+        self.consumer_cpu = np.maximum(self.issue, (consumer_cpu_s or 0.0) - own)
+        if case.device == "cpu":  # PyTorch's threads compute on every processor
+            self.consumer_cpu = self.consumer_cpu + self.issue * (usable_cpus - 1)
         self.probe = facts.get("prep_probe") or {}
         # Beyond the processors workers help only while others wait for the storage.
         self.most_workers = usable_cpus if case.cache == "warm" else 2 * usable_cpus
@@ -210,9 +218,7 @@ class _Model:
         crowd = self._crowding(new.workers) / self._crowding(self.lanes)
         parts = [consumer, factor * lane * crowd / new.workers]
         if cpu is not None:
-            # PyTorch's threads compute on every processor where there is no other device.
-            issuing = self.issue * (self.cpus if old.device == "cpu" else 1)
-            parts.append((factor * cpu * crowd + issuing) / self.cpus)
+            parts.append((factor * cpu * crowd + self.consumer_cpu) / self.cpus)
         if factor > 1.0:
             parts.append(self.real)  # a step of more samples is never shorter
         if self.fetch is not None and not in_memory:

@@ -123,6 +123,7 @@ def _figures(
             arms,
             spans,
             recording.facts,
+            consumer_cpu_s=_consumer_cpu_s(recording.segments),
             usable_cpus=int(run.environment.get("cpus_usable") or 1),
             contention=(starved or 0.0) > STARVED or (contention is not None and contention.value > 0.05),
         ),
@@ -215,6 +216,13 @@ def _stages(spans: NDArray[np.int64] | None, real: ArmSteps) -> dict[str, float]
         return None
     samples = len(spans) * real.num_samples / real.num_steps
     return {stage: float(spans[:, SPAN[f"{stage}_ns"]].sum()) / 1e9 / samples for stage in STAGES}
+
+
+def _consumer_cpu_s(segments: Sequence[Segment]) -> float | None:
+    """CPU seconds a step of the thread that takes batches and issues the work, in the arm `real`; None: unknown."""
+    real = [one for one in segments if one.arm == "real" and "consumer_cpu_s" in one.facts]
+    steps = sum(len(one.steps) - one.num_warmup for one in real)
+    return sum(float(one.facts["consumer_cpu_s"]) for one in real) / steps if steps else None
 
 
 def _windows(recording: Recording, arm: str) -> list[tuple[int, int]]:

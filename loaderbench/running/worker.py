@@ -324,10 +324,12 @@ class _Measurement:
             num_warmup, steady = self._warm_up(loop, loader_or_none, target_s)
             # Workers hand over in bursts: a window holds two whole rounds of them.
             window = steps or min(max(MIN_WINDOW_STEPS, 2 * case.workers), MAX_MIN_WINDOW_STEPS)
+            cpu_begun = time.thread_time()
             loop.run(window, sys.maxsize)
             left_ns = int(target_s * 1e9) - _window_ns(loop, num_warmup)
             if steps is None and left_ns > 0:
                 loop.run(sys.maxsize, time.perf_counter_ns() + left_ns)
+            facts["consumer_cpu_s"] = time.thread_time() - cpu_begun
             if on_device:
                 self.device.synchronize()
             _close(batches)
