@@ -248,13 +248,13 @@ class _Model:
     def _stage_s(self, case: Case) -> Draws | None:
         """Probed CPU seconds an image, the same resampled images for every decoder."""
         image_s = self.probe.get("decoders", {}).get(case.decoder, {}).get("image_s")
-        handover = self.probe.get("handover_s", {}).get(case.output)
-        if not image_s or handover is None or case.loader not in HANDOVER:
+        handover = self.probe.get("handover_s", {}).get(case.output, {}).get(HANDOVER.get(case.loader))
+        if not image_s or handover is None:
             return None
         seconds = np.asarray(image_s, dtype=np.float64)
         picks = np.random.default_rng(11).integers(len(seconds), size=(len(self.real) - 1, len(seconds)))
         means = np.concatenate([[seconds.mean()], seconds[picks].mean(axis=1)])
-        return np.asarray(means + handover[HANDOVER[case.loader]])
+        return np.asarray(means + handover)
 
     def _crowding(self, workers: int) -> float:
         """CPU time of an image with so many processors busy ÷ with one: linear between one and all."""

@@ -304,12 +304,17 @@ def _remove_shared_memory(pids: list[int]) -> None:
             path.unlink(missing_ok=True)
 
 
+def free_shared_memory_bytes() -> int:
+    """What /dev/shm has room for: statvfs(3)."""
+    shm = os.statvfs("/dev/shm")
+    return shm.f_bavail * shm.f_frsize
+
+
 def _check_shared_memory(context: LoaderContext, bytes_per_batch: int) -> None:
     """Raises ConfigError where /dev/shm cannot hold the batches that will be in flight."""
     in_flight = context.workers * context.prefetch + MAX_STEPS_IN_FLIGHT + 1
     needed = in_flight * bytes_per_batch
-    shm = os.statvfs("/dev/shm")
-    free = shm.f_bavail * shm.f_frsize
+    free = free_shared_memory_bytes()
     if needed > free:
         raise ConfigError(
             f"{in_flight} batches in flight need {needed / 2**20:.0f} MiB of shared memory, but /dev/shm has "

@@ -23,6 +23,7 @@ from loaderbench.cases.case import OUTPUTS
 from loaderbench.decoders.base import DecodeError, Decoder
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.loaders.base import LoaderContext
+from loaderbench.loaders.multiprocess import free_shared_memory_bytes
 from loaderbench.loaders.samples import make_decoder, output_shape, read_file
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
@@ -178,7 +179,8 @@ def _on_all_cpus(
 def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
     """CPU seconds an image of getting memory for finished samples, writing them into it, and giving it back.
 
-    uint8 is resized straight into its place, so that only the memory is its cost.
+    uint8 is resized straight into its place, so that only the memory is its cost. `shared` is left out where
+    /dev/shm has no room for it: a loader could not use it either.
     """
     normalize = Normalizer(*shape)
     pixels = np.zeros((*shape, 3), dtype=np.uint8)
@@ -194,7 +196,9 @@ def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
         return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE), dtype=kind)
 
     used = private()
-    ways: dict[str, Callable[[], torch.Tensor]] = {"shared": shared, "private": private, "reused": lambda: used}
+    ways: dict[str, Callable[[], torch.Tensor]] = {"private": private, "reused": lambda: used}
+    if num_bytes <= free_shared_memory_bytes() / 2:
+        ways["shared"] = shared
 
     def seconds(get: Callable[[], torch.Tensor]) -> float:
         begun = time.thread_time_ns()
