@@ -1,0 +1,220 @@
+"""What the storage behind a data set can give: its own files, read past the page cache by ever more readers.
+
+Method of testbeds.md (`Storage ceiling probe`): shuffled real files, 1, 2, 4 … readers in stages of STAGE_S,
+O_DIRECT where the file system has it, else buffered with the pages dropped before and after each read.
+Threads stand for readers: preadv(2) releases the GIL. What follows from the facts is analysis/storage.py's.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+import resource
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loaderbench.errors import UnavailableError
+from loaderbench.images.index import ImageIndex
+from loaderbench.samplers.sources import StorageCounter
+
+PROBE_S = 6.0
+"""Most seconds of a probe."""
+STAGE_S = 0.8
+SLICES = 8
+"""A stage's bytes are kept in so many equal slices of time, for the interval."""
+CHUNK_BYTES = 1 << 20
+"""Most bytes of one read: the clock is looked at behind each, inside a large file too."""
+ALIGNMENT = 4096
+"""O_DIRECT reads are multiples of it, from aligned memory (open(2), `O_DIRECT`)."""
+WORTH_MORE_READERS = 1.05
+"""Two more doublings that give less than this factor end the probe."""
+
+
+def probe_ceiling(
+    images: ImageIndex,
+    *,
+    counter: StorageCounter,
+    deadline_s: float = PROBE_S,
+    max_readers: int = 32,
+    max_bytes: int | None = None,
+) -> dict[str, Any]:
+    """Read the images with growing numbers of readers. Plain JSON facts:
+
+    `stages`: for each number of `readers` the `bytes` and whole `files` read; `seconds`, the mean over the readers
+    of the time from the common start to each one's last read, so that bytes ÷ seconds has no tail in it;
+    `file_s` {p50, p95} from open to last byte (null without a whole file); `slices_bytes` in equal parts of
+    `slice_s`; `method` O_DIRECT or DONTNEED; `user_cpu_s` of the probe itself; `moved`, the growth of the
+    counter's readings (null where nothing can tell).
+    `stopped_by`: flat, max_readers, deadline, max_bytes or error, and `reason`, the error. `num_images`; a probe
+    that read more files than these came round, and a server may have had them in its own cache.
+    """
+    counts = [1 << power for power in range(max_readers.bit_length()) if 1 << power <= max_readers]
+    stage_s = min(STAGE_S, 0.9 * deadline_s / len(counts))
+    source = _Source(images, None if max_bytes is None else max_bytes // len(counts))
+    begun = time.perf_counter()
+    stages: list[dict[str, Any]] = []
+    slow_s, stopped, reason = 0.0, "max_readers", None
+    for readers in counts:
+        # With twice the readers a file may take twice as long: the last ones must be done in time.
+        if time.perf_counter() - begun + stage_s + 2 * slow_s > deadline_s and stages:
+            stopped = "deadline"
+            break
+        try:
+            stage, slow_s = _stage(source, readers, stage_s, counter)
+        except OSError as error:
+            stopped, reason = "error", f"{error.filename or images.root}: {error.strerror}"
+            break
+        if not stage["bytes"]:
+            stopped = "max_bytes" if max_bytes is not None else "deadline"
+            break
+        stages.append(stage)
+        if _is_flat(stages):
+            stopped = "flat"
+            break
+    return {"stages": stages, "stopped_by": stopped, "reason": reason, "num_images": len(images)}
+
+
+def _is_flat(stages: list[dict[str, Any]]) -> bool:
+    rates = [stage["bytes"] / stage["seconds"] for stage in stages]
+    return len(rates) > 2 and max(rates[-2:]) < WORTH_MORE_READERS * max(rates[:-2])
+
+
+class _Source:
+    """Hands out the files in shuffled order, again and again, while a stage's bytes last. For many threads."""
+
+    def __init__(self, images: ImageIndex, stage_bytes: int | None) -> None:
+        self._images, self._stage_bytes = images, stage_bytes
+        self._order = itertools.cycle(np.random.default_rng(0).permutation(len(images)))
+        self._lock = threading.Lock()
+        self._left = 0
+        self.direct = _takes_direct_reads(images)
+
+    def begin_stage(self) -> None:
+        self._left = self._stage_bytes or 0
+
+    def next_file(self) -> tuple[str, int] | None:
+        """(path, bytes) of the next file; None where the stage may read no more."""
+        with self._lock:
+            index = int(next(self._order))
+            size = int(self._images.sizes[index])
+            if self._stage_bytes is not None:
+                self._left -= -(-size // ALIGNMENT) * ALIGNMENT
+                if self._left < 0:
+                    return None
+        return self._images.path(index), size
+
+
+def _takes_direct_reads(images: ImageIndex) -> bool:
+    """Whether the file system reads with O_DIRECT: tried on one file, EINVAL is its no (open(2))."""
+    buffer = mmap.mmap(-1, ALIGNMENT)
+    try:
+        descriptor = os.open(images.path(int(images.sizes.argmax())), os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        try:
+            os.preadv(descriptor, [buffer], 0)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        # Any other error is met and reported by the first stage.
+        return error.errno not in (errno.EINVAL, errno.EOPNOTSUPP)
+    return True
+
+
+@dataclass
+class _Reader:
+    """One thread's reads in one stage."""
+
+    source: _Source
+    end_ns: int
+    """No read begins after it."""
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    """(time of its end, bytes) of each read."""
+    file_ns: list[int] = field(default_factory=list)
+    """Open to last byte of each whole file."""
+    last_ns: int = 0
+    error: BaseException | None = None
+
+    def run(self, start: threading.Barrier) -> None:
+        buffer = memoryview(mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE))
+        start.wait()
+        try:
+            while time.perf_counter_ns() < self.end_ns and (file := self.source.next_file()) is not None:
+                self._read(*file, buffer)
+        except BaseException as error:  # raised again in the thread that waits for this one
+            self.error = error
+        self.last_ns = time.perf_counter_ns()
+
+    def _read(self, path: str, size: int, buffer: memoryview) -> None:
+        direct = self.source.direct
+        begun = time.perf_counter_ns()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0))
+        try:
+            if not direct:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            offset = 0
+            while offset < size:
+                wanted = min(CHUNK_BYTES, -(-(size - offset) // ALIGNMENT) * ALIGNMENT)
+                got = os.preadv(descriptor, [buffer[:wanted]], offset)
+                now = time.perf_counter_ns()
+                self.chunks.append((now, got))
+                offset += got
+                if got < wanted or offset >= size:
+                    self.file_ns.append(now - begun)
+                    break
+                if now >= self.end_ns:
+                    break
+            # Some file systems (btrfs) serve O_DIRECT from the page cache where they must.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _stage(source: _Source, num_readers: int, stage_s: float, counter: StorageCounter) -> tuple[dict[str, Any], float]:
+    """One stage's facts, and the seconds that its slow files took. OSError where a file cannot be read."""
+    source.begin_stage()
+    start = threading.Barrier(num_readers + 1)
+    readers = [_Reader(source, 0) for _ in range(num_readers)]
+    threads = [threading.Thread(target=one.run, args=(start,), name="loaderbench-ceiling") for one in readers]
+    for thread in threads:
+        thread.start()
+    before, cpu_before = _reading(counter), resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    begun = time.perf_counter_ns()
+    for one in readers:
+        one.end_ns = begun + int(stage_s * 1e9)
+    start.wait()
+    for thread in threads:
+        thread.join()
+    after, cpu_after = _reading(counter), resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    for one in readers:
+        if one.error is not None:
+            raise one.error
+    chunks = np.array([chunk for one in readers for chunk in one.chunks], dtype=np.int64).reshape(-1, 2)
+    file_s = np.array([ns for one in readers for ns in one.file_ns], dtype=np.float64) / 1e9
+    # The slices end where the first reader ended: before that all of them were at work.
+    slice_ns = max(1, (min(one.last_ns for one in readers) - begun) // SLICES)
+    slices = np.bincount((chunks[:, 0] - begun) // slice_ns, weights=chunks[:, 1], minlength=SLICES)[:SLICES]
+    facts = {
+        "readers": num_readers,
+        "bytes": int(chunks[:, 1].sum()),
+        "seconds": float(np.mean([one.last_ns - begun for one in readers])) / 1e9,
+        "files": len(file_s),
+        "file_s": {f"p{q}": float(np.percentile(file_s, q)) for q in (50, 95)} if len(file_s) else None,
+        "slices_bytes": slices.astype(int).tolist(),
+        "slice_s": slice_ns / 1e9,
+        "method": "O_DIRECT" if source.direct else "DONTNEED",
+        "user_cpu_s": cpu_after - cpu_before,
+        "moved": None if before is None or after is None else {name: after[name] - before[name] for name in after},
+    }
+    return facts, float(np.percentile(file_s, 95)) if len(file_s) else stage_s
+
+
+def _reading(counter: StorageCounter) -> dict[str, int] | None:
+    try:
+        return counter.read()
+    except UnavailableError:
+        return None  # the device is gone: the reads themselves say so

@@ -1,0 +1,136 @@
+"""What the storage probe's facts say: known answers of a real NFS client, and made-up stages of known rate."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loaderbench.analysis.storage import (
+    bound_by,
+    ceiling,
+    growth_per_doubling,
+    headroom,
+    is_probe_limited,
+    per_operation,
+    readers_needed,
+    stages,
+    still_rising,
+)
+
+CAPTURES = Path(__file__).parents[1] / "data" / "nfs"
+
+
+def stage(readers: int, rate: float, *, seconds: float = 0.8, **changes: Any) -> dict[str, Any]:
+    """A stage at a steady `rate` bytes/s."""
+    facts = {
+        "readers": readers, "bytes": int(rate * seconds), "seconds": seconds, "files": 10, "file_s": None,
+        "slices_bytes": [int(rate * seconds / 8)] * 8, "slice_s": seconds / 8, "method": "O_DIRECT",
+        "user_cpu_s": 0.01, "moved": None,
+    }  # fmt: skip
+    return facts | changes
+
+
+def probe(*rates: float) -> dict[str, Any]:
+    """Stages of 1, 2, 4 … readers."""
+    return {"stages": [stage(1 << number, rate) for number, rate in enumerate(rates)], "stopped_by": "max_readers"}
+
+
+def captured() -> dict[str, dict[str, Any]]:
+    """`tbf 160mbit` → the stages measured there. What stands before the first title had no limit."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("tbf", "netem"):
+        title = f"{name} none"
+        for line in (CAPTURES / f"uml_nfs_{name}.txt").read_text().splitlines():
+            if heading := re.fullmatch(r"(?:=== )?((?:tbf|netem) \S+)", line):
+                title = heading[1]
+            elif row := re.match(r"W(\d+) +([\d.]+) MB/s .* serverread ([\d.]+) MB", line):
+                megabytes = float(row[3])
+                one = stage(int(row[1]), float(row[2]) * 1e6, seconds=megabytes / float(row[2]))
+                found.setdefault(title, {"stages": []})["stages"].append(one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("title", "answer"),
+    [
+        ("tbf 160mbit", "bandwidth"),
+        ("tbf 400mbit", "bandwidth"),
+        ("tbf 800mbit", "bandwidth"),
+        ("netem 2ms", "latency"),
+        ("netem 5ms", "latency"),
+        ("netem 20ms", "latency"),
+    ],
+)
+@pytest.mark.parametrize("readers", [1, 4, 8])
+def test_a_cap_is_told_from_a_latency_over_real_nfs(title: str, answer: str, readers: int) -> None:
+    facts = captured()[title]
+    assert [one["readers"] for one in facts["stages"]] == [1, 4, 8]
+    assert bound_by(facts, readers) == answer
+
+
+def test_what_bounds_depends_on_the_readers_there_are() -> None:
+    # given a disk that one reader cannot fill and eight can
+    facts = probe(100e6, 195e6, 380e6, 700e6, 710e6, 705e6)
+    # then few readers wait for its answers, many for its bandwidth
+    assert [bound_by(facts, readers) for readers in (1, 2, 8, 16, 32, 100)] == [
+        "latency", "latency", "bandwidth", "bandwidth", "bandwidth", "bandwidth",
+    ]  # fmt: skip
+    assert growth_per_doubling(facts, 1) == pytest.approx(3.8**0.5)
+
+
+def test_in_between_is_not_decided() -> None:
+    assert bound_by(probe(100e6, 122e6, 149e6)) is None
+
+
+@pytest.mark.parametrize("facts", [None, {"stages": []}, probe(100e6)])
+def test_too_little_says_nothing(facts: dict[str, Any] | None) -> None:
+    assert bound_by(facts) is None and still_rising(facts) is None
+
+
+def test_the_ceiling_is_the_plateau_and_not_its_luckiest_stage() -> None:
+    facts = probe(20e6, 96e6, 104e6, 100e6)
+    found = ceiling(facts)
+    assert found is not None
+    assert found.value == pytest.approx(100e6, rel=1e-6)
+    assert found.low < 100e6 < found.high and found.n == 24
+    assert readers_needed(facts) == 2
+    assert still_rising(facts) is False
+
+
+def test_still_rising_at_the_most_readers() -> None:
+    facts = probe(10e6, 20e6, 40e6)
+    assert still_rising(facts) is True
+    assert headroom(310e6, facts) == "needs 310 MB/s; this storage gives 40 MB/s at 4 readers and was still rising"
+
+
+def test_a_stage_that_a_cache_served_is_not_the_storage() -> None:
+    facts = {
+        "stages": [
+            stage(1, 100e6, moved={"read_bytes": 82_000_000, "reads": 800}),
+            stage(2, 5e9, moved={"read_bytes": 40_000_000, "reads": 400}),
+        ]
+    }
+    assert [one["readers"] for one in stages(facts)] == [1]
+    assert ceiling({"stages": facts["stages"][1:]}) is None
+
+
+def test_without_a_probe_nothing_is_claimed() -> None:
+    assert ceiling(None) is None and readers_needed(None) is None
+    assert headroom(3.1e6, None) == "needs 3.1 MB/s; what this storage gives was not measured"
+
+
+def test_a_probe_that_was_busy_itself_says_so() -> None:
+    assert is_probe_limited({"stages": [stage(1, 1e9), stage(2, 2e9, user_cpu_s=0.7)]})
+    assert not is_probe_limited(probe(1e9, 2e9))
+
+
+def test_nfs_counters_are_given_an_operation() -> None:
+    moved = {"read_bytes": 10**9, "reads": 100, "rpcs": 300, "queue_ms": 30, "rtt_ms": 1500, "exe_ms": 1600,
+             "retransmits": 3}  # fmt: skip
+    seen = per_operation(stage(4, 1e6, moved=moved))
+    assert seen == pytest.approx({"rtt_ms": 5.0, "queue_ms": 0.1, "exe_ms": 16 / 3, "retransmits": 0.01})
+    assert per_operation(stage(4, 1e6, moved={"read_bytes": 1, "reads": 1, "io_ticks_ms": 1})) == {}
+    assert per_operation(stage(4, 1e6)) == {}
