@@ -25,8 +25,10 @@ AGREEMENT = 0.05
 less, or by their interval where that is wider. A machine's speed moves by 2 % from one round to the next."""
 CLEAR = 1.25
 """A gain that a compute verdict must be able to exclude."""
-STALLED_STEPS = 0.7
-"""Where the device waited for data in more than this fraction of the steps, the loader paces the run."""
+HOST_BOUND = 0.95
+"""A host that is in `next()` or issuing for this part of the step does not wait for the device."""
+STALLED_ROUNDS = 0.7
+"""Where the device waited for data in more than this fraction of the workers' rounds, the loader paces the run."""
 
 Draws = NDArray[np.float64]
 CAUSES = ("storage", "prep", "transfer", "launch")
@@ -222,6 +224,27 @@ def _issue_growth(arms: Mapping[str, ArmSteps], arm: str) -> Quantity | None:
     return Quantity(value, np.maximum(after.drawn("issue") - before.drawn("issue"), 0.0), after.num_blocks)
 
 
+def _host_growth(arms: Mapping[str, ArmSteps]) -> Quantity | None:
+    """Growth of the host's time for a step from `host` (or `device`) to `real` that is no data stall, seconds.
+
+    That of issuing; and where the host never waits for the device, that of taking over ready batches too: it
+    then stands in line with issuing, while the device still works on the step before.
+    """
+    issue, real = _issue_growth(arms, "real"), arms["real"]
+    before = arms.get("host") or arms.get("device")
+    if issue is None or before is None:
+        return issue
+    if real.mean("wait") + real.mean("issue") < HOST_BOUND * real.mean("duration"):
+        return issue
+
+    def taking(arm: ArmSteps) -> Quantity:
+        draws = np.asarray(arm.drawn("wait") - arm.drawn("stall"))
+        return Quantity(arm.mean("wait") - arm.mean("stall"), draws, arm.num_blocks)
+
+    grown = _minus(taking(real), taking(before))
+    return _plus(issue, grown.map(max(grown.value, 0.0), np.maximum(grown.draws, 0.0)))
+
+
 def _contention(growth: Quantity, arms: Mapping[str, ArmSteps], starved: float | None) -> Quantity:
     """The exposed part of CPU contention within `ram` − `host`.
 
@@ -251,17 +274,17 @@ def _unexplained(
 ) -> Quantity:
     """Compare the data wait by arms with the data stall by the real arm's timeline; take the difference out.
 
-    The growth of the step that the host's issue stamps account for is no data stall, so it is left out of
-    the arms' side. The difference comes out of the larger of prep and storage.
+    The growth of the step that the host's own stamps account for (_host_growth) is no data stall, so it is left
+    out of the arms' side. The difference comes out of the larger of prep and storage.
     """
     real_arm, real = arms["real"], times.real
     by_arms = _ratio(_minus(real, base), real)
     stall = Quantity(real_arm.mean("stall"), real_arm.drawn("stall"), real_arm.num_blocks)
     by_timeline = _ratio(stall, real)
-    issue = _issue_growth(arms, "real")
-    if issue is not None:
+    host = _host_growth(arms)
+    if host is not None:
         excess = _minus(by_arms, by_timeline)
-        exposed = _ratio(issue, real)
+        exposed = _ratio(host, real)
         by_arms = by_arms.map(
             by_arms.value - float(np.clip(excess.value, 0.0, exposed.value)),
             by_arms.draws - np.clip(excess.draws, 0.0, exposed.draws),
@@ -308,8 +331,8 @@ def loader_time(times: Times, arms: Mapping[str, ArmSteps], *, synchronous: bool
     if times.free is None:
         return None
     alone = _plus(times.free, _issue(arms, "real")) if synchronous else times.free
-    stalls = arms["real"].all("stall")
-    paced = (stalls > 0).mean() > STALLED_STEPS and stalls.sum() > STALLED_FRACTION * arms["real"].seconds
+    real = arms["real"]
+    paced = real.stalled_rounds() > STALLED_ROUNDS and real.all("stall").sum() > STALLED_FRACTION * real.seconds
     return _largest(alone, times.real) if paced else alone
 
 

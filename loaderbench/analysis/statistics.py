@@ -71,11 +71,14 @@ def _standard_error(residuals: NDArray[np.float64], total_steps: float) -> NDArr
     return np.asarray(np.sqrt((residuals**2).sum(axis=0) * n / (n - 1)) / total_steps)
 
 
-def blocks_of(segments: Sequence[Sequence[NDArray[np.float64]]], blocks_per_segment: int = 4) -> Blocks:
+def blocks_of(
+    segments: Sequence[Sequence[NDArray[np.float64]]], round_steps: int = 1, blocks_per_segment: int = 4
+) -> Blocks:
     """Cut each segment's steps into up to `blocks_per_segment` blocks of consecutive steps.
 
     `segments`: for each, K arrays of one value a step. Steps next to each other are correlated (a queue
-    remembers), so the block, not the step, is resampled.
+    remembers), so the block, not the step, is resampled. `round_steps`: steps in which all workers hand over
+    once; they do so in bursts, and a block holds whole rounds, so that where it was cut does not matter.
     """
     sums: list[NDArray[np.float64]] = []
     steps, numbers = [], []
@@ -83,7 +86,9 @@ def blocks_of(segments: Sequence[Sequence[NDArray[np.float64]]], blocks_per_segm
         table = np.stack(quantities, axis=1)
         if len(table) == 0:
             continue
-        for part in np.array_split(table, min(blocks_per_segment, len(table))):
+        rounds = max(1, len(table) // round_steps)
+        whole = np.array_split(np.arange(rounds) * round_steps, min(blocks_per_segment, rounds))
+        for part in np.split(table, [int(first[0]) for first in whole[1:]]):
             sums.append(part.sum(axis=0))
             steps.append(len(part))
             numbers.append(number)
@@ -122,12 +127,13 @@ def interval(
     return Estimate(float(value), float(min(low, value)), float(max(high, value)), unit, n, method)
 
 
-def half_width_fraction(durations: Sequence[NDArray[np.float64]]) -> float:
+def half_width_fraction(durations: Sequence[NDArray[np.float64]], round_steps: int = 1) -> float:
     """Half-width of the 95 % interval of the mean step time ÷ the mean; inf for fewer than two blocks.
 
-    `durations`: the steps of each segment. In closed form, cheap enough to decide after each round.
+    `durations`: the steps of each segment. `round_steps`: as for `blocks_of`. In closed form, cheap enough to
+    decide after each round.
     """
-    blocks = blocks_of([[segment] for segment in durations])
+    blocks = blocks_of([[segment] for segment in durations], round_steps)
     return float(blocks.half_widths()[0] / blocks.means()[0]) if len(blocks) else float("inf")
 
 

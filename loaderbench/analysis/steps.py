@@ -46,12 +46,23 @@ class ArmSteps:
     draws: NDArray[np.float64]
     """[num_draws, len(QUANTITIES)] bootstrap draws of the means."""
     num_blocks: int
+    round_steps: int = 1
+    """Steps in which all workers hand over once."""
 
     def mean(self, quantity: str) -> float:
         return float(self.means[QUANTITIES.index(quantity)])
 
     def drawn(self, quantity: str) -> NDArray[np.float64]:
         return self.draws[:, QUANTITIES.index(quantity)]
+
+    def stalled_rounds(self) -> float:
+        """Fraction of the workers' rounds in which the device waited for data. They hand over in bursts: of the
+        steps of a loader that paces the run only one in each round need wait."""
+        stalled = []
+        for values in self.quantities:
+            stalls = values["stall"][: max(1, len(values["stall"]) // self.round_steps) * self.round_steps]
+            stalled += [part.max() > 0 for part in np.array_split(stalls, max(1, len(stalls) // self.round_steps))]
+        return float(np.mean(stalled))
 
     def all(self, quantity: str) -> NDArray[np.float64]:
         """The quantity of every window step, segments joined."""
@@ -157,8 +168,11 @@ def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -
     return max(1.0, 1.0 / (batches_per_s * float(values["duration"].mean())))
 
 
-def arm_steps(segments: Sequence[Segment], arm: str, stream: int) -> ArmSteps | None:
-    """Join the arm's segments; None where it was not measured. `stream` seeds its bootstrap."""
+def arm_steps(segments: Sequence[Segment], arm: str, stream: int, round_steps: int = 1) -> ArmSteps | None:
+    """Join the arm's segments; None where it was not measured.
+
+    `stream` seeds its bootstrap; `round_steps`: steps in which all workers hand over once (statistics.blocks_of).
+    """
     quantities, samples, steps, encoded, seconds = [], 0, 0, 0, 0.0
     for segment in segments:
         if segment.arm != arm:
@@ -177,6 +191,6 @@ def arm_steps(segments: Sequence[Segment], arm: str, stream: int) -> ArmSteps | 
         steps += len(window)
     if not quantities:
         return None
-    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities])
+    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], round_steps)
     draws = draws_of_mean(blocks, stream)
-    return ArmSteps(arm, quantities, samples, steps, encoded, seconds, blocks.means(), draws, len(blocks))
+    return ArmSteps(arm, quantities, samples, steps, encoded, seconds, blocks.means(), draws, len(blocks), round_steps)

@@ -53,6 +53,8 @@ class Case:
     """Measured steps of each arm; None: until `ci_target` or `duration_s`."""
     duration_s: float = 60.0
     """Most seconds of measuring, all arms together."""
+    max_bytes: int | None = None
+    """Most bytes to read from the data set's storage; None: no limit."""
     ci_target: float = 0.03
     """Stop when the 95 % half-width of the real arm's step time is at most this fraction."""
     seed: int = 0
@@ -62,6 +64,11 @@ class Case:
     """More undecodable images than this fraction of those read fail the case."""
     loader_options: Mapping[str, str] = field(default_factory=dict)
     decoder_options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lanes(self) -> int:
+        """Batches that are prepared at once: one for each worker, one without workers."""
+        return max(self.workers, 1)
 
     @property
     def key(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,9 +36,11 @@ CLEAR = 1.25
 DEVICE_TO_LOADER = 2.0
 """The device takes so many times the loader's time, so that without a cause the run is bound by compute."""
 RESOLUTION, WORKERS = 256, 2
-LOADER_STEP_S = 0.025
+LOADER_STEP_S = 0.010
 """Batches are as large as the loader makes in this time: long against the issue time and the scheduler's ticks."""
 MIN_BATCH, MAX_BATCH = 8, 128
+QUICK_SECONDS, FULL_SECONDS = (7.5, 0.6), (16.0, 1.0)
+"""Of each case: of measuring, and of each of the stopwatch's two turns on each side."""
 LINK_BYTES_PER_S = 50e9
 """Of the emulated device (devices/profiles); on CUDA the copy's real rate decides, and truth is measured anyway."""
 
@@ -195,13 +198,23 @@ def run_selftest(
     done = _read_state(state_file) if resume and state_file is not None else {}
     if state_file is not None and not resume:
         state_file.unlink(missing_ok=True)
+    duration_s, truth_s = QUICK_SECONDS if quick else FULL_SECONDS
     dataset, name = resolve_dataset(None, RESOLUTION)
     template = Case(
         dataset=dataset, dataset_name=name, resolution=RESOLUTION, loader="serial", decoder="pillow", workers=0,
         prefetch=2, batch_size=16, model="resnet50", mode=mode, precision=precision, device=device,
-        input_size=224, cache="warm", duration_s=5.0 if quick else 8.0, ci_target=0.02,
+        input_size=224, cache="warm", duration_s=duration_s, ci_target=0.02,
     )  # fmt: skip
     todo = scenarios(quick=quick)
+    begun, num_left = time.monotonic(), sum(one.name not in done for one in todo)
+    num_run = 0
+
+    def count(line: str) -> None:
+        nonlocal num_run
+        num_run += 1
+        minutes = (time.monotonic() - begun) / num_run * (num_left - num_run) / 60
+        say(f"{len(todo) - num_left + num_run:>3} of {len(todo)}  {line}  ({minutes:.0f} min left)")
+
     with tempfile.TemporaryDirectory(prefix="loaderbench-selftest-") as folder:
         log = Path(folder, "worker.log")
         for loader in dict.fromkeys(one.loader for one in todo):
@@ -209,7 +222,7 @@ def run_selftest(
             left = [one for one in mine if one.name not in done]
             result.outcomes += [done[one.name] for one in mine if one.name in done]
             if left:
-                _run_loader(template, loader, left, log, result, state_file, say)
+                _run_loader(template, truth_s, loader, left, log, result, state_file, count)
         _null_loader(template, log, result, say)
     return result
 
@@ -225,14 +238,21 @@ def _case_for(template: Case, loader: str) -> Case:
 
 
 def _run_loader(
-    template: Case, loader: str, todo: Sequence[Scenario], log: Path, result: SelfTest, state: Path | None, say: Say
+    template: Case,
+    truth_s: float,
+    loader: str,
+    todo: Sequence[Scenario],
+    log: Path,
+    result: SelfTest,
+    state: Path | None,
+    say: Say,
 ) -> None:
     case = _case_for(template, loader)
     waiting = list(todo)
     while waiting:
         with Child(log) as child:
             try:
-                rig = _Bench(child, case)
+                rig = _Bench(child, case, truth_s)
                 while waiting:
                     outcome = rig.run(waiting[0], result)
                     result.outcomes.append(outcome)
@@ -258,7 +278,8 @@ def _quiet(kind: str, payload: Any) -> None:
 class _Bench:
     """One loader on one device, the device slowed until a run without a cause is bound by compute."""
 
-    def __init__(self, child: Child, case: Case) -> None:
+    def __init__(self, child: Child, case: Case, truth_s: float) -> None:
+        self._truth_s = truth_s
         first_s = float(child.ask("loader_seconds", case, _quiet))
         batch_size = int(np.clip(round(case.batch_size * LOADER_STEP_S / first_s / 8) * 8, MIN_BATCH, MAX_BATCH))
         self._child, self._case = child, replace(case, batch_size=batch_size)
@@ -270,10 +291,9 @@ class _Bench:
     def _amounts(self, scenario: Scenario) -> dict[str, float]:
         """What is built in besides the slowed device."""
         wanted_s = scenario.magnitude * self._device_s
-        workers = max(self._case.workers, 1)
         add_s = max(wanted_s - self._loader_s, 0.0)
         # DALI's added operator runs on one thread; workers of the others share the burn.
-        lanes = 1 if self._case.loader == "dali" else workers
+        lanes = 1 if self._case.loader == "dali" else self._case.lanes
         prep: dict[str, float] = {"decode_burn_s": add_s * lanes / self._case.batch_size}
         transfer: dict[str, float] = {"transfer_extra_bytes": int((wanted_s - self._device_s) * LINK_BYTES_PER_S)}
         amounts: dict[str, dict[str, float]] = {
@@ -297,7 +317,7 @@ class _Bench:
             sides = [{"injection": full, "dataset": slow, "cold": slow is not None}, {"injection": self._base}]
             if scenario.cause == "mixed":
                 sides += [{"injection": _add(self._base, _without(amounts, key))} for key in amounts]
-            times = self._child.ask("wall_seconds", case, _quiet, sides=sides)
+            times = self._child.ask("wall_seconds", case, _quiet, sides=sides, seconds=self._truth_s)
         record = make_record(scenario.name, _run_of(case, recording))
         result.overheads.append(record["overhead_fraction"])
         return _judge(scenario, record, times)
@@ -309,7 +329,10 @@ class _Bench:
         from loaderbench.testbeds.slow_fuse import slow_fuse
 
         sizes = index_images(self._case.dataset).sizes
-        bytes_per_s = float(sizes.mean()) * self._case.batch_size / (scenario.magnitude * self._device_s)
+        # A loader without workers decodes only once it has read.
+        in_line = 0.0 if self._case.workers else self._loader_s
+        fetch_s = scenario.magnitude * self._device_s - in_line
+        bytes_per_s = float(sizes.mean()) * self._case.batch_size / fetch_s
         try:
             bed = slow_fuse(self._case.dataset, bytes_per_s=bytes_per_s)
             with bed as standing:

@@ -103,7 +103,7 @@ def run_advice(base: Case, advice: Sequence[Mapping[str, Any]], say: Callable[[s
     checks = []
     for number, one in enumerate(advice, 1):
         reason = failed.get(0) or failed.get(number)
-        measured = None if reason else rate_ratio(kept[0], kept[number])
+        measured = None if reason else rate_ratio(kept[0], kept[number], cases[0].lanes, cases[number].lanes)
         if measured is None and reason is None:
             reason = "no complete step within a turn"
         checks.append(Check(one["action"], one["change"], one["predicted_speedup"], measured, reason))
@@ -118,9 +118,14 @@ def _quiet(kind: str, payload: Any) -> None:
     """Progress within a turn is not shown."""
 
 
-def rate_ratio(before: Sequence[Segment], after: Sequence[Segment]) -> Estimate | None:
-    """Samples/s of the arm `real` in `after` ÷ in `before`; None where one has no complete step."""
-    first, second = arm_steps(before, "real", 0), arm_steps(after, "real", 1)
+def rate_ratio(
+    before: Sequence[Segment], after: Sequence[Segment], lanes_before: int = 1, lanes_after: int = 1
+) -> Estimate | None:
+    """Samples/s of the arm `real` in `after` ÷ in `before`; None where one has no complete step.
+
+    `lanes_…`: batches that each prepares at once (Case.lanes).
+    """
+    first, second = arm_steps(before, "real", 0, lanes_before), arm_steps(after, "real", 1, lanes_after)
     if first is None or second is None:
         return None
     samples = (second.num_samples / second.num_steps) / (first.num_samples / first.num_steps)

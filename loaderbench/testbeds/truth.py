@@ -92,7 +92,8 @@ class _Side:
         for _ in range(_depth(self._case) + 4):
             self._step(batches, in_flight)
         taken, begun = 0, time.perf_counter()
-        while (spent := time.perf_counter() - begun) < seconds or taken < 6:
+        workers = self._case.lanes  # they hand over in bursts: count whole rounds of them
+        while (spent := time.perf_counter() - begun) < seconds or taken < 6 or taken % workers:
             self._step(batches, in_flight)
             taken += 1
         self._rig.device.synchronize()
@@ -113,7 +114,7 @@ def _copied(rig: Rig, batch: Batch) -> tuple[Any, Any]:
 
 
 def _depth(case: Case) -> int:
-    return max(case.workers, 1) * case.prefetch
+    return case.lanes * case.prefetch
 
 
 def _close(batches: Any) -> None:

@@ -14,15 +14,15 @@ from loaderbench.recording.types import Estimate, Segment
 from tests.analysis.event_model import Pipeline, measure
 
 
-def join(segments: Sequence[Segment]) -> dict[str, ArmSteps]:
-    found = {arm: arm_steps(segments, arm, stream) for stream, arm in enumerate(ALL_ARMS)}
+def join(segments: Sequence[Segment], workers: int = 1) -> dict[str, ArmSteps]:
+    found = {arm: arm_steps(segments, arm, stream, max(workers, 1)) for stream, arm in enumerate(ALL_ARMS)}
     return {arm: steps for arm, steps in found.items() if steps is not None}
 
 
 def judge(pipe: Pipeline, segments: Sequence[Segment] | None = None, **given: Any) -> Attribution:
     """The findings on the pipeline's run, measured as `given` says unless its segments are there already."""
     return attribute(
-        join(measure(pipe, **given) if segments is None else segments),
+        join(measure(pipe, **given) if segments is None else segments, pipe.workers),
         reads_files=pipe.reads_files,
         owns_transfer=pipe.owns_transfer,
         synchronous=pipe.workers == 0,

@@ -17,14 +17,14 @@ from tests.analysis.simulate import Pipeline, run, segment, step_seconds
 ARMS = ("device", "host", "ram", "real", "free", "fetch", "prep")
 
 
-def join(segments: list[Segment]) -> dict[str, ArmSteps]:
-    joined = {arm: arm_steps(segments, arm, number) for number, arm in enumerate(ARMS)}
+def join(segments: list[Segment], workers: int = 1) -> dict[str, ArmSteps]:
+    joined = {arm: arm_steps(segments, arm, number, max(workers, 1)) for number, arm in enumerate(ARMS)}
     return {arm: steps for arm, steps in joined.items() if steps is not None}
 
 
 def judge(pipeline: Pipeline, **changes: object) -> Attribution:
     given_ = {"reads_files": True, "owns_transfer": False, "synchronous": pipeline.workers == 0}
-    return attribute(join(run(pipeline)), **{**given_, "starved_fraction": 0.0, **changes})  # type: ignore[arg-type]
+    return attribute(join(run(pipeline), pipeline.workers), **{**given_, "starved_fraction": 0.0, **changes})  # type: ignore[arg-type]
 
 
 def share(found: Attribution, name: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.isotonic import isotonic_regression
@@ -66,3 +67,23 @@ def test_steady_is_full_or_empty_and_not_draining() -> None:
     assert is_steady(*empty, 4)
     assert not is_steady(*draining, 4)
     assert not is_steady(*(part[:3] for part in full), 4), "too few steps to tell"
+
+
+def test_bursts_of_the_workers_are_no_noise() -> None:
+    # given four workers that hand over together: three batches at once, then a wait
+    burst = np.array([0.1, 0.0, 0.0, 0.0])
+    segments = [[np.tile(burst, 5)], [np.tile(burst, 3)]]
+    # then blocks of whole rounds all have the same mean, and cuts within a round do not
+    blocks = blocks_of(segments, 4)
+    assert blocks.steps.tolist() == [8, 4, 4, 4, 4, 4, 4]
+    assert blocks.means()[0] == pytest.approx(0.025)
+    assert half_width_fraction([one[0] for one in segments], 4) == pytest.approx(0, abs=1e-12)
+    assert half_width_fraction([one[0] for one in segments], 3) > 0.1
+
+
+def test_every_step_is_in_one_block() -> None:
+    for num_steps in range(1, 40):
+        for round_steps in (1, 2, 3, 8):
+            blocks = blocks_of([[np.arange(num_steps, dtype=float)]], round_steps)
+            assert blocks.steps.sum() == num_steps
+            assert blocks.sums.sum() == sum(range(num_steps))
