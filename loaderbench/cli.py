@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -62,6 +63,10 @@ Arms = Annotated[str, typer.Option(help="all, real, or a list out of device,host
 Steps = Annotated[int | None, typer.Option(help="Measured steps of each arm  [default: until --ci-target]")]
 Duration = Annotated[float, typer.Option(help="Most seconds of measuring for a case")]
 CiTarget = Annotated[float, typer.Option(help="Stop at this 95 % half-width, as a fraction of the step time")]
+MaxBytes = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Read no more from the data set's storage: 500M, 20G …  [default: no limit]"),
+]
 Warmup = Annotated[int | None, typer.Option(help="Warm-up steps of each window  [default: until steady]")]
 Repeats = Annotated[int, typer.Option(help="Processes a case; the process is then the unit of the interval")]
 Seed = Annotated[int, typer.Option(help="Of order and augmentation")]
@@ -109,6 +114,7 @@ def run(
     steps: Steps = None,
     duration: Duration = 60.0,
     ci_target: CiTarget = 0.03,
+    max_bytes: MaxBytes = None,
     warmup: Warmup = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
@@ -151,6 +157,7 @@ def sweep(
     steps: Steps = None,
     duration: Duration = 60.0,
     ci_target: CiTarget = 0.03,
+    max_bytes: MaxBytes = None,
     warmup: Warmup = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
@@ -457,12 +464,23 @@ def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyReq
         steps=options["steps"],
         duration_s=options["duration"],
         ci_target=options["ci_target"],
+        max_bytes=_num_bytes("--max-bytes", options["max_bytes"]),
         repeats=options["repeats"],
         seed=options["seed"],
         max_failure_fraction=options["max_failures"],
         loader_options=_key_values("--loader-option", options["loader_option"]),
         decoder_options=_key_values("--decoder-option", options["decoder_option"]),
     )
+
+
+def _num_bytes(option: str, text: str | None) -> int | None:
+    """`20G` → 20,000,000,000."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKMGT]?)B?", text.strip())
+    if match is None:
+        raise ConfigError(f"{option} is a size such as 500M or 20G, not {text!r}")
+    return int(float(match[1]) * 1000 ** ("", "K", "M", "G", "T").index(match[2].upper()))
 
 
 def _default_cache(folders: list[str]) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis import storage
 from loaderbench.analysis.attribution import Attribution, Quantity, Times, arm_times
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps
@@ -34,6 +35,8 @@ WORTH_TRYING = 1.03
 KNEE = 0.97
 """The knee is the least number of workers with this part of the best predicted rate."""
 MOST_ACTIONS = 5
+MOST_READERS = 32
+"""Workers that are proposed to hide a storage's latency, whatever the number of processors."""
 MODEL_ERROR = 0.10
 """Half-width that the model itself adds to a prediction's interval."""
 HANDOVER = {"serial": "private", "multiprocess": "shared", "threaded": "reused"}
@@ -157,7 +160,11 @@ class _Model:
             self.consumer_cpu = self.consumer_cpu + self.issue * (usable_cpus - 1)
         self.probe = facts.get("prep_probe") or {}
         # Beyond the processors workers help only while others wait for the storage.
-        self.most_workers = usable_cpus if case.cache == "warm" else 2 * usable_cpus
+        self.most_workers = usable_cpus
+        if case.cache != "warm":
+            self.most_workers = max(
+                2 * usable_cpus, min(storage.readers_needed(facts.get("ceiling")) or 0, MOST_READERS)
+            )
 
     def _lane(self, arms: Mapping[str, ArmSteps], paced_by: str, alone: Quantity | None) -> Draws | None:
         """Worker seconds of a batch: the loader's own step time × its workers.
@@ -265,8 +272,12 @@ class _Model:
         return 1.0 + (whole - 1.0) * (min(workers, self.cpus) - 1) / (self.cpus - 1)
 
     def _fetch_with(self, workers: int) -> Draws:
-        """T_fetch was measured with the present readers. More of them may be faster, which widens the interval."""
+        """T_fetch was measured with the present readers. What others get is the storage probe's; where it did not
+        run more of them may be faster, which widens the interval."""
         assert self.fetch is not None
+        gain = storage.gain_with_readers(self.facts.get("ceiling"), self.lanes, workers)
+        if gain is not None:
+            return self.fetch / gain
         best = min(1.0, self.lanes / workers)
         spread = np.random.default_rng(13).uniform(best, 1.0, len(self.fetch))
         spread[0] = 1.0
@@ -322,17 +333,24 @@ def _worker_parts(spans: NDArray[np.int64] | None, like: Draws) -> tuple[Draws |
 
 def _for_storage(case: Case, model: _Model, arms: Mapping[str, ArmSteps]) -> list[Action]:
     text = "keep the data set in memory (--cache warm), or put it on faster storage"
-    fetch, real, ram = arms.get("fetch"), arms["real"], model.times.ram
+    real, ram, probe = arms["real"], model.times.ram, model.facts.get("ceiling")
     if ram is not None and real.encoded_bytes:
-        needed = real.encoded_bytes / real.num_steps / ram.value / 1e6
-        text += f": without waiting this run reads {needed:,.0f} MB/s"
-        if fetch is not None and case.cache == "cold":
-            gives = fetch.encoded_bytes / fetch.num_steps / fetch.mean("duration") / 1e6
-            readers = f"{model.lanes} reader{'s' * (model.lanes != 1)}"
-            text += f", this storage gives {gives:,.0f} to {readers}"
+        text += f": {storage.headroom(real.encoded_bytes / real.num_steps / ram.value, probe)}"
     predicted = model.predict({"cache": "warm"})
     fits = not (model.facts.get("ram") or {}).get("subset")
-    return [Action("storage", text, {"cache": "warm"} if fits and case.cache != "warm" else None, predicted)]
+    actions = [Action("storage", text, {"cache": "warm"} if fits and case.cache != "warm" else None, predicted)]
+    return actions + _more_readers(case, model) if storage.bound_by(probe, model.lanes) == "latency" else actions
+
+
+def _more_readers(case: Case, model: _Model) -> list[Action]:
+    """Against a latency: more files asked for at once."""
+    change: Change = {"loader": "multiprocess"} if case.workers == 0 else {}
+    number = model.knee(change, range(model.lanes, max(model.lanes, model.most_workers) + 1))
+    if number is None or number <= case.workers:
+        return []
+    change["workers"] = number
+    text = f"ask for more files at once: {flags(change)} (this storage answers late: it gives more to more readers)"
+    return [Action("storage", text, change, model.predict(change))]
 
 
 def _for_prep(case: Case, model: _Model, contention: bool) -> list[Action]:

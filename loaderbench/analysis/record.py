@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis import storage as probed
 from loaderbench.analysis import verdict
 from loaderbench.analysis.advice import advise
 from loaderbench.analysis.attribution import CAUSES, SHARES, Attribution, attribute
@@ -47,7 +49,7 @@ def make_record(run_id: str, run: Run) -> dict[str, Any]:
     arms = {
         arm: steps
         for stream, arm in enumerate(ALL_ARMS)
-        if (steps := arm_steps(recording.segments, arm, stream)) is not None
+        if (steps := arm_steps(recording.segments, arm, stream, run.case.lanes)) is not None
     }
     if "real" not in arms:
         caveats.append(
@@ -110,13 +112,14 @@ def _figures(
     p50, p95, p99 = np.percentile(durations, [50, 95, 99])
     capacities = _capacities(run, arms)
     contention = found.shares["contention"]
+    storage = _storage(recording, run.case.lanes)
     says = {
         "bottleneck": found.bottleneck,
         "summary": verdict.summary(found),
         "speedup_if_removed": {cause: _json(found.speedup_if_removed.get(cause)) for cause in (*CAUSES, "compute")},
         "joint": list(found.joint),
         "joint_speedup": _json(found.joint_speedup),
-        "evidence": verdict.evidence(found, capacities),
+        "evidence": verdict.evidence(found, capacities, storage),
         "advice": advise(
             run.case,
             found,
@@ -141,7 +144,7 @@ def _figures(
         "shares": {name: _json(found.shares[name]) for name in SHARES},
         "verdict": says,
         "capacities": {name: _json(one) for name, one in capacities.items()},
-        "storage": _storage(recording, arms),
+        "storage": storage,
         "stages": _stages(spans, real),
         "cpu": _cpu(run, recording, real),
         "device": _device(run, recording, arms),
@@ -279,38 +282,42 @@ def _cpu(run: Run, recording: Recording, real: ArmSteps) -> dict[str, Any]:
     }
 
 
-def _storage(recording: Recording, arms: dict[str, ArmSteps]) -> dict[str, Any] | None:
+def _storage(recording: Recording, readers: int) -> dict[str, Any] | None:
     if not recording.facts["loader"]["decodes"]:
         return None
     cache = recording.facts["cache"]
-    read = expected = seconds = 0.0
+    expected = seconds = 0.0
     known = True
     before, after = [], []
+    operations: Counter[str] = Counter()
     for segment in recording.segments:
         if segment.arm != "real":
             continue
         moved = segment.facts["moved"]
         known = known and moved is not None
-        read += 0 if moved is None else moved["read_bytes"]
+        operations.update(moved or {})
         expected += segment.facts["expected_bytes"]
         seconds += (segment.facts["closed_ns"] - segment.facts["opened_ns"]) / 1e9
         before.append(segment.facts["residency_before"])
         after.append(segment.facts["residency_after"])
+    read = operations["read_bytes"]
     ratio = read / expected if known and expected else None
-    fetch = arms.get("fetch")
-    ceiling = None if fetch is None else fetch.encoded_bytes / fetch.seconds
+    ceiling = probed.describe(recording.facts.get("ceiling"), readers)
+    nfs = probed.nfs_operations(operations, seconds) if seconds else None
     seen_empty = bool(before) and all(one is not None and one <= 0.02 for one in before)
     proven = cache["state"] == "cold" and ratio is not None and COLD_RANGE[0] <= ratio <= COLD_RANGE[1] and seen_empty
     return {
-        "bytes_read": int(read) if known else None,
+        "bytes_read": read if known else None,
         "expected_bytes": int(expected),
         "moved_fraction": ratio,
         "bandwidth_bytes_per_s": read / seconds if known and seconds else None,
-        "ceiling_bytes_per_s": ceiling,
+        "ceiling_bytes_per_s": None if ceiling is None else ceiling["bytes_per_s"]["value"],
+        "ceiling": ceiling,
         "source": recording.facts["storage_source"],
         "cache_state": cache["state"],
         "residency_fraction": {"before": _mean(before), "after": _mean(after)},
         "cold_proven": proven,
+        **({"nfs": nfs} if nfs else {}),
     }
 
 
@@ -421,8 +428,20 @@ def _storage_caveats(run: Run, facts: dict[str, Any], storage: dict[str, Any], s
             f"{seen}, residency before each window {storage['residency_fraction']['before']}: "
             "do not take the cold figures for those of the storage",
         )
-    if storage["ceiling_bytes_per_s"] is None:
-        say("ceiling_not_measured", "the storage's ceiling needs the arm `fetch`: --arms all with --cache cold or warm")
+    ceiling = storage["ceiling"]
+    if ceiling is None:
+        say("ceiling_not_measured", f"the storage's ceiling was not measured: {_why_no_ceiling(run, facts)}")
+    else:
+        if ceiling["still_rising"]:
+            say(
+                "ceiling_still_rising",
+                f"the storage was still getting faster at {ceiling['stages'][-1]['readers']} readers "
+                f"(ended by {ceiling['stopped_by']}): its ceiling is at least what is given",
+            )
+        if ceiling["probe_limited"]:
+            say("ceiling_probe_limited", "the storage probe kept a processor busy itself: the storage may give more")
+    if facts["stopped_by"] == "max_bytes":
+        say("max_bytes_reached", f"--max-bytes {run.case.max_bytes} ended the measuring before its target")
     if storage["residency_fraction"]["before"] is None:
         say("residency_unknown", "the page cache's content cannot be seen for these files: see `loaderbench doctor`")
     if facts.get("ram", {}).get("subset"):
@@ -430,6 +449,17 @@ def _storage_caveats(run: Run, facts: dict[str, Any], storage: dict[str, Any], s
             "ram_subset",
             f"`ram` ran on {facts['ram']['num_images']} of {facts['num_images']} images: memory holds no more",
         )
+
+
+def _why_no_ceiling(run: Run, facts: dict[str, Any]) -> str:
+    probe = facts.get("ceiling")
+    if probe is None:
+        return "that takes --cache cold and --arms all"
+    if probe["stopped_by"] == "error":
+        return str(probe["reason"])
+    if probe["stages"]:
+        return "its counters show that some cache served the probe"
+    return f"the probe was ended by {probe['stopped_by']}: give more --duration or --max-bytes"
 
 
 def _steadiness_caveats(run: Run, recording: Recording, arms: dict[str, ArmSteps], say: Say) -> None:
@@ -441,7 +471,7 @@ def _steadiness_caveats(run: Run, recording: Recording, arms: dict[str, ArmSteps
     if unsteady:
         say("queue_not_steady", f"{', '.join(unsteady)}: the loader's queue was still moving when the window opened")
     durations = [values["duration"] for values in real.quantities]
-    half_width = half_width_fraction(durations)
+    half_width = half_width_fraction(durations, run.case.lanes)
     if recording.facts["stopped_by"] != "ci_target" and half_width > run.case.ci_target:
         say(
             "ci_target_missed",

@@ -115,6 +115,20 @@ def bound_by(facts: Facts | None, readers: int = 1) -> str | None:
     return "latency" if growth >= LATENCY_PER_DOUBLING else "bandwidth"
 
 
+def gain_with_readers(facts: Facts | None, before: int, after: int) -> float | None:
+    """Rate with `after` readers ÷ with `before`; None where fewer than two numbers of readers were tried.
+
+    Between stages in proportion to the doublings, beyond the last one as there. Never below 1 for more readers:
+    a rate that falls behind an earlier one is noise, or readers in each other's way that need not all run.
+    """
+    kept = stages(facts)
+    if len(kept) < 2:
+        return None
+    at = np.log2([one["readers"] for one in kept])
+    rates = np.maximum.accumulate([rate(one) for one in kept])
+    return float(np.interp(np.log2(after), at, rates) / np.interp(np.log2(before), at, rates))
+
+
 def headroom(needed_bytes_per_s: float, facts: Facts | None) -> str:
     """What a run needs of its storage against what that gives, in words.
 
@@ -135,9 +149,46 @@ def _megabytes(bytes_per_s: float) -> str:
     return f"{megabytes:,.0f} MB/s" if megabytes >= 10 else f"{megabytes:.1f} MB/s"
 
 
-def per_operation(stage: Facts) -> dict[str, float]:
-    """Mean `rtt_ms`, `queue_ms`, `exe_ms` and `retransmits` of an NFS operation of the stage; empty elsewhere."""
-    moved = stage["moved"] or {}
-    if not moved.get("rpcs"):
-        return {}
-    return {name: moved[name] / moved["rpcs"] for name in ("rtt_ms", "queue_ms", "exe_ms", "retransmits")}
+def nfs_operations(moved: Mapping[str, int] | None, seconds: float) -> dict[str, float] | None:
+    """What the NFS client's counters say of `seconds`; None on other storage and where nothing was asked of it.
+
+    {"operations_per_s", "rtt_s" on the wire and in the server, "queue_s" in the client before, "exe_s" both and
+    the rest, all a mean operation's; "retransmits" of all; "in_flight": operations under way on average, Σ exe ÷
+    wall}. Counters: /proc/self/mountstats, all operations (testbeds.md, `Counters`).
+    """
+    if not moved or not moved.get("rpcs"):
+        return None
+    rpcs = moved["rpcs"]
+    each = {f"{name}_s": moved[f"{name}_ms"] / 1e3 / rpcs for name in ("rtt", "queue", "exe")}
+    return {
+        "operations_per_s": rpcs / seconds,
+        **each,
+        "retransmits": moved["retransmits"],
+        "in_flight": moved["exe_ms"] / 1e3 / seconds,
+    }
+
+
+def describe(facts: Facts | None, readers: int) -> dict[str, Any] | None:
+    """The probe for the record; None where it did not run or found nothing. `readers`: those of the run."""
+    found = ceiling(facts)
+    if facts is None or found is None:
+        return None
+    return {
+        "bytes_per_s": found.to_json(),
+        "readers": readers_needed(facts),
+        "still_rising": still_rising(facts),
+        "bound_by": bound_by(facts, readers),
+        "growth_per_doubling": growth_per_doubling(facts, readers),
+        "probe_limited": is_probe_limited(facts),
+        "stopped_by": facts["stopped_by"],
+        "stages": [
+            {
+                "readers": one["readers"],
+                "bytes_per_s": rate(one),
+                "file_s": one["file_s"],
+                "method": one["method"],
+                "nfs": nfs_operations(one["moved"], one["seconds"]),
+            }
+            for one in stages(facts)
+        ],
+    }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from loaderbench.analysis.attribution import Attribution
 from loaderbench.recording.types import Estimate
 
@@ -42,11 +45,14 @@ def summary(found: Attribution) -> str:
     removed = found.speedup_if_removed[found.bottleneck]
     assert removed is not None
     name = NAMES[found.bottleneck]
-    return f"{name[0].upper()}{name[1:]} limits this run: without it {_times(removed)} faster."
+    limits = "limit this run: without them" if found.bottleneck == "launch" else "limits this run: without it"
+    return f"{name[0].upper()}{name[1:]} {limits} {_times(removed)} faster."
 
 
-def evidence(found: Attribution, capacities: dict[str, Estimate | None]) -> list[str]:
-    """The measured figures that the verdict rests on, one a line."""
+def evidence(
+    found: Attribution, capacities: dict[str, Estimate | None], storage: Mapping[str, Any] | None
+) -> list[str]:
+    """The measured figures that the verdict rests on, one a line. `storage`: that of the record."""
     lines = []
     known = [f"{name} {one.value:,.0f}" for name, one in capacities.items() if one is not None]
     if known:
@@ -59,4 +65,18 @@ def evidence(found: Attribution, capacities: dict[str, Estimate | None]) -> list
     if found.witnesses is not None:
         arms, timeline = found.witnesses
         lines.append(f"waiting for data: {arms.value:.1%} of the step by arms, {timeline.value:.1%} by timeline")
+    ceiling = (storage or {}).get("ceiling")
+    if ceiling is not None:
+        lines.append(_of_ceiling(ceiling))
     return lines
+
+
+def _of_ceiling(ceiling: Mapping[str, Any]) -> str:
+    rate, readers = ceiling["bytes_per_s"]["value"] / 1e6, ceiling["readers"]
+    rising = ", still rising" if ceiling["still_rising"] else ""
+    bound = {
+        "bandwidth": "; more readers than this run has get no more: bandwidth",
+        "latency": f"; twice this run's readers get {ceiling['growth_per_doubling'] or 0:.1f}×: latency",
+        None: "",
+    }[ceiling["bound_by"]]
+    return f"the storage gives {rate:,.1f} MB/s to {readers} reader{'s' * (readers != 1)}{rising}{bound}"

@@ -51,6 +51,7 @@ class StudyRequest:
     steps: int | None = None
     duration_s: float = 60.0
     ci_target: float = 0.03
+    max_bytes: int | None = None
     repeats: int = 1
     seed: int = 0
     max_failure_fraction: float = 0.01
@@ -87,6 +88,7 @@ def _check(request: StudyRequest) -> None:
     at_least("--steps", request.steps, 2)
     at_least("--warmup", request.warmup, 0)
     at_least("--repeats", request.repeats, 1)
+    at_least("--max-bytes", request.max_bytes, 1)
     at_least("--seed", request.seed, 0)
     if not request.duration_s > 0:
         raise ConfigError(f"--duration must be above 0 seconds, not {request.duration_s:g}")
@@ -165,6 +167,7 @@ def _case(request: StudyRequest, variant: Variant, loader: str, workers: int, re
         steps=request.steps,
         duration_s=request.duration_s,
         ci_target=request.ci_target,
+        max_bytes=request.max_bytes,
         seed=request.seed,
         repeat=repeat,
         max_failure_fraction=request.max_failure_fraction,

@@ -233,17 +233,18 @@ def _remains_resident(fd: int) -> bool:
         return False  # another user's file: this process did not write it, and cannot sync what it cannot see
 
 
-def evict_files(paths: Iterable[str]) -> Residency:
+def evict_files(paths: Iterable[str], on_evicted: Callable[[int, int], None] = lambda done, total: None) -> Residency:
     """Evict every file, then look: `fraction` is 0 where all of it worked.
 
-    Files that cannot be opened count as unknown.
+    Files that cannot be opened count as unknown. `on_evicted` is told after each file how many of how many are out.
     """
     kept = list(paths)
-    for path in kept:
+    for number, path in enumerate(kept):
         try:
             evict(path)
         except OSError:
             continue  # `residency` meets the same error and reports it
+        on_evicted(number + 1, len(kept))
     return residency(kept)
 
 
@@ -271,10 +272,12 @@ def _check_locking(num_files: int, num_bytes: int, budget_bytes: int) -> None:
 
 
 @contextmanager
-def locked(paths: Sequence[str], budget_bytes: int) -> Iterator[Residency]:
+def locked(
+    paths: Sequence[str], budget_bytes: int, on_locked: Callable[[int, int], None] = lambda done, total: None
+) -> Iterator[Residency]:
     """Hold the files in the page cache (mmap + mlock) while the block runs; yields their residency.
 
-    Eviction, by whomever, does not drop locked pages.
+    Eviction, by whomever, does not drop locked pages. `on_locked` is told after each file how many of how many are.
 
     Raises:
         UnavailableError: more than the budget, RLIMIT_MEMLOCK or vm.max_map_count allow, or mlock failed.
@@ -287,6 +290,7 @@ def locked(paths: Sequence[str], budget_bytes: int) -> Iterator[Residency]:
         for path, size in zip(paths, sizes, strict=True):
             if size:
                 mapped.append((_lock_file(path, size), size))
+                on_locked(len(mapped), len(paths))
         yield residency(paths)
     finally:
         for address, size in mapped:
@@ -371,11 +375,17 @@ def remove_leftovers(folder: str = "/dev/shm") -> list[str]:
 
 
 def ram_copy(
-    index: ImageIndex, budget_bytes: int, folder: str = "/dev/shm", *, seed: int = 0
+    index: ImageIndex,
+    budget_bytes: int,
+    folder: str = "/dev/shm",
+    *,
+    seed: int = 0,
+    on_copied: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[ImageIndex, Callable[[], None]]:
     """Copy the images to memory: an index of the copies, and the function that removes them.
 
     Where they do not fit the budget (or what is free in `folder`), a size-matched subset is copied.
+    `on_copied` is told after each file how many of how many are there.
     What processes that were killed left there is removed first.
 
     Raises:
@@ -402,6 +412,7 @@ def ram_copy(
             target = Path(copied.path(number))
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(subset.path(number), target)
+            on_copied(number + 1, len(subset))
     except OSError as error:
         cleanup()
         raise CaseFailed(f"cannot copy {error.filename} to {folder}: {error.strerror}") from error

@@ -222,13 +222,21 @@ def _storage(record: Record) -> str:
         f"{fmt.size(storage['bandwidth_bytes_per_s'], '/s')}"
         if storage.get("bandwidth_bytes_per_s") is not None
         else "",
-        f"ceiling {fmt.size(storage['ceiling_bytes_per_s'], '/s')}"
+        f"ceiling {fmt.size(storage['ceiling_bytes_per_s'], '/s')}{_rising(storage)}"
         if storage.get("ceiling_bytes_per_s") is not None
         else "",
         f"resident {fmt.percent(before)} → {fmt.percent(after)}" if before is not None or after is not None else "",
         fmt.clean(storage.get("source") or ""),
     ]
     return " · ".join(text for text in parts if text)
+
+
+def _rising(storage: Record) -> str:
+    ceiling = storage.get("ceiling") or {}
+    if not ceiling:
+        return ""
+    readers = f" at {ceiling['readers']} readers" if ceiling.get("readers") else ""
+    return readers + (", still rising" if ceiling.get("still_rising") else "")
 
 
 def _cpu(record: Record) -> str:

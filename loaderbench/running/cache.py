@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
@@ -22,6 +22,8 @@ SURVEY_FILES = 1000
 RESIDENT, EMPTY = 0.99, 0.01
 SMALL_SET_BATCHES = 32
 """A set of fewer batches is evicted whole behind each one (about 8 µs a file)."""
+OnDone = Callable[[int, int], None]
+"""Told how many files of how many are done."""
 MEMORY_FRACTION = 0.4
 """Most of the free memory that a copy or a lock may take."""
 
@@ -50,9 +52,16 @@ def _memory_budget() -> int:
 class RamCopy:
     """The images on a tmpfs, for the arm `ram`; a size-matched subset where memory holds no more."""
 
-    def __init__(self, images: ImageIndex, batch_bytes: int) -> None:
-        """`batch_bytes`: what the loader's queue will need of /dev/shm besides."""
-        self._images, self._batch_bytes = images, batch_bytes
+    def __init__(
+        self,
+        images: ImageIndex,
+        batch_bytes: int,
+        on_copied: OnDone = lambda done, total: None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """`batch_bytes`: what the loader's queue will need of /dev/shm besides. `max_bytes`: the most to read."""
+        self._images, self._batch_bytes, self._on_copied = images, batch_bytes, on_copied
+        self._max_bytes = max_bytes
 
     def __enter__(self) -> RamCopy:
         shm = shm_bytes()
@@ -60,7 +69,9 @@ class RamCopy:
             raise UnavailableError("there is no /dev/shm to hold images: mount a tmpfs there, or use --arms real")
         free = shm[1]
         budget = min(max(free - 2 * self._batch_bytes, free // 4), _memory_budget())
-        self.images, self._cleanup = ram_copy(self._images, budget)
+        if self._max_bytes is not None:
+            budget = min(budget, self._max_bytes)
+        self.images, self._cleanup = ram_copy(self._images, budget, on_copied=self._on_copied)
         return self
 
     def __exit__(
@@ -80,8 +91,11 @@ class RamCopy:
 class CacheKeeper:
     """Keeps the data set cold, warm or untouched. Used as a context manager; eviction and locks end with it."""
 
-    def __init__(self, state: str, images: ImageIndex) -> None:
-        self.state, self.images = state, images
+    def __init__(
+        self, state: str, images: ImageIndex, progress: Callable[[str], OnDone] = lambda what: lambda done, total: None
+    ) -> None:
+        """`progress`: gives, for what is about to be done, the function that is told how far it is."""
+        self.state, self.images, self._progress = state, images, progress
         self.caveats: list[tuple[str, str]] = []
         self.measured_once = False
         self._stack = ExitStack()
@@ -120,14 +134,18 @@ class CacheKeeper:
 
     def _warm(self) -> None:
         try:
-            self._stack.enter_context(locked(list(self.images.paths()), _memory_budget()))
+            self._stack.enter_context(
+                locked(list(self.images.paths()), _memory_budget(), self._progress("locking images in memory"))
+            )
             self._locked = True
         except UnavailableError as error:
             self.caveats.append(("warm_not_locked", f"{error}; the files are read before each window instead"))
             self._read_all()
 
     def _read_all(self) -> None:
-        for path in self.images.paths():
+        progress = self._progress("reading the images into the page cache")
+        for number, path in enumerate(self.images.paths()):
+            progress(number, len(self.images))
             try:
                 with open(path, "rb") as file:
                     while file.read(1 << 20):
@@ -138,16 +156,17 @@ class CacheKeeper:
                 ) from error
 
     def _evict_all(self) -> None:
-        evict_files(self.images.paths())
+        evict_files(self.images.paths(), self._progress("evicting the images from the page cache"))
 
     def before_segment(self, evicts_own_reads: bool) -> float | None:
         """Bring the files into the state wanted; returns the fraction of the sampled pages that is resident."""
         if self.state == "cold":
-            if not evicts_own_reads or not self._evicted_once:
+            resident = residency(self._sample).fraction
+            # A loader that evicts nothing leaves what it read ahead: in a large set too little to matter.
+            unseen = resident is None and not evicts_own_reads
+            if unseen or not self._evicted_once or (resident or 0.0) > EMPTY:
                 self._evict_all()
                 self._evicted_once = True
-            if (residency(self._sample).fraction or 0.0) > EMPTY:
-                self._evict_all()  # something else read them
         elif self.state == "warm" and not self._locked:
             self._read_all()
         return residency(self._sample).fraction

@@ -21,13 +21,14 @@ from loaderbench.analysis.statistics import half_width_fraction, is_steady
 from loaderbench.cases.case import Case
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
-from loaderbench.errors import CaseFailed
+from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import SPAN_FIELDS, Batch, Loader, LoaderContext
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.types import STEP_FIELDS, Caveat, Recording, Segment
-from loaderbench.running.cache import CacheKeeper, RamCopy
+from loaderbench.running.cache import CacheKeeper, OnDone, RamCopy
+from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
 from loaderbench.running.prep_probe import probe_preparation
@@ -44,9 +45,15 @@ MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
 MAX_WARMUP_S = 3.0
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
-MIN_SEGMENT_S, MAX_SEGMENT_S = 0.4, 2.5
+STORAGE_ARMS = ("real", "free", "fetch")
+"""Those that read the data set where it lies."""
+MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 2.5
 PROBE_FROM = 0.10
 """Decoders are timed where preparation takes at least this fraction of a step with the data in memory."""
+CEILING_FRACTION = 0.1
+"""Of the measuring time, for the storage's ceiling; at most ceiling.PROBE_S."""
+COPY_PART, CEILING_PART, ARMS_PART = 0.25, 0.15, 0.6
+"""Of `max_bytes`, for the copy in memory, for the storage's ceiling, and for the arms that read the storage."""
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
 
@@ -128,7 +135,7 @@ class _Measurement:
         self.rig = Rig(case, stack, report, injection)
         self.images, self.device, self.workload = self.rig.images, self.rig.device, self.rig.workload
         self.loaders: dict[str, Loader] = {}
-        self.cache = CacheKeeper(case.cache, self.images)
+        self.cache = CacheKeeper(case.cache, self.images, self._progress)
         self.storage = StorageCounter(case.dataset)
         stack.callback(self.storage.close)
         self.epoch = 0
@@ -139,6 +146,11 @@ class _Measurement:
         self._collect_ready_batches()
         self.device.reset_peak_memory()
         self._measure_rounds()
+        if self.probes_ceiling:
+            self.report("phase", "probing the storage")
+            self.facts["ceiling"] = probe_ceiling(
+                self.images, counter=self.storage, deadline_s=self.ceiling_s, max_bytes=self._part(CEILING_PART)
+            )
         if self._prep_matters():
             self.report("phase", "timing the decoders")
             self.facts["prep_probe"] = probe_preparation(self.rig.context(self.ram.images, evict=False), usable_cpus())
@@ -152,7 +164,7 @@ class _Measurement:
             "loader": {"decodes": self.reads_files, "owns_transfer": self.owns_transfer},
             "num_failures": len(self.failures),
             "failures": [list(failure) for failure in dict.fromkeys(self.failures)][:100],
-            "queue_depth": max(case.workers, 1) * case.prefetch,
+            "queue_depth": case.lanes * case.prefetch,
             "storage_source": self.storage.source,
             "storage_reason": self.storage.reason,
             "cache": self.cache.facts(),
@@ -162,6 +174,53 @@ class _Measurement:
     def in_terms_of_the_data_set(self, message: str) -> str:
         """The message with the paths of copies in memory replaced by those of the user's own files."""
         return message.replace(self.ram.images.root, self.images.root) if hasattr(self, "ram") else message
+
+    def _part(self, fraction: float) -> int | None:
+        """So much of the bytes that may be read from the storage; None where there is no limit."""
+        return None if self.case.max_bytes is None else int(fraction * self.case.max_bytes)
+
+    def _window_steps(self) -> int:
+        """The fewest steps of a window. Workers hand over in bursts: it holds two whole rounds of them."""
+        return min(max(MIN_WINDOW_STEPS, 2 * self.case.workers), MAX_MIN_WINDOW_STEPS)
+
+    def _most_steps(self) -> int:
+        """Steps that a segment may take of the storage, so that all of them stay within `max_bytes`.
+
+        Raises:
+            ConfigError: so few bytes that nothing can be measured with them.
+        """
+        case = self.case
+        if case.max_bytes is None or not self.reads_files:
+            return sys.maxsize
+        total = int(self.images.sizes.sum())
+        if case.cache == "warm" and total > case.max_bytes:
+            raise ConfigError(f"--cache warm reads all of the data set once, {total:,} bytes: raise --max-bytes")
+        arms = [arm for arm in self._arms() if arm in STORAGE_ARMS]
+        segments = 1 if self.as_is_once else max(1, len(arms)) * TARGET_ROUNDS
+        batch_bytes = float((-(-self.images.sizes // 4096) * 4096).mean()) * case.batch_size
+        # What is prepared ahead, or half read, when the segment ends, was read as well.
+        ahead = case.lanes * (case.prefetch + 2)
+        steps = int(ARMS_PART * case.max_bytes / (segments * batch_bytes)) - ahead
+        fewest = case.lanes + 1 + (case.warmup or 0) + self._window_steps()
+        if steps < fewest:
+            needed = segments * batch_bytes * (fewest + ahead) / ARMS_PART
+            raise ConfigError(
+                f"--max-bytes {case.max_bytes} is too little for {segments} windows of {fewest} batches each: "
+                f"give at least {needed / 1e6:,.0f}M, or a smaller --batch-size, fewer --workers, or --arms real"
+            )
+        return steps
+
+    def _progress(self, what: str) -> OnDone:
+        """Tells how far long work over the files is, once a second: a supervisor that hears nothing gives up."""
+        said = time.monotonic()
+
+        def on_done(done: int, total: int) -> None:
+            nonlocal said
+            if time.monotonic() - said > 1:
+                said = time.monotonic()
+                self.report("phase", f"{what}: {done:,} of {total:,}")
+
+        return on_done
 
     # -- what the arms are fed ---------------------------------------------------------------------------
 
@@ -180,16 +239,21 @@ class _Measurement:
         return self.loaders[source]
 
     def _prepare_cache(self) -> None:
-        self.reads_files = self._loader("real").decodes
+        loader = self._loader("real")
+        self.reads_files, self.owns_transfer = loader.decodes, loader.owns_transfer
         wanted = set(self.case.arms)
         self.as_is_once = self.reads_files and self.cache.survey()
+        self.most_steps = self._most_steps()
         if self.as_is_once and "real" in wanted:
             # The other arms would fill the page cache: what the user has now can be measured only once, first.
             self.report("phase", "measuring the data set as it is")
             self._segment("real", 0, self.case.duration_s * 0.3)
         if self.reads_files and wanted & {"ram", "host", "device"} - {"device"}:
             self.report("phase", "copying images into memory")
-            self.ram: RamCopy = self.stack.enter_context(RamCopy(self.images, self._batch_bytes()))
+            copy = RamCopy(
+                self.images, self._batch_bytes(), self._progress("copying images into memory"), self._part(COPY_PART)
+            )
+            self.ram: RamCopy = self.stack.enter_context(copy)
             self.facts["ram"] = self.ram.facts()
         if self.reads_files:
             self.stack.enter_context(self.cache)
@@ -197,14 +261,13 @@ class _Measurement:
     def _batch_bytes(self) -> int:
         side = self.case.input_size or 1024
         pixel = 4 if self.case.output == "float32" else 1
-        return self.case.batch_size * 3 * side * side * pixel * (max(self.case.workers, 1) * self.case.prefetch + 4)
+        return self.case.batch_size * 3 * side * side * pixel * (self.case.lanes * self.case.prefetch + 4)
 
     def _collect_ready_batches(self) -> None:
         """Take real batches for the `device` and `host` arms; they have the loader's own shape and type."""
         self.report("phase", "starting the loader")
         source = "ram" if hasattr(self, "ram") else "real"
         loader = self._loader(source)
-        self.owns_transfer = loader.owns_transfer
         wanted = set(self.case.arms)
         if not wanted & {"device", "host"}:
             return
@@ -256,7 +319,9 @@ class _Measurement:
     def _measure_rounds(self) -> None:
         case = self.case
         arms = self._arms()
-        budget_s = case.duration_s - sum(segment.facts["wall_s"] for segment in self.segments)
+        self.probes_ceiling = self.reads_files and case.cache == "cold" and "fetch" in arms
+        self.ceiling_s = min(PROBE_S, CEILING_FRACTION * case.duration_s) if self.probes_ceiling else 0.0
+        budget_s = case.duration_s - self.ceiling_s - sum(segment.facts["wall_s"] for segment in self.segments)
         segment_s = float(np.clip(budget_s / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
         num_rounds = 1 if case.steps is not None and case.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
         steps = None if case.steps is None else -(-case.steps // num_rounds)
@@ -275,6 +340,9 @@ class _Measurement:
                 break
             if time.perf_counter() > deadline:
                 break
+            if number >= TARGET_ROUNDS and self.most_steps < sys.maxsize:
+                stopped = "max_bytes"
+                break
             if steps is None and number >= MIN_ROUNDS and self._precise(arms):
                 stopped = "ci_target"
                 break
@@ -284,7 +352,7 @@ class _Measurement:
         """Every step time is known to within the target."""
         for arm in set(arms) & {"device", "host", "ram", "real", "free"}:
             durations = [_durations(segment) for segment in self.segments if segment.arm == arm]
-            if half_width_fraction(durations) > self.case.ci_target:
+            if half_width_fraction(durations, self.case.lanes) > self.case.ci_target:
                 return False
         return True
 
@@ -301,7 +369,8 @@ class _Measurement:
     def _segment(self, arm: str, number: int, target_s: float, steps: int | None = None) -> None:
         case = self.case
         begun = time.perf_counter_ns()
-        touches_storage = self.reads_files and arm in ("real", "free", "fetch")
+        touches_storage = self.reads_files and arm in STORAGE_ARMS
+        most = self.most_steps if touches_storage else sys.maxsize
         facts: dict[str, Any] = {}
         if touches_storage:
             loader = self._loader("fetch" if arm == "fetch" else "real")
@@ -321,14 +390,16 @@ class _Measurement:
             touches_storage and case.cache == "cold" and not getattr(loader_or_none, "evicts_own_reads", True)
         )
         with self.cache.evicting_behind(loop.indices if evict_behind else None):
-            num_warmup, steady = self._warm_up(loop, loader_or_none, target_s)
-            # Workers hand over in bursts: a window holds two whole rounds of them.
-            window = steps or min(max(MIN_WINDOW_STEPS, 2 * case.workers), MAX_MIN_WINDOW_STEPS)
+            window = min(steps or self._window_steps(), most)
+            num_warmup, steady = self._warm_up(loop, loader_or_none, target_s, most - window)
             cpu_begun = time.thread_time()
             loop.run(window, sys.maxsize)
             left_ns = int(target_s * 1e9) - _window_ns(loop, num_warmup)
             if steps is None and left_ns > 0:
-                loop.run(sys.maxsize, time.perf_counter_ns() + left_ns)
+                loop.run(most - len(loop.host), time.perf_counter_ns() + left_ns)
+            if steps is None:
+                # Half a round of the workers' bursts would count as a whole one, or as none.
+                loop.run(-(len(loop.host) - num_warmup) % case.lanes, sys.maxsize)
             facts["consumer_cpu_s"] = time.thread_time() - cpu_begun
             if on_device:
                 self.device.synchronize()
@@ -354,8 +425,8 @@ class _Measurement:
         mean_s = float(np.mean(_durations(segment))) if len(table) - num_warmup > 1 else None
         self.report("segment", {"arm": arm, "round": number, "steps": len(table), "step_s": mean_s, **_size(table)})
 
-    def _warm_up(self, loop: StepLoop, loader: Loader | None, target_s: float) -> tuple[int, bool]:
-        """Run until the loader's queue is steady (or the given number of steps). Returns (steps, steady)."""
+    def _warm_up(self, loop: StepLoop, loader: Loader | None, target_s: float, most: int) -> tuple[int, bool]:
+        """Run until the loader's queue is steady, or the given number of steps, or `most`. Returns (steps, steady)."""
         case = self.case
         if case.warmup is not None:
             loop.run(case.warmup, sys.maxsize)
@@ -363,22 +434,21 @@ class _Measurement:
         if loader is None:
             loop.run(4, sys.maxsize)
             return len(loop.host), True
-        depth = max(case.workers, 1) * case.prefetch if case.workers else 0
+        # Without workers there is no queue, but the first batches pay for memory and tables that later ones find.
+        depth = case.lanes * case.prefetch if case.workers else 0
         limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5) * 1e9)
-        loop.run(max(case.workers, 1) + 1, sys.maxsize)
-        if depth == 0:
-            return len(loop.host), True
-        while len(loop.host) < 4 * depth + 8:
+        loop.run(case.lanes + 1, sys.maxsize)
+        while len(loop.host) < min(4 * depth + 16, most):
             recent = slice(-(2 * depth + 8), None)
             host = np.array([row[:2] for row in loop.host[recent]], dtype=np.int64)
             ages = [span[SPAN_FIELDS.index("ready_ns")] for span in loop.spans[recent] if span is not None]
             ready = np.array(ages, dtype=np.int64) if len(ages) == len(host) else None
-            if is_steady(host[:, 0], host[:, 1], ready, depth, max(case.workers, 1)):
+            if is_steady(host[:, 0], host[:, 1], ready, depth, case.lanes):
                 return len(loop.host), True
             if loop.host[-1][3] > limit:
                 break
             loop.run(1, sys.maxsize)
-        return len(loop.host), False
+        return len(loop.host), depth == 0
 
     def _moved(self, before: tuple[dict[str, int] | None, int], loop: StepLoop, drained: Any) -> dict[str, Any]:
         """Bytes that the storage moved during the segment, and what a cold read of its files had to move."""

@@ -41,6 +41,7 @@ def advice(
     *,
     cpus: int = 2,
     prep_probe: dict[str, Any] | None = None,
+    ceiling: dict[str, Any] | None = None,
     owns_transfer: bool = False,
     **case: Any,
 ) -> list[dict[str, Any]]:
@@ -59,7 +60,7 @@ def advice(
         "queue_depth": 4, "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test",
         "storage_reason": None, "cache": {"state": asked.cache, "measured_once": False, "caveats": []},
         "build_s_real": 0.5, "stopped_by": "duration", "num_rounds": 3, "loop_overhead_s": 1e-5, "arms": [],
-        "prep_probe": prep_probe or probe(pillow=0.002),
+        "prep_probe": prep_probe or probe(pillow=0.002), "ceiling": ceiling,
     }  # fmt: skip
     environment = {"cpus_usable": cpus}
     record = make_record(
@@ -152,12 +153,35 @@ def test_uint8_copies_a_quarter() -> None:
     assert predicted(found, output="uint8") == pytest.approx(gain(slow_link, copy=0.015), rel=0.03)
 
 
+def storage_probe(*rates: float) -> dict[str, Any]:
+    """Facts of stages of 1, 2, 4 … readers at these bytes/s."""
+    stages = [
+        {"readers": 1 << number, "bytes": int(rate), "seconds": 1.0, "moved": None, "slices_bytes": [], "slice_s": 1.0,
+         "user_cpu_s": 0.0, "file_s": None, "method": "O_DIRECT"}
+        for number, rate in enumerate(rates)
+    ]  # fmt: skip
+    return {"stages": stages, "stopped_by": "flat"}
+
+
 def test_data_in_memory_with_what_the_storage_lacks() -> None:
     slow_disk = Pipeline(device=0.030, read=0.180, decode=0.020, workers=2)
-    (first, *_) = found = advice(slow_disk, cache="cold")
+    (first, *_) = found = advice(slow_disk, cache="cold", ceiling=storage_probe(12.5e6, 25e6, 25e6, 25e6))
     assert predicted(found, cache="warm") == pytest.approx(gain(slow_disk, read=0.0), rel=0.03)
-    # 64 × 35 kB in 30 ms are 75 MB/s; two readers at 180 ms a batch give 25.
-    assert "reads 75 MB/s, this storage gives 25 to 2 readers" in first["action"]
+    # 64 × 35 kB in 30 ms are 75 MB/s
+    assert "needs 75 MB/s; this storage gives 25 MB/s at 2 readers" in first["action"]
+    # a cap: more workers would wait for it together
+    assert not [one for one in found if one["cause"] == "storage" and "workers" in (one["change"] or {})]
+
+
+def test_more_readers_against_a_latency() -> None:
+    # given storage that serves each of many readers as fast as one alone
+    late = Pipeline(device=0.030, read=0.180, decode=0.020, workers=2)
+    rates = [1e6 * 2**number for number in range(6)]
+    found = advice(late, cpus=2, cache="cold", ceiling=storage_probe(*rates))
+    (more,) = [one for one in found if one["cause"] == "storage" and "workers" in (one["change"] or {})]
+    # then as many as bring 200 ms a batch down to the device's 30: seven
+    assert more["change"] == {"workers": 7}
+    assert more["predicted_speedup"]["value"] == pytest.approx(gain(late, workers=7), rel=0.05)
 
 
 def test_storage_and_prep_together() -> None:

@@ -72,7 +72,7 @@ EXPLAINED_BY = {
     "storage.bytes_read": {"storage_bytes_unknown"},
     "storage.bandwidth_bytes_per_s": {"storage_bytes_unknown"},
     "storage.moved_fraction": {"storage_bytes_unknown"},
-    "storage.ceiling_bytes_per_s": {"ceiling_not_measured"},
+    "storage.ceiling": {"ceiling_not_measured"},
     "storage.residency_fraction": {"residency_unknown"},
     "storage": {"no_files"},
     "verdict.speedup_if_removed.launch": {"arms_not_measured", "launch_not_measured"},

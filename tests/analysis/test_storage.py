@@ -6,15 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loaderbench.analysis.storage import (
     bound_by,
     ceiling,
+    describe,
+    gain_with_readers,
     growth_per_doubling,
     headroom,
     is_probe_limited,
-    per_operation,
+    nfs_operations,
     readers_needed,
     stages,
     still_rising,
@@ -130,7 +133,33 @@ def test_a_probe_that_was_busy_itself_says_so() -> None:
 def test_nfs_counters_are_given_an_operation() -> None:
     moved = {"read_bytes": 10**9, "reads": 100, "rpcs": 300, "queue_ms": 30, "rtt_ms": 1500, "exe_ms": 1600,
              "retransmits": 3}  # fmt: skip
-    seen = per_operation(stage(4, 1e6, moved=moved))
-    assert seen == pytest.approx({"rtt_ms": 5.0, "queue_ms": 0.1, "exe_ms": 16 / 3, "retransmits": 0.01})
-    assert per_operation(stage(4, 1e6, moved={"read_bytes": 1, "reads": 1, "io_ticks_ms": 1})) == {}
-    assert per_operation(stage(4, 1e6)) == {}
+    assert nfs_operations(moved, 0.8) == pytest.approx(
+        {
+            "operations_per_s": 375,
+            "rtt_s": 0.005,
+            "queue_s": 0.0001,
+            "exe_s": 0.016 / 3,
+            "retransmits": 3,
+            "in_flight": 2,
+        }
+    )
+    assert nfs_operations({"read_bytes": 1, "reads": 1, "io_ticks_ms": 1}, 1.0) is None
+    assert nfs_operations(None, 1.0) is None
+
+
+def test_the_gain_of_more_readers_is_read_off_the_stages() -> None:
+    facts = probe(100e6, 200e6, 400e6, 380e6)
+    assert gain_with_readers(facts, 1, 4) == pytest.approx(4)
+    assert gain_with_readers(facts, 2, 3) == pytest.approx((200 + 200 * np.log2(1.5)) / 200)
+    # a rate that fell counts as one that did not grow, and beyond the last stage nothing is promised
+    assert gain_with_readers(facts, 4, 8) == 1
+    assert gain_with_readers(facts, 8, 64) == 1
+    assert gain_with_readers(probe(100e6), 1, 4) is None
+
+
+def test_the_record_of_a_probe() -> None:
+    found = describe(probe(10e6, 20e6, 40e6), readers=2)
+    assert found is not None
+    assert (found["bound_by"], found["still_rising"], found["readers"]) == ("latency", True, 4)
+    assert [one["bytes_per_s"] for one in found["stages"]] == pytest.approx([10e6, 20e6, 40e6])
+    assert describe(None, 2) is None and describe({"stages": [], "stopped_by": "error"}, 2) is None

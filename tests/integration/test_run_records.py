@@ -12,7 +12,9 @@ import jsonschema
 import pytest
 from commands import TINY
 
+from loaderbench.errors import UnavailableError
 from loaderbench.recording.store import SCHEMA_FILE, load_recording
+from loaderbench.testbeds import slow_fuse
 
 LOADERS = ("synthetic", "cached", "serial", "multiprocess", "threaded", "dali")
 needs_dali = pytest.mark.skipif(find_spec("nvidia.dali") is None, reason="DALI is not installed: pip install .[dali]")
@@ -111,3 +113,34 @@ def test_the_commands_own_process_imports_no_torch(small_set: Path, tmp_path: Pa
     imported = {line.rpartition("|")[2].strip() for line in done.err.splitlines() if line.startswith("import time:")}
     assert "loaderbench.running.supervisor" in imported
     assert not {name for name in imported if name.partition(".")[0] in ("torch", "torchvision")}
+
+
+@pytest.mark.bed
+def test_no_more_than_max_bytes_leaves_the_storage(small_set: Path, tmp_path: Path) -> None:
+    try:
+        slow_fuse.check_available()
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    limit = 12_000_000
+    options = ("--device", "emulated", "--batch-size", "4", "--workers", "2", "--duration", "4", "--quiet")
+    # given storage whose own daemon counts what it served
+    with slow_fuse.slow_fuse(small_set / "96", bytes_per_s=20e6) as bed:
+        ended = commands.run(
+            "run", bed.path, *options, "--cache", "cold", "--max-bytes", "12M", "--results", tmp_path / "r"
+        )
+        served = bed.bytes_served()
+    assert (ended.code, ended.err) == (0, "")
+    assert 0.1 * limit < served <= limit
+    (record,) = commands.records(tmp_path / "r")
+    assert record["case"]["max_bytes"] == limit
+    assert record["verdict"]["speedup_if_removed"]["storage"] is not None
+
+
+@pytest.mark.parametrize("size", ["10k", "0", "much"])
+def test_a_limit_of_bytes_that_allows_nothing_says_what_would(size: str, small_set: Path, tmp_path: Path) -> None:
+    ended = commands.run(
+        "run", small_set, "--res", "96", *TINY, "--cache", "cold", "--max-bytes", size, "--results", tmp_path
+    )
+    assert ended.code == 2
+    assert len(ended.lines) == 1
+    assert "--max-bytes" in ended.err

@@ -45,6 +45,7 @@ def case(**changes: Any) -> dict[str, Any]:
         "warmup": None,
         "steps": None,
         "duration_s": 60.0,
+        "max_bytes": None,
         "ci_target": 0.03,
         "seed": 0,
         "repeat": 0,
