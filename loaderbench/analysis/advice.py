@@ -337,7 +337,7 @@ def _for_storage(case: Case, model: _Model, arms: Mapping[str, ArmSteps]) -> lis
     if ram is not None and real.encoded_bytes:
         text += f": {storage.headroom(real.encoded_bytes / real.num_steps / ram.value, probe)}"
     predicted = model.predict({"cache": "warm"})
-    fits = not (model.facts.get("ram") or {}).get("subset")
+    fits = (model.facts.get("ram") or {}).get("memory_holds_all", True)
     actions = [Action("storage", text, {"cache": "warm"} if fits and case.cache != "warm" else None, predicted)]
     return actions + _more_readers(case, model) if storage.bound_by(probe, model.lanes) == "latency" else actions
 

@@ -447,7 +447,7 @@ def _storage_caveats(run: Run, facts: dict[str, Any], storage: dict[str, Any], s
     if facts.get("ram", {}).get("subset"):
         say(
             "ram_subset",
-            f"`ram` ran on {facts['ram']['num_images']} of {facts['num_images']} images: memory holds no more",
+            f"`ram` ran on {facts['ram']['num_images']} of {facts['num_images']} images, chosen with the sizes of all",
         )
 
 

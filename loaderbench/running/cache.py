@@ -50,16 +50,12 @@ def _memory_budget() -> int:
 
 
 class RamCopy:
-    """The images on a tmpfs, for the arm `ram`; a size-matched subset where memory holds no more."""
+    """Images on a tmpfs, for the arm `ram`: all of them, or a size-matched subset of at most `max_bytes`."""
 
     def __init__(
-        self,
-        images: ImageIndex,
-        batch_bytes: int,
-        on_copied: OnDone = lambda done, total: None,
-        max_bytes: int | None = None,
+        self, images: ImageIndex, batch_bytes: int, max_bytes: int, on_copied: OnDone = lambda done, total: None
     ) -> None:
-        """`batch_bytes`: what the loader's queue will need of /dev/shm besides. `max_bytes`: the most to read."""
+        """`batch_bytes`: what the loader's queue will need of /dev/shm besides. `max_bytes`: the most to copy."""
         self._images, self._batch_bytes, self._on_copied = images, batch_bytes, on_copied
         self._max_bytes = max_bytes
 
@@ -69,8 +65,8 @@ class RamCopy:
             raise UnavailableError("there is no /dev/shm to hold images: mount a tmpfs there, or use --arms real")
         free = shm[1]
         budget = min(max(free - 2 * self._batch_bytes, free // 4), _memory_budget())
-        if self._max_bytes is not None:
-            budget = min(budget, self._max_bytes)
+        self._memory_bytes = budget
+        budget = min(budget, self._max_bytes)
         self.images, self._cleanup = ram_copy(self._images, budget, on_copied=self._on_copied)
         return self
 
@@ -84,6 +80,7 @@ class RamCopy:
             "num_images": len(self.images),
             "bytes": int(self.images.sizes.sum()),
             "subset": len(self.images) < len(self._images),
+            "memory_holds_all": int(self._images.sizes.sum()) <= self._memory_bytes,
             "where": "tmpfs",
         }
 

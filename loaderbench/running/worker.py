@@ -54,6 +54,8 @@ CEILING_FRACTION = 0.1
 """Of the measuring time, for the storage's ceiling; at most ceiling.PROBE_S."""
 COPY_PART, CEILING_PART, ARMS_PART = 0.25, 0.15, 0.6
 """Of `max_bytes`, for the copy in memory, for the storage's ceiling, and for the arms that read the storage."""
+COPY_BATCHES = 128
+"""Batches of images that are copied into memory: a large set is not copied whole."""
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
 
@@ -197,7 +199,7 @@ class _Measurement:
             raise ConfigError(f"--cache warm reads all of the data set once, {total:,} bytes: raise --max-bytes")
         arms = [arm for arm in self._arms() if arm in STORAGE_ARMS]
         segments = 1 if self.as_is_once else max(1, len(arms)) * TARGET_ROUNDS
-        batch_bytes = float((-(-self.images.sizes // 4096) * 4096).mean()) * case.batch_size
+        batch_bytes = self._page_bytes() * case.batch_size
         # What is prepared ahead, or half read, when the segment ends, was read as well.
         ahead = case.lanes * (case.prefetch + 2)
         steps = int(ARMS_PART * case.max_bytes / (segments * batch_bytes)) - ahead
@@ -250,13 +252,22 @@ class _Measurement:
             self._segment("real", 0, self.case.duration_s * 0.3)
         if self.reads_files and wanted & {"ram", "host", "device"} - {"device"}:
             self.report("phase", "copying images into memory")
-            copy = RamCopy(
-                self.images, self._batch_bytes(), self._progress("copying images into memory"), self._part(COPY_PART)
-            )
+            progress = self._progress("copying images into memory")
+            copy = RamCopy(self.images, self._batch_bytes(), self._copy_bytes(), progress)
             self.ram: RamCopy = self.stack.enter_context(copy)
             self.facts["ram"] = self.ram.facts()
         if self.reads_files:
             self.stack.enter_context(self.cache)
+
+    def _copy_bytes(self) -> int:
+        """Most bytes to copy into memory: enough that no image comes again within a window."""
+        allowed = self._part(COPY_PART)
+        enough = int(COPY_BATCHES * self.case.batch_size * self._page_bytes())
+        return enough if allowed is None else min(enough, allowed)
+
+    def _page_bytes(self) -> float:
+        """Bytes of an image's pages, on average: what a read of it moves."""
+        return float((-(-self.images.sizes // 4096) * 4096).mean())
 
     def _batch_bytes(self) -> int:
         side = self.case.input_size or 1024

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ RESOLUTION, WORKERS = 256, 2
 LOADER_STEP_S = 0.010
 """Batches are as large as the loader makes in this time: long against the issue time and the scheduler's ticks."""
 MIN_BATCH, MAX_BATCH = 8, 128
-QUICK_SECONDS, FULL_SECONDS = (7.5, 0.6), (16.0, 1.0)
+QUICK_SECONDS, FULL_SECONDS = (7.5, 0.6), (12.0, 1.0)
 """Of each case: of measuring, and of each of the stopwatch's two turns on each side."""
 LINK_BYTES_PER_S = 50e9
 """Of the emulated device (devices/profiles); on CUDA the copy's real rate decides, and truth is measured anyway."""
@@ -56,11 +57,8 @@ class Scenario:
     cause: str
     """A class out of CLASSES; `none` for a null."""
     magnitude: float
-    slow_fuse: bool = False
-
-    @property
-    def needs(self) -> str | None:
-        return "slow_fuse" if self.slow_fuse else None
+    bed: str | None = None
+    """The test bed that makes the storage slow: slow_fuse, or throttled_loop (root's)."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,10 @@ class SelfTest:
 
 
 def scenarios(*, quick: bool) -> list[Scenario]:
-    """12 cases and 6 nulls, or the full set: six classes × three magnitudes × three loaders, DALI, and 40 nulls."""
+    """12 cases and 6 nulls, or the full set: six classes × three magnitudes × three loaders, DALI, and 40 nulls.
+
+    Its storage cases come twice: on FUSE, and (as root) on a disk throttled in the block layer.
+    """
     if quick:
         spread = {"multiprocess": (2.0, 1.4), "serial": (2.0,), "threaded": (2.0,)}
         chosen = [
@@ -174,13 +175,14 @@ def scenarios(*, quick: bool) -> list[Scenario]:
         for magnitude in MAGNITUDES
         if loader != "dali" or cause in ("prep", "transfer", "launch", "compute")
     ]
+    cases += [replace(one, name=f"{one.name}@disk", bed="throttled_loop") for one in cases if one.bed]
     nulls = [_scenario(loader, "none", 1.0, number) for loader in FULL_LOADERS for number in range(10)]
     return _by_loader(cases + nulls)
 
 
 def _scenario(loader: str, cause: str, magnitude: float, number: int | None = None) -> Scenario:
     suffix = f"#{number}" if number is not None else f"x{magnitude:g}"
-    return Scenario(f"{loader}-{cause}-{suffix}", loader, cause, magnitude, slow_fuse=cause == "storage")
+    return Scenario(f"{loader}-{cause}-{suffix}", loader, cause, magnitude, "slow_fuse" if cause == "storage" else None)
 
 
 def _by_loader(found: list[Scenario]) -> list[Scenario]:
@@ -206,6 +208,10 @@ def run_selftest(
         input_size=224, cache="warm", duration_s=duration_s, ci_target=0.02,
     )  # fmt: skip
     todo = scenarios(quick=quick)
+    for bed, reason in _missing_beds(todo).items():
+        result.skipped += [{"name": one.name, "reason": reason} for one in todo if one.bed == bed]
+        say(f"skipped, {sum(one.bed == bed for one in todo)} cases on {bed}: {reason}")
+        todo = [one for one in todo if one.bed != bed]
     begun, num_left = time.monotonic(), sum(one.name not in done for one in todo)
     num_run = 0
 
@@ -225,6 +231,17 @@ def run_selftest(
                 _run_loader(template, truth_s, loader, left, log, result, state_file, count)
         _null_loader(template, log, result, say)
     return result
+
+
+def _missing_beds(todo: Sequence[Scenario]) -> dict[str, str]:
+    """The beds that this machine cannot make, and why."""
+    missing = {}
+    for bed in dict.fromkeys(one.bed for one in todo if one.bed):
+        try:
+            import_module(f"loaderbench.testbeds.{bed}").check_available()
+        except UnavailableError as error:
+            missing[bed] = str(error)
+    return missing
 
 
 def _case_for(template: Case, loader: str) -> Case:
@@ -285,8 +302,13 @@ class _Bench:
         self._child, self._case = child, replace(case, batch_size=batch_size)
         self._loader_s = float(child.ask("loader_seconds", self._case, _quiet))
         own_device_s = float(child.ask("device_seconds", self._case, _quiet))
-        self._device_s = max(DEVICE_TO_LOADER * self._loader_s, own_device_s)
-        self._base = {"compute_extra_s": self._device_s - own_device_s}
+        wanted_s = max(DEVICE_TO_LOADER * self._loader_s, own_device_s)
+        self._base = {"compute_extra_s": wanted_s - own_device_s}
+        # Where issuing bound the bare device, a part of what was added went into its gaps.
+        self._base["compute_extra_s"] += wanted_s - float(
+            child.ask("device_seconds", self._case, _quiet, injection=self._base)
+        )
+        self._device_s = wanted_s
 
     def _amounts(self, scenario: Scenario) -> dict[str, float]:
         """What is built in besides the slowed device."""
@@ -303,14 +325,25 @@ class _Bench:
             "transfer": transfer,
             "launch": {"issue_delay_s": wanted_s},
             "compute": {"compute_extra_s": wanted_s - self._device_s},
-            "mixed": {**prep, **transfer},
         }
-        return amounts[scenario.cause]
+        return self._two_of_equal_size(prep) if scenario.cause == "mixed" else amounts[scenario.cause]
+
+    def _two_of_equal_size(self, prep: dict[str, float]) -> dict[str, float]:
+        """Preparation, and a copy that bounds the run at the same step time: by the stopwatch, since burning
+        workers and issuing get in each other's way."""
+        case = replace(self._case, cache="warm")
+        transfer = {"transfer_extra_bytes": int(self._device_s * LINK_BYTES_PER_S)}
+        sides = [{"injection": _add(self._base, some)} for some in (prep, transfer, {})]
+        with_prep_s, with_copy_s, bare_s = self._child.ask(
+            "wall_seconds", case, _quiet, sides=sides, seconds=self._truth_s
+        )
+        ratio = (with_prep_s - bare_s) / (with_copy_s - bare_s)
+        return {**prep, "transfer_extra_bytes": int(max(ratio, 0.0) * transfer["transfer_extra_bytes"])}
 
     def run(self, scenario: Scenario, result: SelfTest) -> Outcome:
         amounts = self._amounts(scenario)
         with ExitStack() as stack:
-            slow = stack.enter_context(self._slow_storage(scenario)) if scenario.slow_fuse else None
+            slow = stack.enter_context(self._slow_storage(scenario)) if scenario.bed else None
             case = replace(self._case, dataset=slow or self._case.dataset, cache="cold" if slow else "warm")
             full = _add(self._base, amounts)
             recording = self._child.ask("measure", case, _quiet, injection=full)
@@ -324,9 +357,10 @@ class _Bench:
 
     @contextmanager
     def _slow_storage(self, scenario: Scenario) -> Iterator[str]:
-        """The data set behind FUSE, at a bandwidth that takes `magnitude` times the device's step."""
+        """The data set on the scenario's bed, at a bandwidth that takes `magnitude` times the device's step."""
         from loaderbench.images.index import index_images
         from loaderbench.testbeds.slow_fuse import slow_fuse
+        from loaderbench.testbeds.throttled_loop import throttled_loop
 
         sizes = index_images(self._case.dataset).sizes
         # A loader without workers decodes only once it has read.
@@ -334,9 +368,13 @@ class _Bench:
         fetch_s = scenario.magnitude * self._device_s - in_line
         bytes_per_s = float(sizes.mean()) * self._case.batch_size / fetch_s
         try:
-            bed = slow_fuse(self._case.dataset, bytes_per_s=bytes_per_s)
-            with bed as standing:
-                yield standing.path
+            if scenario.bed == "slow_fuse":
+                with slow_fuse(self._case.dataset, bytes_per_s=bytes_per_s) as mounted:
+                    yield mounted.path
+            else:
+                with throttled_loop(self._case.dataset, bytes_per_s=bytes_per_s) as disk:
+                    disk.enter(self._child.process.pid)
+                    yield disk.path
         except UnavailableError as error:
             raise JobFailed("CaseFailed", str(error)) from error
 

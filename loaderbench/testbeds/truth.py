@@ -38,10 +38,12 @@ def loader_seconds(case: Case, report: Report, seconds: float = 1.0) -> float:
         return spent / taken
 
 
-def device_seconds(case: Case, report: Report, num_steps: int = 20) -> float:
+def device_seconds(
+    case: Case, report: Report, injection: Mapping[str, Any] | None = None, num_steps: int = 20
+) -> float:
     """Seconds a step of the case's device with one batch that stays on it."""
     with ExitStack() as stack:
-        rig = Rig(case, stack, report)
+        rig = Rig(case, stack, report, dict(injection or {}))
         batches = rig.build_loader(rig.images, evict=False).batches()
         batch = next(batches)
         inputs, targets = (batch.inputs, batch.targets) if batch.on_device else _copied(rig, batch)
