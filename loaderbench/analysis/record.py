@@ -330,6 +330,8 @@ def _device(run: Run, recording: Recording, arms: dict[str, ArmSteps]) -> dict[s
     real = arms["real"]
     facts = dict(recording.facts["device"])
     busy = real.mean("busy") / real.mean("duration")
+    if not np.isfinite(busy) and "device" in arms:  # the same work, where only held steps tell
+        busy = arms["device"].mean("busy") / real.mean("duration")
     windows = _windows(recording, "real")
     nvml = {
         series.name: gauge_mean(series, windows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,6 +46,13 @@ class Device(Protocol):
 
     def busy_ns(self, begin: Event, end: Event) -> int | None:
         """Time the device's compute was busy between two events; None where nothing can tell."""
+        ...
+
+    def held_ns(self, issue: Callable[[], None], hold_s: float) -> int | None:
+        """Device time of the work that `issue` enqueues, when all of it is there before the first of it begins.
+
+        The queue is held for `hold_s` meanwhile. None where the device cannot be held, or `issue` took longer.
+        """
         ...
 
     def pin(self, tensor: Any) -> Any:

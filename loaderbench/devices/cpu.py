@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ class CpuDevice:
 
     def busy_ns(self, begin: int, end: int) -> int | None:
         """None: the host's work and the device's are the same threads'."""
+        return None
+
+    def held_ns(self, issue: Callable[[], None], hold_s: float) -> int | None:
+        """None: the host itself is the device."""
         return None
 
     def pin(self, tensor: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from loaderbench.errors import CaseFailed, UnavailableError
 _cuda: Any = torch.cuda
 """Some of its functions carry no annotations, and which ones differs between versions."""
 
+SPIN_CYCLES_PER_S = 2.0e9
+"""Clock of the GPUs of today, within a factor of 1.5; the spin of `held_ns` need only be long enough."""
 NUM_ANCHOR_TRIES = 20
 """Bracketed events of one anchor; the tightest bracket counts."""
 
@@ -115,6 +117,21 @@ class CudaDevice:
     def busy_ns(self, begin: Any, end: Any) -> int | None:
         """None: events bound the kernels' time from above and do not show the gaps between them."""
         return None
+
+    def held_ns(self, issue: Callable[[], None], hold_s: float) -> int | None:
+        """A spinning kernel holds the stream. Whether it did so to the end is asked of the event behind it: CUDA
+        takes about 1,024 launches ahead and lets the host wait with further ones until the first have run.
+
+        What is left besides the kernels is the gap of about 1 µs between one and the next in a full queue.
+        """
+        self.synchronize()
+        _cuda._sleep(round(hold_s * SPIN_CYCLES_PER_S))
+        begin = self.record()
+        issue()
+        end = self.record()
+        held = not begin.query()
+        end.synchronize()
+        return round(begin.elapsed_time(end) * 1e6) if held else None
 
     def pin(self, tensor: Any) -> Any:
         return tensor.pin_memory()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,6 +128,10 @@ class EmulatedDevice:
 
     def busy_ns(self, begin: EmulatedEvent, end: EmulatedEvent) -> int:
         return end.busy_total_ns - begin.busy_total_ns
+
+    def held_ns(self, issue: Callable[[], None], hold_s: float) -> int | None:
+        """None, and not needed: `busy_ns` tells."""
+        return None
 
     def pin(self, tensor: Any) -> Any:
         return tensor

@@ -56,6 +56,8 @@ COPY_PART, CEILING_PART, ARMS_PART = 0.25, 0.15, 0.6
 """Of `max_bytes`, for the copy in memory, for the storage's ceiling, and for the arms that read the storage."""
 COPY_BATCHES = 128
 """Batches of images that are copied into memory: a large set is not copied whole."""
+HELD_STEPS, MAX_HOLD_S = 3, 0.5
+"""Steps of each `device` window that are held back until all of them is enqueued, and the longest hold."""
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
 
@@ -432,9 +434,24 @@ class _Measurement:
         read = self.ram.images if arm in ("ram", "prep") else self.images
         self.failures += [(self.in_terms_of_the_data_set(read.path(index)), reason) for index, reason in loop.failures]
         segment = Segment(arm, number, num_warmup, steady, table, loop.table_of_spans(drained), facts)
+        if arm == "device":
+            facts["held_busy_ns"] = self._hold_steps(table[num_warmup:])
         self.segments.append(segment)
         mean_s = float(np.mean(_durations(segment))) if len(table) - num_warmup > 1 else None
         self.report("segment", {"arm": arm, "round": number, "steps": len(table), "step_s": mean_s, **_size(table)})
+
+    def _hold_steps(self, table: Any) -> list[int]:
+        """Device times of steps that were wholly enqueued before they began; empty where the device cannot tell so.
+
+        They are those of a device that never waits for the host, where the device does not tell its busy time.
+        """
+        if table[0, STEP_FIELDS.index("busy_ns")] >= 0:
+            return []
+        issued, returned = (table[:, STEP_FIELDS.index(name)] for name in ("issued_ns", "returned_ns"))
+        hold_s = float(min(2 * (issued - returned).max() / 1e9 + 0.002, MAX_HOLD_S))
+        inputs, targets = self.resident.inputs, self.resident.targets
+        held = (self.device.held_ns(lambda: self.workload.step(inputs, targets), hold_s) for _ in range(HELD_STEPS))
+        return [one for one in held if one is not None]
 
     def _warm_up(self, loop: StepLoop, loader: Loader | None, target_s: float, most: int) -> tuple[int, bool]:
         """Run until the loader's queue is steady, or the given number of steps, or `most`. Returns (steps, steady)."""

@@ -116,3 +116,21 @@ class TestOnGpu:
         facts = device.describe()
         assert facts["memory_bytes"] > 1e9
         assert facts["emulated"] is False
+
+    def test_a_held_step_takes_its_kernels_time_however_late_the_host_is(self, device):
+        spin(0.5)  # wakes the clocks
+
+        def late():
+            spin(0.002)
+            time.sleep(0.02)
+            spin(0.002)
+
+        device.synchronize()
+        begin, _, end = device.record(), late(), device.record()
+        first, last = device.times_ns([begin, end])
+        assert last - first > 20_000_000
+        held = [device.held_ns(late, 0.1) for _ in range(3)]
+        assert all(one is not None and 2_000_000 < one < 10_000_000 for one in held)
+
+    def test_a_hold_that_ends_too_early_says_nothing(self, device):
+        assert device.held_ns(lambda: time.sleep(0.2), 0.01) is None
