@@ -216,6 +216,28 @@ def show(
 
 
 @app.command()
+def trace(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique start of it, or latest")],
+    out: Annotated[Path | None, typer.Option(help="File to write  [default: RUN.perfetto.json.gz]")] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Write one stored run over time, to be opened at ui.perfetto.dev or in chrome://tracing."""
+    from loaderbench.recording.store import Store, load_recording
+    from loaderbench.reporting.perfetto import write_trace
+
+    stored = Store(results).find(run_id)
+    case, recording, series = load_recording(results / stored.run_id)
+    if not recording.segments:
+        raise ConfigError(f"{stored.run_id} measured nothing that could be drawn")
+    target = out or Path(f"{stored.run_id}.perfetto.json.gz")
+    try:
+        num_events = write_trace(target, case, recording, series)
+    except OSError as error:
+        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+    typer.echo(f"{target}: {num_events:,} events, {target.stat().st_size / 1e6:,.1f} MB; open it at ui.perfetto.dev")
+
+
+@app.command()
 def report(
     out: Annotated[Path | None, typer.Option(help="File to write  [default: RESULTS/report.html]")] = None,
     results: Results = Path("results"),

@@ -1,0 +1,136 @@
+"""A run as a trace: a case made by hand, span by span, and real runs held to the Trace Event Format."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import commands
+import numpy as np
+import pytest
+from commands import TINY
+
+from loaderbench.cases.case import Case
+from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Recording, Segment, Series
+from loaderbench.reporting.perfetto import COMPUTE_TRACK, COPY_TRACK, DEVICE, LOOP, SAMPLES, WORKERS, write_trace
+
+MS = 1_000_000
+CASE = Case(
+    dataset="/data", dataset_name="set", resolution=None, loader="multiprocess", decoder="pillow", workers=1,
+    prefetch=2, batch_size=8, model="resnet50", mode="train", precision="fp32", device="cpu", input_size=224,
+)  # fmt: skip
+
+
+def row(fields: tuple[str, ...], **values: int) -> list[int]:
+    return [values.get(name, 0) for name in fields]
+
+
+def two_steps() -> Recording:
+    """The second step's batch comes 6 ms after the device is done with the first."""
+    at = 1_000 * MS
+    first = row(
+        STEP_FIELDS, called_ns=at, returned_ns=at + MS, issued_ns=at + 3 * MS, waited_ns=at + 3 * MS,
+        copy_begin_ns=at + MS, copy_end_ns=at + 2 * MS, done_ns=at + 10 * MS, busy_ns=7 * MS, num_samples=8,
+    )  # fmt: skip
+    second = row(
+        STEP_FIELDS, called_ns=at + 3 * MS, returned_ns=at + 16 * MS, issued_ns=at + 18 * MS, waited_ns=at + 20 * MS,
+        copy_begin_ns=at + 17 * MS, copy_end_ns=at + 18 * MS, done_ns=at + 26 * MS, busy_ns=-1, num_samples=8,
+    )  # fmt: skip
+    spans = [
+        row(SPAN_FIELDS, start_ns=at - 9 * MS, ready_ns=at, read_ns=2 * MS, decode_ns=5 * MS, augment_ns=MS),
+        row(SPAN_FIELDS, start_ns=at, ready_ns=at + 15 * MS, read_ns=4 * MS, decode_ns=9 * MS, collate_ns=4 * MS),
+    ]
+    facts = {"opened_ns": at, "closed_ns": at + 30 * MS}
+    segment = Segment("real", 0, 0, True, np.array([first, second]), np.array(spans), facts)
+    return Recording([segment], {"device": {"name": "a device"}}, [])
+
+
+def read(path: Path) -> dict[str, Any]:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def slices(trace: dict[str, Any], process: int, track: int) -> list[tuple[str, float, float]]:
+    """(name, begin, end) in ms, in order of time, longer ones first."""
+    found = [
+        (one["name"], one["ts"] / 1e3, (one["ts"] + one["dur"]) / 1e3)
+        for one in trace["traceEvents"]
+        if one["ph"] == "X" and (one["pid"], one["tid"]) == (process, track)
+    ]
+    return sorted(found, key=lambda one: (one[1], -one[2]))
+
+
+def test_each_slice_lies_where_it_was_measured(tmp_path: Path) -> None:
+    bytes_read = Series(
+        "storage_read_bytes", "bytes", "counter", "test", np.array([1_000 * MS, 1_010 * MS]), np.array([0.0, 5e6])
+    )
+    write_trace(tmp_path / "run.json", CASE, two_steps(), [bytes_read])
+    trace = read(tmp_path / "run.json")
+
+    assert slices(trace, LOOP, 2) == [
+        ("wait for data", 0, 1), ("issue", 1, 3), ("wait for data", 3, 16), ("issue", 16, 18),
+        ("wait for the device", 18, 20),
+    ]  # fmt: skip
+    assert slices(trace, DEVICE, COPY_TRACK) == [("copy", 1, 2), ("copy", 17, 18)]
+    assert slices(trace, DEVICE, COMPUTE_TRACK) == [
+        ("compute", 2, 10), ("gap: data stall", 10, 16), ("gap: launch", 16, 17), ("compute", 18, 26),
+    ]  # fmt: skip
+    assert slices(trace, WORKERS, 2) == [
+        ("batch 0", -9, 0), ("read", -9, -7), ("decode", -7, -2), ("augment", -2, -1),
+        ("batch 1", 0, 15), ("read", 0, 4), ("decode", 4, 13), ("collate", 13, 15),
+    ]  # fmt: skip
+    # an arrow from the stall to the batch that ended it
+    start, finish = (one for one in trace["traceEvents"] if one["ph"] in "sf")
+    assert (start["pid"], start["ts"]) == (DEVICE, 10_000) and start["id"] == finish["id"]
+    assert finish["pid"] == WORKERS and 0 < finish["ts"] < 15_000
+    # 5 MB in 10 ms
+    (counter,) = (one for one in trace["traceEvents"] if one["ph"] == "C")
+    assert (counter["pid"], counter["args"]["value"]) == (SAMPLES, 500e6)
+
+
+def check_format(trace: dict[str, Any]) -> None:
+    """What the format asks of each kind of event; and slices of a track lie side by side or nested, for the viewer."""
+    tracks = defaultdict(list)
+    for event in trace["traceEvents"]:
+        assert {"ph", "pid", "tid"} <= set(event)
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "process_sort_index", "thread_name")
+            continue
+        assert isinstance(event["ts"], float | int) and np.isfinite(event["ts"])
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] == "C":
+            assert all(np.isfinite(value) for value in event["args"].values())
+        else:
+            assert event["ph"] in "sf" and "id" in event
+    for spans in tracks.values():
+        open_until: list[float] = []
+        for begin, end in sorted(spans, key=lambda one: (one[0], -one[1])):
+            while open_until and open_until[-1] <= begin + 1e-3:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1] + 1e-3
+            open_until.append(end)
+
+
+@pytest.mark.parametrize("loader", ["serial", "multiprocess", "threaded", "synthetic"])
+def test_a_real_run_makes_a_valid_trace(loader: str, small_set: Path, tmp_path: Path) -> None:
+    ended = commands.run("run", small_set, "--res", "96", *TINY, "--loader", loader, "--results", tmp_path)
+    assert (ended.code, ended.err) == (0, "")
+    out = tmp_path / "run.perfetto.json.gz"
+    ended = commands.run("trace", "latest", "--results", tmp_path, "--out", out)
+    assert ended.code == 0 and str(out) in ended.out
+    trace = read(out)
+    check_format(trace)
+    assert {one["name"] for one in trace["traceEvents"] if one["ph"] == "X"} >= {"wait for data", "compute", "real"}
+    if loader != "synthetic":
+        assert {"read", "decode", "augment"} <= {one["name"] for one in trace["traceEvents"]}
+
+
+def test_a_run_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    ended = commands.run("trace", "latest", "--results", tmp_path)
+    assert ended.code == 2 and len(ended.lines) == 1
