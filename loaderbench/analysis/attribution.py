@@ -6,7 +6,7 @@ out: nothing here runs, reads a clock or knows how the facts came about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -23,6 +23,8 @@ COMPUTE_AU = 0.90
 AGREEMENT = 0.05
 """Two witnesses may differ by this fraction of the step time, and an arm may be faster by it than one that does
 less, or by their interval where that is wider. A machine's speed moves by 2 % from one round to the next."""
+SURE = 1.03
+"""The low end of a gain that is named as the one cause."""
 CLEAR = 1.25
 """A gain that a compute verdict must be able to exclude."""
 HOST_BOUND = 0.95
@@ -177,9 +179,14 @@ def attribute(
     without = _times_without(times, base, arms, synchronous=synchronous)
     speedups = {cause: None if one is None else _ratio(real, _bounded(one, real)) for cause, one in without.items()}
     found.speedup_if_removed = {c: None if s is None else s.estimate("ratio") for c, s in speedups.items()}
-    _judge(found, times, base, speedups)
+    together = None if base is None else _smallest_together(times, base, arms, synchronous=synchronous)
+    _judge(found, times, base, speedups, together)
     if found.bottleneck == "mixed" and base is not None:
-        _name_joint(found, times, base, arms, synchronous=synchronous)
+        if found.joint:  # these could not be told apart
+            together = _together([frozenset(found.joint)], times, base, arms, synchronous=synchronous)
+        if together is not None:
+            found.joint = tuple(cause for cause in CAUSES if cause in together[0])
+            found.joint_speedup = together[1]
     return found
 
 
@@ -325,13 +332,17 @@ def _plus(a: Quantity, b: Quantity | None) -> Quantity:
 def loader_time(times: Times, arms: Mapping[str, ArmSteps], *, synchronous: bool) -> Quantity | None:
     """Seconds a batch that the loader needs beside the running device.
 
-    Free-running it has the processor to itself; where it paces the run, what it delivers there is the truth.
+    Free-running it has the processor to itself. Beside the device it needs the part of a step in which its
+    workers are at work; where it does not tell that, it needs the whole step where it paces the run.
     A synchronous loader and issuing take turns, so that a batch costs both.
     """
     if times.free is None:
         return None
-    alone = _plus(times.free, _issue(arms, "real")) if synchronous else times.free
-    real = arms["real"]
+    real, issue = arms["real"], _issue(arms, "real") if synchronous else None
+    alone = _plus(times.free, issue)
+    if real.worked is not None:
+        beside = times.real.map(real.worked * times.real.value, real.worked * times.real.draws)
+        return _largest(alone, _bounded(_plus(beside, issue), times.real))
     paced = real.stalled_rounds() > STALLED_ROUNDS and real.all("stall").sum() > STALLED_FRACTION * real.seconds
     return _largest(alone, times.real) if paced else alone
 
@@ -409,19 +420,30 @@ def _joint_without(
         return None
     if {"storage", "prep"} <= removed:
         return consumer
-    feed = times.free
+    feed = loader_time(times, arms, synchronous=synchronous)
     if "prep" in removed:
         feed = times.fetch
     elif "storage" in removed:
         feed = times.prep if times.prep is not None else times.ram
     if feed is None:
         return None
+    if not removed & {"prep", "storage"}:
+        # The time of a loader in line with issuing holds that; without launches only its own is left.
+        return _largest(
+            consumer, times.free if synchronous and "launch" in removed and times.free is not None else feed
+        )
     in_line = _issue(arms, "host", "device") if synchronous and "launch" not in removed else None
     return _largest(consumer, _plus(feed, in_line))
 
 
-def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Mapping[str, Quantity | None]) -> None:
-    """Name the bottleneck by the rule of measurement.md, `Verdict`."""
+def _judge(
+    found: Attribution,
+    times: Times,
+    base: Quantity | None,
+    speedups: Mapping[str, Quantity | None],
+    together: tuple[frozenset[str], Estimate] | None,
+) -> None:
+    """Name the bottleneck by the rule of measurement.md, `Verdict`. `together`: see _smallest_together."""
     estimates = {cause: found.speedup_if_removed[cause] for cause in CAUSES}
     known = {cause: one for cause, one in estimates.items() if one is not None}
     if times.violation:
@@ -436,7 +458,11 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
                 f"the gain without {cause} was not measured and may be up to {most:.2f}×: "
                 "that takes --arms all and --cache warm or cold"
             )
-    if worth and known[worth[0]].low < 1.03:
+    # A gain that may be nothing is no single cause, where several together surely give more than it can.
+    only_together = (
+        bool(worth) and together is not None and len(together[0]) > 1 and together[1].low > known[worth[0]].high
+    )
+    if worth and known[worth[0]].low < SURE and not only_together:
         one = known[worth[0]]
         found.reasons.append(
             f"the gain without {worth[0]} is known only as {one.low:.2f}× – {one.high:.2f}×: measure longer"
@@ -450,7 +476,9 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
     if found.reasons:
         return
     assert base is not None and found.utilization is not None
-    if worth:
+    if worth and known[worth[0]].low < SURE:
+        found.bottleneck = "mixed"
+    elif worth:
         first = worth[0]
         close = [cause for cause in worth[1:] if not _surely_larger(speedups[first], speedups[cause])]
         found.bottleneck = "mixed" if close else first
@@ -459,7 +487,7 @@ def _judge(found: Attribution, times: Times, base: Quantity | None, speedups: Ma
             found.reasons.append(f"the gains without {' and without '.join(found.joint)} cannot be told apart")
     elif found.utilization.value >= COMPUTE_AU:
         found.bottleneck = "compute"
-    elif found.utilization.high > 1 / 1.03:
+    elif found.utilization.high > 1 / SURE:
         low, high = found.utilization.low, found.utilization.high
         found.reasons.append(f"the device is fed between {low:.0%} and {high:.0%} of the time: measure longer")
     else:
@@ -485,21 +513,29 @@ def _surely_larger(first: Quantity | None, second: Quantity | None) -> bool:
     return bool(np.percentile(first.draws / second.draws, 2.5) > 1.0)
 
 
-def _name_joint(
-    found: Attribution, times: Times, base: Quantity, arms: Mapping[str, ArmSteps], *, synchronous: bool
-) -> None:
-    """The smallest set of causes whose joint removal is worth it, and what it gives."""
-    candidates = [frozenset(found.joint)] if found.joint else []
-    if not found.joint:
-        candidates = [frozenset(some) for size in (2, 3, 4) for some in combinations(CAUSES, size)]
+def _smallest_together(
+    times: Times, base: Quantity, arms: Mapping[str, ArmSteps], *, synchronous: bool
+) -> tuple[frozenset[str], Estimate] | None:
+    """The smallest set of two or more causes whose joint removal is worth it, and what that gives."""
+    sets = [frozenset(some) for size in (2, 3, 4) for some in combinations(CAUSES, size)]
+    return _together(sets, times, base, arms, synchronous=synchronous)
+
+
+def _together(
+    candidates: Sequence[frozenset[str]],
+    times: Times,
+    base: Quantity,
+    arms: Mapping[str, ArmSteps],
+    *,
+    synchronous: bool,
+) -> tuple[frozenset[str], Estimate] | None:
+    """The smallest of the sets that is worth removing, of equal ones the best."""
     best: tuple[int, float, frozenset[str], Quantity] | None = None
     for some in candidates:
         left = _joint_without(some, times, base, arms, synchronous=synchronous)
-        if left is None:
+        if left is None or not min(left.value, left.draws.min()) > 0:
             continue
         gain = _ratio(times.real, _bounded(left, times.real))
         if gain.value >= WORTH and (best is None or (len(some), -gain.value) < best[:2]):
             best = (len(some), -gain.value, some, gain)
-    if best is not None:
-        found.joint = tuple(cause for cause in CAUSES if cause in best[2])
-        found.joint_speedup = best[3].estimate("ratio")
+    return None if best is None else (best[2], best[3].estimate("ratio"))

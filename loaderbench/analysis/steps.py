@@ -33,7 +33,8 @@ class ArmSteps:
     wait       host time in next(), whether the device had work or not
     issue      returned → last work enqueued
     copy       the copy's time on the device
-    busy       device compute busy time (NaN where unknown)
+    busy       device compute busy time (NaN where unknown); where the device tells only that of whole steps that
+               were enqueued before they began (facts `held_busy_ns`), these in turn
     occupancy  from the time the batch was there and the device free, to completion
     """
     num_samples: int
@@ -48,6 +49,8 @@ class ArmSteps:
     num_blocks: int
     round_steps: int = 1
     """Steps in which all workers hand over once."""
+    worked: float | None = None
+    """Part of the windows in which the workers were at work on batches; None where the loader does not tell."""
 
     def mean(self, quantity: str) -> float:
         return float(self.means[QUANTITIES.index(quantity)])
@@ -150,6 +153,28 @@ def workers_pace(segment: Segment) -> tuple[float, float, int] | None:
     return float(np.mean(rates)) * len(workers) * 1e9, worked / known, len(workers)
 
 
+def worked_fraction(segment: Segment) -> float | None:
+    """Part of the window in which the workers were at work on batches; None where their stamps do not tell.
+
+    Of each worker from its first start in the window to its last one: whole turns of work and rest, so that it
+    does not matter where the window cuts them.
+    """
+    if segment.spans is None:
+        return None
+    opened, closed = _window(segment)
+    worked = turns = 0.0
+    for worker in np.unique(segment.spans[:, SPAN["worker"]]):
+        begun, ready = segment.spans[segment.spans[:, SPAN["worker"]] == worker][:, SPAN_ENDS].T
+        inside = (begun >= opened) & (begun <= closed)
+        begun, ready = begun[inside], ready[inside]
+        order = np.argsort(begun)
+        begun, ready = begun[order], ready[order]
+        if len(begun) > 1:
+            worked += float((np.minimum(ready[:-1], begun[1:]) - begun[:-1]).sum())
+            turns += float(begun[-1] - begun[0])
+    return worked / turns if turns > 0 else None
+
+
 def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -> float:
     """Factor from the window's step time to the steady one, where the window lived on batches made before it.
 
@@ -174,13 +199,18 @@ def arm_steps(segments: Sequence[Segment], arm: str, stream: int, round_steps: i
     `stream` seeds its bootstrap; `round_steps`: steps in which all workers hand over once (statistics.blocks_of).
     """
     quantities, samples, steps, encoded, seconds = [], 0, 0, 0, 0.0
+    worked: list[tuple[float | None, float]] = []
     for segment in segments:
         if segment.arm != arm:
             continue
         values = window_quantities(segment)
         if values is None:
             continue
-        seconds += float(values["duration"].sum())
+        if held := segment.facts.get("held_busy_ns"):
+            values["busy"] = np.resize(np.asarray(held, dtype=np.float64) / 1e9, len(values["busy"]))
+        length_s = float(values["duration"].sum())
+        seconds += length_s
+        worked.append((worked_fraction(segment), length_s))
         factor = drain_correction(segment, values)
         added = values["duration"] * (factor - 1.0)  # the queue spared the device this wait
         values["duration"], values["stall"] = values["duration"] + added, values["stall"] + added
@@ -193,4 +223,8 @@ def arm_steps(segments: Sequence[Segment], arm: str, stream: int, round_steps: i
         return None
     blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], round_steps)
     draws = draws_of_mean(blocks, stream)
-    return ArmSteps(arm, quantities, samples, steps, encoded, seconds, blocks.means(), draws, len(blocks), round_steps)
+    known = [(part, length_s) for part, length_s in worked if part is not None]
+    mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
+    return ArmSteps(
+        arm, quantities, samples, steps, encoded, seconds, blocks.means(), draws, len(blocks), round_steps, mean
+    )

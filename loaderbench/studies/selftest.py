@@ -87,9 +87,9 @@ class Outcome:
 
     @property
     def confidently_wrong(self) -> bool:
-        """A cause was named, and it is not the one, where the true one is clear."""
-        named = {self.verdict} if self.verdict != "mixed" else set(self.joint)
-        if self.verdict == "undetermined" or self.truth == "mixed":
+        """A cause was named, and it is not the one, where the true one is clear (or that there is no single one)."""
+        named = {self.verdict} if self.verdict != "mixed" else {"mixed", *self.joint}
+        if self.verdict == "undetermined":
             return False
         return (self.clear or self.is_null) and self.truth not in named
 

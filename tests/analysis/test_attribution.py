@@ -227,3 +227,29 @@ def test_verdicts_over_random_runs() -> None:
     assert undetermined <= 0.05 * clear
     assert wrong == 0
     assert false_alarms <= 0.03 * nulls
+
+
+def test_a_loader_that_is_slower_beside_the_device_than_alone() -> None:
+    # given workers that need 40 ms a batch beside the device, as long as copy and compute take, and 32 ms alone
+    beside = Pipeline(device=0.020, copy=0.020, decode=0.080, workers=2)
+    segments = [one for one in run(beside) if one.arm != "free"]
+    segments += [one for one in run(replace(beside, decode=0.064)) if one.arm == "free"]
+    found = attribute(
+        join(segments, 2), reads_files=True, owns_transfer=False, synchronous=False, starved_fraction=None
+    )
+    # then without the copy nothing is gained, and the two are named together
+    assert gain(found, "transfer") == pytest.approx(1.0, abs=0.03)
+    assert found.bottleneck == "mixed" and set(found.joint) == {"prep", "transfer"}
+
+
+@pytest.mark.parametrize("part", [0.25, 0.5, 0.8])
+def test_workers_at_rest_are_seen(part: float) -> None:
+    found = arm_steps(run(Pipeline(device=0.040, decode=2 * part * 0.040, workers=2)), "real", 0, 2)
+    assert found is not None
+    assert found.worked == pytest.approx(part, abs=0.03)
+
+
+def test_workers_that_pace_the_run_never_rest() -> None:
+    found = arm_steps(run(Pipeline(device=0.020, decode=0.080, workers=2)), "real", 0, 2)
+    assert found is not None
+    assert found.worked == pytest.approx(1.0, abs=0.01)

@@ -50,6 +50,8 @@ def test_another_cause_named_is_confidently_wrong_and_undetermined_is_not() -> N
     assert not judge("storage", record("mixed", joint=["storage", "prep"]), 0.040, 0.020).confidently_wrong
     assert judge("storage", record("mixed", joint=["transfer", "prep"]), 0.040, 0.020).confidently_wrong
     assert judge("none", record("prep"), 0.020, 0.020).confidently_wrong
+    assert judge("mixed", record("prep"), 0.040, 0.020, 0.039, 0.040).confidently_wrong
+    assert not judge("mixed", record("mixed", joint=["prep"]), 0.040, 0.020, 0.039, 0.040).confidently_wrong
 
 
 def test_two_causes_of_equal_size_are_mixed_and_of_unequal_size_are_not() -> None:
