@@ -34,6 +34,8 @@ MAGNITUDES = (1.4, 2.0, 3.0)
 """Step time with the cause ÷ step time of the device alone."""
 CLEAR = 1.25
 """Cases whose cause is truly worth this much must be judged right."""
+NOTHING = 1.05
+"""A gain that cannot be told from none on a machine that others share."""
 DEVICE_TO_LOADER = 2.0
 """The device takes so many times the loader's time, so that without a cause the run is bound by compute."""
 RESOLUTION, WORKERS = 256, 2
@@ -70,15 +72,22 @@ class Outcome:
     truth: str
     verdict: str
     true_speedup: float
+    """What removing the true cause gives; where several are it only together, removing all of them."""
     predicted_speedup: float | None
     shares_true: Mapping[str, float]
     shares: Mapping[str, float]
     is_null: bool
     joint: Sequence[str] = ()
     reasons: str = ""
+    best_alone: float = 1.0
+    """For two causes: what removing the better one alone gives."""
 
     @property
     def clear(self) -> bool:
+        """Whether one answer is right beyond the stopwatch's own error: the cause is worth CLEAR, and two that are
+        it only together are worth next to nothing alone."""
+        if self.truth == "mixed" and self.best_alone > NOTHING:
+            return False
         return self.truth != "compute" and self.true_speedup >= CLEAR
 
     @property
@@ -106,6 +115,7 @@ class Outcome:
             "is_null": self.is_null,
             "joint": list(self.joint),
             "reasons": self.reasons,
+            "best_alone": self.best_alone,
         }
 
 
@@ -394,15 +404,16 @@ def _run_of(case: Case, recording: Any) -> Run:
 def _judge(scenario: Scenario, record: Mapping[str, Any], times: Sequence[float]) -> Outcome:
     """Hold the record against the stopwatch."""
     with_s, without_s = times[0], times[1]
-    gain = with_s / without_s
+    gain, best_alone = with_s / without_s, 1.0
     truth = "compute"
     shares_true = dict.fromkeys(("storage", "prep", "transfer", "launch"), 0.0) | {"compute": 1.0}
     if scenario.cause == "mixed":
-        alone = [with_s / one for one in times[2:]]
-        if max(alone) < 1.10 <= gain:
+        alone = [with_s / one for one in times[2:]]  # without prep, without the copy
+        best_alone = max(alone)
+        if best_alone < 1.10 <= gain:
             truth = "mixed"
         elif gain >= 1.10:
-            truth = ("prep", "transfer")[alone.index(max(alone))]  # amounts: without prep, without transfer
+            truth, gain = ("prep", "transfer")[alone.index(best_alone)], best_alone
         shares_true = {"compute": without_s / with_s}
     elif scenario.cause not in ("none", "compute"):
         if gain >= 1.10:
@@ -427,6 +438,7 @@ def _judge(scenario: Scenario, record: Mapping[str, Any], times: Sequence[float]
         is_null=scenario.cause == "none",
         joint=found["joint"],
         reasons=found["summary"],
+        best_alone=best_alone,
     )
 
 
