@@ -25,8 +25,9 @@ class Options:
 
 
 class _ReadingThread:
-    def __init__(self, number: int, context: LoaderContext) -> None:
-        self._context = context
+    def __init__(self, number: int, context: LoaderContext, abandoned: list[NDArray[np.int64]]) -> None:
+        """`abandoned`: gets the span of each batch that was cancelled half-way; what it read counts."""
+        self._context, self._abandoned = context, abandoned
         self._clock = SpanClock(number)
 
     def __call__(self, job: BatchPlan, is_cancelled: Callable[[], bool]) -> MadeBatch | None:
@@ -36,6 +37,7 @@ class _ReadingThread:
         num_bytes = 0
         for index in job.indices.tolist():
             if is_cancelled():
+                self._abandoned.append(self._clock.end())
                 return None
             size = len(read_file(images.path(index), self._context.evict_after_read))
             num_bytes += size
@@ -60,13 +62,17 @@ class FetchLoader:
     def __init__(self, context: LoaderContext) -> None:
         self._context = context
         num_readers = max(context.workers, 1)
+        self._abandoned: list[NDArray[np.int64]] = []
         self._threads: BatchThreads[BatchPlan, MadeBatch] = BatchThreads(
-            num_readers, num_readers * max(context.prefetch, 1), lambda number: _ReadingThread(number, context)
+            num_readers,
+            num_readers * max(context.prefetch, 1),
+            lambda number: _ReadingThread(number, context, self._abandoned),
         )
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         context = self._context
         plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
+        self._abandoned.clear()
         stream = self._threads.stream(plans)
         try:
             for made in stream:
@@ -75,8 +81,8 @@ class FetchLoader:
             stream.close()  # type: ignore[attr-defined]
 
     def drained_spans(self) -> NDArray[np.int64]:
-        """Spans [M, F] of batches that were read but not delivered when the last iterator was closed."""
-        spans = [made.spans for made in self._threads.drained]
+        """Spans [M, F] of batches that were read, wholly or in part, but not delivered when the iterator was closed."""
+        spans = [made.spans for made in self._threads.drained] + self._abandoned
         return np.stack(spans) if spans else np.empty((0, len(SPAN_FIELDS)), dtype=np.int64)
 
     def describe(self) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class MultiprocessLoader:
             self._iterator = None
 
     def drained_spans(self) -> NDArray[np.int64]:
-        """Spans [M, F] of batches that were finished but not delivered when the last iterator was closed."""
+        """Spans [M, F] of batches that were finished or begun but not delivered when the last iterator was closed."""
         return np.stack(self._drained) if self._drained else np.empty((0, len(SPAN_FIELDS)), dtype=np.int64)
 
     def worker_pids(self) -> list[int]:

@@ -45,10 +45,17 @@ class _DecodingThread:
     """The work of one thread."""
 
     def __init__(
-        self, number: int, context: LoaderContext, decoder: Decoder, shape: tuple[int, int], pin: bool
+        self,
+        number: int,
+        context: LoaderContext,
+        decoder: Decoder,
+        shape: tuple[int, int],
+        pin: bool,
+        abandoned: list[NDArray[np.int64]],
     ) -> None:
+        """`abandoned`: gets the span of each batch that was cancelled half-way; what it read counts."""
         torch.set_num_threads(1)  # this thread's own OpenMP setting: one thread a worker, as in DataLoader's workers
-        self._pin = pin
+        self._pin, self._abandoned = pin, abandoned
         self._clock = SpanClock(number)
         self._maker = SampleMaker(context, decoder, shape, self._clock)
 
@@ -56,6 +63,7 @@ class _DecodingThread:
         self._clock.begin()
         facts = self._maker.fill(job.plan, job.buffer.numpy(), is_cancelled)
         if facts is None:
+            self._abandoned.append(self._clock.end())
             return None
         targets = torch.from_numpy(facts.targets)
         if self._pin:
@@ -89,6 +97,7 @@ class ThreadedLoader:
         self._buffers: list[torch.Tensor] = []
         self._recent: deque[torch.Tensor] = deque()
         self._free: deque[torch.Tensor] = deque()
+        self._abandoned: list[NDArray[np.int64]] = []
         self._threads: BatchThreads[_Job, _Made] = BatchThreads(context.workers, self._depth, self._begin_work)
         _check_memory(context, self.num_buffers, self.bytes_per_batch())
 
@@ -101,7 +110,7 @@ class ThreadedLoader:
         return self._context.batch_size * math.prod(self._shape) * 3 * item
 
     def _begin_work(self, number: int) -> _DecodingThread:
-        return _DecodingThread(number, self._context, self._decoder, self._shape, self._pin)
+        return _DecodingThread(number, self._context, self._decoder, self._shape, self._pin, self._abandoned)
 
     def _start(self) -> None:
         if not self._buffers:
@@ -127,6 +136,7 @@ class ThreadedLoader:
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         context = self._context
         limit = FailureLimit(context)
+        self._abandoned.clear()
         self._start()
         plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
         stream = self._threads.stream(self._jobs(plans))
@@ -142,8 +152,8 @@ class ThreadedLoader:
             stream.close()  # type: ignore[attr-defined]
 
     def drained_spans(self) -> NDArray[np.int64]:
-        """Spans [M, F] of batches that were finished but not delivered when the last iterator was closed."""
-        spans = [made.facts.spans for made in self._threads.drained]
+        """Spans [M, F] of batches that were finished or begun but not delivered when the last iterator was closed."""
+        spans = [made.facts.spans for made in self._threads.drained] + self._abandoned
         return np.stack(spans) if spans else np.empty((0, len(SPAN_FIELDS)), dtype=np.int64)
 
     def describe(self) -> dict[str, Any]:
