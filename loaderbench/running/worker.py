@@ -489,14 +489,13 @@ class _Measurement:
         spans = loop.table_of_spans(drained)
         requested = _read_characters() - before[1]
         if spans is not None:
-            expected: int | None = int(spans[:, SPAN_FIELDS.index("page_bytes")].sum())
-            source = "files of the batches delivered and drained, rounded up to pages"
+            expected = float(spans[:, SPAN_FIELDS.index("page_bytes")].sum())
         else:
             # The loader reads ahead unseen: take what its system calls read, rounded up as the files are.
-            sizes = self.images.sizes
-            expected = int(requested * float((-(-sizes // 4096) * 4096).sum() / sizes.sum()))
-            source = "/proc/PID/io rchar, rounded up to pages"
-        return {"moved": moved, "expected_bytes": expected, "expected_source": source, "requested_bytes": requested}
+            expected = requested * self._page_bytes() / float(self.images.sizes.mean())
+        if not self.storage.whole_pages:
+            expected *= float(self.images.sizes.mean()) / self._page_bytes()
+        return {"moved": moved, "expected_bytes": int(expected), "requested_bytes": requested}
 
 
 def _durations(segment: Segment) -> Any:

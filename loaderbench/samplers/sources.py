@@ -54,14 +54,18 @@ class StorageCounter:
     """Where the counters are read; None where nothing can tell."""
     reason: str | None
     """Why nothing can tell and what to do about it; None where `read` works."""
+    whole_pages: bool
+    """A cold read of a file moves whole pages. NFS moves its bytes (`serverread`, exact: testbeds.md, `Counters`)."""
 
     def __init__(self, path: str | Path) -> None:
         """Never raises for missing counters; OSError where the path does not exist."""
         self._sampler: DiskSampler | NfsSampler | None = None
         self.source = self.reason = None
+        self.whole_pages = True
         try:
             self._sampler = storage_sampler(storage_behind(path))
             self.source = self._sampler.source
+            self.whole_pages = not isinstance(self._sampler, NfsSampler)
         except UnavailableError as error:
             self.reason = str(error)
 
