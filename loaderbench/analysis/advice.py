@@ -344,6 +344,8 @@ def _for_storage(case: Case, model: _Model, arms: Mapping[str, ArmSteps]) -> lis
 
 def _more_readers(case: Case, model: _Model) -> list[Action]:
     """Against a latency: more files asked for at once."""
+    if case.loader == "dali":  # its one reader reads file after file
+        return []
     change: Change = {"loader": "multiprocess"} if case.workers == 0 else {}
     number = model.knee(change, range(model.lanes, max(model.lanes, model.most_workers) + 1))
     if number is None or number <= case.workers:

@@ -155,6 +155,7 @@ def attribute(
     owns_transfer: bool,
     synchronous: bool,
     starved_fraction: float | None,
+    doubts: Sequence[str] = (),
 ) -> Attribution:
     """Judge one run from its arms.
 
@@ -165,9 +166,10 @@ def attribute(
         synchronous: the loader works inside `next()` (no workers), in line with issuing.
         starved_fraction: of the workers' time on a batch, the part they were runnable but not running; None
             where unknown.
+        doubts: why the arms are not what they were to be; any of them leaves the verdict undetermined.
     """
     times = arm_times(arms, reads_files=reads_files)
-    found = Attribution({}, {}, "undetermined")
+    found = Attribution({}, {}, "undetermined", reasons=list(doubts))
     real = times.real
     # Where the loader owns the transfer, what separates device from ram is all preparation.
     base = times.device if owns_transfer else times.host

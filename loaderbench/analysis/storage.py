@@ -19,6 +19,8 @@ LATENCY_PER_DOUBLING, BANDWIDTH_PER_DOUBLING = 1.30, 1.15
 1.40 to 2.46 under added latency, 0.92 to 1.15 under a cap (tests/analysis/test_storage.py)."""
 REALLY_MOVED = 0.90
 """A stage of which the storage's counter saw less than this part came out of some cache."""
+FILES_A_READER = 2
+"""A stage with fewer whole files a reader (`--max-bytes`, seconds a file) says nothing of so many readers."""
 PROBE_BUSY = 0.80
 """From this part of one processor on, the probe's own Python may have set the rate."""
 
@@ -27,8 +29,13 @@ Facts = Mapping[str, Any]
 
 def stages(facts: Facts | None) -> list[Facts]:
     """The probe's stages that the storage really served, by readers."""
-    kept = [one for one in (facts or {}).get("stages", ()) if one["seconds"] > 0 and not _from_cache(one)]
+    kept = [one for one in (facts or {}).get("stages", ()) if _tells(one) and not _from_cache(one)]
     return sorted(kept, key=lambda one: int(one["readers"]))
+
+
+def _tells(stage: Facts) -> bool:
+    """Each reader had a few files, so that what one of them had left at the end does not count."""
+    return bool(stage["seconds"] > 0 and stage["files"] >= FILES_A_READER * stage["readers"])
 
 
 def _from_cache(stage: Facts) -> bool:

@@ -24,6 +24,11 @@ class Options:
     """No options."""
 
 
+def readers_of(loader: Any, lanes: int) -> int:
+    """How many files a loader reads at once: its own `num_readers` where it says so, else one for each worker."""
+    return int(getattr(loader, "num_readers", lanes))
+
+
 class _ReadingThread:
     def __init__(self, number: int, context: LoaderContext, abandoned: list[NDArray[np.int64]]) -> None:
         """`abandoned`: gets the span of each batch that was cancelled half-way; what it read counts."""

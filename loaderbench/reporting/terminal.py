@@ -431,7 +431,9 @@ def print_selftest(result: Record, confusion: dict[str, dict[str, int]], console
             ("false positives", f"{fmt.percent(result['null_false_positive_fraction'])} of the runs without a cause"),
             ("null loader", f"AU {fmt.percent(result['null_loader_au_fraction'], decimals=1)}"),
             ("own overhead", fmt.percent(result["overhead_fraction"], decimals=2)),
+            ("failed", str(len(result["failed"]))),
             ("skipped", str(len(result["skipped"]))),
         ],
     )
+    _bullets(console, "Failed", [fmt.clean(f"{one['name']}: {one['reason']}") for one in result["failed"]])
     _bullets(console, "Skipped", [fmt.clean(f"{one['name']}: {one['reason']}") for one in result["skipped"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,9 +11,10 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
-from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.cache_state import evict, evict_files, locked, ram_copy, residency
 from loaderbench.images.index import ImageIndex, first_image
 from loaderbench.machine import memory_limit_bytes, shm_bytes
@@ -42,11 +44,11 @@ def can_prove_cold(folder: str) -> bool:
 
 
 def _memory_budget() -> int:
-    """Bytes that a copy or a lock may take."""
+    """Bytes that a copy or a lock may take: of what the cgroup allows, and of what is free (MemAvailable)."""
     limit, reason = memory_limit_bytes()
     if limit is None:
         raise UnavailableError(f"the machine's memory is not known: {reason}")
-    return int(MEMORY_FRACTION * limit)
+    return int(MEMORY_FRACTION * min(limit, psutil.virtual_memory().available))
 
 
 class RamCopy:
@@ -136,6 +138,12 @@ class CacheKeeper:
             )
             self._locked = True
         except UnavailableError as error:
+            size, budget = int(self.images.sizes.sum()), _memory_budget()
+            if size > budget:
+                raise ConfigError(
+                    f"--cache warm cannot hold {size / 1e9:,.1f} GB: {budget / 1e9:,.1f} GB of memory are free for it; "
+                    "use --cache cold, or a smaller data set"
+                ) from error
             self.caveats.append(("warm_not_locked", f"{error}; the files are read before each window instead"))
             self._read_all()
 
@@ -153,7 +161,12 @@ class CacheKeeper:
                 ) from error
 
     def _evict_all(self) -> None:
-        evict_files(self.images.paths(), self._progress("evicting the images from the page cache"))
+        progress = self._progress("evicting the images from the page cache")
+        for number, path in enumerate(self.images.paths()):
+            progress(number, len(self.images))
+            with contextlib.suppress(OSError):  # the loader meets the same error and names the file
+                evict(path)
+        self._evicted_once = True
 
     def before_segment(self, evicts_own_reads: bool) -> float | None:
         """Bring the files into the state wanted; returns the fraction of the sampled pages that is resident."""
@@ -163,8 +176,7 @@ class CacheKeeper:
             unseen = resident is None and not evicts_own_reads
             if unseen or not self._evicted_once or (resident or 0.0) > EMPTY:
                 self._evict_all()
-                self._evicted_once = True
-        elif self.state == "warm" and not self._locked:
+        elif self.state == "warm" and not self._locked and (residency(self._sample).fraction or 0.0) < RESIDENT:
             self._read_all()
         return residency(self._sample).fraction
 

@@ -195,13 +195,14 @@ def _stage(source: _Source, num_readers: int, stage_s: float, counter: StorageCo
             raise one.error
     chunks = np.array([chunk for one in readers for chunk in one.chunks], dtype=np.int64).reshape(-1, 2)
     file_s = np.array([ns for one in readers for ns in one.file_ns], dtype=np.float64) / 1e9
-    # The slices end where the first reader ended: before that all of them were at work.
-    slice_ns = max(1, (min(one.last_ns for one in readers) - begun) // SLICES)
+    # A reader for which no file was left did not take part. The slices end where the first of the others ended.
+    ends = [one.last_ns for one in readers if one.chunks] or [begun]
+    slice_ns = max(1, (min(ends) - begun) // SLICES)
     slices = np.bincount((chunks[:, 0] - begun) // slice_ns, weights=chunks[:, 1], minlength=SLICES)[:SLICES]
     facts = {
         "readers": num_readers,
         "bytes": int(chunks[:, 1].sum()),
-        "seconds": float(np.mean([one.last_ns - begun for one in readers])) / 1e9,
+        "seconds": float(np.mean(ends) - begun) / 1e9,
         "files": len(file_s),
         "file_s": {f"p{q}": float(np.percentile(file_s, q)) for q in (50, 95)} if len(file_s) else None,
         "slices_bytes": slices.astype(int).tolist(),

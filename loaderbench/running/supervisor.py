@@ -25,7 +25,7 @@ from loaderbench.recording.types import Recording, Run
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
 
-HANG_S = 300.0
+HANG_S = 900.0
 """No message from the child for so long: it hangs (a dead NFS server, a deadlock) and is ended."""
 GRACE_S = 5.0
 """What the child gets to end its workers before the whole session is killed."""

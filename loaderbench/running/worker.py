@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,7 @@ Report = Callable[[str, Any], None]
 MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
 MAX_WARMUP_S = 3.0
 TARGET_ROUNDS = 4
+LONGEST_WINDOW_S = 10.0
 MIN_ROUNDS = 3
 STORAGE_ARMS = ("real", "free", "fetch")
 """Those that read the data set where it lies."""
@@ -121,10 +122,16 @@ class Rig:
             slowdown=self._slowdown,
         )
 
-    def build_loader(self, images: ImageIndex, *, evict: bool, module: ModuleType | None = None) -> Loader:
-        """The case's loader (or that of `module`) over `images`."""
-        options = plugins.parse_options(module or self._module, {} if module else self._case.loader_options)
-        loader: Loader = (module or self._module).build(options, self.context(images, evict=evict))
+    def build_loader(self, images: ImageIndex, *, evict: bool) -> Loader:
+        """The case's loader over `images`."""
+        options = plugins.parse_options(self._module, self._case.loader_options)
+        loader: Loader = self._module.build(options, self.context(images, evict=evict))
+        self._stack.callback(loader.close)
+        return loader
+
+    def build_fetch(self, images: ImageIndex, *, evict: bool, readers: int) -> Loader:
+        """The same files by `readers` threads that only read."""
+        loader: Loader = fetch.FetchLoader(replace(self.context(images, evict=evict), workers=readers))
         self._stack.callback(loader.close)
         return loader
 
@@ -165,7 +172,11 @@ class _Measurement:
             "peak_memory_bytes": self.device.peak_memory_bytes(),
             "num_images": len(self.images),
             "image_bytes": int(self.images.sizes.sum()),
-            "loader": {"decodes": self.reads_files, "owns_transfer": self.owns_transfer},
+            "loader": {
+                "decodes": self.reads_files,
+                "owns_transfer": self.owns_transfer,
+                "num_readers": fetch.readers_of(self._loader("real"), case.lanes),
+            },
             "num_failures": len(self.failures),
             "failures": [list(failure) for failure in dict.fromkeys(self.failures)][:100],
             "queue_depth": case.lanes * case.prefetch,
@@ -234,7 +245,8 @@ class _Measurement:
             begun = time.perf_counter_ns()
             cold = self.case.cache == "cold"
             if source == "fetch":
-                self.loaders[source] = self.rig.build_loader(self.images, evict=cold, module=fetch)
+                readers = fetch.readers_of(self._loader("real"), self.case.lanes)
+                self.loaders[source] = self.rig.build_fetch(self.images, evict=cold, readers=readers)
             elif source == "ram":
                 self.loaders[source] = self.rig.build_loader(self.ram.images, evict=False)
             else:
@@ -243,15 +255,16 @@ class _Measurement:
         return self.loaders[source]
 
     def _prepare_cache(self) -> None:
+        measured_once = self.cache.survey()  # before a loader looks into the files
         loader = self._loader("real")
         self.reads_files, self.owns_transfer = loader.decodes, loader.owns_transfer
         wanted = set(self.case.arms)
-        self.as_is_once = self.reads_files and self.cache.survey()
+        self.as_is_once = self.reads_files and measured_once
         self.most_steps = self._most_steps()
         if self.as_is_once and "real" in wanted:
             # The other arms would fill the page cache: what the user has now can be measured only once, first.
             self.report("phase", "measuring the data set as it is")
-            self._segment("real", 0, self.case.duration_s * 0.3)
+            self._segment("real", 0, self.case.duration_s * 0.3, self.case.steps)
         if self.reads_files and wanted & {"ram", "host", "device"} - {"device"}:
             self.report("phase", "copying images into memory")
             progress = self._progress("copying images into memory")
@@ -285,7 +298,10 @@ class _Measurement:
         if not wanted & {"device", "host"}:
             return
         stream = loader.batches(self.epoch)
-        kept = [_copy_of(next(stream)) for _ in range(NUM_HOST_BATCHES)]
+        first = next(stream)
+        if self.device.kind == "cuda" and not self.owns_transfer:
+            self.facts["pinned"] = bool(first.inputs.is_pinned())
+        kept = [_copy_of(first), *(_copy_of(next(stream)) for _ in range(NUM_HOST_BATCHES - 1))]
         _close(stream)
         if not self.owns_transfer:
             for batch in kept:
@@ -335,6 +351,9 @@ class _Measurement:
         self.probes_ceiling = self.reads_files and case.cache == "cold" and "fetch" in arms
         self.ceiling_s = min(PROBE_S, CEILING_FRACTION * case.duration_s) if self.probes_ceiling else 0.0
         budget_s = case.duration_s - self.ceiling_s - sum(segment.facts["wall_s"] for segment in self.segments)
+        if not arms:  # what there was to measure could be measured only once
+            self.facts |= {"stopped_by": "measured_once", "num_rounds": 1, "arms": ["real"]}
+            return
         segment_s = float(np.clip(budget_s / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
         num_rounds = 1 if case.steps is not None and case.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
         steps = None if case.steps is None else -(-case.steps // num_rounds)
@@ -406,13 +425,17 @@ class _Measurement:
             window = min(steps or self._window_steps(), most)
             num_warmup, steady = self._warm_up(loop, loader_or_none, target_s, most - window)
             cpu_begun = time.thread_time()
-            loop.run(window, sys.maxsize)
+            # Storage that takes seconds for a batch must not make a window of minutes: two steps are one at least.
+            longest_ns = sys.maxsize if steps is not None else time.perf_counter_ns() + int(LONGEST_WINDOW_S * 1e9)
+            loop.run(2, sys.maxsize)
+            if time.perf_counter_ns() < longest_ns:
+                loop.run(window - 2, longest_ns)
             left_ns = int(target_s * 1e9) - _window_ns(loop, num_warmup)
             if steps is None and left_ns > 0:
                 loop.run(most - len(loop.host), time.perf_counter_ns() + left_ns)
-            if steps is None:
+            if steps is None and time.perf_counter_ns() < longest_ns:
                 # Half a round of the workers' bursts would count as a whole one, or as none.
-                loop.run(-(len(loop.host) - num_warmup) % case.lanes, sys.maxsize)
+                loop.run(-(len(loop.host) - num_warmup) % case.lanes, longest_ns)
             facts["consumer_cpu_s"] = time.thread_time() - cpu_begun
             if on_device:
                 self.device.synchronize()

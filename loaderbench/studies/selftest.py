@@ -39,6 +39,7 @@ NOTHING = 1.05
 DEVICE_TO_LOADER = 2.0
 """The device takes so many times the loader's time, so that without a cause the run is bound by compute."""
 RESOLUTION, WORKERS = 256, 2
+BED_MISSING = "bed"
 LOADER_STEP_S = 0.010
 """Batches are as large as the loader makes in this time: long against the issue time and the scheduler's ticks."""
 MIN_BATCH, MAX_BATCH = 8, 128
@@ -75,7 +76,7 @@ class Outcome:
     """What removing the true cause gives; where several are it only together, removing all of them."""
     predicted_speedup: float | None
     shares_true: Mapping[str, float]
-    shares: Mapping[str, float]
+    shares: Mapping[str, float | None]
     is_null: bool
     joint: Sequence[str] = ()
     reasons: str = ""
@@ -84,11 +85,11 @@ class Outcome:
 
     @property
     def clear(self) -> bool:
-        """Whether one answer is right beyond the stopwatch's own error: the cause is worth CLEAR, and two that are
-        it only together are worth next to nothing alone."""
+        """Whether one answer is right beyond the stopwatch's own error: the cause (added compute is one) is worth
+        CLEAR, and two that are it only together are worth next to nothing alone."""
         if self.truth == "mixed" and self.best_alone > NOTHING:
             return False
-        return self.truth != "compute" and self.true_speedup >= CLEAR
+        return self.true_speedup >= CLEAR
 
     @property
     def right(self) -> bool:
@@ -96,11 +97,13 @@ class Outcome:
 
     @property
     def confidently_wrong(self) -> bool:
-        """A cause was named, and it is not the one, where the true one is clear (or that there is no single one)."""
+        """A cause was named, and it is not the one, where the true one is clear: or that there is no single one, or
+        that what was built in slows nothing."""
         named = {self.verdict} if self.verdict != "mixed" else {"mixed", *self.joint}
         if self.verdict == "undetermined":
             return False
-        return (self.clear or self.is_null) and self.truth not in named
+        nothing = self.truth == "compute" and (self.is_null or self.true_speedup < NOTHING)
+        return (self.clear or nothing) and self.truth not in named
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -125,14 +128,18 @@ class SelfTest:
 
     outcomes: list[Outcome] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)
+    """Cases that could run here and broke off: none of them counts as right."""
     overheads: list[float] = field(default_factory=list)
     null_loader_au: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form of cli.md. Figures without a case behind them are null."""
         clear = [one for one in self.outcomes if one.clear and not one.is_null]
+        num_clear = len(clear) + len(self.failed)
         nulls = [one for one in self.outcomes if one.is_null]
-        errors = np.array([abs(one.shares[k] - one.shares_true[k]) for one in self.outcomes for k in one.shares_true])
+        both = [(one.shares[name], true) for one in self.outcomes for name, true in one.shares_true.items()]
+        errors = np.array([abs(measured - true) for measured, true in both if measured is not None])
         gains = [
             abs(one.predicted_speedup / one.true_speedup - 1)
             for one in clear
@@ -144,8 +151,8 @@ class SelfTest:
 
         return {
             "cases": [one.to_json() for one in self.outcomes],
-            "accuracy_fraction": fraction(sum(one.right for one in clear), len(clear)),
-            "num_clear_cases": len(clear),
+            "accuracy_fraction": fraction(sum(one.right for one in clear), num_clear),
+            "num_clear_cases": num_clear,
             "undetermined_fraction": fraction(
                 sum(one.verdict == "undetermined" for one in self.outcomes), len(self.outcomes)
             ),
@@ -159,6 +166,7 @@ class SelfTest:
             "overhead_fraction": max(self.overheads) if self.overheads else None,
             "null_loader_au_fraction": self.null_loader_au,
             "skipped": self.skipped,
+            "failed": self.failed,
         }
 
 
@@ -292,9 +300,10 @@ def _run_loader(
                     waiting.pop(0)
             except JobFailed as error:
                 stopped = waiting if error.kind == "UnavailableError" else waiting[:1]
+                skip = error.kind in ("UnavailableError", BED_MISSING)
                 for one in stopped:
-                    result.skipped.append({"name": one.name, "reason": error.message})
-                    say(f"{one.name:<28} skipped: {error.message}")
+                    (result.skipped if skip else result.failed).append({"name": one.name, "reason": error.message})
+                    say(f"{one.name:<28} {'skipped' if skip else 'FAILED'}: {error.message}")
                 waiting = waiting[len(stopped) :]
 
 
@@ -386,7 +395,7 @@ class _Bench:
                     disk.enter(self._child.process.pid)
                     yield disk.path
         except UnavailableError as error:
-            raise JobFailed("CaseFailed", str(error)) from error
+            raise JobFailed(BED_MISSING, str(error)) from error
 
 
 def _add(base: Mapping[str, float], more: Mapping[str, float]) -> dict[str, Any]:
@@ -442,10 +451,10 @@ def _judge(scenario: Scenario, record: Mapping[str, Any], times: Sequence[float]
     )
 
 
-def _share(measured: Mapping[str, float | None], name: str) -> float:
-    """A measured share as truth counts it: contention goes with prep, as in the verdict."""
-    value = measured[name] or 0.0
-    return value + (measured["contention"] or 0.0) if name == "prep" else value
+def _share(measured: Mapping[str, float | None], name: str) -> float | None:
+    """A measured share as truth counts it: contention goes with prep, as in the verdict. None: not measured."""
+    value = measured[name]
+    return value + (measured["contention"] or 0.0) if name == "prep" and value is not None else value
 
 
 def _null_loader(template: Case, log: Path, result: SelfTest, say: Say) -> None:
@@ -456,7 +465,8 @@ def _null_loader(template: Case, log: Path, result: SelfTest, say: Say) -> None:
         try:
             record = make_record("null-loader", _run_of(case, child.ask("measure", case, _quiet)))
         except JobFailed as error:
-            result.skipped.append({"name": "null-loader", "reason": error.message})
+            missing = error.kind == "UnavailableError"
+            (result.skipped if missing else result.failed).append({"name": "null-loader", "reason": error.message})
             return
     result.null_loader_au = record["accelerator_utilization_fraction"]
     result.overheads.append(record["overhead_fraction"])

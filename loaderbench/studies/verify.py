@@ -82,7 +82,11 @@ def _not_repeatable(record: Mapping[str, Any]) -> str | None:
 
 def run_advice(base: Case, advice: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> list[Check]:
     """Base and changed cases in turn, ROUNDS times, only the arm `real`, in one process that is kept."""
-    short = replace(base, arms=("real",), duration_s=SECONDS, steps=None, warmup=None, ci_target=0.01, repeat=0)
+    turns_in_all = ROUNDS * (1 + len(advice))
+    short = replace(
+        base, arms=("real",), duration_s=SECONDS, steps=None, warmup=None, ci_target=0.01, repeat=0,
+        max_bytes=None if base.max_bytes is None else base.max_bytes // turns_in_all,
+    )  # fmt: skip
     cases = [short, *(replace(short, **one["change"]) for one in advice)]
     kept: list[list[Segment]] = [[] for _ in cases]
     failed: dict[int, str] = {}

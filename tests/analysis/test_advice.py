@@ -157,7 +157,7 @@ def storage_probe(*rates: float) -> dict[str, Any]:
     """Facts of stages of 1, 2, 4 … readers at these bytes/s."""
     stages = [
         {"readers": 1 << number, "bytes": int(rate), "seconds": 1.0, "moved": None, "slices_bytes": [], "slice_s": 1.0,
-         "user_cpu_s": 0.0, "file_s": None, "method": "O_DIRECT"}
+         "user_cpu_s": 0.0, "files": 100, "file_s": None, "method": "O_DIRECT"}
         for number, rate in enumerate(rates)
     ]  # fmt: skip
     return {"stages": stages, "stopped_by": "flat"}

@@ -132,6 +132,24 @@ def test_each_null_figure_has_a_caveat(arms: tuple[str, ...] | None, spoil: Call
     assert unexplained == []
 
 
+@pytest.mark.parametrize(("moved", "resident", "state"), [(0.5, 0.4, "as-is"), (0.02, 0.5, "warm"), (1.0, 0.0, "cold")])
+def test_a_cold_arm_that_the_page_cache_served_is_what_it_was(moved: float, resident: float, state: str) -> None:
+    given = simulated(Pipeline(read=0.4, decode=0.01))
+    assert given.recording is not None
+    for segment in given.recording.segments:
+        if segment.arm == "real":
+            segment.facts["moved"] = {"read_bytes": int(moved * segment.facts["expected_bytes"]), "reads": 1}
+            segment.facts["residency_before"] = resident
+
+    record = make_record("r1", given)
+
+    assert record["storage"]["cache_state"] == state
+    assert record["storage"]["cold_proven"] is (state == "cold")
+    assert record["verdict"]["bottleneck"] == ("storage" if state == "cold" else "undetermined")
+    if state != "cold":
+        assert f"{moved:.0%} came from the storage" in record["verdict"]["summary"]
+
+
 def test_unmeasured_shares_are_null_and_not_zero() -> None:
     record = make_record("r1", simulated(Pipeline(read=0.001, decode=0.1), ("device", "host", "real")))
     assert record["shares"]["storage"] is None

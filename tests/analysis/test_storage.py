@@ -29,7 +29,7 @@ CAPTURES = Path(__file__).parents[1] / "data" / "nfs"
 def stage(readers: int, rate: float, *, seconds: float = 0.8, **changes: Any) -> dict[str, Any]:
     """A stage at a steady `rate` bytes/s."""
     facts = {
-        "readers": readers, "bytes": int(rate * seconds), "seconds": seconds, "files": 10, "file_s": None,
+        "readers": readers, "bytes": int(rate * seconds), "seconds": seconds, "files": 100, "file_s": None,
         "slices_bytes": [int(rate * seconds / 8)] * 8, "slice_s": seconds / 8, "method": "O_DIRECT",
         "user_cpu_s": 0.01, "moved": None,
     }  # fmt: skip
@@ -118,6 +118,11 @@ def test_a_stage_that_a_cache_served_is_not_the_storage() -> None:
     }
     assert [one["readers"] for one in stages(facts)] == [1]
     assert ceiling({"stages": facts["stages"][1:]}) is None
+
+
+def test_a_stage_with_too_few_files_for_its_readers_tells_nothing() -> None:
+    # given one file a reader: what each had left at the end is a part of the rate
+    assert [one["readers"] for one in stages({"stages": [stage(1, 5e6, files=4), stage(4, 4e6, files=4)]})] == [1]
 
 
 def test_without_a_probe_nothing_is_claimed() -> None:

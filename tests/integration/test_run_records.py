@@ -13,6 +13,7 @@ import pytest
 from commands import TINY
 
 from loaderbench.errors import UnavailableError
+from loaderbench.images.cache_state import evict
 from loaderbench.recording.store import SCHEMA_FILE, load_recording
 from loaderbench.testbeds import slow_fuse
 
@@ -116,6 +117,21 @@ def test_the_commands_own_process_imports_no_torch(small_set: Path, tmp_path: Pa
 
 
 @pytest.mark.bed
+def test_what_the_cache_holds_now_can_be_measured_once_alone(small_set: Path, tmp_path: Path) -> None:
+    for path in sorted((small_set / "96").rglob("*.jpg")):
+        evict(path)
+
+    ended = commands.run(
+        "run", small_set, "--res", "96", *TINY, "--cache", "as-is", "--arms", "real", "--results", tmp_path
+    )
+
+    assert (ended.code, ended.err) == (0, "")
+    (record,) = commands.records(tmp_path)
+    assert record["num_steps"] == 6 and list(record["arms"]) == ["real"]
+    assert record["storage"]["cache_state"] == "as-is" and record["stopped_by"] == "measured_once"
+    assert record["storage"]["residency_fraction"]["before"] < 0.5
+
+
 def test_no_more_than_max_bytes_leaves_the_storage(small_set: Path, tmp_path: Path) -> None:
     try:
         slow_fuse.check_available()

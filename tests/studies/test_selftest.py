@@ -42,6 +42,21 @@ def test_the_stopwatch_is_the_truth() -> None:
 def test_a_cause_that_slows_nothing_is_not_the_truth() -> None:
     one = judge("transfer", record("compute", compute=1.0), 0.0202, 0.020)
     assert one.truth == "compute" and not one.clear and one.right
+    assert judge("transfer", record("transfer"), 0.0202, 0.020).confidently_wrong
+    # what may be worth something is left to either answer
+    assert not judge("transfer", record("transfer"), 0.0214, 0.020).confidently_wrong
+
+
+def test_more_compute_is_a_cause_that_must_be_found() -> None:
+    one = judge("compute", record("compute", compute=1.0), 0.040, 0.020)
+    assert one.truth == "compute" and one.clear and one.right and not one.confidently_wrong
+    assert judge("compute", record("prep"), 0.040, 0.020).confidently_wrong
+
+
+def test_a_share_that_was_not_measured_has_no_error() -> None:
+    one = judge("prep", record("prep", prep=0.4), 0.040, 0.020)
+    assert one.shares["launch"] is None
+    assert SelfTest([one]).to_json()["share_error"] == {"mean": pytest.approx(0.1), "p95": pytest.approx(0.1)}
 
 
 def test_another_cause_named_is_confidently_wrong_and_undetermined_is_not() -> None:
@@ -75,8 +90,10 @@ def test_the_figures_over_all_cases() -> None:
         judge("none", record("compute", compute=0.98, prep=0.02), 0.020, 0.020),
         judge("none", record("prep", compute=0.8, prep=0.2), 0.020, 0.020),
     ]
-    found = SelfTest(rows, [], [0.001, 0.002], 0.99).to_json()
-    assert found["accuracy_fraction"] == 0.5 and found["num_clear_cases"] == 2
+    crashed = {"name": "serial-launch-x2", "reason": "the child died"}
+    found = SelfTest(rows, [], [crashed], [0.001, 0.002], 0.99).to_json()
+    assert found["accuracy_fraction"] == pytest.approx(1 / 3) and found["num_clear_cases"] == 3
+    assert found["failed"] == [crashed]
     assert found["undetermined_fraction"] == 0.25
     assert found["confident_wrong"] == 1
     assert found["null_false_positive_fraction"] == 0.5

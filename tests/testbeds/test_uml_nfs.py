@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import pytest
 
 from loaderbench.errors import CaseFailed
@@ -119,3 +120,41 @@ def test_what_a_killed_run_left_is_removed_by_the_next(served_tree, tmp_path, st
     assert f"removed uml_nfs left by process {owner.pid}" in base.clean_leftovers()
     assert helpers_of(folder) == []
     assert not Path(folder).exists()
+
+
+@pytest.fixture(scope="module")
+def photographs_on_disk(tmp_path_factory):
+    root = tmp_path_factory.mktemp("set")
+    made = commands.run("dataset", "make", "--res", "256", "--num-images", "300", "--out", root)
+    assert made.code == 0, made.err
+    return root / "256"
+
+
+def record_inside(tree, out, *options, **limit):
+    """The record of a `loaderbench run` inside, over NFS."""
+    command = [sys.executable, "-m", "loaderbench", "run", INSIDE_PATH, "--device", "emulated", "--loader", "threaded"]
+    command += ["--batch-size", "16", "--duration", "30", "--cache", "cold", "--quiet", *options]
+    command += ["--results", f"{INSIDE_OUT}/results", "--json", f"{INSIDE_OUT}/run.json"]
+    result = run_in_uml_nfs(tree, command, timeout_s=300, out_dir=out, **limit)
+    assert result.rc == 0, result.stderr
+    return json.loads((out / "run.json").read_text())
+
+
+def test_a_run_over_a_capped_wire_names_the_storage_and_its_bandwidth(photographs_on_disk, tmp_path):
+    record = record_inside(photographs_on_disk, tmp_path, "--workers", "2", bandwidth_bits_per_s=40e6)
+    assert record["verdict"]["bottleneck"] == "storage"
+    storage = record["storage"]
+    assert storage["cold_proven"] is True
+    assert storage["ceiling"]["bound_by"] == "bandwidth"
+    assert storage["ceiling_bytes_per_s"] == pytest.approx(5e6, rel=0.25)
+    assert storage["bandwidth_bytes_per_s"] < 1.25 * 5e6
+    assert storage["nfs"]["retransmits"] == 0
+
+
+def test_a_run_over_a_late_wire_names_the_latency_and_asks_for_more_readers(photographs_on_disk, tmp_path):
+    record = record_inside(photographs_on_disk, tmp_path, "--workers", "1", latency_s=0.005)
+    assert record["verdict"]["bottleneck"] == "storage"
+    assert record["storage"]["ceiling"]["bound_by"] == "latency"
+    assert 0.005 <= record["storage"]["nfs"]["rtt_s"] < 0.012
+    more = [one["change"] for one in record["verdict"]["advice"] if one["change"] and "workers" in one["change"]]
+    assert more and more[0]["workers"] > 1
