@@ -55,6 +55,7 @@ Precision = Annotated[
 Output = Annotated[
     str | None, typer.Option(help="What the loader hands over: float32 or uint8  [default: float32; threaded: uint8]")
 ]
+Overlap = Annotated[bool, typer.Option(help="Copy batches on a stream of their own, beside the compute")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cuda[:N], cpu, emulated[:PROFILE]")]
 Cache = Annotated[
     str | None, typer.Option(help="cold, warm or as-is  [default: cold where eviction can be proven, else as-is]")
@@ -108,6 +109,7 @@ def run(
     input_size: InputSize = "224",
     precision: Precision = None,
     output: Output = None,
+    overlap: Overlap = True,
     device: DeviceOption = "auto",
     cache: Cache = None,
     arms: Arms = "all",
@@ -151,6 +153,7 @@ def sweep(
     input_size: InputSize = "224",
     precision: Precision = None,
     output: Output = None,
+    overlap: Overlap = True,
     device: DeviceOption = "auto",
     cache: Cache = None,
     arms: Arms = "all",
@@ -477,6 +480,7 @@ def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyReq
         usable_cpus=usable_cpus(),
         decoder=options["decoder"],
         output=options["output"],
+        overlap=options["overlap"],
         batch_size=options["batch_size"],
         prefetch=options["prefetch"],
         input_size=None if side == "full" else _whole_numbers("--input-size", side)[0],

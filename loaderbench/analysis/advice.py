@@ -4,7 +4,8 @@ A prediction is the step time of a changed case, put together from what was meas
 
     T' = max(consumer, storage, loader)          speed-up = T_real ÷ T' (per sample)
 
-consumer  T_host, its exposed copy in proportion to the bytes; with another batch size max(busy + copy, issue)
+consumer  T_host with the copy in proportion to the bytes, beside T_device or (without overlap) what of it is exposed
+          behind it; with another batch size max(busy + copy, issue), with overlap max(busy, copy, issue)
 storage   T_fetch where the files are read cold, else nothing
 loader    L ÷ N for N workers, L being the worker time of a batch (the loader's own step time × the present
           workers), and not less than (CPU seconds of a batch + those of its consumer) ÷ usable CPUs. A loader
@@ -148,6 +149,7 @@ class _Model:
         self.issue = np.zeros_like(self.real) if issuing is None else _arm(issuing, "issue")
         copying = arms.get("host")
         self.copy = np.zeros_like(self.real) if copying is None else _arm(copying, "copy")
+        self.overlap = bool(facts["device"].get("overlap"))
         self.lanes = max(case.workers, 1)
         self.lane = self._lane(arms, "real", times.free or times.prep)
         self.lane_in_memory = self._lane(arms, "ram", times.prep or (times.free if case.cache == "warm" else None))
@@ -241,11 +243,16 @@ class _Model:
         if self.base is None or self.device is None:
             return None
         smaller = PIXEL_BYTES[new.output] / PIXEL_BYTES[self.case.output]
+        copy = self.copy * smaller
+        if factor == 1.0 and self.overlap:
+            rest = self.base - np.maximum(self.device, self.copy)
+            return np.asarray(np.maximum(self.device, copy) + np.maximum(rest, 0.0))
         if factor == 1.0:
             return np.asarray(self.device + (self.base - self.device) * smaller)
         if self.busy is None:
             return None
-        return np.asarray(np.maximum(factor * (self.busy + self.copy * smaller), self.issue))
+        both = np.maximum(self.busy, copy) if self.overlap else self.busy + copy
+        return np.asarray(np.maximum(factor * both, self.issue))
 
     def _stage_ratio(self, new: Case) -> Draws | None:
         """Cost of decode, augment and collate after the change ÷ before, by the probe; None: not probed."""

@@ -155,6 +155,7 @@ def attribute(
     owns_transfer: bool,
     synchronous: bool,
     starved_fraction: float | None,
+    overlap: bool = False,
     doubts: Sequence[str] = (),
 ) -> Attribution:
     """Judge one run from its arms.
@@ -166,6 +167,7 @@ def attribute(
         synchronous: the loader works inside `next()` (no workers), in line with issuing.
         starved_fraction: of the workers' time on a batch, the part they were runnable but not running; None
             where unknown.
+        overlap: copies run beside the compute of earlier steps.
         doubts: why the arms are not what they were to be; any of them leaves the verdict undetermined.
     """
     times = arm_times(arms, reads_files=reads_files)
@@ -178,14 +180,15 @@ def attribute(
     if times.device is not None:
         au = _ratio(times.device, real)
         found.utilization = au.estimate("fraction")
-    without = _times_without(times, base, arms, synchronous=synchronous)
+    order = Order(synchronous=synchronous, overlap=overlap)
+    without = _times_without(times, base, arms, order)
     speedups = {cause: None if one is None else _ratio(real, _bounded(one, real)) for cause, one in without.items()}
     found.speedup_if_removed = {c: None if s is None else s.estimate("ratio") for c, s in speedups.items()}
-    together = None if base is None else _smallest_together(times, base, arms, synchronous=synchronous)
+    together = None if base is None else _smallest_together(times, base, arms, order)
     _judge(found, times, base, speedups, together)
     if found.bottleneck == "mixed" and base is not None:
         if found.joint:  # these could not be told apart
-            together = _together([frozenset(found.joint)], times, base, arms, synchronous=synchronous)
+            together = _together([frozenset(found.joint)], times, base, arms, order)
         if together is not None:
             found.joint = tuple(cause for cause in CAUSES if cause in together[0])
             found.joint_speedup = together[1]
@@ -261,7 +264,7 @@ def _contention(growth: Quantity, arms: Mapping[str, ArmSteps], starved: float |
     On the workers' side: their run-queue share of the data stall.
     """
     ram = arms["ram"] if "ram" in arms else arms["real"]
-    stall = Quantity(ram.mean("stall"), ram.drawn("stall"), ram.num_blocks)
+    stall = _data_stall(arms, ram)
     issue = _issue_growth(arms, ram.arm)
     not_stall = _minus(growth, stall)
     value, draws = 0.0, np.zeros_like(growth.draws)
@@ -272,6 +275,23 @@ def _contention(growth: Quantity, arms: Mapping[str, ArmSteps], starved: float |
         value += starved * float(np.clip(stall.value, 0.0, growth.value - value))
         draws = draws + starved * np.clip(stall.draws, 0.0, np.maximum(growth.draws - draws, 0.0))
     return growth.map(value, draws)
+
+
+def _data_stall(arms: Mapping[str, ArmSteps], arm: ArmSteps) -> Quantity:
+    """Seconds a step that the device waits for data, by the arm's timeline.
+
+    A copy that overlaps is hidden while data are always ready. The part of it that a late batch exposes, over what
+    `host` exposes, is the wait's too.
+    """
+    stall = Quantity(arm.mean("stall"), arm.drawn("stall"), arm.num_blocks)
+    if "host" not in arms:
+        return stall
+    grown = arm.mean("exposed") - arms["host"].mean("exposed")
+    return Quantity(
+        stall.value + max(grown, 0.0),
+        stall.draws + np.maximum(arm.drawn("exposed") - arms["host"].drawn("exposed"), 0.0),
+        stall.n,
+    )
 
 
 def _unexplained(
@@ -288,8 +308,7 @@ def _unexplained(
     """
     real_arm, real = arms["real"], times.real
     by_arms = _ratio(_minus(real, base), real)
-    stall = Quantity(real_arm.mean("stall"), real_arm.drawn("stall"), real_arm.num_blocks)
-    by_timeline = _ratio(stall, real)
+    by_timeline = _ratio(_data_stall(arms, real_arm), real)
     host = _host_growth(arms)
     if host is not None:
         excess = _minus(by_arms, by_timeline)
@@ -349,19 +368,30 @@ def loader_time(times: Times, arms: Mapping[str, ArmSteps], *, synchronous: bool
     return _largest(alone, times.real) if paced else alone
 
 
-def _without_launches(times: Times, arms: Mapping[str, ArmSteps]) -> Quantity | None:
-    """The consumer's step time with no launch gaps and no issuing: the copy, then busy kernels, in one queue.
+@dataclass(frozen=True)
+class Order:
+    """What of a step runs in line and what side by side."""
+
+    synchronous: bool
+    """The loader works inside `next()`, in line with issuing."""
+    overlap: bool
+    """Copies run beside the compute of earlier steps."""
+
+
+def _without_launches(times: Times, arms: Mapping[str, ArmSteps], order: Order) -> Quantity | None:
+    """The consumer's step time with no launch gaps and no issuing: the copy, then busy kernels, in one queue or in two.
 
     T_host − (T_device − busy) would be wrong where issuing is the slower: the copy hides behind it.
     """
     if times.busy is None or times.host is None:
         return times.busy
     host = arms["host"]
-    return _bounded(_plus(times.busy, Quantity(host.mean("copy"), host.drawn("copy"), host.num_blocks)), times.host)
+    copy = Quantity(host.mean("copy"), host.drawn("copy"), host.num_blocks)
+    return _bounded(_largest(times.busy, copy) if order.overlap else _plus(times.busy, copy), times.host)
 
 
 def _times_without(
-    times: Times, base: Quantity | None, arms: Mapping[str, ArmSteps], *, synchronous: bool
+    times: Times, base: Quantity | None, arms: Mapping[str, ArmSteps], order: Order
 ) -> dict[str, Quantity | None]:
     """The step time that is left when a cause is removed, from measured arms (measurement.md, `Verdict`).
 
@@ -376,11 +406,11 @@ def _times_without(
     without["storage"] = times.ram
     if base is not None:
         if times.fetch is not None:
-            in_line = _issue(arms, "host", "device") if synchronous else None
+            in_line = _issue(arms, "host", "device") if order.synchronous else None
             without["prep"] = _largest(base, _plus(times.fetch, in_line))
         elif times.ram is times.real:  # no files under the loader: nothing to fetch
             without["prep"] = base
-    paced = loader_time(times, arms, synchronous=synchronous)
+    paced = loader_time(times, arms, synchronous=order.synchronous)
     if times.free is None or paced is None:
         return without
     if times.device is not None and times.host is not None:
@@ -390,15 +420,15 @@ def _times_without(
         issue = Quantity(device.mean("issue"), device.drawn("issue"), device.num_blocks)
         crowded = _plus(issue, _issue_growth(arms, "real"))
         without["transfer"] = _largest(times.device, paced, crowded, _minus(times.real, exposed))
-    rest = _without_launches(times, arms)
+    rest = _without_launches(times, arms, order)
     if times.device is not None and times.busy is not None and rest is not None:
         exposed = _minus(times.device, times.busy)
         if times.device.value >= WORTH * times.busy.value:
             exposed = _plus(exposed, _issue_growth(arms, "real"))
-        if synchronous:
+        if order.synchronous:
             real = arms["real"]
             exposed = _largest(exposed, Quantity(real.mean("issue"), real.drawn("issue"), real.num_blocks))
-        feed = times.free if synchronous else paced
+        feed = times.free if order.synchronous else paced
         without["launch"] = _largest(rest, feed, _minus(times.real, exposed))
     parts = [paced]
     for name, quantity in (("host", "copy"), ("device", "issue")):
@@ -410,19 +440,19 @@ def _times_without(
 
 
 def _joint_without(
-    removed: frozenset[str], times: Times, base: Quantity, arms: Mapping[str, ArmSteps], *, synchronous: bool
+    removed: frozenset[str], times: Times, base: Quantity, arms: Mapping[str, ArmSteps], order: Order
 ) -> Quantity | None:
     """The step time without several causes, where the arms tell."""
     consumer: Quantity | None = base
     if "launch" in removed:
-        consumer = times.busy if "transfer" in removed else _without_launches(times, arms)
+        consumer = times.busy if "transfer" in removed else _without_launches(times, arms, order)
     elif "transfer" in removed and times.device is not None:
         consumer = times.device
     if consumer is None:
         return None
     if {"storage", "prep"} <= removed:
         return consumer
-    feed = loader_time(times, arms, synchronous=synchronous)
+    feed = loader_time(times, arms, synchronous=order.synchronous)
     if "prep" in removed:
         feed = times.fetch
     elif "storage" in removed:
@@ -432,9 +462,9 @@ def _joint_without(
     if not removed & {"prep", "storage"}:
         # The time of a loader in line with issuing holds that; without launches only its own is left.
         return _largest(
-            consumer, times.free if synchronous and "launch" in removed and times.free is not None else feed
+            consumer, times.free if order.synchronous and "launch" in removed and times.free is not None else feed
         )
-    in_line = _issue(arms, "host", "device") if synchronous and "launch" not in removed else None
+    in_line = _issue(arms, "host", "device") if order.synchronous and "launch" not in removed else None
     return _largest(consumer, _plus(feed, in_line))
 
 
@@ -516,11 +546,11 @@ def _surely_larger(first: Quantity | None, second: Quantity | None) -> bool:
 
 
 def _smallest_together(
-    times: Times, base: Quantity, arms: Mapping[str, ArmSteps], *, synchronous: bool
+    times: Times, base: Quantity, arms: Mapping[str, ArmSteps], order: Order
 ) -> tuple[frozenset[str], Estimate] | None:
     """The smallest set of two or more causes whose joint removal is worth it, and what that gives."""
     sets = [frozenset(some) for size in (2, 3, 4) for some in combinations(CAUSES, size)]
-    return _together(sets, times, base, arms, synchronous=synchronous)
+    return _together(sets, times, base, arms, order)
 
 
 def _together(
@@ -528,13 +558,12 @@ def _together(
     times: Times,
     base: Quantity,
     arms: Mapping[str, ArmSteps],
-    *,
-    synchronous: bool,
+    order: Order,
 ) -> tuple[frozenset[str], Estimate] | None:
     """The smallest of the sets that is worth removing, of equal ones the best."""
     best: tuple[int, float, frozenset[str], Quantity] | None = None
     for some in candidates:
-        left = _joint_without(some, times, base, arms, synchronous=synchronous)
+        left = _joint_without(some, times, base, arms, order)
         if left is None or not min(left.value, left.draws.min()) > 0:
             continue
         gain = _ratio(times.real, _bounded(left, times.real))

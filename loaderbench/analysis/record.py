@@ -68,6 +68,7 @@ def make_record(run_id: str, run: Run) -> dict[str, Any]:
         owns_transfer=loader["owns_transfer"],
         synchronous=run.case.workers == 0,
         starved_fraction=starved,
+        overlap=bool(recording.facts["device"].get("overlap")),
         doubts=_doubts(run, storage),
     )
     caveats += found.caveats
@@ -84,7 +85,7 @@ def _nothing() -> dict[str, Any]:
     """The figures of a run that measured nothing: all null."""
     names = (
         "throughput", "step_time_s", "time_to_first_batch_s", "loader_rate", "ingestion_rate",
-        "accelerator_utilization_fraction", "shares", "verdict", "capacities", "storage", "stages", "cpu",
+        "accelerator_utilization_fraction", "shares", "verdict", "capacities", "storage", "transfer", "stages", "cpu",
         "device", "overhead_fraction",
     )  # fmt: skip
     return dict.fromkeys(names)
@@ -113,6 +114,7 @@ def _figures(
     starved: float | None,
 ) -> dict[str, Any]:
     real = arms["real"]
+    transfer = _transfer(recording, arms)
     durations = real.all("duration")
     p50, p95, p99 = np.percentile(durations, [50, 95, 99])
     capacities = _capacities(run, arms)
@@ -123,7 +125,7 @@ def _figures(
         "speedup_if_removed": {cause: _json(found.speedup_if_removed.get(cause)) for cause in (*CAUSES, "compute")},
         "joint": list(found.joint),
         "joint_speedup": _json(found.joint_speedup),
-        "evidence": verdict.evidence(found, capacities, storage),
+        "evidence": verdict.evidence(found, capacities, storage, transfer),
         "advice": advise(
             run.case,
             found,
@@ -149,6 +151,7 @@ def _figures(
         "verdict": says,
         "capacities": {name: _json(one) for name, one in capacities.items()},
         "storage": storage,
+        "transfer": transfer,
         "stages": _stages(spans, real),
         "cpu": _cpu(run, recording, real),
         "device": _device(run, recording, arms),
@@ -325,6 +328,27 @@ def _storage(recording: Recording, readers: int) -> dict[str, Any] | None:
     }
 
 
+def _transfer(recording: Recording, arms: dict[str, ArmSteps]) -> dict[str, Any] | None:
+    """The copy to the device: how long it takes, how much of that the step time shows, and at what rate.
+
+    By the arm `host`, where data are always ready. None without it, and where nothing is copied.
+    """
+    facts, host, device = recording.facts, arms.get("host"), arms.get("device")
+    if host is None or device is None or facts.get("link_bytes_per_s") is None or not host.mean("copy") > 0:
+        return None
+    copy_s, exposed_s = host.mean("copy"), max(0.0, host.mean("duration") - device.mean("duration"))
+    return {
+        "overlap": bool(facts["device"].get("overlap")),
+        **({"pinned": facts["pinned"]} if "pinned" in facts else {}),
+        "bytes_per_step": facts["batch_bytes"],
+        "copy_s": copy_s,
+        "exposed_s": exposed_s,
+        "hidden_s": max(0.0, copy_s - exposed_s),
+        "link_bytes_per_s": facts["batch_bytes"] / copy_s,
+        "ceiling_bytes_per_s": facts["link_bytes_per_s"],
+    }
+
+
 def _cache_state(wanted: str, moved_fraction: float | None, resident: float | None) -> str:
     """What the arm `real` really found: `cold` only where the page cache did not serve it."""
     if wanted != "cold" or moved_fraction is None or moved_fraction >= SERVED_BY_CACHE:
@@ -361,8 +385,10 @@ def _device(run: Run, recording: Recording, arms: dict[str, ArmSteps]) -> dict[s
         for series in run.series
         if series.name.startswith("gpu_")
     }
+    drifts = [one.facts.get("clock_drift_ns") for one in recording.segments if one.arm == "real"]
     return {
         **facts,
+        "clock_drift_ns": max((one for one in drifts if one is not None), key=abs, default=None),
         "busy_fraction": float(busy) if np.isfinite(busy) else None,
         "kernel_gap": None,
         "memory_peak_bytes": recording.facts["peak_memory_bytes"],
@@ -405,6 +431,9 @@ def _caveats(
         say("launch_not_measured", "this device tells no busy time, so compute includes the launch gaps")
     if figures["device"]["kernel_gap"] is None:
         say("kernel_gap_not_measured", "kernel gaps need a kernel trace, which this version does not take")
+    if figures["transfer"] is None and "host" in arms:
+        why = "on the CPU nothing is copied" if kind == "cpu" else "the batches' copy took no time"
+        say("no_transfer", f"transfer is null: {why}")
     storage = figures["storage"]
     if storage is not None:
         _storage_caveats(run, facts, storage, say)

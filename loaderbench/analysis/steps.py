@@ -14,7 +14,7 @@ from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Segment
 COLUMN = {name: number for number, name in enumerate(STEP_FIELDS)}
 SPAN = {name: number for number, name in enumerate(SPAN_FIELDS)}
 SPAN_ENDS = [SPAN["start_ns"], SPAN["ready_ns"]]
-QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "busy", "occupancy")
+QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "exposed", "busy", "occupancy")
 STALLED_FRACTION = 0.10
 """A window whose device waited for data longer than this fraction of it is bound by the loader."""
 NEVER_RESTING = 0.97
@@ -33,6 +33,7 @@ class ArmSteps:
     wait       host time in next(), whether the device had work or not
     issue      returned → last work enqueued
     copy       the copy's time on the device
+    exposed    the part of the copy in which the device has the batch, but nothing to compute
     busy       device compute busy time (NaN where unknown); where the device tells only that of whole steps that
                were enqueued before they began (facts `held_busy_ns`), these in turn
     occupancy  from the time the batch was there and the device free, to completion
@@ -85,16 +86,18 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
     if rows[-1, COLUMN["done_ns"]] < 0:
         duration = (returned - before[:, COLUMN["returned_ns"]]) * nanosecond
         wait = (returned - called) * nanosecond
-        return {"duration": duration, "wait": wait, **dict.fromkeys(("stall", "issue", "copy", "occupancy"), nothing),
-                "busy": np.full(len(rows), np.nan)}  # fmt: skip
+        none = dict.fromkeys(("stall", "issue", "copy", "exposed", "occupancy"), nothing)
+        return {"duration": duration, "wait": wait, **none, "busy": np.full(len(rows), np.nan)}
     done, done_before = rows[:, COLUMN["done_ns"]], before[:, COLUMN["done_ns"]]
     busy = rows[:, COLUMN["busy_ns"]].astype(np.float64)
+    copied = rows[:, COLUMN["copy_end_ns"]]
     return {
         "duration": (done - done_before) * nanosecond,
         "stall": np.maximum(0, returned - np.maximum(called, done_before)) * nanosecond,
         "wait": (returned - called) * nanosecond,
         "issue": (rows[:, COLUMN["issued_ns"]] - returned) * nanosecond,
-        "copy": (rows[:, COLUMN["copy_end_ns"]] - rows[:, COLUMN["copy_begin_ns"]]) * nanosecond,
+        "copy": (copied - rows[:, COLUMN["copy_begin_ns"]]) * nanosecond,
+        "exposed": np.maximum(0, copied - np.maximum(returned, done_before)) * nanosecond,
         "busy": np.where(busy < 0, np.nan, busy * nanosecond),
         "occupancy": (done - np.maximum(returned, done_before)) * nanosecond,
     }

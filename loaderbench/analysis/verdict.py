@@ -50,9 +50,12 @@ def summary(found: Attribution) -> str:
 
 
 def evidence(
-    found: Attribution, capacities: dict[str, Estimate | None], storage: Mapping[str, Any] | None
+    found: Attribution,
+    capacities: dict[str, Estimate | None],
+    storage: Mapping[str, Any] | None,
+    transfer: Mapping[str, Any] | None,
 ) -> list[str]:
-    """The measured figures that the verdict rests on, one a line. `storage`: that of the record."""
+    """The measured figures that the verdict rests on, one a line. `storage`, `transfer`: those of the record."""
     lines = []
     known = [f"{name} {one.value:,.0f}" for name, one in capacities.items() if one is not None]
     if known:
@@ -65,10 +68,20 @@ def evidence(
     if found.witnesses is not None:
         arms, timeline = found.witnesses
         lines.append(f"waiting for data: {arms.value:.1%} of the step by arms, {timeline.value:.1%} by timeline")
+    if transfer is not None:
+        lines.append(_of_copy(transfer))
     ceiling = (storage or {}).get("ceiling")
     if ceiling is not None:
         lines.append(_of_ceiling(ceiling))
     return lines
+
+
+def _of_copy(transfer: Mapping[str, Any]) -> str:
+    rate, ceiling = (transfer[f"{name}_bytes_per_s"] / 1e9 for name in ("link", "ceiling"))
+    return (
+        f"copy to the device: {transfer['bytes_per_step'] / 1e6:,.1f} MB a step in {transfer['copy_s'] * 1e3:.2f} ms, "
+        f"{transfer['exposed_s'] * 1e3:.2f} ms of it exposed; {rate:.1f} GB/s, the link gives {ceiling:.1f}"
+    )
 
 
 def _of_ceiling(ceiling: Mapping[str, Any]) -> str:

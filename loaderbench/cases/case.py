@@ -45,6 +45,8 @@ class Case:
     """Side of the square the model sees; None (`full`) is the stored image uncropped."""
     output: str = "float32"
     """Pixel type that the loader hands over: float32 (normalized) or uint8 (normalized on the device)."""
+    overlap: bool = True
+    """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
     cache: str = "as-is"
     arms: tuple[str, ...] = ARMS
     warmup: int | None = None
@@ -90,6 +92,7 @@ class Case:
         known = {field.name for field in dataclasses.fields(cls)}
         values = {key: value for key, value in record.items() if key in known}
         values["arms"] = tuple(values.get("arms", ARMS))
+        values.setdefault("overlap", False)  # runs stored before there was any
         return cls(**values)
 
     @property

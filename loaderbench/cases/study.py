@@ -42,6 +42,7 @@ class StudyRequest:
     usable_cpus: int
     decoder: str | None = None
     output: str | None = None
+    overlap: bool = True
     batch_size: int = 64
     prefetch: int = 2
     input_size: int | None = 224
@@ -161,6 +162,7 @@ def _case(request: StudyRequest, variant: Variant, loader: str, workers: int, re
         device=request.device,
         input_size=request.input_size,
         output=request.output or default_output(loader),
+        overlap=request.overlap,
         cache=request.cache,
         arms=tuple(arm for arm in ARMS if arm in request.arms),
         warmup=request.warmup,

@@ -21,11 +21,19 @@ class Device(Protocol):
     """What reports call it. An emulated device says so here."""
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """Enqueue the copy of a batch to the device; returns the device's tensors."""
+        """Enqueue the copy of a batch to the device; returns the device's tensors.
+
+        With overlap the copy has a queue of its own, beside the compute of earlier steps; compute that is enqueued
+        later waits for it.
+        """
         ...
 
     def record(self) -> Event:
-        """Mark this point of the queue. Costs a few microseconds and never blocks."""
+        """Mark this point of the compute's queue. Costs a few microseconds and never blocks."""
+        ...
+
+    def record_copy(self) -> Event:
+        """Mark this point of the copies' queue: the same as `record` without overlap."""
         ...
 
     def wait(self, event: Event) -> None:
@@ -40,8 +48,12 @@ class Device(Protocol):
         """Tie the device's clock to `time.perf_counter_ns`. Synchronizes; call it outside a window."""
         ...
 
+    def drift_ns(self) -> int:
+        """By how much the device's clock, as tied by `anchor`, is ahead of the host's now. Synchronizes."""
+        ...
+
     def times_ns(self, events: Sequence[Event]) -> NDArray[np.int64]:
-        """When the device reached each event, on the host's perf_counter_ns clock. Synchronizes."""
+        """When the device reached each event of one queue, on the host's perf_counter_ns clock. Synchronizes."""
         ...
 
     def busy_ns(self, begin: Event, end: Event) -> int | None:

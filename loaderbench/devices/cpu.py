@@ -27,6 +27,9 @@ class CpuDevice:
     def record(self) -> int:
         return time.perf_counter_ns()
 
+    def record_copy(self) -> int:
+        return time.perf_counter_ns()
+
     def wait(self, event: int) -> None:
         """Returns at once: the event is past."""
 
@@ -35,6 +38,10 @@ class CpuDevice:
 
     def anchor(self) -> None:
         """Nothing to tie: the device's clock is the host's."""
+
+    def drift_ns(self) -> int:
+        """0: there is one clock."""
+        return 0
 
     def times_ns(self, events: Sequence[int]) -> NDArray[np.int64]:
         return np.array(events, dtype=np.int64)
@@ -64,6 +71,7 @@ class CpuDevice:
             "kind": self.kind,
             "name": self.name,
             "emulated": False,
+            "overlap": False,
             "num_threads": torch.get_num_threads(),
             "memory_bytes": None,
         }

@@ -1,4 +1,5 @@
-"""An NVIDIA GPU through PyTorch: one stream, events with times, a host that sleeps while it waits."""
+"""An NVIDIA GPU through PyTorch: a stream for the compute, one for the copies, events with times, a host that sleeps
+while it waits."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ NUM_ANCHOR_TRIES = 20
 class CudaDevice:
     """A `Device` on PyTorch's current stream of GPU `index` (counted within CUDA_VISIBLE_DEVICES).
 
+    With `overlap` copies have a stream of their own, so that they run beside the compute of earlier steps.
+
     Raises UnavailableError where CUDA does not start or has no such GPU.
     """
 
     kind = "cuda"
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 0, *, overlap: bool = False) -> None:
         try:
             _cuda.init()
             num_gpus = torch.cuda.device_count()
@@ -44,6 +47,7 @@ class CudaDevice:
             ) from error
         self._device = torch.device("cuda", index)
         self._stream = torch.cuda.current_stream(self._device)
+        self._copies = _cuda.Stream(self._device) if overlap else self._stream
         self._properties = torch.cuda.get_device_properties(self._device)
         self.name = self._properties.name
         self._anchor_event: Any = None
@@ -57,17 +61,29 @@ class CudaDevice:
         Raises CaseFailed where the batch does not fit.
         """
         try:
-            return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+            with _cuda.stream(self._copies):
+                moved = inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
         except torch.OutOfMemoryError as error:
             raise CaseFailed(
                 f"does not fit: a batch of {inputs.nbytes / 1e6:.0f} MB beside the model needs more than the "
                 f"device's {self._properties.total_memory / 1e9:.0f} GB; try a smaller --batch-size"
             ) from error
+        if self._copies is not self._stream:
+            self._stream.wait_stream(self._copies)
+            for tensor in moved:  # the allocator must not give their memory to a later copy while a step reads it
+                tensor.record_stream(self._stream)
+        return moved
 
     def record(self) -> Any:
+        return self._record(self._stream)
+
+    def record_copy(self) -> Any:
+        return self._record(self._copies)
+
+    def _record(self, stream: Any) -> Any:
         # blocking=True is cudaEventBlockingSync: `wait` sleeps instead of spinning on a CPU that the loader needs.
         event = _cuda.Event(enable_timing=True, blocking=True)
-        event.record(self._stream)
+        event.record(stream)
         return event
 
     def wait(self, event: Any) -> None:
@@ -79,25 +95,35 @@ class CudaDevice:
     def anchor(self) -> None:
         """Tie the device's clock to the host's: an event on an idle stream lies between two host stamps.
 
-        Of NUM_ANCHOR_TRIES brackets the tightest is kept; the event is put into its middle. These events
-        spin, for a sleeping host would stamp the end tens of microseconds late.
+        Of NUM_ANCHOR_TRIES brackets the tightest is kept; the event is put into its middle.
+        """
+        self._anchor_event, self._anchor_ns, self._anchor_uncertainty_ns = self._bracketed()
+
+    def drift_ns(self) -> int:
+        """Device time since the anchor − host time since then. cudaEventElapsedTime gives float32 milliseconds: to
+        1 µs over 8 s."""
+        event, at_ns, _ = self._bracketed()
+        elapsed_ms: float = self._anchor_event.elapsed_time(event)
+        return round(elapsed_ms * 1e6) - (at_ns - self._anchor_ns)
+
+    def _bracketed(self) -> tuple[Any, int, int]:
+        """(event, host time, its uncertainty) of the tightest of NUM_ANCHOR_TRIES brackets around an event.
+
+        These events spin, for a sleeping host would stamp the end tens of microseconds late.
         """
         torch.cuda.synchronize(self._device)
         events = [_cuda.Event(enable_timing=True) for _ in range(NUM_ANCHOR_TRIES)]
         for event in events:  # the first record creates the CUDA event; keep that out of the brackets
             event.record(self._stream)
         torch.cuda.synchronize(self._device)
-        tightest = None
+        brackets = []
         for event in events:
             begin = time.perf_counter_ns()
             event.record(self._stream)
             event.synchronize()
-            end = time.perf_counter_ns()
-            if tightest is None or end - begin < tightest:
-                tightest = end - begin
-                self._anchor_event = event
-                self._anchor_ns = (begin + end) // 2
-                self._anchor_uncertainty_ns = (end - begin + 1) // 2
+            brackets.append((time.perf_counter_ns() - begin, begin, event))
+        width, begin, event = min(brackets, key=lambda one: one[0])
+        return event, begin + width // 2, (width + 1) // 2
 
     def times_ns(self, events: Sequence[Any]) -> NDArray[np.int64]:
         """Host-clock times of the events, each from its neighbour, the first from the anchor.
@@ -149,6 +175,7 @@ class CudaDevice:
             "kind": self.kind,
             "name": self.name,
             "emulated": False,
+            "overlap": self._copies is not self._stream,
             "memory_bytes": self._properties.total_memory,
             "compute_capability": f"{self._properties.major}.{self._properties.minor}",
             "num_multiprocessors": self._properties.multi_processor_count,

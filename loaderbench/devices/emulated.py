@@ -2,13 +2,13 @@
 
 The model, on the clock of `time.perf_counter_ns`:
 
-- Work is enqueued and returns at once; one queue, in order. `free` is when the queue runs empty.
-- A copy begins at ``max(now, free)`` and takes bytes ÷ link rate. It is taken to come from pinned memory,
-  so it neither blocks the host nor costs it CPU time.
+- Work is enqueued and returns at once, in order. `free` is when the queue of the compute runs empty.
+- A copy takes bytes ÷ link rate. It has a queue of its own and begins when that is empty (`overlap`), or stands in
+  line with the compute. It is taken to come from pinned memory, so it neither blocks the host nor costs it CPU time.
 - Issuing a step costs the calling thread `issue_ms` of CPU time, really burnt: a starved host issues later.
   The kernels of a step start as soon as the first is issued and cannot end before the last one is:
 
-      start = max(free, issue_begin)        done = max(start + duration, issue_end + tail)
+      start = max(free, copied, issue_begin)        done = max(start + duration, issue_end + tail)
 
   So a host that needs longer to issue than the device to compute makes the period equal to the issue time.
 - The compute is busy for `busy_ms` of every step, wherever the step was stretched; launch gaps are the rest
@@ -64,8 +64,11 @@ class EmulatedDevice:
 
     kind = "emulated"
 
-    def __init__(self, profile: Profile, batch_size: int, input_size: int | None = None) -> None:
+    def __init__(
+        self, profile: Profile, batch_size: int, input_size: int | None = None, *, overlap: bool = False
+    ) -> None:
         self.profile = profile
+        self._overlap = overlap
         self.name = f"emulated {profile.device_name} (profile {profile.name})"
         self._batch_size = batch_size
         self._input_size = input_size
@@ -73,13 +76,16 @@ class EmulatedDevice:
         self._tail_ns = round(profile.tail_ms.value * 1e6)
         self._ns_per_byte = 1e9 / profile.link_bytes_per_s.value
         self._step_times_ns: dict[tuple[int, float | None], tuple[int, int]] = {}
-        self._free_ns = time.perf_counter_ns()
+        self._free_ns = self._copied_ns = time.perf_counter_ns()
         self._busy_total_ns = 0
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """Enqueue the copy; the tensors come back as they are, for nothing computes on them."""
         num_bytes = sum(tensor.nbytes for tensor in (inputs, targets) if tensor is not None)
-        self._free_ns = max(time.perf_counter_ns(), self._free_ns) + round(num_bytes * self._ns_per_byte)
+        free_ns = self._copied_ns if self._overlap else self._free_ns
+        self._copied_ns = max(time.perf_counter_ns(), free_ns) + round(num_bytes * self._ns_per_byte)
+        if not self._overlap:
+            self._free_ns = self._copied_ns
         return inputs, targets
 
     def enqueue_step(self, num_samples: int, input_size: float | None = None) -> None:
@@ -89,7 +95,7 @@ class EmulatedDevice:
         None is the profile's.
         """
         duration_ns, busy_ns = self._step_times(num_samples, input_size)
-        start_ns = max(self._free_ns, time.perf_counter_ns())
+        start_ns = max(self._free_ns, self._copied_ns, time.perf_counter_ns())
         burn_cpu(self._issue_ns)
         self._free_ns = max(start_ns + duration_ns, time.perf_counter_ns() + self._tail_ns)
         self._busy_total_ns += busy_ns
@@ -110,15 +116,23 @@ class EmulatedDevice:
     def record(self) -> EmulatedEvent:
         return EmulatedEvent(max(time.perf_counter_ns(), self._free_ns), self._busy_total_ns)
 
+    def record_copy(self) -> EmulatedEvent:
+        free_ns = self._copied_ns if self._overlap else self._free_ns
+        return EmulatedEvent(max(time.perf_counter_ns(), free_ns), self._busy_total_ns)
+
     def wait(self, event: EmulatedEvent) -> None:
         sleep_until(event.time_ns)
 
     def synchronize(self) -> None:
-        sleep_until(self._free_ns)
+        sleep_until(max(self._free_ns, self._copied_ns))
 
     def anchor(self) -> None:
         """Only synchronizes: the virtual clock is the host's."""
         self.synchronize()
+
+    def drift_ns(self) -> int:
+        """0: the virtual clock is the host's."""
+        return 0
 
     def times_ns(self, events: Sequence[EmulatedEvent]) -> NDArray[np.int64]:
         times = np.array([event.time_ns for event in events], dtype=np.int64)
@@ -156,6 +170,7 @@ class EmulatedDevice:
             "kind": self.kind,
             "name": self.name,
             "emulated": True,
+            "overlap": self._overlap,
             "profile": self.profile.name,
             "machine": self.profile.machine,
             "model": self.profile.model,

@@ -132,7 +132,9 @@ def open_device(case: Case) -> Device:
     if kind == "emulated":
         from loaderbench.devices.emulated import EmulatedDevice
 
-        return EmulatedDevice(profiles.named(detail), case.batch_size, case.input_size or case.resolution)
+        return EmulatedDevice(
+            profiles.named(detail), case.batch_size, case.input_size or case.resolution, overlap=case.overlap
+        )
     if kind == "cpu":
         from loaderbench.devices.cpu import CpuDevice
 
@@ -140,5 +142,5 @@ def open_device(case: Case) -> Device:
     if kind == "cuda":
         from loaderbench.devices.cuda import CudaDevice
 
-        return CudaDevice(int(detail or 0))
+        return CudaDevice(int(detail or 0), overlap=case.overlap)
     raise ConfigError(f"unknown device '{case.device}'; use cpu, cuda:N or emulated:PROFILE")

@@ -76,6 +76,14 @@ STEP_FIELDS = (
 """Columns of a segment's `steps` table. Device columns are -1 in an arm without a device."""
 
 
+PHASE_FIELDS = (
+    "begun_ns",  # host: the batch's copy was enqueued, the forward pass begins
+    "forward_ns",  # host: the forward pass was enqueued
+    "backward_ns",  # host: the backward pass was enqueued, the update begins; -1 in inference
+)
+"""Columns of a segment's `phases`: a step's parts as the host enqueues them, between `returned_ns` and `issued_ns`."""
+
+
 SPAN_FIELDS = (
     "worker",  # number of the worker that made the batch, -1 where several shared it
     "start_ns",  # work on the batch began            (time.perf_counter_ns: CLOCK_MONOTONIC, one for all processes)
@@ -110,6 +118,8 @@ class Segment:
     """[M, len(SPAN_FIELDS)], M ≥ N where the batches left in the queue were drained; None: unknown."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Counters taken around the segment, times of the iterator's construction and end, residency …"""
+    phases: NDArray[np.int64] | None = None
+    """[N, len(PHASE_FIELDS)]; None where the workload has none (an emulated device, an arm without a device)."""
 
 
 @dataclass

@@ -107,6 +107,13 @@ def _segment(segment: Segment, number: int, begun_ns: int) -> list[Event]:
         label = {"step": step, "warm_up": step < segment.num_warmup}
         loop.slice("wait for data", called, returned, **label)
         loop.slice("issue", returned, issued, **label)
+        if segment.phases is not None:
+            begun, forward, backward = segment.phases[step].tolist()
+            loop.slice("copy", returned, begun)
+            loop.slice("forward", begun, forward)
+            if backward >= 0:
+                loop.slice("backward", forward, backward)
+                loop.slice("update", backward, issued)
         if waited > issued:
             loop.slice("wait for the device", issued, waited, **label)
     if len(steps) and steps[-1, STEP["done_ns"]] >= 0:
@@ -133,7 +140,8 @@ def _device(events: list[Event], segment: Segment, steps: NDArray[np.int64], num
                 compute.slice("gap: launch", idle_from, begin, step=step, class_="launch")
         copies.slice("copy", begin, end, step=step)
         busy = row[STEP["busy_ns"]]
-        compute.slice("compute", end, done, step=step, busy_us=None if busy < 0 else busy / 1e3)
+        computed_from = end if done_before is None else max(end, done_before)
+        compute.slice("compute", computed_from, done, step=step, busy_us=None if busy < 0 else busy / 1e3)
         done_before = done
 
 

@@ -34,6 +34,8 @@ class StepLoop:
         self._device = device
         self._workload = workload
         self._resident = resident
+        if workload is not None:
+            workload.phases.clear()
         self._in_flight: deque[Event] = deque()
         self._first_event: Event = None
         self.host: list[tuple[int, int, int, int, int, int]] = []
@@ -54,14 +56,15 @@ class StepLoop:
         device = self._device
         batches, record, wait, step = self._batches, device.record, device.wait, self._workload.step
         copy_in: Callable[[Any, Any], tuple[Any, Any]] = _keep if self._resident else device.copy_in
+        record_copy = record if self._resident else device.record_copy
         in_flight, host, events = self._in_flight, self.host, self.events
         for number in range(num_steps):
             called = clock()
             batch = next(batches)
             returned = clock()
-            begin = record()
+            begin = record_copy()
             inputs, targets = copy_in(batch.inputs, batch.targets)
-            copied = record()
+            copied = record_copy()
             step(inputs, targets)
             done = record()
             issued = clock()
@@ -105,14 +108,18 @@ class StepLoop:
         table[:, column["num_samples"]] = host[:, 4]
         table[:, column["encoded_bytes"]] = host[:, 5]
         if self._device is not None and self.events:
-            flat = [event for events in self.events for event in events]
-            times = self._device.times_ns(flat).reshape(-1, 3)
-            for position, name in enumerate(("copy_begin_ns", "copy_end_ns", "done_ns")):
-                table[:, column[name]] = times[:, position]
+            copies = self._device.times_ns([event for events in self.events for event in events[:2]]).reshape(-1, 2)
+            table[:, column["copy_begin_ns"]], table[:, column["copy_end_ns"]] = copies.T
+            table[:, column["done_ns"]] = self._device.times_ns([done for _, _, done in self.events])
             for row, (_, copied, done) in enumerate(self.events):
                 busy = self._device.busy_ns(copied, done)
                 table[row, column["busy_ns"]] = -1 if busy is None else busy
         return table
+
+    def phases(self) -> NDArray[np.int64] | None:
+        """[N, len(PHASE_FIELDS)] of all steps run; None where the workload gives none."""
+        given = [] if self._workload is None else self._workload.phases
+        return np.array(given, dtype=np.int64) if len(given) == len(self.host) > 0 else None
 
     def table_of_spans(self, drained: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
         """Spans of the delivered batches and of those that were drained; None where the loader gave none."""

@@ -15,6 +15,9 @@ NUM_PAIRS, NUM_STEPS = 15, 100
 
 
 class _NoWork:
+    def __init__(self) -> None:
+        self.phases: list[tuple[int, int, int]] = []
+
     def step(self, inputs: object, targets: object) -> None:
         """Nothing: so that the loops are all there is."""
 

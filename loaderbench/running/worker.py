@@ -29,6 +29,7 @@ from loaderbench.machine import usable_cpus
 from loaderbench.recording.types import STEP_FIELDS, Caveat, Recording, Segment
 from loaderbench.running.cache import CacheKeeper, OnDone, RamCopy
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
+from loaderbench.running.link import link_bytes_per_s
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
 from loaderbench.running.prep_probe import probe_preparation
@@ -165,6 +166,8 @@ class _Measurement:
         if self._prep_matters():
             self.report("phase", "timing the decoders")
             self.facts["prep_probe"] = probe_preparation(self.rig.context(self.ram.images, evict=False), usable_cpus())
+        if "host" in self.case.arms and not self.owns_transfer:
+            self.facts["link_bytes_per_s"] = link_bytes_per_s(self.device)
         self.facts |= {
             "loop_overhead_s": loop_overhead_s(self.device),
             "device": self.device.describe(),
@@ -451,12 +454,14 @@ class _Measurement:
             "opened_ns": opened,
             "closed_ns": closed,
             "first_batch_s": (loop.host[0][1] - opened) / 1e9,
+            "clock_drift_ns": self.device.drift_ns() if on_device else None,
             "num_drained": None if drained is None else len(drained),
             "wall_s": (time.perf_counter_ns() - begun) / 1e9,
         }
         read = self.ram.images if arm in ("ram", "prep") else self.images
         self.failures += [(self.in_terms_of_the_data_set(read.path(index)), reason) for index, reason in loop.failures]
-        segment = Segment(arm, number, num_warmup, steady, table, loop.table_of_spans(drained), facts)
+        spans, phases = loop.table_of_spans(drained), loop.phases()
+        segment = Segment(arm, number, num_warmup, steady, table, spans, facts, phases)
         if arm == "device":
             facts["held_busy_ns"] = self._hold_steps(table[num_warmup:])
         self.segments.append(segment)

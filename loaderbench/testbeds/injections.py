@@ -176,7 +176,7 @@ class InjectingDevice:
         if num_bytes:
             self._device.copy_in(*self._extra_batch(num_bytes, pinned=not pageable))
         if pageable and self._device.kind == "emulated":
-            self._device.wait(self._device.record())  # CUDA itself blocks here for pageable memory
+            self._device.wait(self._device.record_copy())  # CUDA itself blocks here for pageable memory
         return on_device
 
     def pin(self, tensor: Any) -> Any:

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 class Workload(Protocol):
     """One training or inference step. It only enqueues: no synchronize, no `.item()`."""
 
+    phases: list[tuple[int, int, int]]
+    """PHASE_FIELDS of each step since it was last cleared; empty where the steps have no such parts."""
+
     def step(self, inputs: Any, targets: Any) -> None:
         """Enqueue one step on device tensors: inputs [N, 3, S, S] float32 or uint8, targets int64 [N]."""
         ...

@@ -16,6 +16,7 @@ class EmulatedWorkload:
     def __init__(self, case: Case, device: EmulatedDevice) -> None:
         self._case = case
         self._device = device
+        self.phases: list[tuple[int, int, int]] = []
 
     def step(self, inputs: Any, targets: Any) -> None:
         """Enqueue one step on inputs [N, 3, H, W]. Other sizes than the profile's scale by their pixels."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+from time import perf_counter_ns
 from typing import Any, cast
 
 import torch
@@ -76,6 +77,7 @@ class VisionWorkload:
         self._loss_scale = FP16_LOSS_SCALE if self._train and case.precision == "fp16" else 1.0
         self._scaler = torch.amp.GradScaler("cuda") if self._train and case.precision == "amp-fp16" else None
         self._optimizer = self._build_optimizer() if self._train else None
+        self.phases: list[tuple[int, int, int]] = []
         self.last_output: Any = None
         """The last step's loss (train; scalar) or logits (infer), still on the device. Reading its value waits."""
 
@@ -111,23 +113,29 @@ class VisionWorkload:
     def _train_step(self, inputs: Any, targets: Any) -> None:
         optimizer = self._optimizer
         assert optimizer is not None
+        begun = perf_counter_ns()
         optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             loss = self._loss(self._model(self._prepare(inputs)), targets)
         self.last_output = loss.detach()
+        forward = perf_counter_ns()
         if self._scaler is not None:
             self._scaler.scale(loss).backward()
+            self.phases.append((begun, forward, perf_counter_ns()))
             self._scaler.step(optimizer)
             self._scaler.update()
             return
         if self._loss_scale != 1.0:
             loss = loss * self._loss_scale
         loss.backward()
+        self.phases.append((begun, forward, perf_counter_ns()))
         optimizer.step()
 
     def _infer_step(self, inputs: Any) -> None:
+        begun = perf_counter_ns()
         with torch.inference_mode(), self._autocast():
             self.last_output = self._model(self._prepare(inputs))
+        self.phases.append((begun, perf_counter_ns(), -1))
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast_dtype is None:

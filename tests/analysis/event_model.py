@@ -47,6 +47,8 @@ class Pipeline:
     cores: int | None = None
     """Decode and collate share so many; None: a core for each worker."""
     transfer_ms: float = 0.0
+    overlap: bool = False
+    """Copies have a queue of their own, beside the compute of earlier steps."""
     busy_ms: float = 40.0
     gap_ms: float = 0.0
     """Device time between kernels, whatever the host does."""
@@ -243,7 +245,8 @@ def _consume(
     rows: list[list[float]],
 ) -> Process:
     """The host's loop, and the device's queue as it fills it."""
-    free, in_flight = world.now, deque[float]()
+    free = copies_free = world.now
+    in_flight = deque[float]()
     transfer_ms = 0.0 if arm == "device" or pipe.owns_transfer else pipe.transfer_ms
     issue_ms = pipe.issue_ms + (pipe.crowded_issue_ms if arm in ("ram", "real") and pipe.workers else 0.0)
     for step in range(warmup + num_steps):
@@ -257,12 +260,12 @@ def _consume(
         if arm in ("free", "prep", "fetch"):
             rows.append([called, returned, returned, returned, -1, -1, -1, -1])
             continue
-        begin = max(returned, free)
-        copied = begin + transfer_ms
+        begin = max(returned, copies_free if pipe.overlap else free)
+        copied = copies_free = begin + transfer_ms
         yield world.now + issue_ms
         issued = world.now
         # Kernels start with the first one issued and cannot end before the last one is.
-        free = max(copied + pipe.busy_ms + pipe.gap_ms, issued)
+        free = max(max(copied, free) + pipe.busy_ms + pipe.gap_ms, issued)
         in_flight.append(free)
         if len(in_flight) > IN_FLIGHT:
             yield max(world.now, in_flight.popleft())

@@ -27,6 +27,7 @@ def judge(pipe: Pipeline, segments: Sequence[Segment] | None = None, **given: An
         owns_transfer=pipe.owns_transfer,
         synchronous=pipe.workers == 0,
         starved_fraction=None,
+        overlap=pipe.overlap,
     )
 
 

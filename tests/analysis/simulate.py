@@ -27,6 +27,8 @@ class Pipeline:
     """Compute busy time; None: all of `device`."""
     issue: float = 0.002
     copy: float = 0.0
+    overlap: bool = False
+    """Copies run beside the compute of earlier steps."""
     read: float = 0.0
     decode: float = 0.0
     workers: int = 2
@@ -52,7 +54,7 @@ def segment(
     make = _worker_clock(pipeline, load, begin, prefilled, rng) if load is not None else None
     table = np.full((total, len(STEP_FIELDS)), -1, dtype=np.int64)
     spans = np.full((total, len(SPAN_FIELDS)), 0, dtype=np.int64)
-    now, free, done = begin, begin, []
+    now, free, copies_free, done = begin, begin, begin, []
     for step in range(total):
         called = now
         ready = called
@@ -75,10 +77,10 @@ def segment(
         row = {"called_ns": called, "returned_ns": returned}
         now = returned
         if on_device:
-            copy_begin = max(returned, free)
-            copy_end = copy_begin + copy
+            copy_begin = max(returned, copies_free if pipeline.overlap else free)
+            copy_end = copies_free = copy_begin + copy
             issued = returned + pipeline.issue
-            finished = max(copy_end + pipeline.device, issued)
+            finished = max(max(copy_end, free) + pipeline.device, issued)
             free = finished
             done.append(finished)
             now = max(issued, done[-1 - IN_FLIGHT]) if len(done) > IN_FLIGHT else issued
@@ -101,7 +103,8 @@ def segment(
         spans = np.concatenate([spans, np.array(rows, dtype=np.int64).reshape(-1, len(SPAN_FIELDS))])
     facts = {"num_drained": 0 if make else None, "wall_s": now - begin, "opened_ns": int(begin * 1e9),
              "closed_ns": int(now * 1e9), "first_batch_s": 0.1, "moved": {"read_bytes": total * BATCH * 36_864},
-             "expected_bytes": total * BATCH * 36_864, "residency_before": 0.0, "residency_after": 0.0}  # fmt: skip
+             "expected_bytes": total * BATCH * 36_864, "clock_drift_ns": 0,
+             "residency_before": 0.0, "residency_after": 0.0}  # fmt: skip
     return Segment(arm, number, warmup, True, table, spans if make else None, facts)
 
 

@@ -55,7 +55,8 @@ def advice(
         for one in segments:
             one.spans = None
     facts = {
-        "device": {"kind": "emulated", "name": "emulated device"}, "workload": {}, "peak_memory_bytes": None,
+        "device": {"kind": "emulated", "name": "emulated device", "overlap": pipeline.overlap},
+        "workload": {}, "peak_memory_bytes": None,
         "loader": {"decodes": True, "owns_transfer": owns_transfer}, "num_failures": 0, "failures": [],
         "queue_depth": 4, "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test",
         "storage_reason": None, "cache": {"state": asked.cache, "measured_once": False, "caveats": []},
@@ -151,6 +152,12 @@ def test_uint8_copies_a_quarter() -> None:
     slow_link = Pipeline(device=0.030, copy=0.060, decode=0.020, workers=2)
     found = advice(slow_link, output="float32")
     assert predicted(found, output="uint8") == pytest.approx(gain(slow_link, copy=0.015), rel=0.03)
+
+
+def test_uint8_beside_the_compute_gains_what_the_copy_was_longer() -> None:
+    # given a copy of 60 ms beside 30 ms of compute: a quarter of it is hidden
+    found = advice(Pipeline(device=0.030, copy=0.060, decode=0.020, workers=2, overlap=True), output="float32")
+    assert predicted(found, output="uint8") == pytest.approx(2.0, rel=0.03)
 
 
 def storage_probe(*rates: float) -> dict[str, Any]:

@@ -147,6 +147,38 @@ def test_trap_loader_100_against_device_80() -> None:
     assert gain(found, "prep") == pytest.approx(1.25, rel=0.01)
 
 
+@pytest.mark.parametrize(("transfer_ms", "step_ms"), [(30.0, 40.0), (100.0, 100.0)])
+def test_a_copy_beside_the_compute_shows_only_where_it_is_the_longer(transfer_ms: float, step_ms: float) -> None:
+    pipe = Pipeline(decode_ms=10.0, transfer_ms=transfer_ms, overlap=True)
+    assert true_step_ms(pipe) == pytest.approx(step_ms)
+    found = judge(pipe)
+    assert found.bottleneck == ("compute" if step_ms == 40 else "transfer")
+    assert gain(found, "transfer") == pytest.approx(step_ms / 40, rel=0.01)
+    assert share(found, "transfer") == pytest.approx(1 - 40 / step_ms, abs=0.01)
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_a_hidden_copy_that_a_late_batch_exposes_is_a_wait_for_data(workers: int) -> None:
+    # given a loader at 100 ms, and a copy of 30 ms that compute would hide if the batch were there
+    pipe = Pipeline(workers=workers, decode_ms=100.0 * max(workers, 1), transfer_ms=30.0, overlap=True)
+    found = judge(pipe)
+    assert found.bottleneck == "prep"
+    assert gain(found, "prep") == pytest.approx(true_speedup(pipe, "prep"), rel=0.02)
+    assert share(found, "transfer") == pytest.approx(0, abs=0.01)
+    assert share(found, "unexplained") == pytest.approx(0, abs=0.02)
+    assert found.witnesses is not None
+    arms, timeline = found.witnesses
+    assert arms.value == pytest.approx(timeline.value, abs=0.02)
+
+
+def test_a_copy_beside_the_compute_and_preparation_of_equal_size_are_mixed() -> None:
+    pipe = Pipeline(decode_ms=400.0, transfer_ms=100.0, overlap=True)
+    found = judge(pipe)
+    assert found.bottleneck == "mixed" and found.joint == ("prep", "transfer")
+    assert found.joint_speedup is not None
+    assert found.joint_speedup.value == pytest.approx(true_speedup(pipe, "prep", "transfer"), rel=0.03)
+
+
 def test_transfer_bound() -> None:
     found = judge(Pipeline(decode_ms=40.0, transfer_ms=40.0))
     assert found.bottleneck == "transfer"

@@ -29,6 +29,7 @@ def simulated(pipeline: Pipeline, arms: tuple[str, ...] | None = None) -> Run:
         "loader": {"decodes": True, "owns_transfer": False}, "num_failures": 0, "failures": [], "queue_depth": 4,
         "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test", "storage_reason": None,
         "cache": {"state": "cold", "measured_once": False, "caveats": []}, "build_s_real": 0.5,
+        "batch_bytes": 10_000_000, "link_bytes_per_s": 50e9,
         "stopped_by": "duration", "num_rounds": 3, "loop_overhead_s": 1e-5, "arms": [],
     }  # fmt: skip
     return Run(
@@ -75,6 +76,7 @@ EXPLAINED_BY = {
     "storage.ceiling": {"ceiling_not_measured"},
     "storage.residency_fraction": {"residency_unknown"},
     "storage": {"no_files"},
+    "transfer": {"arms_not_measured", "loader_owns_transfer", "no_transfer"},
     "verdict.speedup_if_removed.launch": {"arms_not_measured", "launch_not_measured"},
     "verdict.speedup_if_removed": {"arms_not_measured", "loader_owns_transfer"},
 }
@@ -164,6 +166,17 @@ def test_throughput_is_samples_over_time() -> None:
     assert record["ingestion_rate"]["value"] == pytest.approx(64 / 0.030, rel=1e-6)
     assert record["loader_rate"]["value"] == pytest.approx(64 / 0.1, rel=0.02)
     assert record["storage"]["cold_proven"] is True
+
+
+def test_the_copy_is_split_into_what_shows_and_what_does_not() -> None:
+    # given a copy of 12 ms beside steps of 10 ms
+    given = simulated(Pipeline(device=0.010, copy=0.012, decode=0.001, overlap=True))
+    record = make_record("r1", given)
+    copy = record["transfer"]
+    assert (copy["bytes_per_step"], copy["ceiling_bytes_per_s"]) == (10_000_000, 50e9)
+    assert copy["copy_s"] == pytest.approx(0.012) and copy["link_bytes_per_s"] == pytest.approx(10e6 / 0.012)
+    assert copy["exposed_s"] == pytest.approx(0.002, rel=0.02) and copy["hidden_s"] == pytest.approx(0.010, rel=0.02)
+    assert any("12.00 ms, 2.00 ms of it exposed; 0.8 GB/s" in line for line in record["verdict"]["evidence"])
 
 
 def test_a_failed_run_keeps_its_reason_and_no_figures() -> None:

@@ -48,6 +48,7 @@ def random_pipeline(random: np.random.Generator) -> Pipeline:
         issue_ms=float(random.choice([0.05, _between(random, 0.02, 3)])) * device_ms,
         crowded_issue_ms=float(random.choice([0, 0, _between(random, 0.05, 0.5)])) * device_ms,
         jitter=float(random.choice([0, 0.1, 0.3])),
+        overlap=bool(random.random() < 0.5),
     )
 
 

@@ -100,6 +100,31 @@ class TestOnGpu:
         device.synchronize()
         assert copied.is_cuda
 
+    def test_a_copy_on_a_stream_of_its_own_runs_beside_the_compute(self):
+        import torch
+
+        opened = CudaDevice(0, overlap=True)
+        inputs = opened.pin(torch.ones(64, 3, 224, 224))
+        targets = opened.pin(torch.zeros(64, dtype=torch.int64))
+        opened.copy_in(inputs, targets)
+        opened.synchronize()
+        spin(0.2)  # computes while the next batch is copied
+        computed = opened.record()
+        begin = opened.record_copy()
+        copied, _ = opened.copy_in(inputs, targets)
+        end = opened.record_copy()
+        total = copied.sum()  # must wait for the copy
+        (done,) = opened.times_ns([computed])
+        first, last = opened.times_ns([begin, end])
+        assert first < last < done
+        assert float(total) == inputs.numel()
+        opened.close()
+
+    def test_the_clocks_drift_by_microseconds_a_second_at_most(self, device):
+        device.anchor()
+        time.sleep(1.0)
+        assert abs(device.drift_ns()) < 100_000
+
     def test_a_batch_that_does_not_fit_fails_the_case_in_one_line(self, device):
         import torch
 

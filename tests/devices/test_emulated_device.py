@@ -19,7 +19,9 @@ def constant(value):
     return Constant(value, "assumed", "a test")
 
 
-def device(duration_ms=20.0, busy_ms=None, issue_ms=0.0, tail_ms=0.0, link_bytes_per_s=1e9, batch_size=8):
+def device(
+    duration_ms=20.0, busy_ms=None, issue_ms=0.0, tail_ms=0.0, link_bytes_per_s=1e9, batch_size=8, overlap=False
+):
     profile = Profile(
         name="test",
         device_name="Test",
@@ -33,7 +35,7 @@ def device(duration_ms=20.0, busy_ms=None, issue_ms=0.0, tail_ms=0.0, link_bytes
         tail_ms=constant(tail_ms),
         link_bytes_per_s=constant(link_bytes_per_s),
     )
-    return EmulatedDevice(profile, batch_size)
+    return EmulatedDevice(profile, batch_size, overlap=overlap)
 
 
 class Bytes:
@@ -135,6 +137,26 @@ def test_a_copy_takes_bytes_over_rate_in_the_same_queue():
     times = emulated.times_ns([begin, copied, done])
     assert np.diff(times).tolist() == [3_500_000, 20 * MS]
     assert emulated.busy_ns(begin, copied) == 0
+
+
+@pytest.mark.parametrize(("copy_ms", "period_ms"), [(5, 20), (30, 30)])
+def test_a_copy_on_a_queue_of_its_own_hides_behind_earlier_steps(copy_ms, period_ms):
+    # given a device that computes for 20 ms and copies beside it
+    emulated = device(duration_ms=20, link_bytes_per_s=1e9, overlap=True)
+    copies, dones = [], []
+    # when five batches are copied and computed, all enqueued at once
+    for _ in range(5):
+        begin = emulated.record_copy()
+        emulated.copy_in(Bytes(copy_ms * 1_000_000), Bytes(0))
+        copies.append((begin, emulated.record_copy()))
+        emulated.enqueue_step(8)
+        dones.append(emulated.record())
+    # then a copy follows the copy before, no step begins before its copy is done, and the longer of both is the period
+    done = emulated.times_ns(dones)
+    copied = emulated.times_ns([end for _, end in copies])
+    assert np.diff(copied).tolist() == [copy_ms * MS] * 4
+    assert (done - copied >= 20 * MS).all()
+    assert np.diff(done)[1:].tolist() == [period_ms * MS] * 3
 
 
 @pytest.mark.parametrize("milliseconds", [1.0, 3.7, 7.4, 15.0])

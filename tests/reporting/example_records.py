@@ -40,6 +40,7 @@ def case(**changes: Any) -> dict[str, Any]:
         "device": "emulated:h200-resnet50-train-fp32",
         "input_size": 224,
         "output": "float32",
+        "overlap": True,
         "cache": "as-is",
         "arms": ["device", "host", "ram", "real", "free"],
         "warmup": None,

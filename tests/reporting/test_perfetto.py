@@ -44,7 +44,11 @@ def two_steps() -> Recording:
         row(SPAN_FIELDS, start_ns=at, ready_ns=at + 15 * MS, read_ns=4 * MS, decode_ns=9 * MS, collate_ns=4 * MS),
     ]
     facts = {"opened_ns": at, "closed_ns": at + 30 * MS}
-    segment = Segment("real", 0, 0, True, np.array([first, second]), np.array(spans), facts)
+    half = MS // 2
+    trained, inferred = [at + 3 * half, at + 4 * half, at + 5 * half], [at + 33 * half, at + 36 * half, -1]
+    segment = Segment(
+        "real", 0, 0, True, np.array([first, second]), np.array(spans), facts, np.array([trained, inferred])
+    )
     return Recording([segment], {"device": {"name": "a device"}}, [])
 
 
@@ -72,7 +76,9 @@ def test_each_slice_lies_where_it_was_measured(tmp_path: Path) -> None:
     trace = read(tmp_path / "run.json")
 
     assert slices(trace, LOOP, 2) == [
-        ("wait for data", 0, 1), ("issue", 1, 3), ("wait for data", 3, 16), ("issue", 16, 18),
+        ("wait for data", 0, 1), ("issue", 1, 3), ("copy", 1, 1.5), ("forward", 1.5, 2), ("backward", 2, 2.5),
+        ("update", 2.5, 3),
+        ("wait for data", 3, 16), ("issue", 16, 18), ("copy", 16, 16.5), ("forward", 16.5, 18),
         ("wait for the device", 18, 20),
     ]  # fmt: skip
     assert slices(trace, DEVICE, COPY_TRACK) == [("copy", 1, 2), ("copy", 17, 18)]
