@@ -130,6 +130,9 @@ def run(
     verify: Annotated[
         bool, typer.Option("--verify", help="Then run the advice, and print predicted against measured speed-up")
     ] = False,
+    save_profile: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="Keep this GPU's times for --device emulated:FILE.toml")
+    ] = None,
 ) -> None:
     """Measure one case and say what limits it."""
     if "," in loader or (workers and "," in workers):
@@ -389,6 +392,8 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
         seconds = sum(expected_seconds(case) for case in cases)
         typer.echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes")
         return
+    if options.get("save_profile") and not cases[0].device.startswith("cuda"):
+        raise ConfigError("--save-profile takes the times of a real GPU: give --device cuda")
     store = Store(options["results"])
     store.check_writable()
     _check_json_target(options["json_out"])
@@ -412,6 +417,10 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
             ended = stop
     view.close()
     _show(records, options, single=len(cases) == 1)
+    if options.get("save_profile") and ended is None and records[0]["status"] == "ok":
+        from loaderbench.devices import profile
+
+        profile.save(profile.from_record(records[0], options["save_profile"]), options["save_profile"])
     if isinstance(ended, LoaderbenchError):
         raise ended
     if ended is not None:

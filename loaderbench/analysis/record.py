@@ -385,10 +385,12 @@ def _device(run: Run, recording: Recording, arms: dict[str, ArmSteps]) -> dict[s
         for series in run.series
         if series.name.startswith("gpu_")
     }
+    issued = [ns for one in recording.segments for ns in one.facts.get("held_issue_ns") or ()]
     drifts = [one.facts.get("clock_drift_ns") for one in recording.segments if one.arm == "real"]
     return {
         **facts,
         "clock_drift_ns": max((one for one in drifts if one is not None), key=abs, default=None),
+        **({"held_issue_s": float(np.median(issued)) / 1e9} if issued else {}),
         "busy_fraction": float(busy) if np.isfinite(busy) else None,
         "kernel_gap": None,
         "memory_peak_bytes": recording.facts["peak_memory_bytes"],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,72 @@ def _check(profile: Profile) -> None:
         raise ValueError("issue_ms and tail_ms must be 0 or more, input_size 1 or more")
     if profile.link_bytes_per_s.value <= 0:
         raise ValueError("link_bytes_per_s must be more than 0")
+
+
+def from_record(record: Mapping[str, Any], path: Path) -> Profile:
+    """The profile that a measured run on a GPU gives, added to what the file at `path` already holds.
+
+    Times: of steps held back until all of them was enqueued (devices/cuda.py, `held_ns`). Link: the fastest of large
+    pinned copies.
+
+    Raises:
+        ConfigError: the run was not on a GPU, its arms `device` and `host` are missing, or the file is another's.
+    """
+    case, device, capacities = record["case"], record["device"] or {}, record["capacities"] or {}
+    if device.get("kind") != "cuda":
+        raise ConfigError("--save-profile takes the times of a real GPU: give --device cuda")
+    if not capacities.get("device") or not device.get("held_issue_s") or not record["transfer"]:
+        raise ConfigError("--save-profile needs the arms device and host: give --arms all and a loader on the host")
+    when = f"loaderbench {record['environment']['packages']['loaderbench']}, {record['started_at'][:10]}"
+
+    def measured(value: float, how: str) -> Constant:
+        return Constant(value, "measured", f"{how}; {when}")
+
+    batch_size = int(case["batch_size"])
+    duration = measured(
+        1e3 * batch_size / capacities["device"]["value"], "steps enqueued before they began, CUDA events"
+    )
+    busy = replace(duration, source=f"{duration.source}; gaps of about 1 µs between queued kernels are in it")
+    step = StepTime(batch_size, duration, busy)
+    made = Profile(
+        name=path.stem,
+        device_name=str(device["name"]),
+        machine=path.stem.partition("-")[0],
+        model=case["model"],
+        mode=case["mode"],
+        precision=case["precision"],
+        input_size=int(case["input_size"] or case["resolution"]),
+        steps=(step,),
+        issue_ms=measured(1e3 * device["held_issue_s"], "median host time to enqueue a step that was held back"),
+        tail_ms=Constant(0.0, "assumed", "not measured: a kernel takes microseconds"),
+        link_bytes_per_s=measured(record["transfer"]["ceiling_bytes_per_s"], "fastest of 8 pinned copies of 64 MiB"),
+    )
+    if not path.exists():
+        return made
+    kept = load(path)
+    same = ("device_name", "model", "mode", "precision", "input_size")
+    if any(getattr(kept, name) != getattr(made, name) for name in same):
+        raise ConfigError(f"{path} is the profile of {kept.device_name} {kept.model} {kept.mode} {kept.precision}")
+    others = [one for one in kept.steps if one.batch_size != batch_size]
+    return replace(made, steps=tuple(sorted((*others, step), key=lambda one: one.batch_size)))
+
+
+def save(profile: Profile, path: Path) -> None:
+    """Write the profile as `load` reads it. Raises ConfigError where the file cannot be written."""
+
+    def constant(one: Constant) -> str:
+        return f"{{ value = {one.value!r}, label = {json.dumps(one.label)}, source = {json.dumps(one.source)} }}"
+
+    plain = ("machine", "device_name", "model", "mode", "precision", "input_size")
+    lines = [f"{name} = {json.dumps(getattr(profile, name))}" for name in plain]
+    lines += [f"{name} = {constant(getattr(profile, name))}" for name in ("issue_ms", "tail_ms", "link_bytes_per_s")]
+    for step in profile.steps:
+        lines += ["", "[[steps]]", f"batch_size = {step.batch_size}"]
+        lines += [f"{name} = {constant(getattr(step, name))}" for name in ("duration_ms", "busy_ms")]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def shipped_names() -> list[str]:

@@ -463,23 +463,34 @@ class _Measurement:
         spans, phases = loop.table_of_spans(drained), loop.phases()
         segment = Segment(arm, number, num_warmup, steady, table, spans, facts, phases)
         if arm == "device":
-            facts["held_busy_ns"] = self._hold_steps(table[num_warmup:])
+            facts["held_busy_ns"], facts["held_issue_ns"] = self._hold_steps(table[num_warmup:])
         self.segments.append(segment)
         mean_s = float(np.mean(_durations(segment))) if len(table) - num_warmup > 1 else None
         self.report("segment", {"arm": arm, "round": number, "steps": len(table), "step_s": mean_s, **_size(table)})
 
-    def _hold_steps(self, table: Any) -> list[int]:
-        """Device times of steps that were wholly enqueued before they began; empty where the device cannot tell so.
+    def _hold_steps(self, table: Any) -> tuple[list[int], list[int]]:
+        """Device times of steps that were wholly enqueued before they began, and the host's times to enqueue them;
+        empty where the device cannot tell so.
 
-        They are those of a device that never waits for the host, where the device does not tell its busy time.
+        They are those of a device that never waits for the host, where the device does not tell its busy time, and
+        of a host that never waits for room in the device's queue.
         """
         if table[0, STEP_FIELDS.index("busy_ns")] >= 0:
-            return []
+            return [], []
         issued, returned = (table[:, STEP_FIELDS.index(name)] for name in ("issued_ns", "returned_ns"))
         hold_s = float(min(2 * (issued - returned).max() / 1e9 + 0.002, MAX_HOLD_S))
         inputs, targets = self.resident.inputs, self.resident.targets
-        held = (self.device.held_ns(lambda: self.workload.step(inputs, targets), hold_s) for _ in range(HELD_STEPS))
-        return [one for one in held if one is not None]
+        took: list[int] = []
+
+        def issue() -> None:
+            begun = time.perf_counter_ns()
+            self.workload.step(inputs, targets)
+            took.append(time.perf_counter_ns() - begun)
+
+        held = [self.device.held_ns(issue, hold_s) for _ in range(HELD_STEPS)]
+        return [one for one in held if one is not None], [
+            ns for ns, one in zip(took, held, strict=True) if one is not None
+        ]
 
     def _warm_up(self, loop: StepLoop, loader: Loader | None, target_s: float, most: int) -> tuple[int, bool]:
         """Run until the loader's queue is steady, or the given number of steps, or `most`. Returns (steps, steady)."""

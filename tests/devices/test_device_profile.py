@@ -2,7 +2,7 @@
 
 import pytest
 
-from loaderbench.devices.profile import LABELS, SHIPPED, load, named, shipped_names
+from loaderbench.devices.profile import LABELS, SHIPPED, from_record, load, named, save, shipped_names
 from loaderbench.errors import ConfigError
 
 
@@ -81,3 +81,40 @@ def test_a_wrong_file_is_refused_in_one_line_that_says_what_is_wrong(tmp_path, o
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot read the device profile"):
         named(str(tmp_path / "none.toml"))
+
+
+def record(**case):
+    """What a run on a GPU leaves: 4,000 images/s at batch 64, 6 ms to issue a step, 55 GB/s."""
+    asked = {"model": "resnet50", "mode": "train", "precision": "amp-bf16", "batch_size": 64, "input_size": 224}
+    return {
+        "case": asked | {"resolution": 256} | case,
+        "device": {"kind": "cuda", "name": "NVIDIA Test", "held_issue_s": 0.006},
+        "capacities": {"device": {"value": 4_000.0}},
+        "transfer": {"ceiling_bytes_per_s": 55e9},
+        "environment": {"packages": {"loaderbench": "1.0"}},
+        "started_at": "2026-01-02T03:04:05+00:00",
+    }
+
+
+def test_a_run_on_a_gpu_becomes_a_profile_and_a_second_one_adds_its_batch_size(tmp_path):
+    path = tmp_path / "test-resnet50.toml"
+    save(from_record(record(), path), path)
+    kept = named(str(path))
+    assert kept.duration_ms(64).value == pytest.approx(16.0) and kept.duration_ms(64).label == "measured"
+    assert (kept.issue_ms.value, kept.link_bytes_per_s.value) == (pytest.approx(6.0), 55e9)
+    assert "2026-01-02" in kept.link_bytes_per_s.source and kept.machine == "test"
+
+    save(from_record(record(batch_size=256), path), path)
+    assert [step.batch_size for step in load(path).steps] == [64, 256]
+    assert load(path).duration_ms(256).value == pytest.approx(64.0)
+
+    with pytest.raises(ConfigError, match="is the profile of NVIDIA Test resnet50 train amp-bf16"):
+        from_record(record(mode="infer"), path)
+
+
+def test_only_a_real_gpu_gives_a_profile(tmp_path):
+    emulated = record() | {"device": {"kind": "emulated", "name": "emulated"}}
+    with pytest.raises(ConfigError, match="--device cuda"):
+        from_record(emulated, tmp_path / "x.toml")
+    with pytest.raises(ConfigError, match="--arms all"):
+        from_record(record() | {"transfer": None}, tmp_path / "x.toml")

@@ -1,0 +1,201 @@
+"""Everything of loaderbench that needs a GPU, run on one: tests, study, precision, trace, self-test, overhead, checks.
+
+    make gpu-check        or        python benchmarks/gpu_check.py [--out DIR] [--only study,checks] [--seconds 10]
+
+Each part writes its files into DIR (default results/reference/GPU) as soon as it is done, and a part that is asked for
+by name alone can be run again. `checks.json` holds what was expected and what was found; exit 1 where something
+failed. Without a GPU it ends with one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from loaderbench.devices.select import num_visible_gpus
+from loaderbench.images.manifest import resolve_dataset
+from loaderbench.machine import environment
+
+Record = dict[str, Any]
+LOADERBENCH = (sys.executable, "-m", "loaderbench")
+HERE = Path(__file__).parent
+
+
+class Check:
+    """One GPU's folder of results and the checks made on them."""
+
+    def __init__(self, out: Path, seconds: float) -> None:
+        self.out, self.seconds = out, seconds
+        self.runs = out / "runs"
+        self.found: list[dict[str, Any]] = []
+        out.mkdir(parents=True, exist_ok=True)
+
+    def say(self, name: str, passed: bool, what: str) -> None:
+        self.found.append({"check": name, "passed": passed, "found": what})
+        print(f"{'ok    ' if passed else 'FAILED'} {name}: {what}", flush=True)
+
+    def call(self, name: str, *command: str | Path) -> bool:
+        """Run a part; its output goes to this one's. A failure is a failed check."""
+        print(f"\n== {name}", flush=True)
+        done = subprocess.run([str(part) for part in command], check=False)
+        if done.returncode:
+            self.say(name, False, f"exit status {done.returncode}")
+        return done.returncode == 0
+
+    def run(self, name: str, *options: str) -> Record | None:
+        """One stored run, and its record as DIR/NAME.json."""
+        target = self.out / f"{name}.json"
+        common = ("--device", "cuda", "--results", str(self.runs), "--quiet", "--json", str(target))
+        if not self.call(name, *LOADERBENCH, "run", *options, *common):
+            return None
+        record: Record = json.loads(target.read_text())
+        return record
+
+
+def tests(check: Check) -> None:
+    if check.call("tests", sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"):
+        check.say("tests", True, "pytest -m gpu")
+
+
+def study(check: Check) -> None:
+    """Resolution × loader × workers, every case as long."""
+    target = check.out / "study.json"
+    parts: list[Record] = []
+    for loaders, workers, *option in (
+        ("serial,multiprocess,threaded", "1,2,4,8,16"),
+        ("dali", "4,16", "--loader-option", "gpu_decode=no"),
+        ("dali", "8", "--loader-option", "gpu_decode=yes"),
+    ):
+        target.unlink(missing_ok=True)
+        check.call(
+            f"study {loaders} {' '.join(option)}", *LOADERBENCH, "sweep", "--res", "256,512,1024", "--loader", loaders,
+            "--workers", workers, "--cache", "warm", "--duration", str(check.seconds), "--device", "cuda",
+            "--results", check.runs, "--json", target, *option,
+        )  # fmt: skip
+        if target.exists():
+            parts += json.loads(target.read_text())["runs"]
+    target.write_text(json.dumps({"runs": parts}, indent=1))
+    ended = sum(one["status"] == "ok" for one in parts)
+    check.say("study", 0 < ended == len(parts), f"{ended} of {len(parts)} cases measured")
+
+
+def precision(check: Check) -> None:
+    check.call(
+        "precision", *LOADERBENCH, "precision", "--model", "resnext50_32x4d", "--steps", "100", "--device", "cuda",
+        "--json", check.out / "precision.json",
+    )  # fmt: skip
+
+
+def trace(check: Check) -> None:
+    record = check.run("traced-run", "--res", "512", "--workers", "4", "--cache", "warm", "--duration", "20")
+    if record is not None:
+        target = check.out / "run.perfetto.json.gz"
+        if check.call("trace", *LOADERBENCH, "trace", record["run_id"], "--results", check.runs, "--out", target):
+            size = target.stat().st_size
+            check.say("trace below 50 MB", size < 50e6, f"{size / 1e6:.1f} MB")
+
+
+def selftest(check: Check) -> None:
+    target = check.out / "selftest.json"
+    if check.call(
+        "selftest", *LOADERBENCH, "selftest", "--quick", "--device", "cuda", "--results", check.runs, "--json", target
+    ):
+        result = json.loads(target.read_text())
+        accuracy = result["accuracy_fraction"]
+        check.say("self-test right", accuracy is not None and accuracy >= 0.95, f"{accuracy}")
+        check.say("self-test confident wrong", result["confident_wrong"] == 0, str(result["confident_wrong"]))
+
+
+def overhead(check: Check) -> None:
+    target = check.out / "overhead.json"
+    dataset, _ = resolve_dataset(None, 256)
+    command = (sys.executable, HERE / "overhead.py", dataset, "--device", "cuda", "--model", "resnet50")
+    if check.call("overhead", *command, "--json", target):
+        ratio = json.loads(target.read_text())["ratio"]
+        check.say("overhead at most 1 %", ratio >= 0.99, f"ours ÷ bare {ratio:.4f}")
+
+
+def profiles(check: Check) -> None:
+    """The emulated device's files, from this GPU."""
+    name = check.out.name
+    for mode, sizes in (("train", (64, 256)), ("infer", (8, 64, 256))):
+        target = check.out / f"{name}-resnet50-{mode}-amp-bf16.toml"
+        for batch_size in sizes:
+            check.run(
+                f"profile-{mode}-{batch_size}", "--mode", mode, "--batch-size", str(batch_size),
+                "--loader", "synthetic", "--duration", "8", "--save-profile", str(target),
+            )  # fmt: skip
+
+
+def checks(check: Check) -> None:
+    """What is known of a GPU and must be found."""
+    for batch_size, bound in ((1, "launch"), (8, "launch"), (256, "compute")):
+        record = check.run(
+            f"infer-{batch_size}", "--mode", "infer", "--batch-size", str(batch_size), "--loader", "synthetic",
+            "--duration", "12",
+        )  # fmt: skip
+        if record is not None:
+            verdict, step_ms = record["verdict"]["bottleneck"], 1e3 * record["step_time_s"]["mean"]
+            check.say(
+                f"inference at batch {batch_size} is {bound}-bound", verdict == bound, f"{verdict}, {step_ms:.2f} ms"
+            )
+    record = check.run(
+        "steady", "--mode", "train", "--batch-size", "256", "--loader", "synthetic", "--duration", "30", "--ci-target",
+        "0.0001",
+    )  # fmt: skip
+    if record is not None:
+        codes = {caveat["code"] for caveat in record["caveats"]}
+        check.say(
+            "kernels and NVML agree", "busy_witnesses_disagree" not in codes, json.dumps(record["device"]["kernel_gap"])
+        )
+        check.say("kernel gaps measured", record["device"]["kernel_gap"] is not None, ", ".join(sorted(codes)))
+        check.say("own overhead at most 1 %", record["overhead_fraction"] <= 0.01, f"{record['overhead_fraction']:.4f}")
+    record = check.run("stalled", "--res", "1024", "--workers", "1", "--cache", "warm", "--duration", "25")
+    if record is not None:
+        codes = {caveat["code"] for caveat in record["caveats"]}
+        witnesses = [line for line in record["verdict"]["evidence"] if line.startswith("waiting for data")]
+        check.say("one worker at 1024: both witnesses agree", "witnesses_disagree" not in codes, "; ".join(witnesses))
+
+
+PARTS: dict[str, Callable[[Check], None]] = {
+    one.__name__: one for one in (tests, checks, precision, trace, overhead, profiles, selftest, study)
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder for the results")
+    parser.add_argument("--only", help=f"parts to run, out of {','.join(PARTS)}")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of measuring for a case of the study")
+    options = parser.parse_args(arguments)
+    chosen = options.only.split(",") if options.only else list(PARTS)
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    if not num_visible_gpus():
+        print(
+            "gpu-check needs an NVIDIA GPU: there is no /dev/nvidia0, or CUDA_VISIBLE_DEVICES hides it", file=sys.stderr
+        )
+        return 1
+    facts = environment()
+    name = facts["gpus"][0]["name"] if facts["gpus"] else "gpu"
+    short = re.sub(r"[^a-z0-9]+", "-", name.lower().replace("nvidia", "")).strip("-")
+    check = Check(options.out or HERE.parent / "results" / "reference" / short, options.seconds)
+    (check.out / "environment.json").write_text(json.dumps(facts, indent=1))
+    for part in chosen:
+        PARTS[part](check)
+        (check.out / "checks.json").write_text(json.dumps(check.found, indent=1, ensure_ascii=False))
+    shutil.rmtree(check.runs, ignore_errors=True)  # the records are in DIR; the raw facts are large
+    failed = [one["check"] for one in check.found if not one["passed"]]
+    print(f"\n{len(check.found) - len(failed)} of {len(check.found)} checks passed", *failed, sep="\n  ")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
