@@ -480,17 +480,17 @@ class _Measurement:
         issued, returned = (table[:, STEP_FIELDS.index(name)] for name in ("issued_ns", "returned_ns"))
         hold_s = float(min(2 * (issued - returned).max() / 1e9 + 0.002, MAX_HOLD_S))
         inputs, targets = self.resident.inputs, self.resident.targets
-        took: list[int] = []
+        took_ns = 0
 
         def issue() -> None:
+            nonlocal took_ns
             begun = time.perf_counter_ns()
             self.workload.step(inputs, targets)
-            took.append(time.perf_counter_ns() - begun)
+            took_ns = time.perf_counter_ns() - begun
 
-        held = [self.device.held_ns(issue, hold_s) for _ in range(HELD_STEPS)]
-        return [one for one in held if one is not None], [
-            ns for ns, one in zip(took, held, strict=True) if one is not None
-        ]
+        held = [(self.device.held_ns(issue, hold_s), took_ns) for _ in range(HELD_STEPS)]
+        told = [(busy, took) for busy, took in held if busy is not None]
+        return [busy for busy, _ in told], [took for _, took in told]
 
     def _warm_up(self, loop: StepLoop, loader: Loader | None, target_s: float, most: int) -> tuple[int, bool]:
         """Run until the loader's queue is steady, or the given number of steps, or `most`. Returns (steps, steady)."""
