@@ -175,6 +175,8 @@ def save_recording(folder: Path, recording: Recording, series: Sequence[Series])
         arrays[f"segment{number}_steps"] = segment.steps
         if segment.spans is not None:
             arrays[f"segment{number}_spans"] = segment.spans
+        if segment.kernels is not None:
+            arrays[f"segment{number}_kernels"] = segment.kernels
         segments.append(
             {
                 "arm": segment.arm,
@@ -234,6 +236,7 @@ def load_recording(path: str | os.PathLike[str]) -> tuple[Case, Recording, list[
                     **entry,
                     steps=arrays[f"segment{number}_steps"],
                     spans=arrays.get(f"segment{number}_spans"),
+                    kernels=arrays.get(f"segment{number}_kernels"),
                 )
                 for number, entry in enumerate(plain["segments"])
             ]
