@@ -102,6 +102,8 @@ KERNEL_FIELDS = (
 """Columns of a segment's `kernels`: everything that the device ran in a traced window, one row of int64 each."""
 KERNEL, COPY, MEMSET = 0, 1, 2
 """Kinds of a kernel row. On the CPU device top-level operator spans are its kernels."""
+TRACED, UNTRACED = "traced", "untraced"
+"""Arms of the segment that holds `kernels`, and of those before and behind it: the loop of `real`, its own windows."""
 
 
 @dataclass
