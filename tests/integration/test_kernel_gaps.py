@@ -16,13 +16,14 @@ from loaderbench.recording.types import KERNEL, TRACED
 CPU = ("--device", "cpu", "--model", "resnet18", "--mode", "infer", "--input-size", "32")
 EMULATED = ("--device", "emulated")
 OPTIONS = (
-    "--res", "96", "--loader", "threaded", "--workers", "2", "--batch-size", "4", "--cache", "warm", "--steps", "6",
-    "--warmup", "2", "--duration", "20", "--quiet", "--json", "-",
+    "--res", "96", "--loader", "serial", "--batch-size", "4", "--cache", "warm", "--steps", "6", "--warmup", "2",
+    "--quiet", "--json", "-",
 )  # fmt: skip
 
 
 def measured(small_set: Path, results: Path, *options: str) -> dict[str, Any]:
-    ended = commands.run("run", small_set, *OPTIONS, *options, "--results", results)
+    one_thread = ("env", "OMP_NUM_THREADS=1")  # others use these processors too
+    ended = commands.run("run", small_set, *OPTIONS, *options, "--results", results, wrapper=one_thread)
     assert (ended.code, ended.err) == (0, "")
     record: dict[str, Any] = json.loads(ended.out)
     jsonschema.validate(record, json.loads(SCHEMA_FILE.read_bytes()))
