@@ -70,6 +70,9 @@ MaxBytes = Annotated[
 ]
 Warmup = Annotated[int | None, typer.Option(help="Warm-up steps of each window  [default: until steady]")]
 Repeats = Annotated[int, typer.Option(help="Processes a case; the process is then the unit of the interval")]
+Kernels = Annotated[
+    bool, typer.Option(help="Trace a few steps behind the arms, for the gaps between the device's kernels")
+]
 Seed = Annotated[int, typer.Option(help="Of order and augmentation")]
 MaxFailures = Annotated[float, typer.Option(help="Fraction of undecodable images above which a case fails")]
 LoaderOption = Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the loader; may be repeated")]
@@ -119,6 +122,7 @@ def run(
     max_bytes: MaxBytes = None,
     warmup: Warmup = None,
     repeats: Repeats = 1,
+    kernels: Kernels = True,
     seed: Seed = 0,
     max_failures: MaxFailures = 0.01,
     loader_option: LoaderOption = None,
@@ -166,6 +170,7 @@ def sweep(
     max_bytes: MaxBytes = None,
     warmup: Warmup = None,
     repeats: Repeats = 1,
+    kernels: Kernels = True,
     seed: Seed = 0,
     max_failures: MaxFailures = 0.01,
     loader_option: LoaderOption = None,
@@ -501,6 +506,7 @@ def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyReq
         ci_target=options["ci_target"],
         max_bytes=_num_bytes("--max-bytes", options["max_bytes"]),
         repeats=options["repeats"],
+        kernels=options["kernels"],
         seed=options["seed"],
         max_failure_fraction=options["max_failures"],
         loader_options=_key_values("--loader-option", options["loader_option"]),

@@ -9,14 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis import kernels, verdict
 from loaderbench.analysis import storage as probed
-from loaderbench.analysis import verdict
 from loaderbench.analysis.advice import advise
 from loaderbench.analysis.attribution import CAUSES, SHARES, Attribution, attribute
 from loaderbench.analysis.statistics import half_width_fraction, interval
 from loaderbench.analysis.steps import ArmSteps, arm_steps
 from loaderbench.cases.case import ARMS
-from loaderbench.recording.types import SCHEMA, SPAN_FIELDS, Caveat, Estimate, Recording, Run, Segment, Series
+from loaderbench.recording.types import (
+    SCHEMA,
+    SPAN_FIELDS,
+    TRACED,
+    UNTRACED,
+    Caveat,
+    Estimate,
+    Recording,
+    Run,
+    Segment,
+    Series,
+)
 
 Say = Callable[[str, str], None]
 
@@ -27,6 +38,11 @@ STARVED = 0.10
 """Workers that wait for a processor more than this fraction of their time get the caveat `cpu_contention`."""
 COLD_RANGE = (0.98, 1.05)
 """Bytes moved ÷ bytes expected within which a cold read counts as proven (measurement.md, `cold`)."""
+STEADY_S, LAG_S = 5.0, 1.0
+"""NVML and GPM are compared with a trace over windows of this length, their first second left out: GPM smears the edges
+of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
+WITNESSES_AGREE = 0.03
+"""Busy fractions that differ by more have the caveat `busy_witnesses_disagree`."""
 SERVED_BY_CACHE = 0.90
 """Where less than this part of the bytes moved, the page cache served a cold arm."""
 
@@ -62,6 +78,7 @@ def make_record(run_id: str, run: Run) -> dict[str, Any]:
     starved = _starved_fraction(spans)
     loader = recording.facts["loader"]
     storage = _storage(recording, loader.get("num_readers") or run.case.lanes)
+    gap, why_no_gap = _kernel_gap(recording)
     found = attribute(
         arms,
         reads_files=loader["decodes"],
@@ -73,6 +90,11 @@ def make_record(run_id: str, run: Run) -> dict[str, Any]:
     )
     caveats += found.caveats
     figures = _figures(run, recording, arms, found, storage, spans, starved)
+    if gap is not None:
+        figures["device"]["kernel_gap"] = gap
+        figures["device"]["busy_witnesses"] = _busy_witnesses(run, recording, gap)
+        figures["verdict"]["evidence"] += kernels.evidence(gap, figures["device"]["busy_witnesses"])
+    caveats += why_no_gap
     caveats += _caveats(run, recording, arms, found, starved, figures)
     return {**record, **figures, "caveats": [_plain(caveat) for caveat in caveats]}
 
@@ -393,8 +415,45 @@ def _device(run: Run, recording: Recording, arms: dict[str, ArmSteps]) -> dict[s
         **({"held_issue_s": float(np.median(issued)) / 1e9} if issued else {}),
         "busy_fraction": float(busy) if np.isfinite(busy) else None,
         "kernel_gap": None,
+        "busy_witnesses": None,
         "memory_peak_bytes": recording.facts["peak_memory_bytes"],
         "nvml": nvml or None,
+    }
+
+
+def _kernel_gap(recording: Recording) -> tuple[dict[str, Any] | None, list[Caveat]]:
+    """(`device.kernel_gap`, what there is to say about it)."""
+    traced = next((one for one in recording.segments if one.arm == TRACED and one.kernels is not None), None)
+    if traced is None:
+        why = recording.facts.get("no_kernels") or "this run was stored by a version that traced none"
+        return None, [Caveat("kernel_gap_not_measured", f"no kernel gaps: {why}")]
+    if reasons := kernels.missing(traced):
+        return None, [Caveat("trace_incomplete", f"no kernel gaps, for the trace is not whole: {'; '.join(reasons)}")]
+    untraced = [one for one in recording.segments if one.arm == UNTRACED]
+    notes = []
+    if unsteady := [one.arm for one in (traced, *untraced) if not one.steady]:
+        notes.append(
+            Caveat(
+                "trace_not_steady",
+                f"the loader's queue was still moving in the {' and '.join(dict.fromkeys(unsteady))} window of the "
+                "kernel trace: gaps for want of data, and what tracing cost, hold for that window alone",
+            )
+        )
+    return kernels.summarize(traced, untraced), notes
+
+
+def _busy_witnesses(run: Run, recording: Recording, gap: dict[str, Any]) -> dict[str, float | None]:
+    """Part of the time in which the device was busy, by those who can tell; null: no steady window for it."""
+    steady = [
+        (begin + int(LAG_S * 1e9), end)
+        for begin, end in _windows(recording, "real")
+        if end - begin >= (STEADY_S + LAG_S) * 1e9
+    ]
+    return {
+        "kernels": gap["kernel_fraction"],
+        "nvml": gauge_mean(_series(run, "gpu_utilization_fraction"), steady),
+        "gpm": gauge_mean(_series(run, "gpu_gpm_graphics_fraction"), steady),
+        "events_at_most": gap["event_busy_fraction"],
     }
 
 
@@ -431,11 +490,14 @@ def _caveats(
         say("arms_not_measured", f"{', '.join(missing)}: {why}; figures that need them are null")
     if found.shares["launch"] is None and "device" in arms:
         say("launch_not_measured", "this device tells no busy time, so compute includes the launch gaps")
-    if figures["device"]["kernel_gap"] is None:
-        say("kernel_gap_not_measured", "kernel gaps need a kernel trace, which this version does not take")
     if figures["transfer"] is None and "host" in arms:
         why = "on the CPU nothing is copied" if kind == "cpu" else "the batches' copy took no time"
         say("no_transfer", f"transfer is null: {why}")
+    witnesses = figures["device"]["busy_witnesses"]
+    if witnesses is not None and (apart := kernels.disagreement(witnesses, WITNESSES_AGREE)):
+        say("busy_witnesses_disagree", apart)
+    if witnesses is not None and kind == "cuda" and witnesses["nvml"] is None and witnesses["gpm"] is None:
+        say("busy_not_cross_checked", f"no window of {STEADY_S + LAG_S:.0f} s to hold NVML against the kernels")
     storage = figures["storage"]
     if storage is not None:
         _storage_caveats(run, facts, storage, say)

@@ -59,6 +59,8 @@ class Case:
     """Most bytes to read from the data set's storage; None: no limit."""
     ci_target: float = 0.03
     """Stop when the 95 % half-width of the real arm's step time is at most this fraction."""
+    kernels: bool = True
+    """Trace a short window of steps behind the arms, for the kernel gaps."""
     seed: int = 0
     repeat: int = 0
     """Which of `--repeats` processes this is."""
@@ -93,6 +95,7 @@ class Case:
         values = {key: value for key, value in record.items() if key in known}
         values["arms"] = tuple(values.get("arms", ARMS))
         values.setdefault("overlap", False)  # runs stored before there was any
+        values.setdefault("kernels", False)  # runs stored before there was any trace
         return cls(**values)
 
     @property

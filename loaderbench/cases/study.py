@@ -54,6 +54,7 @@ class StudyRequest:
     ci_target: float = 0.03
     max_bytes: int | None = None
     repeats: int = 1
+    kernels: bool = True
     seed: int = 0
     max_failure_fraction: float = 0.01
     loader_options: Mapping[str, str] = field(default_factory=dict)
@@ -170,6 +171,7 @@ def _case(request: StudyRequest, variant: Variant, loader: str, workers: int, re
         duration_s=request.duration_s,
         ci_target=request.ci_target,
         max_bytes=request.max_bytes,
+        kernels=request.kernels,
         seed=request.seed,
         repeat=repeat,
         max_failure_fraction=request.max_failure_fraction,
@@ -179,5 +181,6 @@ def _case(request: StudyRequest, variant: Variant, loader: str, workers: int, re
 
 
 def expected_seconds(case: Case) -> float:
-    """Most seconds that the case will take: its measuring, and about 8 s to import torch, build and end."""
-    return case.duration_s + 8.0
+    """Most seconds that the case will take: its measuring, a fifth of it for the kernel trace, and about 8 s to import
+    torch, build and end."""
+    return case.duration_s * (1.2 if case.kernels else 1.0) + 8.0

@@ -31,6 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.devices.profile import Constant, Profile
+from loaderbench.recording.types import COPY, KERNEL
+
+PIECES = 10
+"""Into how many equal pieces the busy time of a step is laid out when the device's work is logged, spread evenly
+from the step's start to its end: the model knows how long the compute is busy, not how many kernels do it."""
+COMPUTE_STREAM, COPY_STREAM = 0, 1
 
 _SLICE = bytes(64 * 1024)
 """What one slice of issue work runs over. Its CRC takes about 15 µs and zlib lets go of the GIL meanwhile, as
@@ -78,14 +84,17 @@ class EmulatedDevice:
         self._step_times_ns: dict[tuple[int, float | None], tuple[int, int]] = {}
         self._free_ns = self._copied_ns = time.perf_counter_ns()
         self._busy_total_ns = 0
+        self._work: list[tuple[int, int, int, int, int]] | None = None
+        """begin, end, busy time, kind, time of enqueueing of all work since `log_work`; None: not asked for."""
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """Enqueue the copy; the tensors come back as they are, for nothing computes on them."""
         num_bytes = sum(tensor.nbytes for tensor in (inputs, targets) if tensor is not None)
-        free_ns = self._copied_ns if self._overlap else self._free_ns
-        self._copied_ns = max(time.perf_counter_ns(), free_ns) + round(num_bytes * self._ns_per_byte)
+        now_ns, copy_ns = time.perf_counter_ns(), round(num_bytes * self._ns_per_byte)
+        self._copied_ns = max(now_ns, self._copied_ns if self._overlap else self._free_ns) + copy_ns
         if not self._overlap:
             self._free_ns = self._copied_ns
+        self._log(self._copied_ns - copy_ns, self._copied_ns, copy_ns, COPY, now_ns)
         return inputs, targets
 
     def enqueue_step(self, num_samples: int, input_size: float | None = None) -> None:
@@ -95,15 +104,43 @@ class EmulatedDevice:
         None is the profile's.
         """
         duration_ns, busy_ns = self._step_times(num_samples, input_size)
-        start_ns = max(self._free_ns, self._copied_ns, time.perf_counter_ns())
+        now_ns = time.perf_counter_ns()
+        start_ns = max(self._free_ns, self._copied_ns, now_ns)
         burn_cpu(self._issue_ns)
         self._free_ns = max(start_ns + duration_ns, time.perf_counter_ns() + self._tail_ns)
         self._busy_total_ns += busy_ns
+        self._log(start_ns, self._free_ns, busy_ns, KERNEL, now_ns)
 
     def enqueue_compute(self, duration_ns: int) -> None:
         """Enqueue one piece of compute of known length, issued at no cost to the host."""
-        self._free_ns = max(self._free_ns, time.perf_counter_ns()) + duration_ns
+        now_ns = time.perf_counter_ns()
+        self._free_ns = max(self._free_ns, now_ns) + duration_ns
         self._busy_total_ns += duration_ns
+        self._log(self._free_ns - duration_ns, self._free_ns, duration_ns, KERNEL, now_ns)
+
+    def log_work(self) -> None:
+        """From now on keep every piece of work, for `logged_work`."""
+        self._work = []
+
+    def logged_work(self) -> NDArray[np.int64]:
+        """The work enqueued since `log_work`, which ends: [N, 5] begin_ns, end_ns, stream, kind, time of enqueueing.
+
+        A copy is one row, compute PIECES of them.
+        """
+        rows: list[tuple[int, int, int, int, int]] = []
+        for begin, end, busy, kind, enqueued in self._work or ():
+            pieces = 1 if kind == COPY else PIECES
+            idle = max(0, end - begin - busy) / max(1, pieces - 1)
+            for number in range(pieces):
+                first = begin + round(number * (busy / pieces + idle))
+                stream = COPY_STREAM if kind == COPY else COMPUTE_STREAM
+                rows.append((first, first + round(busy / pieces), stream, kind, enqueued))
+        self._work = None
+        return np.array(rows, dtype=np.int64).reshape(-1, 5)
+
+    def _log(self, begin_ns: int, end_ns: int, busy_ns: int, kind: int, enqueued_ns: int) -> None:
+        if self._work is not None:
+            self._work.append((begin_ns, end_ns, busy_ns, kind, enqueued_ns))
 
     def _step_times(self, num_samples: int, input_size: float | None) -> tuple[int, int]:
         key = (num_samples, input_size)

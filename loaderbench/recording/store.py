@@ -177,6 +177,8 @@ def save_recording(folder: Path, recording: Recording, series: Sequence[Series])
             arrays[f"segment{number}_spans"] = segment.spans
         if segment.phases is not None:
             arrays[f"segment{number}_phases"] = segment.phases
+        if segment.kernels is not None:
+            arrays[f"segment{number}_kernels"] = segment.kernels
         segments.append(
             {
                 "arm": segment.arm,
@@ -237,6 +239,7 @@ def load_recording(path: str | os.PathLike[str]) -> tuple[Case, Recording, list[
                     steps=arrays[f"segment{number}_steps"],
                     spans=arrays.get(f"segment{number}_spans"),
                     phases=arrays.get(f"segment{number}_phases"),
+                    kernels=arrays.get(f"segment{number}_kernels"),
                 )
                 for number, entry in enumerate(plain["segments"])
             ]

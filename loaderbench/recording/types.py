@@ -1,7 +1,7 @@
 """The raw facts of a run, as they are stored. Every conclusion is computed from these.
 
 Schema history
-    1  first version
+    1  first version; a segment may hold `kernels` (runs stored before have none)
 """
 
 from __future__ import annotations
@@ -100,6 +100,20 @@ SPAN_FIELDS = (
 """Columns of a span. One row of int64 a batch, written by the worker that made it."""
 
 
+KERNEL_FIELDS = (
+    "begin_ns",  # the device began it, mapped to the host's perf_counter_ns
+    "end_ns",
+    "stream",  # the device's queue that it ran in; the thread where the CPU is the device
+    "kind",  # KERNEL, COPY or MEMSET
+    "step",  # row of the segment's `steps` that launched it
+)
+"""Columns of a segment's `kernels`: everything that the device ran in a traced window, one row of int64 each."""
+KERNEL, COPY, MEMSET = 0, 1, 2
+"""Kinds of a kernel row. On the CPU device top-level operator spans are its kernels."""
+TRACED, UNTRACED = "traced", "untraced"
+"""Arms of the segment that holds `kernels`, and of those before and behind it: the loop of `real`, its own windows."""
+
+
 @dataclass
 class Segment:
     """One measured window of one arm: consecutive steps after the arm's warm-up.
@@ -120,6 +134,8 @@ class Segment:
     """Counters taken around the segment, times of the iterator's construction and end, residency …"""
     phases: NDArray[np.int64] | None = None
     """[N, len(PHASE_FIELDS)]; None where the workload has none (an emulated device, an arm without a device)."""
+    kernels: NDArray[np.int64] | None = None
+    """[K, len(KERNEL_FIELDS)] of a traced window; None: not traced."""
 
 
 @dataclass

@@ -199,6 +199,7 @@ def _stages_and_capacities(record: Record) -> list[tuple[str, str]]:
         ("per image", " · ".join(f"{fmt.clean(k)} {fmt.duration(v)}" for k, v in stages.items()) or NOT_MEASURED),
         ("storage", _storage(record)),
         ("CPU", _cpu(record)),
+        ("kernel gaps", _kernel_gaps(record)),
     ]
     overhead = record.get("overhead_fraction")
     rows.append(("overhead", f"{overhead * 100:.1f} % of a step" if overhead is not None else NOT_MEASURED))
@@ -227,6 +228,23 @@ def _storage(record: Record) -> str:
         else "",
         f"resident {fmt.percent(before)} → {fmt.percent(after)}" if before is not None or after is not None else "",
         fmt.clean(storage.get("source") or ""),
+    ]
+    return " · ".join(text for text in parts if text)
+
+
+def _kernel_gaps(record: Record) -> str:
+    gap = part(record, "device", "kernel_gap")
+    if gap is None:
+        return NOT_MEASURED
+    by_class = [
+        f"{fmt.clean(name)} {fmt.percent(one['fraction'], decimals=1)}"
+        for name, one in gap["by_class"].items()
+        if one["count_per_step"]
+    ]
+    parts = [
+        f"{fmt.percent(gap['total_fraction'], decimals=1)} of the step in {gap['count_per_step']:.0f} gaps",
+        *by_class,
+        f"half of them below {fmt.duration(gap['p50_s'])}" if gap["p50_s"] is not None else "",
     ]
     return " · ".join(text for text in parts if text)
 

@@ -29,6 +29,7 @@ from loaderbench.machine import usable_cpus
 from loaderbench.recording.types import STEP_FIELDS, Caveat, Recording, Segment
 from loaderbench.running.cache import CacheKeeper, OnDone, RamCopy
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
+from loaderbench.running.kernel_window import num_steps_for, trace_kernels
 from loaderbench.running.link import link_bytes_per_s
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
@@ -166,13 +167,16 @@ class _Measurement:
         if self._prep_matters():
             self.report("phase", "timing the decoders")
             self.facts["prep_probe"] = probe_preparation(self.rig.context(self.ram.images, evict=False), usable_cpus())
+        self.facts |= {
+            "peak_memory_bytes": self.device.peak_memory_bytes(),  # of the arms, before anything else is put there
+            "loop_overhead_s": loop_overhead_s(self.device),
+        }
         if "host" in self.case.arms and not self.owns_transfer:
             self.facts["link_bytes_per_s"] = link_bytes_per_s(self.device)
+        self.facts["no_kernels"] = self._trace_kernels()
         self.facts |= {
-            "loop_overhead_s": loop_overhead_s(self.device),
             "device": self.device.describe(),
             "workload": self.workload.describe(),
-            "peak_memory_bytes": self.device.peak_memory_bytes(),
             "num_images": len(self.images),
             "image_bytes": int(self.images.sizes.sum()),
             "loader": {
@@ -467,6 +471,60 @@ class _Measurement:
         self.segments.append(segment)
         mean_s = float(np.mean(_durations(segment))) if len(table) - num_warmup > 1 else None
         self.report("segment", {"arm": arm, "round": number, "steps": len(table), "step_s": mean_s, **_size(table)})
+
+    def _trace_kernels(self) -> str | None:
+        """Trace a window of the loop of `real`, behind all arms. Returns why there is none, or None."""
+        case, real = self.case, [one for one in self.segments if one.arm == "real" and len(one.steps) > 1]
+        if not case.kernels:
+            return "not asked for: --kernels traces a few steps"
+        if not real:
+            return "the arm `real` has no complete step: give --duration or --steps more"
+        if self.as_is_once:
+            return "the data set's own cache state can be measured only once: --cache cold or warm"
+        if self.reads_files and case.max_bytes is not None:
+            return "--max-bytes leaves nothing for further steps"
+        step_s = float(np.mean(_durations(real[-1])))
+        num_steps = num_steps_for(step_s, case.duration_s, case.lanes)
+        if num_steps is None:
+            return f"a step takes {step_s:.2g} s, too long for three windows of them: give --duration more"
+        self.report("phase", "tracing the device's kernels")
+        loader = self._loader("real")
+        if self.reads_files:
+            self.cache.before_segment(loader.evicts_own_reads)
+        self.epoch += 1
+        batches = loader.batches(self.epoch)
+        loops: list[StepLoop] = []
+
+        def new_loop() -> StepLoop:
+            loops.append(StepLoop(batches, self.device, self.workload, resident=self.owns_transfer))
+            return loops[-1]
+
+        def ready() -> tuple[Any, Any]:
+            batch = next(batches)
+            on_device = (batch.inputs, batch.targets)
+            return on_device if self.owns_transfer else self.device.copy_in(*on_device)
+
+        evict = self.reads_files and case.cache == "cold" and not loader.evicts_own_reads
+        try:
+            self.segments += trace_kernels(
+                new_loop,
+                self.device,
+                self.workload,
+                ready,
+                num_steps=num_steps,
+                settle=lambda loop: self._warm_up(loop, loader, 0.0, sys.maxsize),
+                behind=lambda loop: self.cache.evicting_behind(loop.indices if evict else None),
+            )
+        except (CaseFailed, RuntimeError) as error:  # the arms are measured: the trace costs its own figures only
+            return f"it failed: {str(error).strip().splitlines()[0]}"
+        finally:
+            _close(batches)
+            self.failures += [
+                (self.in_terms_of_the_data_set(self.images.path(index)), reason)
+                for loop in loops
+                for index, reason in loop.failures
+            ]
+        return None
 
     def _hold_steps(self, table: Any) -> tuple[list[int], list[int]]:
         """Device times of steps that were wholly enqueued before they began, and the host's times to enqueue them;

@@ -214,6 +214,9 @@ class NvmlSampler:
             self.caveats.append(order)
         self._closed = False
         self._transmitted, self._received = _Counter(), _Counter()
+        self._gpm_samples: list[Any] = []
+        """The last one and one to fill, as the driver allocated them; empty before the first reading."""
+        self._gpm_read_s = 0.0
         self._queries = [query for query in self._all_queries() if self._is_supported(query)]
         self.channels: Sequence[Channel] = [channel for query in self._queries for channel in query.channels]
 
@@ -267,6 +270,14 @@ class NvmlSampler:
             ),
             _Query(
                 [
+                    Channel("gpu_gpm_graphics_fraction", "fraction", "gauge", "NVML GPM NVML_GPM_METRIC_GRAPHICS_UTIL"),
+                    Channel("gpu_gpm_sm_fraction", "fraction", "gauge", "NVML GPM NVML_GPM_METRIC_SM_UTIL"),
+                ],
+                self._gpm_utilization,
+                SLOW_INTERVAL_S,
+            ),
+            _Query(
+                [
                     Channel("gpu_process_memory_bytes", "bytes", "gauge", "NVML nvmlDeviceGetComputeRunningProcesses"),
                     Channel("gpu_num_processes", "processes", "gauge", "NVML nvmlDeviceGetComputeRunningProcesses"),
                 ],
@@ -297,6 +308,36 @@ class NvmlSampler:
             self._transmitted.update(*_field_value(nvml, sent)),
             self._received.update(*_field_value(nvml, received)),
         )
+
+    def _gpm_utilization(self) -> Sequence[float | None]:
+        """Of the time since the last reading: a kernel was on the GPU; SMs that were busy, of all. Hopper and newer.
+
+        The hardware updates its counters about every 100 ms, so readings closer than half a second give nothing.
+        """
+        nvml = self._nvml
+        try:
+            supported = bool(nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice)
+        except AttributeError:
+            supported = False  # a package older than GPM (12.525)
+        if not supported:
+            raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+        if not self._gpm_samples:
+            self._gpm_samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+            nvml.nvmlGpmSampleGet(self._handle, self._gpm_samples[0])
+            self._gpm_read_s = self._clock()
+            return (None, None)
+        if self._clock() - self._gpm_read_s < SLOW_INTERVAL_S / 2:
+            return (None, None)
+        before, now = self._gpm_samples
+        nvml.nvmlGpmSampleGet(self._handle, now)
+        self._gpm_samples, self._gpm_read_s = [now, before], self._clock()
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
+        asked.sample1, asked.sample2 = before, now
+        asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_GRAPHICS_UTIL
+        asked.metrics[1].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+        answers = nvml.nvmlGpmMetricsGet(asked).metrics
+        return [one.value / 100.0 if one.nvmlReturn == nvml.NVML_SUCCESS else None for one in answers[:2]]
 
     def _process_memory(self) -> Sequence[float | None]:
         """Memory of the tree's processes, None where NVML does not list them; number of all processes on the GPU.
@@ -343,4 +384,6 @@ class NvmlSampler:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            for sample in self._gpm_samples:
+                self._nvml.nvmlGpmSampleFree(sample)
             self._nvml.nvmlShutdown()

@@ -223,7 +223,7 @@ def run_selftest(
     template = Case(
         dataset=dataset, dataset_name=name, resolution=RESOLUTION, loader="serial", decoder="pillow", workers=0,
         prefetch=2, batch_size=16, model="resnet50", mode=mode, precision=precision, device=device,
-        input_size=224, cache="warm", duration_s=duration_s, ci_target=0.02,
+        input_size=224, cache="warm", duration_s=duration_s, ci_target=0.02, kernels=False,
     )  # fmt: skip
     todo = scenarios(quick=quick)
     for bed, reason in _missing_beds(todo).items():

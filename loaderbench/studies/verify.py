@@ -84,7 +84,7 @@ def run_advice(base: Case, advice: Sequence[Mapping[str, Any]], say: Callable[[s
     """Base and changed cases in turn, ROUNDS times, only the arm `real`, in one process that is kept."""
     turns_in_all = ROUNDS * (1 + len(advice))
     short = replace(
-        base, arms=("real",), duration_s=SECONDS, steps=None, warmup=None, ci_target=0.01, repeat=0,
+        base, arms=("real",), duration_s=SECONDS, steps=None, warmup=None, ci_target=0.01, repeat=0, kernels=False,
         max_bytes=None if base.max_bytes is None else base.max_bytes // turns_in_all,
     )  # fmt: skip
     cases = [short, *(replace(short, **one["change"]) for one in advice)]

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from loaderbench.analysis.record import ALL_ARMS, make_record
 from loaderbench.cases.case import Case
 from loaderbench.recording.store import SCHEMA_FILE, plain_json
-from loaderbench.recording.types import STEP_FIELDS, Recording, Run
+from loaderbench.recording.types import STEP_FIELDS, Recording, Run, Series
 from tests.analysis.simulate import Pipeline, run
+from tests.analysis.test_kernels import steady, without
 
 CASE = Case(
     dataset="/data/256", dataset_name="data", resolution=256, loader="multiprocess", decoder="pillow", workers=2,
@@ -57,12 +59,55 @@ def test_what_was_not_measured_is_null_with_a_reason() -> None:
     assert {"arms_not_measured", "kernel_gap_not_measured", "device_memory_not_measured", "cpu_not_measured"} <= codes
 
 
+def with_trace(kernels: int = 100, lost: int = 0) -> Run:
+    """A simulated run, behind its arms a scripted trace: half of each step idle, kernels of 3 ns every 5."""
+    given = simulated(Pipeline(read=0.001, decode=0.1))
+    assert given.recording is not None
+    given.recording.segments.append(without(steady(kernels), 2, lost))
+    return given
+
+
+def test_a_whole_trace_fills_the_kernel_gaps() -> None:
+    record = plain_json(make_record("r1", with_trace()), [])
+    jsonschema.validate(record, json.loads(SCHEMA_FILE.read_text()))
+    gap = record["device"]["kernel_gap"]
+    assert gap["busy_fraction"] == pytest.approx(100 * 3 / 1000)
+    assert gap["count_per_step"] == 501 / 5  # 99 within each step, 6 around them
+    assert record["device"]["busy_witnesses"]["kernels"] == pytest.approx(0.3)
+    assert any("100 a step, 70.0% of 5 traced steps" in line for line in record["verdict"]["evidence"])
+    assert not {"kernel_gap_not_measured", "trace_incomplete"} & {caveat["code"] for caveat in record["caveats"]}
+
+
+def test_a_trace_that_lost_kernels_gives_no_gaps() -> None:
+    record = make_record("r1", with_trace(lost=50))
+    assert record["device"]["kernel_gap"] is None
+    (said,) = [caveat["message"] for caveat in record["caveats"] if caveat["code"] == "trace_incomplete"]
+    assert "1 of 5 steps" in said and "(50 to 100)" in said
+
+
+def test_nvml_is_held_against_the_kernels_over_long_windows_alone() -> None:
+    given = with_trace()
+    assert given.recording is not None
+    t_ns = np.arange(0, 600, dtype=np.int64) * 10**8
+    given.series.append(Series("gpu_utilization_fraction", "fraction", "gauge", "x", t_ns, np.full(600, 0.4)))
+    for number, one in enumerate(given.recording.segments):
+        one.facts |= {"opened_ns": number * 10**9, "closed_ns": number * 10**9 + 5 * 10**9}
+    assert make_record("r1", given)["device"]["busy_witnesses"]["nvml"] is None
+    for one in given.recording.segments:
+        one.facts["closed_ns"] += 10**9
+    record = make_record("r1", given)
+    assert record["device"]["busy_witnesses"]["nvml"] == pytest.approx(0.4)
+    (said,) = [caveat["message"] for caveat in record["caveats"] if caveat["code"] == "busy_witnesses_disagree"]
+    assert "30.0%" in said and "nvml 40.0%" in said
+
+
 EXPLAINED_BY = {
     "accelerator_utilization": {"arms_not_measured"},
     "capacities": {"arms_not_measured", "loader_owns_transfer", "no_files"},
     "cpu": {"cpu_not_measured"},
     "device.busy_fraction": {"launch_not_measured", "arms_not_measured"},
-    "device.kernel_gap": {"kernel_gap_not_measured"},
+    "device.busy_witnesses": {"kernel_gap_not_measured", "trace_incomplete"},
+    "device.kernel_gap": {"kernel_gap_not_measured", "trace_incomplete"},
     "device.memory_peak_bytes": {"device_memory_not_measured"},
     "device.nvml": {"nvml_not_measured", "emulated_device"},
     "ingestion_rate": {"arms_not_measured"},

@@ -56,7 +56,7 @@ def small_recording() -> tuple[Recording, list[Series]]:
         Segment(
             "real", 0, 1, True, steps, np.arange(20, dtype=np.int64).reshape(2, 10), {"residency": np.float64(0.5)}
         ),
-        Segment("device", 1, 0, False, steps * 2, None),
+        Segment("device", 1, 0, False, steps * 2, None, kernels=np.arange(10, dtype=np.int64).reshape(2, 5)),
     ]
     series = [
         Series("bytes", "B", "counter", "/proc/diskstats", np.array([1, 2]), np.array([0.5, np.nan])),
@@ -80,6 +80,8 @@ def test_raw_facts_come_back_as_they_were_written(tmp_path: Path) -> None:
         assert (back.round, back.num_warmup, back.steady) == (written.round, written.num_warmup, written.steady)
     np.testing.assert_array_equal(read.segments[0].spans, recording.segments[0].spans)
     assert read.segments[1].spans is None
+    assert read.segments[0].kernels is None
+    np.testing.assert_array_equal(read.segments[1].kernels, recording.segments[1].kernels)
     assert read.segments[0].facts == {"residency": 0.5}
     assert read.facts == recording.facts
     assert read.caveats == recording.caveats

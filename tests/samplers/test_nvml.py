@@ -3,6 +3,7 @@
 # ruff: noqa: N802, N803 - the fake driver has the names of NVML
 from __future__ import annotations
 
+import ctypes
 import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -29,6 +30,11 @@ class Driver:
         self.pcie_type = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
         self.processes = [SimpleNamespace(pid=11, usedGpuMemory=300), SimpleNamespace(pid=99, usedGpuMemory=50)]
         self.num_open = 0
+        self.gpm = True
+        self.samples: dict[int, tuple[float, float]] = {}
+        """Each GPM sample: busy seconds of the GPU and of its SMs until then; a freed one is gone."""
+        self.busy_s = (0.0, 0.0)
+        self.held: list[Any] = []
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -117,6 +123,32 @@ class Driver:
                 answer.value.ullVal = raw[number]
         return answers
 
+    def nvmlGpmQueryDeviceSupport(self, device: int) -> Any:
+        return SimpleNamespace(isSupportedDevice=int(self.gpm))
+
+    def nvmlGpmSampleAlloc(self) -> Any:
+        made = pynvml.pointer(pynvml.struct_c_nvmlGpmSample_t())
+        self.samples[ctypes.addressof(made.contents)] = (0.0, 0.0)
+        self.held.append(made)
+        return made
+
+    def nvmlGpmSampleGet(self, device: int, gpmSample: Any) -> Any:
+        self._called("nvmlGpmSampleGet")
+        self.samples[ctypes.addressof(gpmSample.contents)] = self.busy_s
+        return gpmSample
+
+    def nvmlGpmSampleFree(self, gpmSample: Any) -> None:
+        del self.samples[ctypes.addressof(gpmSample.contents)]
+
+    def nvmlGpmMetricsGet(self, metricsGet: Any) -> Any:
+        """Percent of the one second that lies between two samples of these tests."""
+        assert metricsGet.version == 1 and metricsGet.numMetrics == 2
+        before, now = (self.samples[ctypes.addressof(one.contents)] for one in (metricsGet.sample1, metricsGet.sample2))
+        for metric in metricsGet.metrics[:2]:
+            number = {pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL: 0, pynvml.NVML_GPM_METRIC_SM_UTIL: 1}[metric.metricId]
+            metric.value = 100 * (now[number] - before[number])
+        return metricsGet
+
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> Any:
         self._called("nvmlDeviceGetComputeRunningProcesses")
         return self.processes
@@ -160,6 +192,8 @@ def test_units_are_converted() -> None:
         "gpu_temperature_c": 41,
         "gpu_pcie_tx_bytes": 1000,
         "gpu_pcie_rx_bytes": 2000,
+        "gpu_gpm_graphics_fraction": None,  # needs two samples some time apart
+        "gpu_gpm_sm_fraction": None,
         "gpu_process_memory_bytes": 300,
         "gpu_num_processes": 2,
     }
@@ -167,7 +201,31 @@ def test_units_are_converted() -> None:
     one.close()
     one.close()
     assert driver.num_open == 0
+    assert driver.samples == {}
     assert "nvmlDeviceGetPcieThroughput" not in driver.calls
+
+
+def test_gpm_tells_what_was_busy_since_its_last_sample() -> None:
+    driver, now_s = Driver(), [0.0]
+    one = sampler(driver, clock=lambda: now_s[0])
+    read = []
+    for number in range(31):
+        now_s[0] = number / 10
+        driver.busy_s = (0.75 * now_s[0], 0.5 * now_s[0] ** 2)
+        read.append(row(one))
+    seen = [(now["gpu_gpm_graphics_fraction"], now["gpu_gpm_sm_fraction"]) for now in read[10::10]]
+    assert seen == [pytest.approx((0.75, 0.5)), pytest.approx((0.75, 1.5)), pytest.approx((0.75, 2.5))]
+    assert all(now["gpu_gpm_sm_fraction"] is None for number, now in enumerate(read) if number % 10 or not number)
+    assert driver.calls.count("nvmlGpmSampleGet") == 4
+
+
+def test_a_gpu_older_than_hopper_has_no_gpm() -> None:
+    driver = Driver()
+    driver.gpm = False
+    one = sampler(driver)
+    assert "gpu_gpm_sm_fraction" not in row(one)
+    assert "gpu_gpm_graphics_fraction" in one.caveats[0].message and "newer GPU" in one.caveats[0].message
+    one.close()
 
 
 def test_pcie_counters_grow_on_where_they_wrap() -> None:

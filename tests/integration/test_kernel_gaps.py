@@ -1,0 +1,56 @@
+"""Kernel gaps through the command line, on the processor and on the emulated device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import commands
+import jsonschema
+import pytest
+
+from loaderbench.recording.store import SCHEMA_FILE, load_recording
+from loaderbench.recording.types import KERNEL, TRACED
+
+CPU = ("--device", "cpu", "--model", "resnet18", "--mode", "infer", "--input-size", "32")
+EMULATED = ("--device", "emulated")
+OPTIONS = (
+    "--res", "96", "--loader", "serial", "--batch-size", "4", "--cache", "warm", "--steps", "6", "--warmup", "2",
+    "--quiet", "--json", "-",
+)  # fmt: skip
+
+
+def measured(small_set: Path, results: Path, *options: str) -> dict[str, Any]:
+    one_thread = ("env", "OMP_NUM_THREADS=1")  # others use these processors too
+    ended = commands.run("run", small_set, *OPTIONS, *options, "--results", results, wrapper=one_thread)
+    assert (ended.code, ended.err) == (0, "")
+    record: dict[str, Any] = json.loads(ended.out)
+    jsonschema.validate(record, json.loads(SCHEMA_FILE.read_bytes()))
+    return record
+
+
+@pytest.mark.parametrize("device", [CPU, EMULATED], ids=["cpu", "emulated"])
+def test_a_run_fills_the_kernel_gaps(device: tuple[str, ...], small_set: Path, tmp_path: Path) -> None:
+    record = measured(small_set, tmp_path, *device, "--arms", "device,real")
+
+    gap = record["device"]["kernel_gap"]
+    assert gap is not None, record["caveats"]
+    assert 0 < gap["busy_fraction"] < 1
+    assert gap["busy_fraction"] + gap["total_fraction"] == pytest.approx(1)
+    assert sum(one["fraction"] for one in gap["by_class"].values()) == pytest.approx(gap["total_fraction"])
+    assert gap["busy_fraction"] <= gap["event_busy_fraction"] + 0.01
+    assert 4 <= gap["num_steps"] <= 24
+    assert gap["perturbation_fraction"] is not None
+    assert gap["largest"][0]["worker"] is not None
+    assert any(line.startswith("kernel gaps: ") for line in record["verdict"]["evidence"])
+    _, recording, _ = load_recording(tmp_path / record["run_id"])
+    (traced,) = [one for one in recording.segments if one.arm == TRACED]
+    assert traced.kernels is not None and (traced.kernels[:, 3] == KERNEL).sum() >= gap["num_steps"]
+    assert set(record["arms"]) == {"device", "real"}
+
+
+def test_no_kernels_leaves_them_out(small_set: Path, tmp_path: Path) -> None:
+    record = measured(small_set, tmp_path, *EMULATED, "--arms", "real", "--no-kernels")
+    assert record["device"]["kernel_gap"] is None
+    assert "--kernels" in {one["code"]: one["message"] for one in record["caveats"]}["kernel_gap_not_measured"]

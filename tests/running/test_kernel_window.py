@@ -1,0 +1,275 @@
+"""The traced window: emulated busy times by arithmetic, operators that can be counted, records of CUPTI."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._C._autograd import DeviceType
+
+from loaderbench.analysis.kernels import clock_error_ns, missing, summarize, window_of
+from loaderbench.devices.base import Device
+from loaderbench.devices.cpu import CpuDevice
+from loaderbench.devices.emulated import PIECES, EmulatedDevice
+from loaderbench.devices.profile import Constant, Profile, StepTime
+from loaderbench.loaders.base import Batch
+from loaderbench.recording.types import COPY, KERNEL, MEMSET, STEP_FIELDS, Segment
+from loaderbench.running.kernel_window import _cuda_work, _table, num_steps_for, trace_kernels
+from loaderbench.running.loop import StepLoop
+
+MS = 1_000_000
+NUM_STEPS = 6
+
+
+class Workload:
+    """Any function of a batch as a `Workload`."""
+
+    def __init__(self, step: Callable[[Any, Any], None]) -> None:
+        self.step = step
+        self.phases: list[Any] = []
+
+    def example(self, output: str) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def trace(device: Device, workload: Workload, batches: Iterator[Batch]) -> list[Segment]:
+    def settle(loop: StepLoop) -> tuple[int, bool]:
+        return loop.run(4, 1 << 62), True
+
+    def ready() -> tuple[Any, Any]:
+        batch = next(batches)
+        return device.copy_in(batch.inputs, batch.targets)
+
+    return trace_kernels(
+        lambda: StepLoop(batches, device, workload), device, workload, ready,
+        num_steps=NUM_STEPS, settle=settle, behind=lambda loop: nullcontext(),
+    )  # fmt: skip
+
+
+def traced_summary(segments: list[Segment]) -> tuple[Segment, dict[str, Any]]:
+    before, traced, behind = segments
+    assert [one.arm for one in segments] == ["untraced", "traced", "untraced"]
+    assert missing(traced) == []
+    return traced, summarize(traced, [before, behind])
+
+
+# -- emulated: busy time and gaps by arithmetic ----------------------------------------------------------
+
+
+class Bytes:
+    """All that the emulated device looks at in a tensor."""
+
+    nbytes = 500_000
+
+
+def emulated(duration_ms: float, busy_ms: float, issue_ms: float) -> EmulatedDevice:
+    """Two tensors of half a MB a step at 1 GB/s: 1 ms of copying."""
+
+    def constant(value: float) -> Constant:
+        return Constant(value, "assumed", "a test")
+
+    steps = (StepTime(8, constant(duration_ms), constant(busy_ms)),)
+    profile = Profile(
+        name="test", device_name="Test", machine="test", model="none", mode="train", precision="fp32", input_size=224,
+        steps=steps, issue_ms=constant(issue_ms), tail_ms=constant(0.0), link_bytes_per_s=constant(1e9),
+    )  # fmt: skip
+    return EmulatedDevice(profile, 8)
+
+
+def on_emulated(device: EmulatedDevice, wait_s: float) -> tuple[Segment, dict[str, Any]]:
+    def batches() -> Iterator[Batch]:
+        while True:
+            time.sleep(wait_s)
+            yield Batch(Bytes(), Bytes(), 8, 0)
+
+    return traced_summary(trace(device, Workload(lambda inputs, targets: device.enqueue_step(8)), batches()))
+
+
+def test_a_device_that_never_waits_is_idle_within_its_steps_alone() -> None:
+    # given steps of 24 ms, 15 of them busy, behind copies of 1 ms, and a host that is always ahead
+    traced, gap = on_emulated(emulated(24, 15, 0), wait_s=0)
+    begin, end = window_of(traced)
+    assert end - begin == NUM_STEPS * 25 * MS
+    # then every step has its 9 ms in the gaps between its pieces
+    assert gap["count_per_step"] == PIECES - 1
+    assert gap["p50_s"] == pytest.approx(0.001, rel=1e-6)
+    assert gap["total_fraction"] == pytest.approx(9 / 25, rel=1e-6)
+    assert gap["by_class"]["other"]["fraction"] == pytest.approx(9 / 25, rel=1e-6)
+    assert gap["kernel_fraction"] == pytest.approx(15 / 25, rel=1e-6)
+    assert gap["event_busy_fraction"] == pytest.approx(1)
+    assert gap["perturbation_fraction"] == pytest.approx(0, abs=1e-3)
+    assert gap["clock"] == {"drift_ns": 0, "uncertainty_ns": 0, "error_ns": 0}
+
+
+def test_what_the_loader_takes_is_data_stall() -> None:
+    # given batches that take 15 ms, and a device that needs 3
+    traced, gap = on_emulated(emulated(2, 2, 0), wait_s=0.015)
+    begin, end = window_of(traced)
+    period_ms = (end - begin) / NUM_STEPS / MS
+    assert period_ms > 14.9
+    assert gap["busy_fraction"] == pytest.approx(3 / period_ms, rel=1e-3)
+    assert gap["by_class"]["data_stall"]["fraction"] == pytest.approx(gap["total_fraction"], abs=0.02)
+    assert gap["by_class"]["data_stall"]["count_per_step"] == pytest.approx(1, abs=0.2)
+    assert {one["class"] for one in gap["largest"][:NUM_STEPS]} == {"data_stall"}
+    batches = sorted(one["batch"] for one in gap["largest"][:NUM_STEPS])
+    # twelve steps in the window before, of which four and two settle it, and as many here
+    assert batches == list(range(18, 18 + NUM_STEPS))
+
+
+def test_what_issuing_takes_is_launch() -> None:
+    # given steps that take 8 ms of the host and 2 ms of the device
+    traced, gap = on_emulated(emulated(2, 2, 8), wait_s=0)
+    begin, end = window_of(traced)
+    period_ms = (end - begin) / NUM_STEPS / MS
+    assert gap["kernel_fraction"] == pytest.approx(2 / period_ms, rel=1e-3)
+    # from the events: a step's compute was stretched from its copy's end to its own
+    window = traced.steps[traced.num_warmup :]
+    copied, done = (window[:, STEP_FIELDS.index(name)] for name in ("copy_end_ns", "done_ns"))
+    idle_ns = int((done - copied).sum()) - NUM_STEPS * 2 * MS
+    assert gap["by_class"]["launch"]["fraction"] == pytest.approx(idle_ns / (end - begin), rel=0.01)
+
+
+def test_the_log_of_an_emulated_device_is_its_busy_time() -> None:
+    device = emulated(6, 4, 0)
+    device.log_work()
+    begin = device.record()
+    for _ in range(3):
+        device.copy_in(Bytes(), Bytes())
+        device.enqueue_step(8)
+    end = device.record()
+    rows = device.logged_work()
+    lengths = rows[:, 1] - rows[:, 0]
+    assert lengths[rows[:, 3] == KERNEL].sum() == device.busy_ns(begin, end) == 12 * MS
+    assert lengths[rows[:, 3] == COPY].tolist() == [MS] * 3
+    assert rows[:, 1].max() == end.time_ns
+    assert len(device.logged_work()) == 0  # nothing is kept any more
+
+
+# -- CPU: operators that can be counted ------------------------------------------------------------------
+
+
+def images() -> Iterator[Batch]:
+    """A loader whose own operators run on the thread of the steps."""
+    while True:
+        inputs = torch.stack([torch.ones(16) for _ in range(4)])
+        yield Batch(inputs, torch.zeros(4, dtype=torch.int64), 4, 0)
+
+
+def test_operators_of_a_step_are_its_kernels_and_those_of_the_loader_are_not() -> None:
+    weights = torch.ones(16, 16)
+
+    def five_products(inputs: Any, targets: Any) -> None:
+        for _ in range(5):
+            torch.mm(inputs, weights)
+            time.sleep(0.003)
+
+    traced, gap = traced_summary(trace(CpuDevice(), Workload(five_products), images()))
+    assert gap["kernels_per_step"] == 5
+    assert (traced.facts["trace"]["witnesses"][0]["counted"], gap["clock"]["error_ns"] < 100_000) == (5, True)
+    assert gap["by_class"]["launch"]["fraction"] > 0.6  # the pauses of 3 ms between them
+    assert 5 <= gap["count_per_step"] <= 6
+    assert clock_error_ns(traced) < 100_000
+
+
+def test_a_training_step_is_traced_whole() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def train(inputs: Any, targets: Any) -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+    traced, gap = traced_summary(trace(CpuDevice(), Workload(train), images()))
+    assert gap["kernels_per_step"] > 10
+    assert gap["by_class"]["launch"]["fraction"] > 0  # Python between the operators
+    assert 0 < gap["busy_fraction"] < gap["event_busy_fraction"] + 0.03
+    assert traced.kernels is not None and traced.kernels.dtype == np.int64
+
+
+# -- CUDA: Kineto's records, without a GPU ---------------------------------------------------------------
+
+
+@dataclass
+class Record:
+    """One of Kineto's events as PyTorch hands it out (torch/_C/_autograd.pyi, _KinetoEvent)."""
+
+    label: str
+    begin: int
+    length: int
+    number: int
+    device: Any = DeviceType.CUDA
+    stream: int = 7
+    annotation: bool = False
+
+    def name(self) -> str:
+        return self.label
+
+    def start_ns(self) -> int:
+        return self.begin
+
+    def duration_ns(self) -> int:
+        return self.length
+
+    def correlation_id(self) -> int:
+        return self.number
+
+    def device_type(self) -> Any:
+        return self.device
+
+    def device_resource_id(self) -> int:
+        return self.stream
+
+    def is_user_annotation(self) -> bool:
+        return self.annotation
+
+
+def test_cuda_activities_belong_to_the_step_that_launched_them() -> None:
+    # given a clock 1,000,000 ahead, and a kernel of step 0 that ran when step 1 was being issued
+    ahead, host = 1_000_000, DeviceType.CPU
+    events = [
+        Record("cudaMemcpyAsync", ahead + 110, 5, 1, host), Record("cudaLaunchKernel", ahead + 120, 5, 2, host),
+        Record("cuLaunchKernelEx", ahead + 121, 3, 2, host), Record("cudaMemsetAsync", ahead + 130, 5, 3, host),
+        Record("cudaLaunchKernelExC", ahead + 220, 5, 4, host), Record("cudaGraphLaunch", ahead + 230, 5, 5, host),
+        Record("Memcpy HtoD (Pinned -> Device)", ahead + 150, 40, 1, stream=13),
+        Record("Memset (Device)", ahead + 190, 5, 3),
+        Record("void cutlass::Kernel<...>(...)", ahead + 230, 50, 2),
+        Record("ampere_gemm", ahead + 290, 60, 4), Record("graphed", ahead + 350, 20, 5),
+        Record("Event Sync", ahead + 100, 900, 9), Record("forward", ahead + 100, 900, 9, annotation=True),
+        Record("launched before the trace", ahead + 140, 5, 77),
+    ]  # fmt: skip
+    work = _cuda_work(events, lambda times: np.array(times, dtype=np.int64) - ahead, {})
+    steps = np.full((2, len(STEP_FIELDS)), -1, dtype=np.int64)
+    for name, column in {"returned_ns": (100, 200), "issued_ns": (140, 240), "done_ns": (285, 400)}.items():
+        steps[:, STEP_FIELDS.index(name)] = column
+    assert _table(work, steps, "cuda").tolist() == [
+        [140, 145, 7, KERNEL, 0], [150, 190, 13, COPY, 0], [190, 195, 7, MEMSET, 0], [230, 280, 7, KERNEL, 0],
+        [290, 350, 7, KERNEL, 1], [350, 370, 7, KERNEL, 1],
+    ]  # fmt: skip
+    assert work.calls.tolist() == [121, 220] and work.graphs.tolist() == [230]
+
+
+# -- how many steps --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step_s", "duration_s", "lanes", "steps"),
+    [
+        (0.001, 60, 8, 24), (0.06, 60, 8, 16), (0.19, 60, 2, 5),  # 3 s for three windows
+        (0.4, 60, 2, 4), (0.5, 60, 16, None), (5.0, 60, 1, None),  # 26 steps of 0.4 s are within 12 s, 68 of 0.5 s not
+        (0.02, 5, 2, 16), (0.05, 2, 2, None),  # a fifth of 5 s; 26 steps of 50 ms in a fifth of 2 s
+    ],
+)  # fmt: skip
+def test_windows_take_three_seconds_or_the_fewest_steps_that_say_something(
+    step_s: float, duration_s: float, lanes: int, steps: int | None
+) -> None:
+    assert num_steps_for(step_s, duration_s, lanes) == steps
