@@ -5,9 +5,9 @@
 
 Makes traces as libkineto writes them, whose idle time is known because it is put there, and reads each in a process
 of its own: wall and CPU time with imports, peak memory from the kernel (`ru_maxrss` of wait4). One file of --events
-events is read by both in turns; one with whole microseconds, a tenth as long, shows that the idle times are the same
-where the definitions are (HTA rounds begins up and ends down to whole microseconds); one of --large events is read by
-ours alone. Without HTA at hand ours is measured alone, and the reason is said.
+events is read by both in turns, HTA told to keep nanoseconds; one a tenth as long shows what HTA makes of it by default
+(it rounds begins up and ends down to whole microseconds); one of --large events is read by ours alone. Without HTA at
+hand ours is measured alone, and the reason is said.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ from hta.trace_analysis import TraceAnalysis
 folder, name = os.path.split(sys.argv[1])
 analysis = TraceAnalysis(trace_files={0: name}, trace_dir=folder, include_last_profiler_step=True)
 row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
-unit = {"idle_time(ns)": 1, "idle_time(us)": 1000}
-print(json.dumps({"idle_ns": next(int(row[key]) * scale for key, scale in unit.items() if key in row)}))
+print(json.dumps({"idle_ns": round(row["idle_time(us)"] * 1000)}))
 """
 
 
@@ -62,15 +61,15 @@ def us(at_ns: int) -> str:
 class Timeline:
     """Steps of kernels with gaps of known length between them; counts the idle time that it makes."""
 
-    def __init__(self, grain_ns: int) -> None:
-        self._random, self._grain = random.Random(0), grain_ns
+    def __init__(self) -> None:
+        self._random = random.Random(0)
         self._at_ns = 5_000_000_000
         self._number = 0
         self._first = True
         self.idle_ns = 0
 
     def _length_ns(self, least_us: float, most_us: float) -> int:
-        return round(self._random.uniform(least_us, most_us) * 1000 / self._grain) * self._grain
+        return round(self._random.uniform(least_us, most_us) * 1000)
 
     def step(self, step: int) -> Iterator[str]:
         """The events of one step: its kernels, the copy beside them, and the host calls that launched them."""
@@ -86,7 +85,7 @@ class Timeline:
             self._first = False
             yield from self._kernel(number, self._at_ns, length_ns)
             if number % 50 == 25:  # a copy on a stream of its own, wholly beside this kernel: changes no idle time
-                yield self._copy(self._at_ns + length_ns // 4 // self._grain * self._grain, length_ns // 2)
+                yield self._copy(self._at_ns + length_ns // 4, length_ns // 2)
             self._at_ns += length_ns
         launched_ns = begun_ns - 20_000
         length_ns = self._at_ns - begun_ns
@@ -130,7 +129,7 @@ class Timeline:
     def _copy(self, begin_ns: int, length_ns: int) -> str:
         return (
             f'"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "pid": 0, "tid": 13,\n'
-            f'    "ts": {us(begin_ns)}, "dur": {us(length_ns // self._grain * self._grain)},\n'
+            f'    "ts": {us(begin_ns)}, "dur": {us(length_ns)},\n'
             f'    "args": {{\n      "External id": 1, "device": 0, "context": 1, "stream": 13, "correlation": 0, '
             f'"bytes": 38535168, "memory bandwidth (GB/s)": 25.1\n    }}'
         )
@@ -139,9 +138,9 @@ class Timeline:
 FLOW = '    "cat": "ac2g", "name": "ac2g"'
 
 
-def write_trace(path: Path, num_events: int, grain_ns: int = 1) -> dict[str, int]:
+def write_trace(path: Path, num_events: int) -> dict[str, int]:
     """Write a trace of at least so many events in whole steps; returns its facts, `idle_ns` being the truth."""
-    timeline, written, step = Timeline(grain_ns), 0, 0
+    timeline, written, step = Timeline(), 0, 0
     with path.open("w") as file:
         file.write(
             '\n  {\n    "schemaVersion": 1,\n    "deviceProperties": [\n    {\n      "id": 0, "name": "made by '
@@ -160,18 +159,18 @@ def write_trace(path: Path, num_events: int, grain_ns: int = 1) -> dict[str, int
     return {"num_events": written + 1, "num_steps": step, "bytes": path.stat().st_size, "idle_ns": timeline.idle_ns}
 
 
-def search_path(folder: str | None) -> dict[str, str]:
-    """The environment in which `folder` comes first in the import path."""
+def hta_environment(folder: str | None, rounding: bool) -> dict[str, str]:
+    """`folder` first in the import path; `rounding`: HTA's own default, to whole microseconds."""
     paths = [entry for entry in (folder, os.environ.get("PYTHONPATH")) if entry]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HTA_DISABLE_NS_ROUNDING": str(int(not rounding))}
 
 
-def read_in_child(code: str, path: Path, folder: str | None = None) -> dict[str, Any]:
+def read_in_child(code: str, path: Path, variables: dict[str, str]) -> dict[str, Any]:
     """Run `code` on the trace in a process of its own: what it found, its wall time and its peak memory."""
     command = [sys.executable, "-c", code, str(path)]
     begun = time.perf_counter()
     with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=search_path(folder), text=True)
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=variables, text=True)
         assert child.stdout is not None
         output = child.stdout.read()
         _, status, usage = os.wait4(child.pid, 0)
@@ -190,7 +189,7 @@ def hta_version(folder: str | None) -> tuple[str | None, str | None]:
     code = "import hta.trace_analysis; from importlib.metadata import version; print(version('HolisticTraceAnalysis'))"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False,
-        env=search_path(folder),
+        env=hta_environment(folder, rounding=True),
     )  # fmt: skip
     if done.returncode == 0:
         return done.stdout.split()[-1], None
@@ -205,18 +204,19 @@ def show(name: str, found: dict[str, Any], truth_ns: int) -> None:
     )
 
 
-def compare(path: Path, facts: dict[str, int], rounds: int, with_hta: bool, folder: str | None) -> dict[str, Any]:
-    """Both on one file, in turns; all readings, and the ratios of each round."""
+def compare(path: Path, facts: dict[str, int], rounds: int, hta: dict[str, str] | None) -> dict[str, Any]:
+    """Both on one file, in turns, HTA in the environment `hta`; all readings, and the ratios of each round."""
     print(f"{facts['num_events']:,} events, {facts['bytes'] / 1e6:,.0f} MB", flush=True)
-    readings: dict[str, list[dict[str, Any]]] = {"ours": []} | ({"hta": []} if with_hta else {})
+    contestants = {"ours": (OURS, dict(os.environ))} | ({} if hta is None else {"hta": (HTA, hta)})
+    readings: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
     for number in range(rounds):
-        for name in readings if number % 2 == 0 else reversed(readings):
-            code, search = (OURS, None) if name == "ours" else (HTA, folder)
-            readings[name].append(read_in_child(code, path, search))
+        for name in contestants if number % 2 == 0 else reversed(contestants):
+            code, variables = contestants[name]
+            readings[name].append(read_in_child(code, path, variables))
             show(name, readings[name][-1], facts["idle_ns"])
     result: dict[str, Any] = {**facts, **readings}
-    for key in ("wall_s", "cpu_s", "peak_bytes") if with_hta else ():
-        ratios = [hta[key] / ours[key] for hta, ours in zip(readings["hta"], readings["ours"], strict=True)]
+    for key in ("wall_s", "cpu_s", "peak_bytes") if hta is not None else ():
+        ratios = [theirs[key] / ours[key] for theirs, ours in zip(readings["hta"], readings["ours"], strict=True)]
         result[f"{key}_ratio"] = {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
         print(f"  {key}: HTA ÷ ours {statistics.median(ratios):.1f} ({min(ratios):.1f} – {max(ratios):.1f})")
     return result
@@ -233,17 +233,18 @@ def main() -> None:
     version, reason = hta_version(arguments.hta)
     print(f"HolisticTraceAnalysis {version}" if reason is None else f"HolisticTraceAnalysis skipped: {reason}")
     figures: dict[str, Any] = {"hta_version": version, "hta_skipped": reason}
-    plan = [
-        ("whole_microseconds", max(1, arguments.events // 10), 1000, 1, True),
-        ("nanoseconds", arguments.events, 1, arguments.rounds, True),
-        ("large", arguments.large, 1, 1, False),
-    ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        for name, num_events, grain_ns, rounds, beside in plan:
+        for name, num_events, rounds in (
+            ("hta_default_rounding", arguments.events // 10, 1),
+            ("compared", arguments.events, arguments.rounds),
+            ("large", arguments.large, 1),
+        ):
             if num_events:
-                facts = write_trace(path, num_events, grain_ns)
-                figures[name] = compare(path, facts, rounds, beside and reason is None, arguments.hta)
+                hta = None
+                if reason is None and name != "large":
+                    hta = hta_environment(arguments.hta, rounding=name == "hta_default_rounding")
+                figures[name] = compare(path, write_trace(path, num_events), rounds, hta)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump({**figures, "environment": environment()}, file, indent=1)

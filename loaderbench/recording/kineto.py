@@ -232,8 +232,9 @@ class _Text:
                 place = getattr(error, "pos", self._at) - self._at  # from the value's begin, which a refill moves
                 self._go_on(message, place)
                 continue
+            length = end - self._at
             if end < len(self._text) or not self._refill():  # a number may go on in the next chunk
-                self._at = end
+                self._at += length
                 return value
 
     def _go_on(self, message: str, place: int) -> None:
