@@ -248,6 +248,29 @@ def trace(
     typer.echo(f"{target}: {num_events:,} events, {target.stat().st_size / 1e6:,.1f} MB; open it at ui.perfetto.dev")
 
 
+@app.command("gaps")
+def show_gaps(
+    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="A .json or .json.gz of torch.profiler")],
+    device: Annotated[int | None, typer.Option(help="Its number in the trace  [default: the only one]")] = None,
+    json_out: JsonOut = None,
+    quiet: Quiet = False,
+) -> None:
+    """Busy and idle time of the device in a torch.profiler trace, and the gaps between its kernels."""
+    from loaderbench.analysis.trace_gaps import device_of, summarize
+    from loaderbench.recording.kineto import read_kineto
+
+    _check_json_target(json_out)
+    with contextlib.nullcontext() if quiet else _progress(f"reading {trace_file.name}, bytes") as progress:
+        recorded = read_kineto(trace_file, progress)
+    summary = summarize(recorded, device_of(recorded, device))
+    if json_out is not None:
+        _write_json(summary, json_out)
+    if not quiet and json_out != "-":
+        from loaderbench.reporting.terminal import print_gaps
+
+        print_gaps(summary)
+
+
 @app.command()
 def report(
     out: Annotated[Path | None, typer.Option(help="File to write  [default: RESULTS/report.html]")] = None,

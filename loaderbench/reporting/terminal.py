@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 BAR_WIDTH = 24
+NAME_WIDTH = 60
+"""Characters shown of a kernel's name; C++ templates fill pages."""
 STYLES = {
     "compute": "green",
     "launch": "yellow",
@@ -419,6 +421,50 @@ def print_scan(scan: Record, console: Console | None = None) -> None:
         rows.append(("variants", ", ".join(str(side) for side in scan["variants"])))
     _rows(console, [(name, fmt.clean(value)) for name, value in rows])
     _bullets(console, "Broken files", [fmt.clean(f"{one['path']}: {one['reason']}") for one in scan["broken"][:20]])
+
+
+def print_gaps(summary: Record, console: Console | None = None) -> None:
+    """Busy and idle time of a trace's device: `analysis.trace_gaps.summarize`."""
+    console = console or make_console()
+    idle, steps = summary["gaps"], summary["kernels_per_step"]
+    waiting = summary["idle_in_data_wait_s"]
+    rows = [
+        ("device", f"{summary['device']}: {summary['num_activities']:,} kernels, copies and memsets on "
+                   f"{summary['num_streams']} streams, of {summary['num_events']:,} events"),
+        ("window", fmt.duration(summary["window_s"])),
+        ("busy", fmt.percent(summary["busy_fraction"], decimals=2)),
+        ("idle", fmt.duration(summary["idle_s"])
+                 + ("" if waiting is None else f", {fmt.duration(waiting)} of it while the host waited for data")),
+        ("gaps", f"{idle['count']:,}, p50 {fmt.duration(idle['p50_s'])}, p95 {fmt.duration(idle['p95_s'])}"),
+        ("kernels/step", NOT_MEASURED if steps is None else
+            f"{fmt.number(steps['median'])} ({steps['least']:,} to {steps['most']:,} in {steps['num_steps']} steps): "
+            f"{'steady' if steps['steady'] else 'not steady'}; {steps['num_outside']:,} outside of the steps"),
+    ]  # fmt: skip
+    _rows(console, rows)
+    _bullets(console, "Gaps by length", _histogram(idle["histogram"]))
+    largest = [
+        f"{fmt.duration(one['duration_s'])} at {fmt.duration(one['begin_s'])}"
+        f"{'' if one['step'] is None else ', step ' + str(one['step'])}: "
+        f"{fmt.clean(one['before'])[:NAME_WIDTH]} → {fmt.clean(one['after'])[:NAME_WIDTH]}"
+        for one in idle["largest"]
+    ]
+    _bullets(console, "Largest gaps (step, kernel before → kernel after)", largest)
+    _bullets(console, "Caveats", [f"{one['code']}: {one['message']}" for one in summary["caveats"]])
+
+
+def _histogram(histogram: Record) -> list[str]:
+    """A line for each bin from the first to the last that holds a gap."""
+    edges, counts = histogram["edges_s"], histogram["counts"]
+    used = [number for number, count in enumerate(counts) if count]
+    if not used:
+        return []
+    lines = []
+    for number in range(used[0], used[-1] + 1):
+        below = number < len(edges)
+        label = f"{'<' if below else '≥'} {fmt.duration(edges[number] if below else edges[-1])}"
+        bar = "█" * round(BAR_WIDTH * counts[number] / max(counts))
+        lines.append(f"{label:>10}  {bar:<{BAR_WIDTH}} {counts[number]:,}")
+    return lines
 
 
 def print_selftest(result: Record, confusion: dict[str, dict[str, int]], console: Console | None = None) -> None:

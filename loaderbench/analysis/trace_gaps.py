@@ -1,0 +1,174 @@
+"""What the trace of one device tells: when it was busy, the gaps between, and how many kernels each step launched."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.analysis.kernels import Intervals, gaps, union
+from loaderbench.errors import ConfigError
+from loaderbench.recording.kineto import ACTIVITY_FIELDS, KinetoTrace
+from loaderbench.recording.types import KERNEL, Caveat
+
+FIELD = {name: number for number, name in enumerate(ACTIVITY_FIELDS)}
+STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+DATA_WAIT = "enumerate(DataLoader)#"
+"""Begin of the name that torch's DataLoader gives to the range around each `next`."""
+HISTOGRAM_EDGES_S = tuple(10.0 ** (half / 2) for half in range(-14, 3))
+"""Two bins a decade from 0.1 µs to 10 s; one more bin below and one above."""
+NUM_LARGEST = 10
+STEADY_TOLERANCE, STEADY_KERNELS = 0.05, 2
+"""A step's kernels may differ from the median step's by this fraction, or by this number where that is more."""
+
+
+def device_of(trace: KinetoTrace, wanted: int | None) -> int:
+    """The device to look at: the one asked for, or the only one.
+
+    Raises:
+        ConfigError: the trace holds no device activity, not this device's, or that of several.
+    """
+    devices = np.unique(trace.activities[:, FIELD["device"]]).tolist()
+    if not devices:
+        raise ConfigError(
+            f"none of the trace's {trace.num_events:,} events is a kernel, copy or memset of a device: "
+            "record with torch.profiler.ProfilerActivity.CUDA"
+        )
+    known = ", ".join(map(str, devices))
+    if wanted is None and len(devices) > 1:
+        raise ConfigError(f"the trace holds devices {known}: choose one with --device")
+    if wanted is not None and wanted not in devices:
+        raise ConfigError(f"the trace holds nothing of device {wanted}, only of {known}")
+    return int(devices[0] if wanted is None else wanted)
+
+
+def summarize(trace: KinetoTrace, device: int) -> dict[str, Any]:
+    """Busy and idle time of one device, its gaps and its kernels a step; plain JSON types, times in s.
+
+    The window reaches from the begin of the device's first activity to the end of its last. Busy is the union of all
+    kernels, copies and memsets on all streams, idle the rest.
+
+    Raises:
+        ConfigError: nothing on the device took any time.
+    """
+    table = trace.activities[trace.activities[:, FIELD["device"]] == device]
+    table = table[table[:, 1] > table[:, 0]]
+    if not len(table):
+        raise ConfigError(f"no activity of device {device} has a length: the trace is not usable")
+    begin_ns, end_ns = int(table[0, 0]), int(table[:, 1].max())
+    idle = gaps(union(table[:, :2]), begin_ns, end_ns)
+    lengths = idle[:, 1] - idle[:, 0]
+    idle_ns, window_ns = int(lengths.sum()), end_ns - begin_ns
+    p50, p95 = np.percentile(lengths, [50, 95]) / 1e9 if len(lengths) else (None, None)
+    steps = _steps(trace)
+    return {
+        "num_events": trace.num_events,
+        "device": device,
+        "num_activities": len(table),
+        "num_streams": len(np.unique(table[:, FIELD["stream"]])),
+        "window_s": window_ns / 1e9,
+        "busy_fraction": 1.0 - idle_ns / window_ns,
+        "idle_s": idle_ns / 1e9,
+        "idle_in_data_wait_s": _idle_in_data_wait_s(trace, idle, begin_ns, end_ns),
+        "gaps": {
+            "count": len(idle),
+            "p50_s": p50,
+            "p95_s": p95,
+            "histogram": {
+                "edges_s": list(HISTOGRAM_EDGES_S),
+                "counts": np.histogram(lengths / 1e9, bins=[0.0, *HISTOGRAM_EDGES_S, np.inf])[0].tolist(),
+            },
+            "largest": _largest(trace, table, idle, steps),
+        },
+        "kernels_per_step": _kernels_per_step(trace, table, steps),
+        "caveats": [{"code": one.code, "message": one.message} for one in _caveats(trace, steps)],
+    }
+
+
+def _steps(trace: KinetoTrace) -> NDArray[np.int64]:
+    """[S, 3]: begin_ns, end_ns and number of the host's steps (ProfilerStep#N), in order."""
+    numbers = [int(match[1]) if (match := STEP.match(name)) else -1 for name in trace.names]
+    steps = trace.annotations.copy()
+    steps[:, 2] = np.array(numbers, dtype=np.int64)[steps[:, 2]]
+    return steps[steps[:, 2] >= 0]
+
+
+def _step_of(trace: KinetoTrace, rows: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N]: index into `steps` of the one in which the host launched each activity; -1 where the trace does not tell."""
+    calls, correlations = trace.launches, rows[:, FIELD["correlation"]]
+    if not len(steps) or not len(calls):
+        return np.full(len(rows), -1)
+    call = np.minimum(np.searchsorted(calls[:, 0], correlations), len(calls) - 1)
+    launched_ns = calls[call, 1]
+    step = np.searchsorted(steps[:, 0], launched_ns, side="right") - 1
+    known = (calls[call, 0] == correlations) & (step >= 0) & (launched_ns < steps[step, 1])
+    return np.where(known, step, -1)
+
+
+def _kernels_per_step(trace: KinetoTrace, table: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Any] | None:
+    kernels = table[table[:, FIELD["kind"]] == KERNEL]
+    step = _step_of(trace, kernels, steps)
+    if not (step >= 0).any():
+        return None
+    counts = np.bincount(step[step >= 0], minlength=len(steps))
+    median = float(np.median(counts))
+    allowed = max(STEADY_TOLERANCE * median, STEADY_KERNELS)
+    return {
+        "num_steps": len(steps),
+        "median": median,
+        "least": int(counts.min()),
+        "most": int(counts.max()),
+        "steady": bool((np.abs(counts - median) <= allowed).all()),
+        "num_outside": int((step < 0).sum()),
+    }
+
+
+def _largest(
+    trace: KinetoTrace, table: NDArray[np.int64], idle: Intervals, steps: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """The longest gaps: when (s from the window's begin), how long, what ran before and after, in which step."""
+    largest = []
+    for begin_ns, end_ns in idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:NUM_LARGEST]].tolist():
+        before = table[np.flatnonzero(table[:, 1] == begin_ns)[-1]]
+        after = table[np.searchsorted(table[:, 0], end_ns)]
+        step = int(_step_of(trace, after[None], steps)[0])
+        largest.append(
+            {
+                "begin_s": (begin_ns - int(table[0, 0])) / 1e9,
+                "duration_s": (end_ns - begin_ns) / 1e9,
+                "before": trace.names[before[FIELD["name"]]],
+                "after": trace.names[after[FIELD["name"]]],
+                "step": None if step < 0 else int(steps[step, 2]),
+            }
+        )
+    return largest
+
+
+def _idle_in_data_wait_s(trace: KinetoTrace, idle: Intervals, begin_ns: int, end_ns: int) -> float | None:
+    """Idle time in which the host was inside `next(DataLoader)`; None where the trace has no such range."""
+    names = np.array([name.startswith(DATA_WAIT) for name in trace.names], dtype=bool)
+    waits = trace.annotations[names[trace.annotations[:, 2]], :2]
+    if not len(waits):
+        return None
+    waiting = union(np.clip(waits, begin_ns, end_ns))
+    either = union(np.concatenate([idle, waiting]))
+    return float(_length_ns(idle) + _length_ns(waiting) - _length_ns(either)) / 1e9
+
+
+def _length_ns(disjoint: Intervals) -> int:
+    return int((disjoint[:, 1] - disjoint[:, 0]).sum())
+
+
+def _caveats(trace: KinetoTrace, steps: NDArray[np.int64]) -> list[Caveat]:
+    caveats = []
+    if trace.num_unusable:
+        message = f"{trace.num_unusable:,} device activities have no usable time or duration: their time counts as idle"
+        caveats.append(Caveat("activities_unusable", message))
+    if not len(steps):
+        caveats.append(Caveat("steps_not_annotated", "no ProfilerStep: call the profiler's step() after each step"))
+    elif not len(trace.launches):
+        message = "the trace has no host calls, so no kernel has a step: record with ProfilerActivity.CPU too"
+        caveats.append(Caveat("steps_not_annotated", message))
+    return caveats

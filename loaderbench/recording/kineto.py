@@ -1,0 +1,317 @@
+"""Reading the trace files of torch.profiler (`export_chrome_trace`), in one pass and in little memory.
+
+Format: "Trace Event Format" of the Chromium project, as libkineto's `output_json.cpp` fills it: one object whose
+`traceEvents` lists the events; `ts` and `dur` are microseconds with three decimals, since `baseTimeNanoseconds`. The
+text is read in chunks and one event after another decoded by the standard library's C scanner, so no more than a chunk
+and the columns kept of each activity are in memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zlib
+from array import array
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal, DecimalException
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.errors import ConfigError
+from loaderbench.recording.types import COPY, KERNEL, MEMSET
+
+ACTIVITY_FIELDS = (
+    "begin_ns",
+    "end_ns",
+    "kind",  # KERNEL, COPY or MEMSET
+    "device",
+    "stream",
+    "name",  # index into `names`
+    "correlation",  # that of the call that launched it; -1 where not told
+)
+ANNOTATION_FIELDS = ("begin_ns", "end_ns", "name")
+LAUNCH_FIELDS = ("correlation", "begin_ns")
+
+KINDS = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": MEMSET}
+"""Categories of what a device does. (`gpu_user_annotation` and `cuda_sync` are drawn on streams but occupy nothing.)"""
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+CHUNK_BYTES = 1 << 20
+LONGEST_WORD = 16
+"""Characters: a number, literal or escape that a chunk's end cuts is noticed within so many of it."""
+LARGEST_NS = 1 << 62
+SPACE = re.compile(r"[ \t\n\r]*")
+
+
+@dataclass(frozen=True)
+class KinetoTrace:
+    """What a trace file tells of a device's work and of the host's steps. All times on the trace's own clock."""
+
+    num_events: int
+    """Of every kind, those not kept included."""
+    num_unusable: int
+    """Device activities without a usable `ts` or `dur`: left out."""
+    base_ns: int | None
+    """Unix time of the trace's 0; None where the file does not say (absolute times before torch 2.4)."""
+    names: list[str]
+    activities: NDArray[np.int64]
+    """[N, len(ACTIVITY_FIELDS)] in order of `begin_ns`: kernels, copies and memsets of all devices and streams."""
+    annotations: NDArray[np.int64]
+    """[M, len(ANNOTATION_FIELDS)] in order of `begin_ns`: the host's `record_function` ranges and ProfilerStep#N."""
+    launches: NDArray[np.int64]
+    """[L, len(LAUNCH_FIELDS)] in order of `correlation`: the host's calls into the CUDA runtime and driver."""
+
+
+def read_kineto(path: str | Path, progress: Callable[[int, int], None] | None = None) -> KinetoTrace:
+    """Read a trace file, plain or gzipped. `progress(bytes read, bytes in all)` is called after each chunk.
+
+    Raises:
+        ConfigError: the file cannot be read, is not a trace, is damaged, or was cut off.
+    """
+    columns = _Columns()
+    try:
+        with open(path, "rb") as raw:
+            text = _Text(raw, str(path), progress)
+            _read_document(text, columns)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    return columns.finish()
+
+
+class _Columns:
+    """What is kept of each event, in flat arrays of int64."""
+
+    def __init__(self) -> None:
+        self.num_events = self.num_unusable = 0
+        self.base_ns: int | None = None
+        self._names: dict[str, int] = {}
+        self._activities, self._annotations, self._launches = array("q"), array("q"), array("q")
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Keep what is of use in one event."""
+        category = event.get("cat")
+        if category in KINDS:
+            self._add_activity(event, KINDS[category])
+        elif category in LAUNCHES:
+            correlation = _whole(_args(event).get("correlation"))
+            begin_ns = _ns(event.get("ts"))
+            if correlation >= 0 and begin_ns is not None:
+                self._launches.extend((correlation, begin_ns))
+        elif category == "user_annotation":
+            times = _times(event)
+            if times is not None:
+                self._annotations.extend((*times, self._name(event)))
+
+    def _add_activity(self, event: dict[str, Any], kind: int) -> None:
+        times, args = _times(event), _args(event)
+        if times is None:
+            self.num_unusable += 1
+            return
+        device = _whole(args.get("device", event.get("pid")))
+        stream = _whole(args.get("stream", event.get("tid")))
+        self._activities.extend((*times, kind, device, stream, self._name(event), _whole(args.get("correlation"))))
+
+    def _name(self, event: dict[str, Any]) -> int:
+        return self._names.setdefault(str(event.get("name")), len(self._names))
+
+    def finish(self) -> KinetoTrace:
+        return KinetoTrace(
+            self.num_events,
+            self.num_unusable,
+            self.base_ns,
+            list(self._names),
+            _ordered(self._activities, len(ACTIVITY_FIELDS)),
+            _ordered(self._annotations, len(ANNOTATION_FIELDS)),
+            _ordered(self._launches, len(LAUNCH_FIELDS)),
+        )
+
+
+def _ordered(values: array[int], width: int) -> NDArray[np.int64]:
+    table = np.frombuffer(values, dtype=np.int64).reshape(-1, width)
+    return table[np.argsort(table[:, 0], kind="stable")]
+
+
+def _times(event: dict[str, Any]) -> tuple[int, int] | None:
+    """(begin_ns, end_ns) of a complete event; None where it has no usable time or duration."""
+    begin_ns, length_ns = _ns(event.get("ts")), _ns(event.get("dur"))
+    if event.get("ph") != "X" or begin_ns is None or length_ns is None or length_ns < 0:
+        return None
+    return begin_ns, begin_ns + length_ns
+
+
+def _ns(microseconds: Any) -> int | None:
+    """Microseconds as the file writes them (`123.456`) as whole ns, past no double: absolute times have 19 digits."""
+    try:
+        value = round(Decimal(microseconds) * 1000)
+    except (DecimalException, TypeError, ValueError, OverflowError):
+        return None
+    return value if abs(value) < LARGEST_NS else None
+
+
+def _whole(value: Any) -> int:
+    """A stream, device or correlation; -1 where it is not told."""
+    return value if type(value) is int and abs(value) < LARGEST_NS else -1
+
+
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def _read_document(text: _Text, columns: _Columns) -> None:
+    """The whole file: an object with `traceEvents`, or the format's other form, the bare list of events."""
+    found = False
+    first = text.peek()
+    if first == "[":
+        _read_events(text, columns)
+        return
+    if first != "{":
+        raise text.no_trace("it is empty" if not first else "it is not JSON")
+    for key in text.members():
+        if key == "traceEvents" and text.peek() == "[":
+            found = True
+            _read_events(text, columns)
+        elif key == "baseTimeNanoseconds":
+            columns.base_ns = _whole(text.value())
+        else:
+            text.value()
+    if not found:
+        raise text.no_trace("it has no list traceEvents")
+
+
+def _read_events(text: _Text, columns: _Columns) -> None:
+    for event in text.elements():
+        if not isinstance(event, dict):
+            raise text.no_trace("its traceEvents are not objects")
+        columns.num_events += 1
+        text.num_events = columns.num_events
+        columns.add(event)
+
+
+class _Text:
+    """JSON text of any length with a place in it; holds one chunk and what is left of the one before."""
+
+    def __init__(self, raw: BinaryIO, path: str, progress: Callable[[int, int], None] | None) -> None:
+        self.num_events = 0
+        """Complete events so far, for messages."""
+        self._raw, self._path, self._progress = raw, path, progress
+        self._size = os.fstat(raw.fileno()).st_size
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        self._file: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        # Numbers with a decimal point stay as they are written: times are converted exactly, the rest is not needed.
+        self._scan = json.JSONDecoder(parse_float=str).raw_decode
+        self._text, self._at, self._num_passed, self._ended = "", 0, 0, False
+
+    def peek(self) -> str:
+        """The next character that is not white space; "" at the end of the file."""
+        while True:
+            match = SPACE.match(self._text, self._at)
+            assert match is not None
+            self._at = match.end()
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._refill():
+                return ""
+
+    def value(self) -> Any:
+        """The JSON value that begins here; decoded again with more text where the chunk cuts it."""
+        self.peek()
+        while True:
+            try:
+                value, end = self._scan(self._text, self._at)
+            except (ValueError, RecursionError) as error:
+                message = getattr(error, "msg", str(error))
+                place = getattr(error, "pos", self._at) - self._at  # from the value's begin, which a refill moves
+                self._go_on(message, place)
+                continue
+            length = end - self._at
+            if end < len(self._text) or not self._refill():  # a number may go on in the next chunk
+                self._at += length
+                return value
+
+    def _go_on(self, message: str, place: int) -> None:
+        """More text behind a value that could not be decoded for `message`, unless that cannot be what it lacks."""
+        unterminated = message.startswith("Unterminated string")
+        if not unterminated and place <= len(self._text) - self._at - LONGEST_WORD:
+            raise self._damaged(message, self._at + place)
+        if self._refill():
+            return
+        rest = self._text.rstrip()
+        if not unterminated and place < len(rest) and rest.endswith(("}", "]")):
+            raise self._damaged(message, place)
+        raise self._cut_off()
+
+    def elements(self) -> Iterator[Any]:
+        """The values of the list that begins here."""
+        self._expect("[")
+        if self.peek() == "]":
+            self._at += 1
+            return
+        while True:
+            yield self.value()
+            if self._expect(",]") == "]":
+                return
+
+    def members(self) -> Iterator[str]:
+        """The keys of the object that begins here; whoever iterates takes the value of each."""
+        self._expect("{")
+        if self.peek() == "}":
+            return
+        while True:
+            if self.peek() != '"':
+                self._expect('"')
+            key = self.value()
+            self._expect(":")
+            yield key
+            if self._expect(",}") == "}":
+                return
+
+    def _expect(self, characters: str) -> str:
+        found = self.peek()
+        if not found:
+            raise self._cut_off()
+        if found not in characters:
+            raise self._damaged(f"expecting {' or '.join(characters)}, not {found!r}", self._at)
+        self._at += 1
+        return found
+
+    def _refill(self) -> bool:
+        """Put one more chunk behind what is not taken yet; False at the end of the file."""
+        if self._ended:
+            return False
+        try:
+            chunk = self._file.read1(CHUNK_BYTES)
+        except EOFError:  # gzip's word for a file that was cut off
+            chunk = b""
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise ConfigError(f"{self._path} is damaged behind event {self.num_events:,}: {error}") from error
+        self._ended = not chunk
+        self._num_passed += self._at
+        self._text = self._text[self._at :] + self._decode(chunk, self._ended)
+        self._at = 0
+        if self._progress is not None:
+            self._progress(self._raw.tell(), self._size)
+        return not self._ended
+
+    def _cut_off(self) -> ConfigError:
+        return ConfigError(
+            f"{self._path} is cut off behind event {self.num_events:,}: the trace was not written to its end "
+            "(full disk, ended process, broken copy); export or copy it again"
+        )
+
+    def _damaged(self, message: str, position: int) -> ConfigError:
+        at = self._num_passed + position
+        return ConfigError(
+            f"{self._path} is not valid JSON behind event {self.num_events:,}, character {at:,}: {message}"
+        )
+
+    def no_trace(self, why: str) -> ConfigError:
+        return ConfigError(f"{self._path} is not a trace of torch.profiler (export_chrome_trace): {why}")

@@ -1,0 +1,253 @@
+"""Trace files of torch.profiler: hand-written ones with answers by hand, and every way to break one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from loaderbench.errors import ConfigError
+from loaderbench.recording import kineto
+from loaderbench.recording.kineto import read_kineto
+from loaderbench.recording.types import COPY, KERNEL, MEMSET
+
+NASTY = 'void f<"a\\b">(int) {}],[ "ts": 1 \u00e9\U0001f600'
+"""A kernel's name that looks like the end of an event, with quotes, a backslash and characters of 2 and 4 bytes."""
+
+
+def activity(category: str, name: str, ts: Any, dur: Any, stream: int, correlation: int, **more: Any) -> dict[str, Any]:
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur,
+        "args": {"device": 0, "stream": stream, "correlation": correlation, "grid": [1, 2, 3], "occupancy": 0.5},
+    } | more  # fmt: skip
+
+
+def host(category: str, name: str, ts: Any, dur: Any, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 9, "ts": ts, "dur": dur, "args": args}
+
+
+TRACE: dict[str, Any] = {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "a device", "nested": {"traceEvents": [1, 2]}}],
+    "baseTimeNanoseconds": 1763683000123456789,
+    "traceEvents": [
+        {"name": "process_name", "ph": "M", "ts": 0.0, "pid": 9, "tid": 0, "args": {"name": "python"}},
+        host("user_annotation", "ProfilerStep#3", 1.0, 20.5),
+        host("cpu_op", "aten::conv2d", 2.0, 3.0),
+        host("cuda_runtime", "cudaLaunchKernel", 2.5, 0.75, correlation=77),
+        host("cuda_driver", "cuLaunchKernelEx", 3.125, 0.75, correlation=76),
+        activity("kernel", NASTY, 30.001, 10.999, 7, 77),
+        activity("gpu_memcpy", "Memcpy HtoD", 5.25, 2, 13, 76),
+        activity("gpu_memset", "Memset", 5, 0.001, 7, 75),
+        {"ph": "s", "id": 77, "pid": 9, "tid": 9, "ts": 2.5, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "X", "cat": "gpu_user_annotation", "name": "ProfilerStep#3", "pid": 0, "tid": 7, "ts": 5, "dur": 40},
+        {"ph": "i", "cat": "kernel", "name": "no length is expected of this", "pid": 0, "tid": 7, "ts": 6},
+        {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": 99.5},
+    ],
+    "traceName": "x.json",
+}
+ACTIVITIES = [
+    [5_000, 5_001, MEMSET, 0, 7, "Memset", 75],
+    [5_250, 7_250, COPY, 0, 13, "Memcpy HtoD", 76],
+    [30_001, 41_000, KERNEL, 0, 7, NASTY, 77],
+]
+
+
+def read(path: Path, text: str | bytes) -> kineto.KinetoTrace:
+    path.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    return read_kineto(path)
+
+
+def check(trace: kineto.KinetoTrace) -> None:
+    rows = [[*row[:5], trace.names[row[5]], row[6]] for row in trace.activities.tolist()]
+    assert rows == ACTIVITIES
+    assert [[*row[:2], trace.names[row[2]]] for row in trace.annotations.tolist()] == [
+        [1_000, 21_500, "ProfilerStep#3"]
+    ]
+    assert trace.launches.tolist() == [[76, 3_125], [77, 2_500]]
+    assert trace.base_ns == 1763683000123456789
+    assert trace.num_events == 12
+
+
+def test_a_trace_is_read_as_it_was_written_by_hand(tmp_path: Path) -> None:
+    trace = read(tmp_path / "trace.json", json.dumps(TRACE))
+    check(trace)
+    assert trace.num_unusable == 1  # the instant event of category kernel
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    indent=st.one_of(st.none(), st.integers(0, 5), st.sampled_from(["\t", " \r\n"])),
+    separators=st.tuples(st.sampled_from([",", " , ", "\n,\t"]), st.sampled_from([":", ": ", " :\n"])),
+    ascii_only=st.booleans(),
+    order=st.permutations(list(TRACE)),
+    chunk_bytes=st.integers(1, 200),
+)
+def test_formatting_key_order_and_chunks_change_nothing(
+    tmp_path: Path, indent: Any, separators: tuple[str, str], ascii_only: bool, order: list[str], chunk_bytes: int
+) -> None:
+    document = {key: TRACE[key] for key in order}
+    document["traceEvents"] = [dict(reversed(event.items())) for event in TRACE["traceEvents"]]
+    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=ascii_only)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kineto, "CHUNK_BYTES", chunk_bytes)
+        check(read(tmp_path / "trace.json", text))
+
+
+def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
+    check(read(tmp_path / "trace.json.gz", gzip.compress(json.dumps(TRACE).encode())))
+    check(read(tmp_path / "misnamed.json", gzip.compress(json.dumps(TRACE).encode())))
+    two_members = [gzip.compress(part) for part in (json.dumps(TRACE).encode()[:500], json.dumps(TRACE).encode()[500:])]
+    check(read(tmp_path / "members.json.gz", b"".join(two_members)))
+
+
+def test_the_bare_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
+    trace = read(tmp_path / "trace.json", json.dumps(TRACE["traceEvents"]))
+    assert len(trace.activities) == 3
+    assert trace.base_ns is None
+
+
+def test_absolute_times_keep_their_nanoseconds(tmp_path: Path) -> None:
+    # 1711000000000000.123 µs is 1711000000000000.0 or .25 as a double
+    events = '[{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1711000000000000.123,"dur":1.5e1}]'
+    assert read(tmp_path / "trace.json", events).activities[0, :2].tolist() == [
+        1711000000000000123,
+        1711000000000015123,
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"dur": None}, {"dur": -1}, {"ts": "soon"}, {"ts": float("nan")}, {"ts": [1]}])
+def test_activities_without_a_usable_time_are_counted_not_kept(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    events = [activity("kernel", "good", 1, 1, 7, 1), activity("kernel", "bad", 3, 1, 7, 2) | wrong]
+    if wrong == {"dur": None}:
+        del events[1]["dur"]
+    trace = read(tmp_path / "trace.json", json.dumps({"traceEvents": events}))
+    assert (len(trace.activities), trace.num_unusable, trace.num_events) == (1, 1, 2)
+
+
+def test_unknown_device_and_stream_are_minus_one(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": "Spans", "tid": 7, "ts": 1, "dur": 1, "args": None}
+    assert read(tmp_path / "trace.json", json.dumps([event])).activities[0, 3:].tolist() == [-1, 7, 0, -1]
+
+
+def test_an_empty_list_is_an_empty_trace(tmp_path: Path) -> None:
+    trace = read(tmp_path / "trace.json", '{"traceEvents": []}')
+    assert (trace.num_events, trace.activities.shape, trace.annotations.shape) == (0, (0, 7), (0, 3))
+
+
+def test_cut_off_anywhere_it_says_so_and_behind_which_event(tmp_path: Path) -> None:
+    events = [activity("kernel", f"kernel {number}", number, 0.5, 7, number) for number in range(3)]
+    text = json.dumps({"traceEvents": events, "traceName": "x"}, indent=1)
+    ends = [text.index("}\n  }", text.index(f'"kernel {number}"')) for number in range(3)]  # each event's last brace
+    for length in range(text.index("[") + 1, len(text)):
+        with pytest.raises(ConfigError, match="cut off behind event") as raised:
+            read(tmp_path / "trace.json", text[:length])
+        complete = sum(length >= end + len("}\n  }") for end in ends)
+        assert f"cut off behind event {complete}:" in str(raised.value)
+
+
+@pytest.mark.parametrize("lost", [1, 40, 100])
+def test_a_cut_off_gzip_says_so(tmp_path: Path, lost: int) -> None:
+    rng = np.random.default_rng(0)
+    events = [activity("kernel", f"k{number}", number, 0.5, 7, int(rng.integers(1 << 40))) for number in range(300)]
+    packed = gzip.compress(json.dumps({"traceEvents": events}).encode())
+    if lost == 1:  # the end of the text is there, only the checksum behind it is not whole: nothing is missing
+        assert len(read(tmp_path / "trace.json.gz", packed[:-lost]).activities) == 300
+        return
+    with pytest.raises(ConfigError, match=r"cut off behind event \d+:"):
+        read(tmp_path / "trace.json.gz", packed[:-lost])
+
+
+def test_a_damaged_gzip_says_so(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(json.dumps(TRACE).encode()))
+    packed[len(packed) // 2] ^= 0xFF
+    with pytest.raises(ConfigError, match=r"damaged|not valid JSON|cut off"):
+        read(tmp_path / "trace.json.gz", bytes(packed))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it is empty"),
+        ("  \n", "it is empty"),
+        ("\x7fELF\x02\x01", "it is not JSON"),
+        ("step,time\n1,2\n", "it is not JSON"),
+        ("{}", "it has no list traceEvents"),
+        ('{"traceEvents": {"a": 1}}', "it has no list traceEvents"),
+        ('{"arms": [1, 2], "verdict": {"a": null}}', "it has no list traceEvents"),
+        ("[1, 2]", "not objects"),
+        ('{"traceEvents": [{"name": nope}]}', "behind event 0, character 26"),
+        ('{"traceEvents": [{"ph": "M"} {"ph": "M"}]}', "behind event 1, character 29"),
+        ('{"traceEvents": [{"ph": "M"},, {"ph": "M", "a": "a long text"}]}', "behind event 1, character 29"),
+        ("{traceEvents: []}", "behind event 0, character 1"),
+        ('{"traceEvents": [' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "]}", "behind event 0"),
+        ('{"a": ' + "9" * 5000 + ', "traceEvents": []}', "behind event 0"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
+)
+def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path / "trace.json", text)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read_is_a_wrong_request(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_kineto(tmp_path / "nosuch.json")
+    with pytest.raises(ConfigError, match="directory"):
+        read_kineto(tmp_path)
+
+
+def test_memory_does_not_grow_with_the_events_that_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto, "CHUNK_BYTES", 1 << 16)
+
+    def peak_bytes(num_events: int) -> int:
+        event = json.dumps(host("cpu_op", "aten::add", 1.5, 2.5, shapes=[[64, 3, 224, 224]] * 4)) + ","
+        path = tmp_path / f"{num_events}.json"
+        path.write_text('{"traceEvents": [' + event * num_events + "{}]}")
+        tracemalloc.start()
+        try:
+            read_kineto(path)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    small, large = peak_bytes(5_000), peak_bytes(25_000)  # 1 and 5 MB of text
+    assert large < 1.1 * small
+    assert large < 8 * kineto.CHUNK_BYTES
+
+
+@pytest.mark.parametrize("suffix", ["json", "json.gz"])
+def test_a_trace_that_torch_wrote_reads_as_json_loads_has_it(tmp_path: Path, suffix: str) -> None:
+    import torch
+
+    path = tmp_path / f"trace.{suffix}"
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(3):
+            with torch.profiler.record_function("ours"):
+                torch.ones(8, 8) @ torch.ones(8, 8)
+            profiler.step()
+    profiler.export_chrome_trace(str(path))
+    content = gzip.decompress(path.read_bytes()) if suffix.endswith("gz") else path.read_bytes()
+    document = json.loads(content, parse_float=Decimal)  # a double is 1 ns off on a machine that is up for weeks
+    trace = read_kineto(path)
+    assert trace.num_events == len(document["traceEvents"])
+    assert trace.base_ns == document["baseTimeNanoseconds"]
+    expected = sorted(
+        (one["ts"] * 1000, (one["ts"] + one["dur"]) * 1000, one["name"])
+        for one in document["traceEvents"]
+        if one.get("cat") == "user_annotation"
+    )
+    assert len([name for _, _, name in expected if name == "ours"]) == 3
+    assert sorted((*row[:2], trace.names[row[2]]) for row in trace.annotations.tolist()) == expected
