@@ -8,7 +8,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -187,6 +189,78 @@ def sweep(
     elif dataset is None:
         resolutions = [256, 512, 1024]
     _measure(locals(), resolutions=resolutions)
+
+
+@app.command()
+def compare(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="A B", help="NAME=DATASET twice, to measure both in turn; or two stored runs; or RUN and --baseline"
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Hold a stored run (the latest) against this one: exit 1 on a regression"),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Fraction by which images/s may fall short of the baseline's")
+    ] = 0.05,
+    rounds: Annotated[int, typer.Option(help="How often both sides are measured in turn")] = 3,
+    res: Annotated[int | None, typer.Option(help="Stored resolution: both data sets' variant N")] = None,
+    loader: Loader = "multiprocess",
+    decoder: Decoder = None,
+    workers: Annotated[str | None, typer.Option(help="Numbers, comma separated  [default: usable CPUs]")] = None,
+    batch_size: BatchSize = 64,
+    prefetch: Prefetch = 2,
+    model: Model = "resnet50",
+    mode: Mode = "train",
+    input_size: InputSize = "224",
+    precision: Precision = None,
+    output: Output = None,
+    overlap: Overlap = True,
+    kernels: Kernels = True,
+    device: DeviceOption = "auto",
+    cache: Annotated[
+        str | None, typer.Option(help="cold, warm, as-is, comma separated  [default: cold,warm where they can be made]")
+    ] = None,
+    arms: Arms = "all",
+    steps: Steps = None,
+    duration: Annotated[
+        float, typer.Option(help="Most seconds of measuring for a side, worker count and cache state, all rounds")
+    ] = 60.0,
+    ci_target: CiTarget = 0.03,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Read no more from either storage, all runs together: 20G  [default: no limit]"
+        ),
+    ] = None,
+    warmup: Warmup = None,
+    seed: Seed = 0,
+    max_failures: MaxFailures = 0.01,
+    loader_option: LoaderOption = None,
+    decoder_option: DecoderOption = None,
+    results: Results = Path("results"),
+    json_out: JsonOut = None,
+    quiet: Quiet = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Two storages that hold the same files, measured in turn; or two stored runs."""
+    options = {**locals(), "repeats": rounds}
+    given = targets or []
+    named = [text for text in given if "=" in text]
+    _check_json_target(json_out)
+    if baseline is not None and len(given) < 2 and not named:
+        _compare_with_baseline(baseline, given[0] if given else "latest", options)
+    elif baseline is None and len(given) == 2 and len(named) == 2:
+        _compare_data_sets(options)
+    elif baseline is None and len(given) == 2 and not named:
+        _compare_runs(given, options)
+    else:
+        raise ConfigError(
+            "compare takes two data sets (nvme=/data/set nfs=/mnt/nfs/set), two stored runs, or --baseline RUN [RUN]"
+        )
 
 
 @app.command("list")
@@ -409,16 +483,13 @@ def dataset_scan(
 
 def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
     """What run and sweep share: plan, measure one case after the other, show, store."""
-    from loaderbench.cases.study import expected_seconds, plan
+    from loaderbench.cases.study import plan
     from loaderbench.recording.store import Store
     from loaderbench.studies.measure import Record, measure_case
 
-    cases = plan(_request(options, resolutions))
+    cases = plan(_request(options, [(options["dataset"], resolution) for resolution in resolutions]))
     if options["dry_run"]:
-        for case in cases:
-            typer.echo(case.title)
-        seconds = sum(expected_seconds(case) for case in cases)
-        typer.echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes")
+        _show_plan(cases)
         return
     if options.get("save_profile") and not cases[0].device.startswith("cuda"):
         raise ConfigError("--save-profile takes the times of a real GPU: give --device cuda")
@@ -449,16 +520,143 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
         from loaderbench.devices import profile
 
         profile.save(profile.from_record(records[0], options["save_profile"]), options["save_profile"])
+    _exit(records, len(cases), ended)
+
+
+def _exit(records: list[dict[str, Any]], num_cases: int, ended: BaseException | None) -> None:
+    """How a command that measured cases ends (cli.md, `Exit codes`)."""
     if isinstance(ended, LoaderbenchError):
         raise ended
     if ended is not None:
         code = ended.code if isinstance(ended, SystemExit) else 130
-        raise _Interrupted(f"interrupted: {len(records)} of {len(cases)} cases were finished and are kept", code)
+        raise _Interrupted(f"interrupted: {len(records)} of {num_cases} cases were finished and are kept", code)
     kinds = {record["failure"]["kind"] for record in records if record["status"] == "failed"}
     if kinds == {"ConfigError"} and len(records) == 1:
         raise typer.Exit(2)
     if kinds or all(record["status"] == "skipped" for record in records):
         raise typer.Exit(1)
+
+
+def _show_plan(cases: list[Case], title: Callable[[Case], str] = attrgetter("title")) -> None:
+    from loaderbench.cases.study import expected_seconds
+
+    for case in cases:
+        typer.echo(title(case))
+    seconds = sum(expected_seconds(case) for case in cases)
+    typer.echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes")
+
+
+def _compare_data_sets(options: dict[str, Any]) -> None:
+    """Check that both hold the same files, measure them in turn, show, store."""
+    from loaderbench.cases.study import expected_seconds
+    from loaderbench.images.same_files import HASHED_BYTES, check_same_files
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.compare import Comparison, default_caches, parse_targets, plan_comparison, title
+
+    if "," in options["loader"]:
+        raise ConfigError("compare measures with one loader: give --loader one name")
+    targets = parse_targets(options["targets"])
+    asked = [state.strip() for state in (options["cache"] or "").split(",") if state.strip()]
+    request = _request({**options, "cache": "as-is"}, [(dataset, options["res"]) for _, dataset in targets])
+    labels = [label for label, _ in targets]
+    variants = [replace(one, name=label) for one, label in zip(request.variants, labels, strict=True)]
+    request = replace(request, variants=variants)
+    folders = [variant.path for variant in variants]
+    most = request.max_bytes
+    if not options["quiet"]:
+        typer.echo(f"looking whether {' and '.join(labels)} hold the same files", err=True)
+    same = check_same_files(folders, labels, HASHED_BYTES if most is None else min(HASHED_BYTES, most // 10))
+    if most is not None:
+        request = replace(request, max_bytes=most - same["hashed_bytes"])
+    notes: list[str] = []
+    if not asked:
+        runs = 2 * options["rounds"] * len(request.workers or [0])
+        each = None if request.max_bytes is None else request.max_bytes // max(1, runs)
+        asked, notes = default_caches(folders, same["total_bytes"], each)
+    cases = plan_comparison(request, asked, options["rounds"])
+    for note in notes if not options["quiet"] else ():
+        typer.echo(note, err=True)
+    if options["dry_run"]:
+        _show_plan(cases, title)
+        return
+    store = Store(options["results"])
+    store.check_writable()
+    comparison = Comparison(labels, cases, same, notes, store)
+    expected_s = [expected_seconds(case) for case in cases]
+    view = _Progress(len(cases), quiet=options["quiet"], expected_s=expected_s, title=title)
+    ended: BaseException | None = None
+    try:
+        comparison.measure(view.message, view.finished)
+    except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
+        ended = stop
+    view.close()
+    if comparison.records:
+        _show_comparison(comparison.result(), options)
+    _exit(comparison.records, len(cases), ended)
+
+
+def _stored(store: Store, text: str) -> dict[str, Any]:
+    """The record that `text` names. Raises ConfigError for a run that measured nothing."""
+    from loaderbench.recording.store import CASE_FILE
+
+    if Path(text).is_dir() and not (Path(text) / CASE_FILE).exists():
+        raise ConfigError(f"{text} is a folder and no stored run: to measure two data sets name them, a={text} b=…")
+    stored = store.find(text)
+    if stored.record is None:
+        raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
+    if stored.record["throughput"] is None:
+        reason = (stored.record["failure"] or {}).get("message") or "see `loaderbench show`"
+        raise ConfigError(f"{stored.run_id} measured nothing that could be compared ({stored.status}): {reason}")
+    return stored.record
+
+
+def _compare_runs(given: list[str], options: dict[str, Any]) -> None:
+    from loaderbench.analysis.comparison import compare_two
+    from loaderbench.recording.store import Store
+
+    store = Store(options["results"])
+    a, b = (_stored(store, text) for text in given)
+    _show_comparison({"labels": {"a": "A", "b": "B"}, **compare_two(a, b)}, options)
+
+
+def _compare_with_baseline(baseline: str, run: str, options: dict[str, Any]) -> None:
+    from loaderbench.analysis.comparison import compare_two, is_regression
+    from loaderbench.recording.store import Store
+    from loaderbench.reporting.comparison import print_regression
+    from loaderbench.reporting.terminal import make_console
+
+    if not 0 <= options["threshold"] < 1:
+        raise ConfigError(f"--threshold is a fraction such as 0.05, not {options['threshold']:g}")
+    store = Store(options["results"])
+    before, now = _stored(store, baseline), _stored(store, run)
+    if before["run_id"] == now["run_id"]:
+        raise ConfigError(f"{run} is the baseline itself: measure a run to hold against it")
+    found = compare_two(before, now, factor=[])
+    regression = is_regression(found["ratio"], options["threshold"])
+    result = {
+        "labels": {"a": "baseline", "b": "run"},
+        **found,
+        "threshold": options["threshold"],
+        "regression": regression,
+    }
+    _show_comparison(result, options)
+    if not options["quiet"]:
+        print_regression(result, make_console(stderr=options["json_out"] == "-"))
+    if regression:
+        raise typer.Exit(1)
+
+
+def _show_comparison(result: dict[str, Any], options: dict[str, Any]) -> None:
+    target = options["json_out"]
+    if not options["quiet"]:
+        from loaderbench.reporting.comparison import print_comparison
+        from loaderbench.reporting.terminal import make_console
+
+        print_comparison(result, make_console(stderr=target == "-"))
+        if "comparison_id" in result:
+            typer.echo(f"\nkept as {result['comparison_id']} in {options['results']}", err=target == "-")
+    if target is not None:
+        _write_json(result, target)
 
 
 def _verified(record: dict[str, Any], store: Store, view: _Progress) -> dict[str, Any]:
@@ -470,8 +668,8 @@ def _verified(record: dict[str, Any], store: Store, view: _Progress) -> dict[str
     return verify_record(record, store, lambda line: view.message(case, "phase", line))[0]
 
 
-def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyRequest:
-    """The study that the flags ask for, names, folders and the device resolved."""
+def _request(options: dict[str, Any], datasets: list[tuple[str | None, int | None]]) -> StudyRequest:
+    """The study that the flags ask for, over (data set, resolution) each; names, folders and the device resolved."""
     from loaderbench import plugins
     from loaderbench.cases.case import ARMS, MODES, PRECISIONS
     from loaderbench.cases.study import StudyRequest, Variant, check_choice
@@ -500,9 +698,9 @@ def _request(options: dict[str, Any], resolutions: list[int | None]) -> StudyReq
     if choice.note and not options["quiet"]:
         typer.echo(choice.note, err=True)
     variants = []
-    for resolution in resolutions:
+    for dataset, resolution in datasets:
         with _progress("preparing the data set") as progress:
-            path, name = resolve_dataset(options["dataset"], resolution, progress=progress)
+            path, name = resolve_dataset(dataset, resolution, progress=progress)
         variants.append(Variant(path, name, resolution))
     workers = options["workers"]
     side = options["input_size"]
@@ -621,10 +819,18 @@ def _write_json(value: Any, target: str) -> None:
 class _Progress:
     """One line a phase on stderr; a line that is rewritten where stderr is a terminal."""
 
-    def __init__(self, num_cases: int, *, quiet: bool) -> None:
+    def __init__(
+        self,
+        num_cases: int,
+        *,
+        quiet: bool,
+        expected_s: Sequence[float] = (),
+        title: Callable[[Case], str] = attrgetter("title"),
+    ) -> None:
+        """`expected_s`: of each case; the time left is then told, corrected by what the finished ones took."""
         self._num_cases, self._quiet, self._number = num_cases, quiet, 1
         self._live = sys.stderr.isatty()
-        self._begun: dict[str, float] = {}
+        self._expected_s, self._measured_s, self._title = expected_s, 0.0, title
 
     def message(self, case: Case, kind: str, payload: Any) -> None:
         if kind == "segment":
@@ -635,6 +841,7 @@ class _Progress:
 
     def finished(self, record: dict[str, Any]) -> None:
         self._number += 1
+        self._measured_s += record["wall_s"]
         failure = record["failure"]
         if failure is not None:
             self._clear()
@@ -643,11 +850,18 @@ class _Progress:
     def _line(self, case: Case, text: str, *, keep: bool) -> None:
         if self._quiet:
             return
-        place = f"[{self._number}/{self._num_cases}] " if self._num_cases > 1 else ""
+        place = f"[{self._number}/{self._num_cases}{self._left()}] " if self._num_cases > 1 else ""
         if self._live:
-            typer.echo(f"\r\033[K{(place + case.title + ': ' + text)[:118]}", err=True, nl=False)
+            typer.echo(f"\r\033[K{(place + self._title(case) + ': ' + text)[:118]}", err=True, nl=False)
         elif keep:
-            typer.echo(f"{place}{case.title}", err=True)
+            typer.echo(f"{place}{self._title(case)}", err=True)
+
+    def _left(self) -> str:
+        if not self._expected_s:
+            return ""
+        done, left = sum(self._expected_s[: self._number - 1]), sum(self._expected_s[self._number - 1 :])
+        left *= self._measured_s / done if done else 1.0
+        return f", {left / 60:.0f} min left" if left > 90 else f", {left:.0f} s left"
 
     def _clear(self) -> None:
         if self._live and not self._quiet:

@@ -340,6 +340,8 @@ def _storage(recording: Recording, readers: int) -> dict[str, Any] | None:
         "expected_bytes": int(expected),
         "moved_fraction": ratio,
         "bandwidth_bytes_per_s": read / seconds if known and seconds else None,
+        "reads_per_s": operations["reads"] / seconds if known and seconds else None,
+        "mean_file_bytes": _mean_file_bytes(recording),
         "ceiling_bytes_per_s": None if ceiling is None else ceiling["bytes_per_s"]["value"],
         "ceiling": ceiling,
         "source": recording.facts["storage_source"],
@@ -369,6 +371,11 @@ def _transfer(recording: Recording, arms: dict[str, ArmSteps]) -> dict[str, Any]
         "link_bytes_per_s": facts["batch_bytes"] / copy_s,
         "ceiling_bytes_per_s": facts["link_bytes_per_s"],
     }
+
+
+def _mean_file_bytes(recording: Recording) -> float | None:
+    num_images, image_bytes = recording.facts.get("num_images"), recording.facts.get("image_bytes")
+    return image_bytes / num_images if num_images and image_bytes else None
 
 
 def _cache_state(wanted: str, moved_fraction: float | None, resident: float | None) -> str:

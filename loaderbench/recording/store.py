@@ -8,6 +8,7 @@
                   recording.json   raw facts …
                   arrays.npz       … and their tables
                   run.json         the record (run.schema.json), written last
+    ROOT/<comparison_id>/compare.json   what `compare` found, with the ids of its runs; they lie beside it
 
 Several processes may write into one store: every run has a folder of its own, which appears under its
 final name only when it holds case.json and running.json.
@@ -43,6 +44,7 @@ LOG_FILE = "worker.log"
 RECORDING_FILE = "recording.json"
 ARRAYS_FILE = "arrays.npz"
 RECORD_FILE = "run.json"
+COMPARISON_FILE = "compare.json"
 SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
 """The record's JSON Schema (draft 2020-12)."""
 
@@ -298,9 +300,12 @@ class RunFolder:
         return plain
 
 
-def _slug(case: Case) -> str:
-    parts = [str(case.resolution or case.dataset_name), case.loader, f"w{case.workers}"]
+def _slug(parts: Sequence[str]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")[:40].rstrip("-")
+
+
+def _time_stamp(now: datetime) -> str:
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
 
 
 def _read_json(path: Path) -> Any:
@@ -372,8 +377,8 @@ class Store:
             ConfigError: the store cannot be written.
         """
         now = datetime.now(UTC)
-        stamp = f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
-        run_id = f"{stamp}-{_slug(case)}-{case.key[:8]}-{secrets.token_hex(3)}"
+        slug = _slug([str(case.resolution or case.dataset_name), case.loader, f"w{case.workers}"])
+        run_id = f"{_time_stamp(now)}-{slug}-{case.key[:8]}-{secrets.token_hex(3)}"
         started_at = now.isoformat(timespec="milliseconds")
         staging = self.root / f".new-{run_id}"
         try:
@@ -388,6 +393,33 @@ class Store:
                 raise ConfigError(f"cannot write results to {self.root}: {_write_reason(error)}") from error
             raise
         return RunFolder(run_id, self.root / run_id, started_at)
+
+    def new_comparison_id(self, labels: Sequence[str]) -> str:
+        """A name for a comparison that no other has."""
+        return f"{_time_stamp(datetime.now(UTC))}-{_slug(['compare', *labels])}-{secrets.token_hex(3)}"
+
+    def write_comparison(self, comparison: Mapping[str, Any]) -> None:
+        """Store a comparison under its `comparison_id`, over what is there of it.
+
+        Raises:
+            CaseFailed: it cannot be written.
+        """
+        folder = self.root / comparison["comparison_id"]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / COMPARISON_FILE, _json_bytes(plain_json(comparison, [])))
+        except OSError as error:
+            raise CaseFailed(f"cannot store the comparison in {folder}: {_write_reason(error)}") from error
+
+    def comparisons(self) -> list[dict[str, Any]]:
+        """What `compare` found, oldest first; damaged and newer files are left out."""
+        found = []
+        for path in sorted(self.root.glob(f"[!.]*/{COMPARISON_FILE}")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                comparison = json.loads(path.read_bytes())
+                if comparison["schema"] <= SCHEMA:
+                    found.append(comparison)
+        return found
 
     def runs(self) -> list[StoredRun]:
         """Every run, oldest first. Broken, unfinished and newer ones are listed with their problem.

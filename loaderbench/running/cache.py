@@ -51,6 +51,14 @@ def _memory_budget() -> int:
     return int(MEMORY_FRACTION * min(limit, psutil.virtual_memory().available))
 
 
+def can_hold(num_bytes: int) -> bool:
+    """Whether a data set of so many bytes can be held in memory for `--cache warm`."""
+    try:
+        return num_bytes <= _memory_budget()
+    except UnavailableError:
+        return False
+
+
 class RamCopy:
     """Images on a tmpfs, for the arm `ram`: all of them, or a size-matched subset of at most `max_bytes`."""
 

@@ -48,7 +48,7 @@ def probe_ceiling(
 
     `stages`: for each number of `readers` the `bytes` and whole `files` read; `seconds`, the mean over the readers
     of the time from the common start to each one's last read, so that bytes ÷ seconds has no tail in it;
-    `file_s` {p50, p95} from open to last byte (null without a whole file); `slices_bytes` in equal parts of
+    `file_s` {p50, p95, p99} from open to last byte (null without a whole file); `slices_bytes` in equal parts of
     `slice_s`; `method` O_DIRECT or DONTNEED; `user_cpu_s` of the probe itself; `moved`, the growth of the
     counter's readings (null where nothing can tell).
     `stopped_by`: flat, max_readers, deadline, max_bytes or error, and `reason`, the error. `num_images`; a probe
@@ -204,7 +204,7 @@ def _stage(source: _Source, num_readers: int, stage_s: float, counter: StorageCo
         "bytes": int(chunks[:, 1].sum()),
         "seconds": float(np.mean(ends) - begun) / 1e9,
         "files": len(file_s),
-        "file_s": {f"p{q}": float(np.percentile(file_s, q)) for q in (50, 95)} if len(file_s) else None,
+        "file_s": {f"p{q}": float(np.percentile(file_s, q)) for q in (50, 95, 99)} if len(file_s) else None,
         "slices_bytes": slices.astype(int).tolist(),
         "slice_s": slice_ns / 1e9,
         "method": "O_DIRECT" if source.direct else "DONTNEED",

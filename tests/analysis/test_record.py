@@ -117,6 +117,7 @@ EXPLAINED_BY = {
     "stages": {"stages_not_measured"},
     "storage.bytes_read": {"storage_bytes_unknown"},
     "storage.bandwidth_bytes_per_s": {"storage_bytes_unknown"},
+    "storage.reads_per_s": {"storage_bytes_unknown"},
     "storage.moved_fraction": {"storage_bytes_unknown"},
     "storage.ceiling": {"ceiling_not_measured"},
     "storage.residency_fraction": {"residency_unknown"},

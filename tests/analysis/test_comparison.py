@@ -1,0 +1,266 @@
+"""Ratios, intervals, parity and differences, against arithmetic by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loaderbench.analysis import comparison
+from loaderbench.analysis.comparison import (
+    compare,
+    compare_two,
+    compared_factor,
+    differing,
+    is_regression,
+    outcome,
+    parity,
+    ratio_of,
+)
+
+
+def record(
+    rate: float | None,
+    half_width: float = 0.02,
+    *,
+    n: int = 12,
+    storage: dict[str, Any] | None = None,
+    stages: dict[str, float] | None = None,
+    advice: list[dict[str, Any]] | None = None,
+    environment: dict[str, Any] | None = None,
+    **case: Any,
+) -> dict[str, Any]:
+    """MADE UP: a record of `rate` samples/s with an interval of ± `half_width` of it."""
+    asked = {"dataset": "/data", "dataset_name": "a", "cache": "cold", "workers": 1, "repeat": 0, **case}
+    throughput = None
+    if rate is not None:
+        ends = {"low": rate * (1 - half_width), "high": rate * (1 + half_width)}
+        throughput = {"value": rate, **ends, "unit": "samples/s", "n": n, "method": "made up"}
+    return {
+        "run_id": "-".join(str(value) for value in asked.values()),
+        "status": "ok" if rate is not None else "failed",
+        "failure": None if rate is not None else {"kind": "CaseFailed", "message": "it broke"},
+        "case": asked,
+        "environment": environment or {},
+        "throughput": throughput,
+        "verdict": {"bottleneck": "storage", "summary": "made up", "advice": advice or []},
+        "storage": storage,
+        "stages": stages,
+    }
+
+
+def test_one_run_each_combines_their_intervals() -> None:
+    ratio = ratio_of([record(100, 0.03)], [record(50, 0.04)])
+    assert ratio is not None
+    assert ratio["value"] == pytest.approx(0.5)
+    # by hand: ln 0.5 ∓ √(distance of b² + opposite distance of a²)
+    low = math.log(0.5) - math.hypot(math.log(1 / 0.96), math.log(1.03))
+    high = math.log(0.5) + math.hypot(math.log(1.04), math.log(1 / 0.97))
+    assert (ratio["low"], ratio["high"]) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
+    assert ratio["n"] == 12
+
+
+def test_rounds_are_compared_one_by_one_so_that_a_drift_of_both_cancels() -> None:
+    # given a machine that gives half in the second round, to both sides
+    ratio = ratio_of([record(100, 0.001), record(50, 0.001)], [record(80, 0.001), record(40, 0.001)])
+    assert ratio is not None
+    assert ratio["value"] == pytest.approx(0.8)
+    assert ratio["high"] - ratio["low"] < 0.01
+    assert ratio["n"] == 2
+
+
+def test_rounds_that_disagree_widen_the_interval_by_student_s_t() -> None:
+    a = [record(100, 0.001)] * 3
+    b = [record(100 * math.exp(step), 0.001) for step in (-0.02, 0.0, 0.02)]
+    ratio = ratio_of(a, b)
+    assert ratio is not None
+    # by hand: standard deviation 0.02, over √3, times t(2) = 4.303
+    half = 4.303 * 0.02 / math.sqrt(3)
+    assert (math.log(ratio["low"]), math.log(ratio["high"])) == (pytest.approx(-half), pytest.approx(half))
+
+
+def test_rounds_that_agree_by_chance_stay_as_wide_as_their_runs_say() -> None:
+    ratio = ratio_of([record(100, 0.04)] * 2, [record(100, 0.04)] * 2)
+    assert ratio is not None
+    one = math.hypot(math.log(1.04), math.log(1 / 0.96))
+    assert math.log(ratio["high"]) == pytest.approx(one / math.sqrt(2))  # of two independent rounds
+
+
+def test_the_interval_holds_the_truth_in_95_of_100_comparisons() -> None:
+    # given processes that differ by 3 % from each other, which their own intervals (± 1 %) do not know
+    random = np.random.default_rng(5)
+    hits = 0
+    for _ in range(600):
+        rates = 100 * np.exp(random.normal(0, 0.03, (2, 3)))
+        a, b = ([record(float(rate), 0.01) for rate in side] for side in rates)
+        ratio = ratio_of(a, b)
+        assert ratio is not None
+        hits += ratio["low"] <= 1 <= ratio["high"]
+    assert 0.93 <= hits / 600 <= 0.985
+
+
+def test_a_round_that_failed_on_one_side_is_left_out() -> None:
+    ratio = ratio_of([record(100), record(None), None, record(100)], [record(50), record(80), record(80), record(None)])
+    assert ratio is not None
+    assert (ratio["value"], ratio["n"]) == (pytest.approx(0.5), 12)
+    assert ratio_of([record(None)], [record(50)]) is None
+
+
+def test_a_single_block_tells_no_width() -> None:
+    ratio = ratio_of([record(100, 0.0, n=1)], [record(50)])
+    assert ratio is not None
+    assert (ratio["value"], ratio["low"], ratio["high"]) == (pytest.approx(0.5), None, None)
+    assert outcome(ratio) == "indistinguishable"
+    assert not is_regression(ratio, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word", "regression"),
+    [
+        (0.80, 0.94, "slower", True),
+        (0.80, 0.96, "slower", False),  # slower, but perhaps by less than the threshold
+        (0.90, 1.01, "indistinguishable", False),
+        (1.01, 1.10, "faster", False),
+    ],
+)
+def test_outcome_and_regression_ask_the_whole_interval(low: float, high: float, word: str, regression: bool) -> None:
+    ratio = {"value": (low + high) / 2, "low": low, "high": high}
+    assert outcome(ratio) == word
+    assert is_regression(ratio, 0.05) is regression
+
+
+def test_what_differs_is_named_case_first_then_the_machine() -> None:
+    a = record(1, dataset="/nvme", batch_size=64, environment={"kernel": "6.1", "packages": {"torch": "2.10"}})
+    b = record(1, dataset="/nfs", batch_size=32, repeat=3, environment={"kernel": "6.1", "packages": {"torch": "2.11"}})
+    assert differing(a, b) == [
+        {"field": "dataset", "a": "/nvme", "b": "/nfs"},
+        {"field": "batch_size", "a": 64, "b": 32},
+        {"field": "environment.packages.torch", "a": "2.10", "b": "2.11"},
+    ]
+
+
+def test_the_compared_factor_is_the_data_set_or_the_only_field_that_differs() -> None:
+    def fields(*names: str) -> list[dict[str, Any]]:
+        return [{"field": name, "a": 1, "b": 2} for name in names]
+
+    assert compared_factor(fields("dataset", "dataset_name", "workers")) == ["dataset", "dataset_name"]
+    assert compared_factor(fields("workers")) == ["workers"]
+    assert compared_factor(fields("workers", "loader")) == []
+
+
+def test_two_runs_of_unlike_workers_have_no_parity() -> None:
+    found = compare_two(record(100, workers=4, dataset="/x"), record(50, workers=8, dataset="/y"))
+    assert found["outcome"] == "slower"
+    assert [one["field"] for one in found["differs"]] == ["workers"]
+    assert found["parity"] is None
+
+
+def pairs_of(a: dict[int, float], b: dict[int, float], **b_facts: Any) -> list[dict[str, Any]]:
+    return [
+        comparison.pair(
+            [record(a[workers], 0.01, workers=workers)], [record(b[workers], 0.01, workers=workers, **b_facts)]
+        )
+        for workers in a
+    ]
+
+
+def test_parity_is_the_least_workers_that_reach_the_other_s_best() -> None:
+    # 97 % of 1,000 is reached with 8 workers, not with 4
+    found = parity(pairs_of({1: 300, 4: 1000, 8: 990}, {1: 100, 4: 900, 8: 975}))
+    assert found is not None
+    assert (found["workers"], found["basis"], found["not_by"]) == (8, "measured", None)
+    assert (found["target_samples_per_s"], found["target_workers"]) == (pytest.approx(1000), 4)
+    assert found["needs"] is None
+
+
+def test_without_parity_the_need_is_told_from_measured_figures() -> None:
+    storage = {
+        "mean_file_bytes": 100_000,
+        "ceiling_bytes_per_s": 5e6,
+        "ceiling": {"bound_by": "bandwidth", "readers": 1, "still_rising": False, "stages": []},
+    }
+    stages = {"read": 0.080, "decode": 0.004, "augment": 0.001, "collate": 0.001}
+    found = parity(pairs_of({1: 150, 4: 400}, {1: 45, 4: 48}, storage=storage, stages=stages))
+    assert found is not None
+    assert (found["workers"], found["basis"], found["not_by"]) == (None, None, 4)
+    needs = found["needs"]
+    assert needs["bytes_per_s"] == pytest.approx(400 * 100_000)  # 40 MB/s of 5
+    assert (needs["gives_bytes_per_s"], needs["bound_by"]) == (5e6, "bandwidth")
+    assert needs["file_read_s"] == pytest.approx(4 / 400 - 0.006)  # 10 ms an image and worker, 6 of them not reading
+    assert needs["takes_file_read_s"] == pytest.approx(0.080)
+
+
+def advice(workers: int, gain: float) -> list[dict[str, Any]]:
+    predicted = {"value": gain, "low": gain * 0.9, "high": gain * 1.1, "method": "made up"}
+    return [{"action": "add workers", "change": {"workers": workers}, "predicted_speedup": predicted}]
+
+
+@pytest.mark.parametrize(("gain", "workers", "basis", "not_by"), [(4.0, 16, "predicted", None), (3.0, None, None, 16)])
+def test_a_prediction_is_labelled_as_one(
+    gain: float, workers: int | None, basis: str | None, not_by: int | None
+) -> None:
+    found = parity(pairs_of({4: 400}, {4: 100}, advice=advice(16, gain)))
+    assert found is not None
+    assert (found["workers"], found["basis"], found["not_by"]) == (workers, basis, not_by)
+    assert found["predicted"]["samples_per_s"]["value"] == pytest.approx(100 * gain)
+    assert found["needs"] is not None
+
+
+def test_intervals_that_overlap_leave_parity_undetermined() -> None:
+    found = parity([comparison.pair([record(100, 0.3)], [record(90, 0.3)])])
+    assert found is not None
+    assert (found["workers"], found["basis"], found["needs"]) == (1, "undetermined", None)
+
+
+def test_a_study_is_led_by_its_first_cache_state_and_the_workers_best_for_a() -> None:
+    rates = {("cold", 1): (100, 50), ("cold", 4): (300, 60), ("warm", 1): (120, 120), ("warm", 4): (300, 300)}
+    a, b = [], []
+    for number in range(2):
+        for (cache, workers), (first, second) in rates.items():
+            a.append(record(first, cache=cache, workers=workers, repeat=number))
+            b.append(record(second, cache=cache, workers=workers, repeat=number, dataset_name="b"))
+    found = compare(a, b)
+    assert [(one["cache"], one["workers"], one["outcome"]) for one in found["pairs"]] == [
+        ("cold", 1, "slower"),
+        ("cold", 4, "slower"),
+        ("warm", 1, "indistinguishable"),
+        ("warm", 4, "indistinguishable"),
+    ]
+    assert found["ratio"]["value"] == pytest.approx(0.2)
+    assert found["a"]["case"]["workers"] == found["b"]["case"]["workers"] == 4
+    assert [one["cache"] for one in found["parities"]] == ["cold", "warm"]
+    assert found["parities"][1]["workers"] == 4
+    assert found["differs"] == []
+
+
+def test_a_side_that_failed_is_kept_with_its_reason() -> None:
+    found = compare([record(100)], [record(None, dataset_name="b")])
+    assert (found["ratio"], found["outcome"], found["parity"]) == (None, None, None)
+    assert found["pairs"][0]["b"]["failures"][0]["message"] == "it broke"
+
+
+def test_figures_of_rounds_are_means_and_bytes_their_sum() -> None:
+    def storage(read: int, rtt_s: float, p50: float) -> dict[str, Any]:
+        stages = [
+            {"readers": readers, "file_s": {"p50": p50 * readers, "p95": 1.0, "p99": 2.0}} for readers in (1, 4, 8)
+        ]
+        return {
+            "bytes_read": read, "moved_fraction": 0.95, "cold_proven": True,
+            "nfs": {"operations_per_s": 200.0, "rtt_s": rtt_s, "queue_s": 0.0, "retransmits": 1, "in_flight": 2.0},
+            "ceiling": {"bound_by": "latency", "readers": 8, "still_rising": True, "stages": stages},
+        }  # fmt: skip
+
+    runs = [
+        record(100, workers=6, storage=storage(10, 0.004, 0.1)),
+        record(100, workers=6, storage=storage(30, 0.006, 0.2)),
+    ]
+    found = comparison.side(runs)["storage"]
+    assert (found["bytes_read"], found["retransmits"]) == (40, 2)
+    assert found["rtt_s"] == pytest.approx(0.005)
+    assert found["operations_per_s"] == 200
+    assert found["client_cache_hit_fraction"] == pytest.approx(0.05)
+    # of the stages with 1, 4 and 8 readers that with 4 is the nearest a run of 6 surely has
+    assert found["file_read_s"] == {"readers": 4, "p50": pytest.approx(0.6), "p95": 1.0, "p99": 2.0}
+    assert found["bound_by"] == "latency"
