@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import json
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from types import FrameType
@@ -34,6 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+MIN_BUDGET_S = 60.0
+
 dataset_app = typer.Typer(help="Make, derive and inspect data sets.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(dataset_app, name="dataset")
 
@@ -141,23 +144,27 @@ def run(
     ] = None,
 ) -> None:
     """Measure one case and say what limits it."""
-    if "," in loader or (workers and "," in workers):
-        raise ConfigError("run measures one case: use `loaderbench sweep` for lists of loaders or workers")
+    for name, value in {"loader": loader, "workers": workers, "decoder": decoder, "precision": precision}.items():
+        if value and "," in value:
+            raise ConfigError(f"run measures one case: use `loaderbench sweep` for a list of --{name}")
     if res is None and dataset is None:
         res = 256
-    _measure(locals(), resolutions=[res])
+    _measure(locals(), [(dataset, res)])
 
 
 @app.command()
 def sweep(
-    dataset: Dataset = None,
+    ctx: typer.Context,
+    dataset: Annotated[
+        str | None, typer.Argument(help="STUDY.toml; or data sets, comma separated. Left out: a generated set, kept.")
+    ] = None,
     res: Annotated[str | None, typer.Option(help="Stored resolutions, comma separated")] = None,
     loader: Loader = "serial,multiprocess,threaded",
     decoder: Decoder = None,
     workers: Workers = None,
-    batch_size: BatchSize = 64,
-    prefetch: Prefetch = 2,
-    model: Model = "resnet50",
+    batch_size: Annotated[str, typer.Option(help="Samples a step, comma separated")] = "64",
+    prefetch: Annotated[str, typer.Option(help="Batches prepared ahead, per worker, comma separated")] = "2",
+    model: Annotated[str, typer.Option(help="torchvision classification models, comma separated")] = "resnet50",
     mode: Mode = "train",
     input_size: InputSize = "224",
     precision: Precision = None,
@@ -181,14 +188,110 @@ def sweep(
     json_out: JsonOut = None,
     quiet: Quiet = False,
     dry_run: DryRun = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take cases that are finished in the results folder from there")
+    ] = False,
 ) -> None:
-    """Measure every combination of resolutions, loaders and workers, and print them as one table."""
+    """Measure every combination of comma lists (or of a study in a file), and print them as one table."""
+    options = {name: value for name, value in locals().items() if name != "ctx"}
+    if dataset is not None and dataset.endswith(".toml"):
+        from loaderbench.cases.study import read_study
+
+        study = {"dataset": None, **read_study(Path(dataset))}
+        given = {name for name in options if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")}
+        options |= {name: value for name, value in study.items() if name == "dataset" or name not in given}
+    sets: list[str | None] = [None] if options["dataset"] is None else [*str(options["dataset"]).split(",")]
     resolutions: list[int | None] = [None]
-    if res is not None:
-        resolutions = list(_whole_numbers("--res", res))
-    elif dataset is None:
+    if options["res"] is not None:
+        resolutions = list(_whole_numbers("--res", options["res"]))
+    elif options["dataset"] is None:
         resolutions = [256, 512, 1024]
-    _measure(locals(), resolutions=resolutions)
+    _measure(options, [(one, resolution) for one in sets for resolution in resolutions])
+
+
+@app.command()
+def tune(
+    dataset: Dataset = None,
+    res: Annotated[int | None, typer.Option(help="Stored resolution: the data set's variant N")] = None,
+    budget: Annotated[float, typer.Option(help="Seconds that the search may take, finals included")] = 300.0,
+    loader: Annotated[
+        str | None, typer.Option(help="Loaders to search, comma separated  [default: all that are installed]")
+    ] = None,
+    decoder: Annotated[
+        str | None, typer.Option(help="Decoders to search, comma separated  [default: all that are installed]")
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Numbers to search, comma separated  [default: half, all, twice the CPUs]")
+    ] = None,
+    prefetch: Annotated[str, typer.Option(help="Numbers to search, comma separated")] = "2,4",
+    batch_size: BatchSize = 64,
+    model: Model = "resnet50",
+    mode: Mode = "train",
+    input_size: InputSize = "224",
+    precision: Precision = None,
+    output: Output = None,
+    overlap: Overlap = True,
+    device: DeviceOption = "auto",
+    cache: Cache = None,
+    seed: Seed = 0,
+    max_failures: MaxFailures = 0.01,
+    results: Results = Path("results"),
+    json_out: JsonOut = None,
+    quiet: Quiet = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
+    from loaderbench.cases.study import default_decoder, default_output, installed_decoders, installed_loaders, plan
+    from loaderbench.machine import usable_cpus
+    from loaderbench.recording.store import Store
+    from loaderbench.reporting.study import print_tuning
+    from loaderbench.reporting.terminal import make_console
+    from loaderbench.studies import tune as tuning
+
+    if not budget >= MIN_BUDGET_S:
+        raise ConfigError(f"--budget must be at least {MIN_BUDGET_S:g} seconds, not {budget:g}")
+    cpus = usable_cpus()
+    options = {
+        **locals(),
+        "loader": loader or ",".join(installed_loaders()),
+        "decoder": decoder or ",".join(installed_decoders()),
+        "workers": workers or ",".join(str(n) for n in sorted({max(1, cpus // 2), cpus, 2 * cpus})),
+        "arms": "real",
+        "kernels": False,
+        "steps": None,
+        "warmup": None,
+        "duration": 10.0,
+        "ci_target": 0.01,
+        "max_bytes": None,
+        "repeats": 1,
+        "loader_option": None,
+        "decoder_option": None,
+    }
+    request = _request(options, [(dataset, 256 if dataset is None and res is None else res)])
+    cases = plan(request)
+    default = dataclasses.replace(
+        cases[0], loader="multiprocess", decoder=default_decoder("multiprocess"), workers=cpus, prefetch=2,
+        output=output or default_output("multiprocess"),
+    )  # fmt: skip
+    if dry_run:
+        for case in cases:
+            typer.echo(tuning.describe(case))
+        typer.echo(f"{len(cases)} settings, at most {budget / 60:.1f} minutes")
+        return
+    store = Store(results)
+    store.check_writable()
+    _check_json_target(json_out)
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    found = tuning.tune(cases, default, budget, store, say)
+    code = tuning.snippet(type(default).from_json(found["winner"]))
+    if not quiet:
+        print_tuning(found, code, make_console(stderr=json_out == "-"))
+    if json_out is not None:
+        _write_json({**found, "snippet": code}, json_out)
 
 
 @app.command()
@@ -481,13 +584,13 @@ def dataset_scan(
     print_scan(scan.to_json())
 
 
-def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
+def _measure(options: dict[str, Any], datasets: list[tuple[str | None, int | None]]) -> None:
     """What run and sweep share: plan, measure one case after the other, show, store."""
-    from loaderbench.cases.study import plan
+    from loaderbench.cases.study import expected_seconds, plan
     from loaderbench.recording.store import Store
-    from loaderbench.studies.measure import Record, measure_case
+    from loaderbench.studies.measure import Record, finished_records, measure_case
 
-    cases = plan(_request(options, [(options["dataset"], resolution) for resolution in resolutions]))
+    cases = plan(_request(options, datasets))
     if options["dry_run"]:
         _show_plan(cases)
         return
@@ -496,16 +599,20 @@ def _measure(options: dict[str, Any], *, resolutions: list[int | None]) -> None:
     store = Store(options["results"])
     store.check_writable()
     _check_json_target(options["json_out"])
-    records: list[Record] = []
+    found = finished_records(store, cases) if options.get("resume") else {}
+    left = [case for case in cases if case.key not in found]
+    if found and not options["quiet"]:
+        typer.echo(f"{len(found)} of {len(cases)} cases are finished and taken from {options['results']}", err=True)
+    records: list[Record] = [found[case.key] for case in cases if case.key in found]
     ended: BaseException | None = None
-    view = _Progress(len(cases), quiet=options["quiet"])
+    view = _Progress(len(left), quiet=options["quiet"], expected_s=[expected_seconds(case) for case in left])
 
     def on_record(record: Record) -> None:
         records.append(record)
         view.finished(record)
 
     try:
-        for case in cases:
+        for case in left:
             measure_case(case, store, view.message, on_record)
     except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
         ended = stop
@@ -559,15 +666,15 @@ def _compare_data_sets(options: dict[str, Any]) -> None:
     asked = [state.strip() for state in (options["cache"] or "").split(",") if state.strip()]
     request = _request({**options, "cache": "as-is"}, [(dataset, options["res"]) for _, dataset in targets])
     labels = [label for label, _ in targets]
-    variants = [replace(one, name=label) for one, label in zip(request.variants, labels, strict=True)]
-    request = replace(request, variants=variants)
+    variants = [dataclasses.replace(one, name=label) for one, label in zip(request.variants, labels, strict=True)]
+    request = dataclasses.replace(request, variants=variants)
     folders = [variant.path for variant in variants]
     most = request.max_bytes
     if not options["quiet"]:
         typer.echo(f"looking whether {' and '.join(labels)} hold the same files", err=True)
     same = check_same_files(folders, labels, HASHED_BYTES if most is None else min(HASHED_BYTES, most // 10))
     if most is not None:
-        request = replace(request, max_bytes=most - same["hashed_bytes"])
+        request = dataclasses.replace(request, max_bytes=most - same["hashed_bytes"])
     notes: list[str] = []
     if not asked:
         runs = 2 * options["rounds"] * len(request.workers or [0])
@@ -672,52 +779,60 @@ def _request(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
     """The study that the flags ask for, over (data set, resolution) each; names, folders and the device resolved."""
     from loaderbench import plugins
     from loaderbench.cases.case import ARMS, MODES, PRECISIONS
-    from loaderbench.cases.study import StudyRequest, Variant, check_choice
+    from loaderbench.cases.study import StudyRequest, Target, Variant, check_choice
     from loaderbench.devices.select import parse_device
     from loaderbench.images.manifest import resolve_dataset
     from loaderbench.machine import usable_cpus
 
-    loaders = [name.strip() for name in options["loader"].split(",")]
+    def listed(name: str) -> list[str]:
+        return [part.strip() for part in str(options[name]).split(",")]
+
+    loaders = listed("loader")
     for name in loaders:
         plugins.check_name("loaders", name)
-    if options["decoder"] is not None:
-        plugins.check_name("decoders", options["decoder"])
+    decoders: list[str | None] = [None] if options["decoder"] is None else [*listed("decoder")]
+    for decoder in decoders:
+        if decoder is not None:
+            plugins.check_name("decoders", decoder)
     check_choice("--mode", options["mode"], MODES)
-    if options["precision"] is not None:
-        check_choice("--precision", options["precision"], PRECISIONS)
-    try:
-        choice = parse_device(
-            options["device"],
-            model=options["model"],
-            mode=options["mode"],
-            precision=options["precision"],
-            batch_size=options["batch_size"],
-        )
-    except UnavailableError as error:
-        raise ConfigError(str(error)) from error
-    if choice.note and not options["quiet"]:
-        typer.echo(choice.note, err=True)
+    precisions: list[str | None] = [None] if options["precision"] is None else [*listed("precision")]
+    batch_sizes = _whole_numbers("--batch-size", str(options["batch_size"]))
+    targets: list[Target] = []
+    for model, precision in itertools.product(listed("model"), precisions):
+        if precision is not None:
+            check_choice("--precision", precision, PRECISIONS)
+        try:
+            choice = parse_device(
+                options["device"],
+                model=model,
+                mode=options["mode"],
+                precision=precision,
+                batch_size=min(batch_sizes),
+            )
+        except UnavailableError as error:
+            raise ConfigError(str(error)) from error
+        if choice.note and not targets and not options["quiet"]:
+            typer.echo(choice.note, err=True)
+        targets.append(Target(model, choice.precision, choice.device))
     variants = []
     for dataset, resolution in datasets:
         with _progress("preparing the data set") as progress:
             path, name = resolve_dataset(dataset, resolution, progress=progress)
         variants.append(Variant(path, name, resolution))
     workers = options["workers"]
-    side = options["input_size"]
+    side = str(options["input_size"])
     return StudyRequest(
         variants=variants,
         loaders=loaders,
         workers=None if workers is None else _whole_numbers("--workers", workers),
-        device=choice.device,
-        model=options["model"],
+        targets=targets,
         mode=options["mode"],
-        precision=choice.precision,
         usable_cpus=usable_cpus(),
-        decoder=options["decoder"],
+        decoders=decoders,
         output=options["output"],
         overlap=options["overlap"],
-        batch_size=options["batch_size"],
-        prefetch=options["prefetch"],
+        batch_sizes=batch_sizes,
+        prefetches=_whole_numbers("--prefetch", str(options["prefetch"])),
         input_size=None if side == "full" else _whole_numbers("--input-size", side)[0],
         cache=options["cache"] or _default_cache([variant.path for variant in variants]),
         arms=ARMS if options["arms"] == "all" else [arm.strip() for arm in options["arms"].split(",")],
@@ -725,7 +840,7 @@ def _request(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
         steps=options["steps"],
         duration_s=options["duration"],
         ci_target=options["ci_target"],
-        max_bytes=_num_bytes("--max-bytes", options["max_bytes"]),
+        max_bytes=_num_bytes("--max-bytes", None if options["max_bytes"] is None else str(options["max_bytes"])),
         repeats=options["repeats"],
         kernels=options["kernels"],
         seed=options["seed"],
@@ -776,19 +891,35 @@ def _key_values(flag: str, texts: list[str] | None) -> dict[str, str]:
 def _show(records: list[dict[str, Any]], options: dict[str, Any], *, single: bool) -> None:
     if not records:
         return
+    from loaderbench.analysis.study import summarize
+
     target = options["json_out"]
+    loaders = [name.strip() for name in options["loader"].split(",")]
+    # They were measured in an order drawn by chance.
+    records = sorted(
+        records,
+        key=lambda one: (
+            one["case"]["resolution"] or 0,
+            loaders.index(one["case"]["loader"]),
+            one["case"]["workers"],
+            one["case"]["repeat"],
+        ),
+    )
+    study = None if single else summarize(records)
     if not options["quiet"]:
+        from loaderbench.reporting.study import print_study
         from loaderbench.reporting.terminal import make_console, print_run, print_table
 
         console = make_console(stderr=target == "-")
-        if single:
+        if study is None:
             print_run(records[0], console)
         else:
             print_table(records, console)
+            print_study(study, console)
     if target is None:
         return
     try:
-        _write_json(records[0] if single else {"runs": records}, target)
+        _write_json(records[0] if study is None else {"runs": records, "study": study}, target)
     except ConfigError as error:
         stored = ", ".join(record["run_id"] for record in records)
         raise ConfigError(f"{error}; the result is kept in {options['results']}: {stored}") from error

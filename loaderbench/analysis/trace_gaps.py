@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.kernels import Intervals, gaps, union
+from loaderbench.analysis.kernels import (
+    HISTOGRAM_EDGES_S,
+    NUM_LARGEST,
+    STEADY_KERNELS,
+    STEADY_TOLERANCE,
+    Intervals,
+    gaps,
+    union,
+)
 from loaderbench.errors import ConfigError
 from loaderbench.recording.kineto import ACTIVITY_FIELDS, KinetoTrace
 from loaderbench.recording.types import KERNEL, Caveat
@@ -17,11 +25,6 @@ FIELD = {name: number for number, name in enumerate(ACTIVITY_FIELDS)}
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 DATA_WAIT = "enumerate(DataLoader)#"
 """Begin of the name that torch's DataLoader gives to the range around each `next`."""
-HISTOGRAM_EDGES_S = tuple(10.0 ** (half / 2) for half in range(-14, 3))
-"""Two bins a decade from 0.1 µs to 10 s; one more bin below and one above."""
-NUM_LARGEST = 10
-STEADY_TOLERANCE, STEADY_KERNELS = 0.05, 2
-"""A step's kernels may differ from the median step's by this fraction, or by this number where that is more."""
 
 
 def device_of(trace: KinetoTrace, wanted: int | None) -> int:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
+import random
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from loaderbench.cases.case import ARMS, CACHE_STATES, MODES, OUTPUTS, PRECISIONS, Case
 from loaderbench.errors import ConfigError
@@ -17,6 +23,14 @@ MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of the two limits are refused: no figure would mean anything."""
 
 
+LISTED = ("dataset", "res", "loader", "decoder", "workers", "batch_size", "prefetch", "model", "precision")
+"""Options of `sweep` that span a study: a list in a file, comma separated as a flag."""
+SINGLE = (
+    "mode", "input_size", "output", "overlap", "device", "cache", "arms", "steps", "duration", "ci_target", "max_bytes",
+    "warmup", "repeats", "seed", "max_failures", "loader_option", "decoder_option",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Variant:
     """A data set's folder at one stored resolution."""
@@ -27,6 +41,16 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Target:
+    """What the batches are fed to."""
+
+    model: str
+    precision: str
+    device: str
+    """Resolved: `cpu`, `cuda:N`, `emulated:PROFILE`."""
+
+
+@dataclass(frozen=True)
 class StudyRequest:
     """What the command line asks for; lists span a study."""
 
@@ -34,17 +58,15 @@ class StudyRequest:
     loaders: Sequence[str]
     workers: Sequence[int] | None
     """None: as many as CPUs are usable."""
-    device: str
-    """Resolved: `cpu`, `cuda:N`, `emulated:PROFILE`."""
-    model: str
+    targets: Sequence[Target]
     mode: str
-    precision: str
     usable_cpus: int
-    decoder: str | None = None
+    decoders: Sequence[str | None] = (None,)
+    """None: the loader's own default."""
     output: str | None = None
     overlap: bool = True
-    batch_size: int = 64
-    prefetch: int = 2
+    batch_sizes: Sequence[int] = (64,)
+    prefetches: Sequence[int] = (2,)
     input_size: int | None = 224
     cache: str = "as-is"
     arms: Sequence[str] = ARMS
@@ -61,22 +83,65 @@ class StudyRequest:
     decoder_options: Mapping[str, str] = field(default_factory=dict)
 
 
+def read_study(path: Path) -> dict[str, Any]:
+    """The options of `sweep` that the table [study] of a TOML file gives, as its flags would.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or holds what is no option.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the study {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the study {path} is no valid TOML: {error}") from error
+    if not isinstance(tables.get("study"), dict):
+        raise ConfigError(f"{path} has no table [study]; see docs/studies.md")
+    options: dict[str, Any] = {}
+    for key, value in tables["study"].items():
+        name = key.replace("-", "_")
+        if name in LISTED and isinstance(value, list | str | int):
+            options[name] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        elif name in SINGLE and not isinstance(value, dict):
+            options[name] = value
+        elif name in (*LISTED, *SINGLE):
+            raise ConfigError(f"{path}: {key} takes a value or a list of values")
+        else:
+            close = difflib.get_close_matches(name, (*LISTED, *SINGLE), n=3)
+            raise ConfigError(f"{path}: no option '{key}'; close names: {', '.join(close) or 'none'}")
+    return options
+
+
 def plan(request: StudyRequest) -> list[Case]:
     """All cases of a study, repeats outermost so that each is spread over the whole time.
 
-    The serial loader collapses the list of workers to one case.
+    Several cases come in an order drawn by the seed, another one for each repeat, so that a drift of the machine
+    meets no setting more than others. The serial loader collapses the list of workers to one case, a loader without
+    a decoder of ours that of decoders.
 
     Raises:
         ConfigError: a value out of range, or a contradiction.
     """
     _check(request)
     cases: list[Case] = []
+    axes = (
+        request.variants,
+        request.targets,
+        request.loaders,
+        request.decoders,
+        request.batch_sizes,
+        request.prefetches,
+    )
     for repeat in range(request.repeats):
-        for variant in request.variants:
-            for loader in request.loaders:
-                for workers in _workers(request, loader):
-                    cases.append(_case(request, variant, loader, workers, repeat))
-    return list({case.key: case for case in cases}.values())
+        once = [
+            _case(request, variant, target, loader, decoder, batch_size, prefetch, workers, repeat)
+            for variant, target, loader, decoder, batch_size, prefetch in itertools.product(*axes)
+            for workers in _workers(request, loader)
+        ]
+        unique = list({case.key: case for case in once}.values())
+        random.Random(f"{request.seed} {repeat}").shuffle(unique)
+        cases += unique
+    return cases
 
 
 def _check(request: StudyRequest) -> None:
@@ -84,8 +149,8 @@ def _check(request: StudyRequest) -> None:
         if value is not None and value < least:
             raise ConfigError(f"{name} must be at least {least:g}, not {value:g}")
 
-    at_least("--batch-size", request.batch_size, 1)
-    at_least("--prefetch", request.prefetch, 1)
+    at_least("--batch-size", min(request.batch_sizes), 1)
+    at_least("--prefetch", min(request.prefetches), 1)
     at_least("--input-size", request.input_size, 32)
     at_least("--steps", request.steps, 2)
     at_least("--warmup", request.warmup, 0)
@@ -98,9 +163,10 @@ def _check(request: StudyRequest) -> None:
         raise ConfigError(f"--ci-target is a fraction such as 0.03, not {request.ci_target:g}")
     if not 0 <= request.max_failure_fraction <= 1:
         raise ConfigError(f"--max-failures is a fraction from 0 to 1, not {request.max_failure_fraction:g}")
+    for target in request.targets:
+        check_choice("--precision", target.precision, PRECISIONS)
     for name, value, known in (
         ("--mode", request.mode, MODES),
-        ("--precision", request.precision, PRECISIONS),
         ("--cache", request.cache, CACHE_STATES),
         ("--output", request.output or OUTPUTS[0], OUTPUTS),
     ):
@@ -140,27 +206,47 @@ def default_decoder(loader: str) -> str | None:
     return "pillow"
 
 
+def installed_loaders() -> list[str]:
+    """Loaders that read files and can run here."""
+    return ["serial", "multiprocess", "threaded", *(["dali"] if find_spec("nvidia.dali") else [])]
+
+
+def installed_decoders() -> list[str]:
+    """Decoders that can run here, the fastest first."""
+    return [*(name for name, package in FASTEST_DECODERS if find_spec(package)), "pillow"]
+
+
 def default_output(loader: str) -> str:
     """float32 as torchvision's reference gives it; `threaded` hands over uint8, normalized on the device."""
     return "uint8" if loader == "threaded" else "float32"
 
 
-def _case(request: StudyRequest, variant: Variant, loader: str, workers: int, repeat: int) -> Case:
-    if loader in DECODES_ITSELF and request.decoder is not None:
+def _case(
+    request: StudyRequest,
+    variant: Variant,
+    target: Target,
+    loader: str,
+    decoder: str | None,
+    batch_size: int,
+    prefetch: int,
+    workers: int,
+    repeat: int,
+) -> Case:
+    if decoder is not None and set(request.loaders) <= DECODES_ITSELF:
         raise ConfigError(f"the loader {loader} decodes for itself: leave --decoder out, or choose another --loader")
     return Case(
         dataset=variant.path,
         dataset_name=variant.name,
         resolution=variant.resolution,
         loader=loader,
-        decoder=None if loader in NEEDS_NO_DECODER else request.decoder or default_decoder(loader),
+        decoder=None if loader in NEEDS_NO_DECODER else decoder or default_decoder(loader),
         workers=workers,
-        prefetch=request.prefetch,
-        batch_size=request.batch_size,
-        model=request.model,
+        prefetch=prefetch,
+        batch_size=batch_size,
+        model=target.model,
         mode=request.mode,
-        precision=request.precision,
-        device=request.device,
+        precision=target.precision,
+        device=target.device,
         input_size=request.input_size,
         output=request.output or default_output(loader),
         overlap=request.overlap,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from loaderbench.analysis.record import make_record
@@ -40,6 +40,18 @@ def measure_case(
         record = folder.write_record(make_record(folder.run_id, run))
         on_record(record)
     return record
+
+
+def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, Record]:
+    """Of the cases those that the store holds a finished run of: key → its newest record."""
+    wanted = {case.key for case in cases}
+    found = {}
+    for one in store.runs():
+        if one.record is not None and one.record["status"] == "ok":
+            key = Case.from_json(one.record["case"]).key
+            if key in wanted:
+                found[key] = one.record
+    return found
 
 
 def _interrupted(folder: RunFolder, case: Case) -> Record:

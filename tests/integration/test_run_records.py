@@ -10,7 +10,7 @@ from pathlib import Path
 import commands
 import jsonschema
 import pytest
-from commands import TINY
+from commands import DEVICE, TINY
 
 from loaderbench.errors import UnavailableError
 from loaderbench.images.cache_state import evict
@@ -160,3 +160,22 @@ def test_a_limit_of_bytes_that_allows_nothing_says_what_would(size: str, small_s
     assert ended.code == 2
     assert len(ended.lines) == 1
     assert "--max-bytes" in ended.err
+
+
+def test_a_sweep_goes_on_where_it_was_interrupted(small_set: Path, tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(f"[study]\ndataset = '{small_set}'\nres = [96, 128]\nloader = 'synthetic'\nworkers = [1]\n")
+    options = ("sweep", study, *DEVICE, "--steps", "6", "--warmup", "2", "--duration", "2", "--quiet")
+    store = ("--results", tmp_path / "r", "--json", tmp_path / "out.json")
+    # given a study of which one case is measured
+    first = commands.run(*options, "--res", "96", *store)
+    assert (first.code, first.err) == (0, "")
+    (kept,) = commands.records(tmp_path / "r")
+
+    second = commands.run(*options, *store, "--resume")
+
+    assert second.code == 0
+    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert [one["case"]["resolution"] for one in runs] == [96, 128]
+    assert runs[0]["run_id"] == kept["run_id"]  # not measured again
+    assert len(commands.records(tmp_path / "r")) == 2

@@ -1,0 +1,89 @@
+"""What a study says beyond its runs, on made-up records with answers by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loaderbench.analysis.study import flips, knees, summarize
+
+
+def record(
+    loader: str, rate: float, *, resolution: int = 256, workers: int = 0, verdict: str = "prep", **case: Any
+) -> dict[str, Any]:
+    """A run at `rate` samples/s known to ± 1 %."""
+    asked = {
+        "dataset": f"/data/{resolution}", "dataset_name": "data", "resolution": resolution, "loader": loader,
+        "workers": workers, "decoder": "pillow", "output": "float32", "prefetch": 2, "batch_size": 64, "repeat": 0,
+        "model": "resnet50", "steps": None, "loader_options": {}, "decoder_options": {},
+    }  # fmt: skip
+    return {
+        "status": "ok", "run_id": f"{resolution}-{loader}-{workers}", "case": asked | case,
+        "throughput": {"value": rate, "low": 0.99 * rate, "high": 1.01 * rate, "n": 12, "unit": "samples/s"},
+        "accelerator_utilization_fraction": 0.5, "verdict": {"bottleneck": verdict},
+        "storage": {"mean_file_bytes": 35_000.0, "bandwidth_bytes_per_s": 0.0, "ceiling_bytes_per_s": None},
+        "cpu": {"seconds_per_sample": 0.002, "workers_rss_bytes": 1e9 * workers}, "device": {"kernel_gap": None},
+    }  # fmt: skip
+
+
+def test_total_time_and_times_over_serial() -> None:
+    found = summarize([record("serial", 320.0), record("multiprocess", 1280.0, workers=4)])
+    serial, four = found["rows"]
+    assert found["num_steps"] == 100
+    assert serial["total_s"] == pytest.approx(20.0) and four["total_s"] == pytest.approx(5.0)
+    assert serial["faster_than_serial"] is None
+    assert four["faster_than_serial"]["value"] == pytest.approx(4.0)
+    assert 3.9 < four["faster_than_serial"]["low"] < 4.0 < four["faster_than_serial"]["high"] < 4.1
+    assert four["batch_bytes"] == 64 * 35_000.0
+    assert four["read_bytes_per_s"] is None  # warm: nothing was read
+
+
+def test_serial_of_the_same_work_and_decoder_is_held_against() -> None:
+    rows = summarize(
+        [
+            record("serial", 200.0, decoder="turbojpeg"),
+            record("serial", 100.0),
+            record("serial", 50.0, resolution=512),
+            record("threaded", 400.0, workers=2, decoder="turbojpeg", output="uint8"),
+        ]
+    )["rows"]
+    assert rows[-1]["faster_than_serial"]["value"] == pytest.approx(2.0)
+
+
+def test_repeats_are_one_row_and_what_failed_is_none() -> None:
+    failed = record("dali", 1.0, workers=2) | {"status": "failed", "throughput": None}
+    rows = summarize([record("serial", 100.0), record("serial", 121.0, repeat=1), failed])["rows"]
+    assert len(rows) == 1 and rows[0]["run_ids"] == ["256-serial-0", "256-serial-0"]
+    assert rows[0]["rate"]["value"] == pytest.approx(110.0)  # the geometric mean
+
+
+def test_the_knee_is_the_least_workers_within_three_percent_of_the_best() -> None:
+    rates = {1: 300.0, 2: 580.0, 4: 975.0, 8: 1000.0}
+    rows = summarize([record("multiprocess", rate, workers=n) for n, rate in rates.items()])["rows"]
+    (knee,) = knees(rows)
+    assert (knee["workers"], knee["tried"], knee["is_last"]) == (4, [1, 2, 4, 8], False)
+    assert knee["of_best_fraction"] == pytest.approx(0.975)
+    assert (knee["seconds_per_sample"], knee["workers_rss_bytes"]) == (0.002, 4e9)
+    assert knees(rows[:3])[0]["is_last"]
+    assert knees(rows[:1]) == []
+
+
+def test_where_the_bottleneck_flips() -> None:
+    rows = summarize(
+        [
+            record("multiprocess", 1000.0, resolution=1024, workers=2, verdict="prep"),
+            record("multiprocess", 2000.0, resolution=256, workers=2, verdict="compute"),
+            record("multiprocess", 1500.0, resolution=512, workers=2, verdict="undetermined"),
+            record("multiprocess", 2000.0, resolution=1024, workers=8, verdict="compute"),
+        ]
+    )["rows"]
+    by_resolution, by_workers = flips(rows)
+    assert by_resolution["along"] == "resolution" and by_resolution["at"] == [256, 1024]
+    assert by_resolution["bottlenecks"] == ["compute", "prep"] and by_resolution["case"]["workers"] == 2
+    assert by_workers["along"] == "workers" and by_workers["at"] == [2, 8]
+    assert by_workers["bottlenecks"] == ["prep", "compute"]
+
+
+def test_nothing_measured_is_an_empty_study() -> None:
+    assert summarize([]) == {"num_steps": 100, "rows": [], "knees": [], "flips": []}

@@ -1,0 +1,80 @@
+"""Flags → cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loaderbench.cases.study import StudyRequest, Target, Variant, plan, read_study
+from loaderbench.errors import ConfigError
+
+REQUEST = StudyRequest(
+    variants=[Variant("/data/256", "data", 256), Variant("/data/512", "data", 512)],
+    loaders=["serial", "multiprocess"],
+    workers=[1, 2, 4],
+    targets=[Target("resnet50", "fp32", "cpu")],
+    mode="train",
+    usable_cpus=2,
+)
+
+
+def test_every_combination_once_and_serial_without_workers() -> None:
+    cases = plan(REQUEST)
+    assert {(one.resolution, one.loader, one.workers) for one in cases} == {
+        (side, *one) for side in (256, 512) for one in (("serial", 0), *(("multiprocess", n) for n in (1, 2, 4)))
+    }
+    assert len(cases) == 8
+    more = plan(replace(REQUEST, decoders=["pillow", "turbojpeg"], batch_sizes=[8, 64], prefetches=[1, 4]))
+    assert len({case.key for case in more}) == len(more) == 8 * 8
+
+
+def test_the_order_is_drawn_by_the_seed_and_anew_for_each_repeat() -> None:
+    cases = plan(replace(REQUEST, repeats=2))
+    first, second = ([one for one in cases if one.repeat == repeat] for repeat in (0, 1))
+    assert cases == [*first, *second]
+
+    def order(some: list) -> list[tuple[int | None, str, int]]:  # type: ignore[type-arg]
+        return [(one.resolution, one.loader, one.workers) for one in some]
+
+    assert order(first) != order(second) and sorted(map(str, order(first))) == sorted(map(str, order(second)))
+    assert plan(replace(REQUEST, repeats=2)) == cases
+    assert order(plan(replace(REQUEST, seed=1))) != order(first)
+
+
+def test_a_loader_that_decodes_for_itself_takes_no_part_in_the_list_of_decoders() -> None:
+    both = replace(REQUEST, loaders=["dali", "multiprocess"], workers=[2], decoders=["pillow", "turbojpeg"])
+    decoders = [(one.loader, one.decoder) for one in plan(both) if one.resolution == 256]
+    assert sorted(decoders, key=str) == [("dali", None), ("multiprocess", "pillow"), ("multiprocess", "turbojpeg")]
+    with pytest.raises(ConfigError, match="decodes for itself"):
+        plan(replace(both, loaders=["dali"]))
+
+
+def test_a_study_in_a_file_is_the_flags_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(
+        "[study]\nres = [256, 512]\nloader = ['serial', 'threaded']\nworkers = [1, 2]\nduration = 5\nci-target = 0.1\n"
+        "overlap = false\nloader_option = ['a=b']\n"
+    )
+    assert read_study(path) == {
+        "res": "256,512", "loader": "serial,threaded", "workers": "1,2", "duration": 5, "ci_target": 0.1,
+        "overlap": False, "loader_option": ["a=b"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[study]\nworker = [1]\n", r"no option 'worker'.*workers"),
+        ("loader = ['serial']\n", r"no table \[study\]"),
+        ("[study]\nworkers = {a = 1}\n", "workers"),
+        ("[study\n", "no valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_study(path)
+    assert "\n" not in str(caught.value)
