@@ -51,7 +51,7 @@ def trace(device: Device, workload: Workload, batches: Iterator[Batch]) -> list[
 
     return trace_kernels(
         lambda: StepLoop(batches, device, workload), device, workload, ready,
-        num_steps=NUM_STEPS, settle=settle, behind=lambda loop: nullcontext(),
+        num_steps=NUM_STEPS, lanes=1, settle=settle, behind=lambda loop: nullcontext(),
     )  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def test_what_the_loader_takes_is_data_stall() -> None:
     assert gap["by_class"]["data_stall"]["count_per_step"] == pytest.approx(1, abs=0.2)
     assert {one["class"] for one in gap["largest"][:NUM_STEPS]} == {"data_stall"}
     batches = sorted(one["batch"] for one in gap["largest"][:NUM_STEPS])
-    # twelve steps in the window before, of which four and two settle it, and as many here
-    assert batches == list(range(18, 18 + NUM_STEPS))
+    # twelve steps in the window before, of which four and two settle it, and two and two that settle this one
+    assert batches == list(range(16, 16 + NUM_STEPS))
 
 
 def test_what_issuing_takes_is_launch() -> None:
@@ -264,9 +264,9 @@ def test_cuda_activities_belong_to_the_step_that_launched_them() -> None:
 @pytest.mark.parametrize(
     ("step_s", "duration_s", "lanes", "steps"),
     [
-        (0.001, 60, 8, 24), (0.06, 60, 8, 16), (0.19, 60, 2, 5),  # 3 s for three windows
-        (0.4, 60, 2, 4), (0.5, 60, 16, None), (5.0, 60, 1, None),  # 26 steps of 0.4 s are within 12 s, 68 of 0.5 s not
-        (0.02, 5, 2, 16), (0.05, 2, 2, None),  # a fifth of 5 s; 26 steps of 50 ms in a fifth of 2 s
+        (0.001, 60, 8, 24), (0.049, 60, 8, 8), (0.09, 60, 2, 5),  # 61 steps in 3 s, 36 of them around the windows
+        (0.39, 60, 2, 4), (0.5, 60, 16, None), (5.0, 60, 1, None),  # 30 of 0.39 s are within 12 s, 72 of 0.5 s not
+        (0.02, 5, 2, 10), (0.05, 2, 2, None),  # a fifth of 5 s; 30 steps of 50 ms in a fifth of 2 s
     ],
 )  # fmt: skip
 def test_windows_take_three_seconds_or_the_fewest_steps_that_say_something(
