@@ -16,8 +16,10 @@ from torch._C._autograd import DeviceType
 from loaderbench.analysis.kernels import clock_error_ns, missing, summarize, window_of
 from loaderbench.devices.base import Device
 from loaderbench.devices.cpu import CpuDevice
+from loaderbench.devices.cuda import CudaDevice
 from loaderbench.devices.emulated import PIECES, EmulatedDevice
 from loaderbench.devices.profile import Constant, Profile, StepTime
+from loaderbench.devices.select import num_visible_gpus
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.types import COPY, KERNEL, MEMSET, STEP_FIELDS, Segment
 from loaderbench.running.kernel_window import _cuda_work, _table, num_steps_for, trace_kernels
@@ -256,6 +258,33 @@ def test_cuda_activities_belong_to_the_step_that_launched_them() -> None:
         [290, 350, 7, KERNEL, 1], [350, 370, 7, KERNEL, 1],
     ]  # fmt: skip
     assert work.calls.tolist() == [121, 220] and work.graphs.tolist() == [230]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)")
+def test_products_on_a_gpu_are_its_kernels() -> None:
+    device = CudaDevice(0)
+    try:
+        weights = torch.ones(2048, 2048, device="cuda")
+
+        def five_products(inputs: Any, targets: Any) -> None:
+            for _ in range(5):
+                torch.mm(weights, weights)
+                time.sleep(0.003)
+
+        def pinned() -> Iterator[Batch]:
+            inputs, targets = torch.ones(64, 4096).pin_memory(), torch.zeros(64, dtype=torch.int64).pin_memory()
+            while True:
+                yield Batch(inputs, targets, 64, 0)
+
+        traced, gap = traced_summary(trace(device, Workload(five_products), pinned()))
+    finally:
+        device.close()
+    assert 5 <= gap["kernels_per_step"] <= 10  # a product is one kernel, or one and a reduction
+    assert gap["by_class"]["launch"]["fraction"] > 0.6  # the pauses of 3 ms between them
+    assert traced.kernels is not None and (traced.kernels[:, 3] == COPY).sum() >= 2 * NUM_STEPS
+    assert gap["clock"]["error_ns"] < 200_000
+    assert gap["busy_fraction"] <= gap["event_busy_fraction"] + 0.03
 
 
 # -- how many steps --------------------------------------------------------------------------------------
