@@ -30,12 +30,11 @@ from loaderbench.workloads.base import Workload
 
 MAX_STEPS, MIN_STEPS = 24, 4
 MAX_S, MAX_PART = 3.0, 0.2
-"""What the three windows may take together, in seconds and of the measuring time; only to hold MIN_STEPS may they take
-more than MAX_S, and then their warm-up is part of MAX_PART."""
+"""What all steps may take together, in seconds and of the measuring time; more than MAX_S only to hold MIN_STEPS."""
 DISCARDED_STEPS = 3
 """Of the first profiled window of the process, in which CUPTI starts: on an H200 its steps took 56 % longer."""
 SETTLING_STEPS = 2
-"""Between the profiler's start and the window."""
+"""Between the profiler's start and the window, and the same without a profiler."""
 LAUNCH_CALLS = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel")
 """Beginnings of the names of CUDA's calls that launch one kernel each."""
 GRAPH_CALLS = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -44,6 +43,7 @@ USER_SCOPE = 7
 NO_KERNEL = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::alias", "aten::lift", "aten::resize", "aten::set_",
     "aten::is_", "aten::record_stream", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_local_scalar_dense",
+    "aten::as_strided",
 )  # fmt: skip
 """Beginnings of the names of operators that run nothing on the device (views are told by their schema)."""
 
@@ -82,10 +82,10 @@ class Recorder(Protocol):
 
 def num_steps_for(step_s: float, duration_s: float, lanes: int) -> int | None:
     """Steps of each window; None where they are so long that even the fewest would take too much of `duration_s`."""
-    wanted = int(min(MAX_S, MAX_PART * duration_s) / (3 * step_s)) if step_s > 0 else MAX_STEPS
-    steps = min(max(wanted, MIN_STEPS), MAX_STEPS)
-    in_all = 3 * (steps + lanes + 1) + DISCARDED_STEPS + SETTLING_STEPS
-    return steps if wanted >= MIN_STEPS or in_all * step_s <= MAX_PART * duration_s else None
+    around = 3 * (lanes + 1 + SETTLING_STEPS) + DISCARDED_STEPS
+    allowed = int(min(MAX_S, MAX_PART * duration_s) / max(step_s, 1e-6))
+    steps = min(max((allowed - around) // 3, MIN_STEPS), MAX_STEPS)
+    return steps if (3 * steps + around) * step_s <= MAX_PART * duration_s else None
 
 
 def trace_kernels(
@@ -95,6 +95,7 @@ def trace_kernels(
     ready: Callable[[], tuple[Any, Any]],
     *,
     num_steps: int,
+    lanes: int,
     settle: Settle,
     behind: Callable[[StepLoop], AbstractContextManager[None]],
 ) -> list[Segment]:
@@ -102,6 +103,9 @@ def trace_kernels(
 
     Args:
         new_loop: a loop that goes on with the stream.
+        lanes: batches that the loader prepares at once.
+        settle: runs the first window's loop until the loader is steady. The later ones begin right behind it, with a
+            round of the loader's workers.
         ready: the next batch's inputs and targets, on the device.
         behind: evicts the files of a loop's batches while it runs, where that is asked for.
 
@@ -118,7 +122,10 @@ def trace_kernels(
         device.anchor()
         opened = time.perf_counter_ns()
         with behind(loop):
-            num_warmup, steady = settle(loop)
+            if not segments:
+                num_warmup, steady = settle(loop)
+            else:
+                num_warmup, steady = loop.run(lanes + 1, _NEVER), segments[0].steady
             recording: AbstractContextManager[Any] = recorder if arm == TRACED else nullcontext()
             with recording:
                 num_warmup += loop.run(SETTLING_STEPS, _NEVER)

@@ -61,6 +61,8 @@ COPY_BATCHES = 128
 """Batches of images that are copied into memory: a large set is not copied whole."""
 HELD_STEPS, MAX_HOLD_S = 3, 0.5
 """Steps of each `device` window that are held back until all of them is enqueued, and the longest hold."""
+SETTLE_S = 0.25
+"""Length of a window as `_warm_up` takes it for the kernel trace: it then gives up within a second."""
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
 
@@ -173,7 +175,9 @@ class _Measurement:
         }
         if "host" in self.case.arms and not self.owns_transfer:
             self.facts["link_bytes_per_s"] = link_bytes_per_s(self.device)
+        begun = time.perf_counter()
         self.facts["no_kernels"] = self._trace_kernels()
+        self.facts["tracing_s"] = time.perf_counter() - begun
         self.facts |= {
             "device": self.device.describe(),
             "workload": self.workload.describe(),
@@ -512,7 +516,8 @@ class _Measurement:
                 self.workload,
                 ready,
                 num_steps=num_steps,
-                settle=lambda loop: self._warm_up(loop, loader, 0.0, sys.maxsize),
+                lanes=case.lanes,
+                settle=lambda loop: self._warm_up(loop, loader, SETTLE_S, sys.maxsize),
                 behind=lambda loop: self.cache.evicting_behind(loop.indices if evict else None),
             )
         except (CaseFailed, RuntimeError) as error:  # the arms are measured: the trace costs its own figures only

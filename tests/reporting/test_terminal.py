@@ -51,6 +51,21 @@ def test_what_was_not_measured_is_never_zero() -> None:
         assert "0" not in line
 
 
+def test_kernel_gaps_are_shown_by_what_the_device_waited_for() -> None:
+    record = examples.measured()
+    assert "kernel gaps   not measured" in shown(terminal.print_run, record)
+    by_class = {
+        name: {"count_per_step": 1.0, "fraction": part} for name, part in (("data_stall", 0.3), ("launch", 0.1))
+    }
+    by_class["other"] = {"count_per_step": 0.0, "fraction": 0.0}
+    record["device"]["kernel_gap"] = {
+        "total_fraction": 0.4, "count_per_step": 31.4, "by_class": by_class, "p50_s": 2.5e-6,
+    }  # fmt: skip
+    joined = " ".join(shown(terminal.print_run, record).split())
+    assert "40.0 % of the step in 31 gaps · data_stall 30.0 % · launch 10.0 % · half of them below 2.50 µs" in joined
+    assert "other" not in joined
+
+
 def test_the_verdict_is_not_said_twice() -> None:
     record = examples.measured(bottleneck="mixed")
     record["verdict"]["summary"] = "Mixed: storage and prep bound this run together."
