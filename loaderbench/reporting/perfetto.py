@@ -15,17 +15,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis import kernels
 from loaderbench.cases.case import Case
-from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Recording, Segment, Series
+from loaderbench.recording.types import (
+    COPY,
+    KERNEL,
+    KERNEL_FIELDS,
+    SPAN_FIELDS,
+    STEP_FIELDS,
+    Recording,
+    Segment,
+    Series,
+)
 
 STEP = {name: number for number, name in enumerate(STEP_FIELDS)}
 SPAN = {name: number for number, name in enumerate(SPAN_FIELDS)}
+ROW = {name: number for number, name in enumerate(KERNEL_FIELDS)}
 STAGES = ("read", "decode", "augment", "collate")
 LOOP, WORKERS, DEVICE, SAMPLES = 1, 2, 3, 4
 """Process numbers in the trace: one for each group of tracks."""
-COPY_TRACK, COMPUTE_TRACK = 1, 2
+COPY_TRACK, COMPUTE_TRACK, GAP_TRACK, FIRST_STREAM_TRACK = 1, 2, 3, 4
 MOST_STEPS = 2000
 """Steps of one window that are drawn; a loop over nothing makes 100,000 in a second."""
+MOST_KERNELS = 50_000
+"""Kernels and copies of a traced window that are drawn: 24 steps of 955 are 23,000."""
 SHOWN_GAP_US = 1.0
 
 Event = dict[str, Any]
@@ -67,7 +80,16 @@ def _names(recording: Recording) -> Iterator[Event]:
         if segment.spans is not None
         for worker in np.unique(segment.spans[:, SPAN["worker"]])
     }
+    streams = {
+        int(stream)
+        for segment in recording.segments
+        if segment.kernels is not None
+        for stream in np.unique(segment.kernels[:, ROW["stream"]])
+    }
     tracks = [(LOOP, 1, "arms"), (LOOP, 2, "steps"), (DEVICE, COPY_TRACK, "copy"), (DEVICE, COMPUTE_TRACK, "compute")]
+    if streams:
+        tracks.append((DEVICE, GAP_TRACK, "gaps between kernels (traced steps)"))
+    tracks += [(DEVICE, FIRST_STREAM_TRACK + stream, f"stream {stream} (traced steps)") for stream in sorted(streams)]
     tracks += [(WORKERS, worker + 2, f"worker {worker}" if worker >= 0 else "workers") for worker in sorted(workers)]
     for process, track, name in tracks:
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": name}}
@@ -118,6 +140,8 @@ def _segment(segment: Segment, number: int, begun_ns: int) -> list[Event]:
             loop.slice("wait for the device", issued, waited, **label)
     if len(steps) and steps[-1, STEP["done_ns"]] >= 0:
         _device(events, segment, steps, number, begun_ns)
+    if segment.kernels is not None:
+        _kernels(events, segment, segment.kernels, number, begun_ns)
     if segment.spans is not None:
         _workers(events, segment.spans[:MOST_STEPS], begun_ns)
     return events
@@ -143,6 +167,25 @@ def _device(events: list[Event], segment: Segment, steps: NDArray[np.int64], num
         computed_from = end if done_before is None else max(end, done_before)
         compute.slice("compute", computed_from, done, step=step, busy_us=None if busy < 0 else busy / 1e3)
         done_before = done
+
+
+def _kernels(events: list[Event], segment: Segment, table: NDArray[np.int64], number: int, begun_ns: int) -> None:
+    """A traced window's kernels and copies, a track for each stream, and the gaps that they leave with their class."""
+    names = {KERNEL: "kernel", COPY: "copy"}
+    for row in table[:MOST_KERNELS].tolist():
+        pen = _Pen(events, DEVICE, FIRST_STREAM_TRACK + row[ROW["stream"]], begun_ns)
+        pen.slice(
+            names.get(row[ROW["kind"]], "memset"), row[ROW["begin_ns"]], row[ROW["end_ns"]], step=row[ROW["step"]]
+        )
+    idle = kernels.gaps(kernels.union(table[:, :2]), *kernels.window_of(segment))
+    found = zip(idle.tolist(), kernels.classify(idle, segment), kernels.steps_of(idle, segment), strict=True)
+    pen = _Pen(events, DEVICE, GAP_TRACK, begun_ns)
+    for (begin, end), kind, step in found:
+        if end - begin > SHOWN_GAP_US * 1e3:
+            name = kernels.CLASSES[kind]
+            pen.slice(f"gap: {name}", begin, end, step=int(step))
+            if name == "data_stall":
+                _arrow_to_batch(events, pen, segment, int(step), begin, number, begun_ns)
 
 
 def _arrow_to_batch(

@@ -14,8 +14,18 @@ import pytest
 from commands import TINY
 
 from loaderbench.cases.case import Case
-from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Recording, Segment, Series
-from loaderbench.reporting.perfetto import COMPUTE_TRACK, COPY_TRACK, DEVICE, LOOP, SAMPLES, WORKERS, write_trace
+from loaderbench.recording.types import COPY, KERNEL, SPAN_FIELDS, STEP_FIELDS, Recording, Segment, Series
+from loaderbench.reporting.perfetto import (
+    COMPUTE_TRACK,
+    COPY_TRACK,
+    DEVICE,
+    FIRST_STREAM_TRACK,
+    GAP_TRACK,
+    LOOP,
+    SAMPLES,
+    WORKERS,
+    write_trace,
+)
 
 MS = 1_000_000
 CASE = Case(
@@ -140,3 +150,25 @@ def test_a_real_run_makes_a_valid_trace(loader: str, small_set: Path, tmp_path: 
 def test_a_run_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     ended = commands.run("trace", "latest", "--results", tmp_path)
     assert ended.code == 2 and len(ended.lines) == 1
+
+
+def test_a_traced_windows_kernels_and_gaps_lie_on_tracks_of_their_own(tmp_path: Path) -> None:
+    recording = two_steps()
+    (segment,) = recording.segments
+    at = 1_000 * MS
+    # given a kernel of the first step and, after its batch came late, a copy and a kernel of the second
+    segment.arm, segment.num_warmup = "traced", 1
+    segment.kernels = np.array(
+        [[at + 2 * MS, at + 10 * MS, 7, KERNEL, 0], [at + 17 * MS, at + 18 * MS, 9, COPY, 1],
+         [at + 18 * MS, at + 26 * MS, 7, KERNEL, 1]]
+    )  # fmt: skip
+    write_trace(tmp_path / "run.json", CASE, recording, [])
+    trace = read(tmp_path / "run.json")
+
+    assert slices(trace, DEVICE, FIRST_STREAM_TRACK + 7) == [("kernel", 2, 10), ("kernel", 18, 26)]
+    assert slices(trace, DEVICE, FIRST_STREAM_TRACK + 9) == [("copy", 17, 18)]
+    assert slices(trace, DEVICE, GAP_TRACK) == [("gap: data_stall", 10, 17)]
+    assert len([one for one in trace["traceEvents"] if one["ph"] == "s" and one["tid"] == GAP_TRACK]) == 1
+    names = {one["args"]["name"] for one in trace["traceEvents"] if one["name"] == "thread_name"}
+    assert {"stream 7 (traced steps)", "stream 9 (traced steps)", "gaps between kernels (traced steps)"} <= names
+    check_format(trace)
