@@ -15,6 +15,8 @@ FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
 """Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of the two limits are refused: no figure would mean anything."""
+SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
+"""Those that need a loss scale: small gradients fall out of fp16's range, bf16 has the range of fp32."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class StudyRequest:
     ci_target: float = 0.03
     max_bytes: int | None = None
     repeats: int = 1
+    loss_scale: str | None = None
     seed: int = 0
     max_failure_fraction: float = 0.01
     loader_options: Mapping[str, str] = field(default_factory=dict)
@@ -103,6 +106,7 @@ def _check(request: StudyRequest) -> None:
         ("--output", request.output or OUTPUTS[0], OUTPUTS),
     ):
         check_choice(name, value, known)
+    check_loss_scale(request.loss_scale, [request.precision], request.mode, request.device)
     if "real" not in request.arms or set(request.arms) - set(ARMS):
         raise ConfigError(f"--arms must be all, or a list with real out of: {', '.join(ARMS)}")
 
@@ -111,6 +115,23 @@ def check_choice(flag: str, value: str, known: Sequence[str]) -> None:
     """Raises ConfigError where `value` is not one of the known."""
     if value not in known:
         raise ConfigError(f"{flag} must be one of {', '.join(known)}, not '{value}'")
+
+
+def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: str, device: str) -> None:
+    """Raises ConfigError for a scale that is none, or that none of the precisions would use."""
+    if loss_scale is None:
+        return
+    if loss_scale != "dynamic" and not (loss_scale.isdecimal() and loss_scale.isascii() and int(loss_scale) >= 1):
+        raise ConfigError(f"--loss-scale must be dynamic or a whole number of 1 or more, not '{loss_scale}'")
+    if mode != "train":
+        raise ConfigError("--loss-scale is for training: leave it out, or give --mode train")
+    if device.startswith("emulated"):
+        raise ConfigError("--loss-scale changes nothing on an emulated device, which computes nothing: leave it out")
+    if not set(precisions) & set(SCALED_PRECISIONS):
+        raise ConfigError(
+            f"--loss-scale is for {', '.join(SCALED_PRECISIONS)}: {', '.join(precisions)} "
+            f"{'keeps' if len(precisions) == 1 else 'keep'} fp32's range; leave it out"
+        )
 
 
 def _workers(request: StudyRequest, loader: str) -> list[int]:
@@ -168,6 +189,7 @@ def _case(request: StudyRequest, variant: Variant, loader: str, workers: int, re
         duration_s=request.duration_s,
         ci_target=request.ci_target,
         max_bytes=request.max_bytes,
+        loss_scale=request.loss_scale,
         seed=request.seed,
         repeat=repeat,
         max_failure_fraction=request.max_failure_fraction,

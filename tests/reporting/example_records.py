@@ -47,6 +47,7 @@ def case(**changes: Any) -> dict[str, Any]:
         "duration_s": 60.0,
         "max_bytes": None,
         "ci_target": 0.03,
+        "loss_scale": None,
         "seed": 0,
         "repeat": 0,
         "max_failure_fraction": 0.01,
