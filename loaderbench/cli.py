@@ -55,7 +55,13 @@ Mode = Annotated[str, typer.Option(help="train or infer")]
 InputSize = Annotated[str, typer.Option(help="Side of the square that the model sees, or full")]
 Precision = Annotated[
     str | None,
-    typer.Option(help="fp32, tf32, bf16, fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"),
+    typer.Option(
+        help="fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
+    ),
+]
+LossScale = Annotated[
+    str | None,
+    typer.Option(help="dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]"),
 ]
 Output = Annotated[
     str | None, typer.Option(help="What the loader hands over: float32 or uint8  [default: float32; threaded: uint8]")
@@ -116,6 +122,7 @@ def run(
     mode: Mode = "train",
     input_size: InputSize = "224",
     precision: Precision = None,
+    loss_scale: LossScale = None,
     output: Output = None,
     overlap: Overlap = True,
     device: DeviceOption = "auto",
@@ -168,6 +175,7 @@ def sweep(
     mode: Mode = "train",
     input_size: InputSize = "224",
     precision: Precision = None,
+    loss_scale: LossScale = None,
     output: Output = None,
     overlap: Overlap = True,
     device: DeviceOption = "auto",
@@ -264,6 +272,7 @@ def tune(
         "ci_target": 0.01,
         "max_bytes": None,
         "repeats": 1,
+        "loss_scale": None,
         "loader_option": None,
         "decoder_option": None,
     }
@@ -320,6 +329,7 @@ def compare(
     mode: Mode = "train",
     input_size: InputSize = "224",
     precision: Precision = None,
+    loss_scale: LossScale = None,
     output: Output = None,
     overlap: Overlap = True,
     kernels: Kernels = True,
@@ -493,6 +503,64 @@ def selftest(
     if json_out is not None:
         _write_json(result.to_json(), json_out)
     print_selftest(result.to_json(), confusion(result.outcomes), make_console(stderr=json_out == "-"))
+
+
+@app.command()
+def precision(
+    model: Model = "resnet50",
+    mode: Mode = "train",
+    precisions: Annotated[str | None, typer.Option(help="Comma separated; fp32 always runs  [default: all]")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps to time, and as many to follow  [default: 100; 30 on the CPU]")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples a step  [default: 64; 8 on the CPU]")] = None,
+    input_size: Annotated[int | None, typer.Option(help="Side of the images  [default: 224; 64 on the CPU]")] = None,
+    loss_scale: LossScale = None,
+    device: Annotated[str, typer.Option(help="auto (cuda, else cpu), cuda[:N], cpu")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of weights and batches")] = 0,
+    json_out: JsonOut = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a model in every precision: time, memory, and whether its numbers still agree with fp32."""
+    from loaderbench.cases.case import PRECISIONS
+    from loaderbench.reporting.terminal import make_console, print_precision
+    from loaderbench.studies.precision import PrecisionStudy, plan_precision
+
+    _check_json_target(json_out)
+    try:
+        cases, note = plan_precision(
+            model=model,
+            mode=mode,
+            device=device,
+            precisions=PRECISIONS if precisions is None else [name.strip() for name in precisions.split(",")],
+            num_steps=steps,
+            batch_size=batch_size,
+            input_size=input_size,
+            loss_scale=loss_scale,
+            seed=seed,
+        )
+    except UnavailableError as error:
+        raise ConfigError(str(error)) from error
+    if note and not quiet:
+        typer.echo(note, err=True)
+    study = PrecisionStudy(cases)
+    ended: BaseException | None = None
+    try:
+        with _lines(quiet=quiet) as say:
+            study.run(say)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        ended = stop
+    result = study.to_json()
+    if not quiet and study.modes:
+        print_precision(result, make_console(stderr=json_out == "-"))
+    if json_out is not None:
+        _write_json(result, json_out)
+    if ended is not None:
+        num_done = sum(one.status != "interrupted" for one in study.modes)
+        code = ended.code if isinstance(ended, SystemExit) else 130
+        raise _Interrupted(f"interrupted: {num_done} of {len(cases)} modes were finished and are kept", code)
+    if any(one.status == "failed" for one in study.modes):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -827,6 +895,7 @@ def _request(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
         workers=None if workers is None else _whole_numbers("--workers", workers),
         targets=targets,
         mode=options["mode"],
+        loss_scale=options["loss_scale"],
         usable_cpus=usable_cpus(),
         decoders=decoders,
         output=options["output"],
@@ -1018,6 +1087,21 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
     yield progress
     if shown and live:
+        typer.echo("\r\033[K", err=True, nl=False)
+
+
+@contextlib.contextmanager
+def _lines(*, quiet: bool) -> Iterator[Callable[[str, bool], None]]:
+    """Lines on stderr. One that need not stay is replaced by the next on a terminal, and left out elsewhere."""
+    live = sys.stderr.isatty()
+
+    def say(line: str, keep: bool) -> None:
+        if quiet or not (live or keep):
+            return
+        typer.echo(f"\r\033[K{line if keep else line[:118]}" if live else line, err=True, nl=keep)
+
+    yield say
+    if live and not quiet:
         typer.echo("\r\033[K", err=True, nl=False)
 
 

@@ -63,6 +63,10 @@ WRONG = [
     (("--res", "96", "--duration", "nan"), "--duration must be above 0"),
     (("--res", "96", "--json", "nosuch/folder/x.json"), "there is no folder nosuch/folder"),
     (("--res", "96", "--nosuch"), "--nosuch"),
+    (("--res", "96", "--loss-scale", "128"), "computes nothing"),
+    (("--res", "96", "--device", "cpu", "--loss-scale", "128"), "--loss-scale is for fp16, pure-fp16, amp-fp16"),
+    (("--res", "96", "--device", "cpu", "--mode", "infer", "--loss-scale", "dynamic"), "for training"),
+    (("--res", "96", "--device", "cpu", "--precision", "fp16", "--loss-scale", "-2"), "a whole number of 1 or more"),
 ]
 
 

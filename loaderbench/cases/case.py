@@ -13,7 +13,8 @@ ARMS = ("device", "host", "ram", "real", "free", "fetch")
 """Every arm, in the order of measurement.md (`Arms`)."""
 
 CACHE_STATES = ("cold", "warm", "as-is")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16")
+"""What each stores and computes in: docs/precision.md, `The modes`."""
 MODES = ("train", "infer")
 OUTPUTS = ("float32", "uint8")
 
@@ -61,6 +62,8 @@ class Case:
     """Stop when the 95 % half-width of the real arm's step time is at most this fraction."""
     kernels: bool = True
     """Trace a short window of steps behind the arms, for the kernel gaps."""
+    loss_scale: str | None = None
+    """`dynamic`, or a whole number that the loss is multiplied by; None: the precision's default."""
     seed: int = 0
     repeat: int = 0
     """Which of `--repeats` processes this is."""

@@ -21,13 +21,15 @@ FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
 """Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of the two limits are refused: no figure would mean anything."""
+SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
+"""Those that need a loss scale: small gradients fall out of fp16's range, bf16 has the range of fp32."""
 
 
 LISTED = ("dataset", "res", "loader", "decoder", "workers", "batch_size", "prefetch", "model", "precision")
 """Options of `sweep` that span a study: a list in a file, comma separated as a flag."""
 SINGLE = (
-    "mode", "input_size", "output", "overlap", "device", "cache", "arms", "steps", "duration", "ci_target", "max_bytes",
-    "warmup", "repeats", "seed", "max_failures", "loader_option", "decoder_option",
+    "mode", "input_size", "loss_scale", "output", "overlap", "kernels", "device", "cache", "arms", "steps", "duration",
+    "ci_target", "max_bytes", "warmup", "repeats", "seed", "max_failures", "loader_option", "decoder_option",
 )  # fmt: skip
 
 
@@ -77,6 +79,7 @@ class StudyRequest:
     max_bytes: int | None = None
     repeats: int = 1
     kernels: bool = True
+    loss_scale: str | None = None
     seed: int = 0
     max_failure_fraction: float = 0.01
     loader_options: Mapping[str, str] = field(default_factory=dict)
@@ -171,6 +174,8 @@ def _check(request: StudyRequest) -> None:
         ("--output", request.output or OUTPUTS[0], OUTPUTS),
     ):
         check_choice(name, value, known)
+    precisions = [target.precision for target in request.targets]
+    check_loss_scale(request.loss_scale, precisions, request.mode, request.targets[0].device)
     if "real" not in request.arms or set(request.arms) - set(ARMS):
         raise ConfigError(f"--arms must be all, or a list with real out of: {', '.join(ARMS)}")
 
@@ -179,6 +184,23 @@ def check_choice(flag: str, value: str, known: Sequence[str]) -> None:
     """Raises ConfigError where `value` is not one of the known."""
     if value not in known:
         raise ConfigError(f"{flag} must be one of {', '.join(known)}, not '{value}'")
+
+
+def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: str, device: str) -> None:
+    """Raises ConfigError for a scale that is none, or that none of the precisions would use."""
+    if loss_scale is None:
+        return
+    if loss_scale != "dynamic" and not (loss_scale.isdecimal() and loss_scale.isascii() and int(loss_scale) >= 1):
+        raise ConfigError(f"--loss-scale must be dynamic or a whole number of 1 or more, not '{loss_scale}'")
+    if mode != "train":
+        raise ConfigError("--loss-scale is for training: leave it out, or give --mode train")
+    if device.startswith("emulated"):
+        raise ConfigError("--loss-scale changes nothing on an emulated device, which computes nothing: leave it out")
+    if not set(precisions) & set(SCALED_PRECISIONS):
+        raise ConfigError(
+            f"--loss-scale is for {', '.join(SCALED_PRECISIONS)}: {', '.join(precisions)} "
+            f"{'keeps' if len(precisions) == 1 else 'keep'} fp32's range; leave it out"
+        )
 
 
 def _workers(request: StudyRequest, loader: str) -> list[int]:
@@ -258,6 +280,7 @@ def _case(
         ci_target=request.ci_target,
         max_bytes=request.max_bytes,
         kernels=request.kernels,
+        loss_scale=request.loss_scale if target.precision in SCALED_PRECISIONS else None,
         seed=request.seed,
         repeat=repeat,
         max_failure_fraction=request.max_failure_fraction,

@@ -32,6 +32,7 @@ _QUIET_FIELDS = {
     "output": "{}",
     "loader_options": "{}",
     "decoder_options": "{}",
+    "loss_scale": "loss scale {}",
     "seed": "seed {}",
     "repeat": "repeat {}",
 }

@@ -501,3 +501,87 @@ def print_selftest(result: Record, confusion: dict[str, dict[str, int]], console
     )
     _bullets(console, "Failed", [fmt.clean(f"{one['name']}: {one['reason']}") for one in result["failed"]])
     _bullets(console, "Skipped", [fmt.clean(f"{one['name']}: {one['reason']}") for one in result["skipped"]])
+
+
+def print_precision(result: Record, console: Console | None = None) -> None:
+    """PrecisionStudy.to_json(): time and memory of each mode, then how far its numbers stray from fp32's."""
+    console = console or make_console()
+    size, device = result["input_size"], result["device"]["name"]
+    asked = [result["model"], result["mode"], f"{result['num_steps']} steps", f"batch {result['batch_size']}"]
+    console.print(_text(fmt.clean(" · ".join([*asked, f"{size}×{size}", device])), "bold"))
+    on_cpu = result["memory_of"] == "rss_growth_bytes"
+    memory = {"RSS growth": "rss_growth_bytes"} if on_cpu else {
+        "allocated": "allocated_bytes", "reserved": "reserved_bytes", "process": "process_bytes",
+    }  # fmt: skip
+    measured = [mode for mode in result["modes"] if mode["total_s"] is not None]
+    table = _plain_table()
+    table.add_column("precision", no_wrap=True)
+    for title in ("total", "images/s", "speed-up", *memory, "memory"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for mode in measured:
+        ratio = mode["memory_ratio"]
+        cells = [
+            fmt.duration(mode["total_s"]),
+            fmt.plus_minus_percent(mode["images_per_s"]),
+            fmt.MISSING if mode["speedup"] is None else f"{mode['speedup']['value']:.2f}×",
+            *(fmt.size(mode["memory"][name]) for name in memory.values()),
+            fmt.MISSING if ratio is None else f"{ratio:.2f}×",
+        ]
+        table.add_row(_text(mode["precision"]), *(_text(cell) for cell in cells))
+    console.print(table)
+    console.print()
+    _print_agreement([mode for mode in result["modes"] if mode["agreement"] is not None], result["mode"], console)
+    bad = [mode for mode in result["modes"] if mode["status"] != "ok"]
+    why = "ended by the user or the system"
+    _bullets(
+        console,
+        "Not measured",
+        [
+            fmt.clean(f"{mode['precision']}, {mode['status']}: {(mode['failure'] or {'message': why})['message']}")
+            for mode in bad
+        ],
+    )
+    _bullets(console, "Caveats", [fmt.clean(f"{one['code']}: {one['message']}") for one in result["caveats"]])
+
+
+def _print_agreement(modes: Sequence[Record], mode: str, console: Console) -> None:
+    if not modes:
+        return
+    train = mode == "train"
+    table = _plain_table()
+    table.add_column("against fp32", no_wrap=True)
+    titles = ("1st norm", "loss", "max", "norm", "max", "overflows", "scale") if train else (
+        "logits off", "same class", "not finite",
+    )  # fmt: skip
+    for title in (*titles, "agrees"):
+        table.add_column(title, justify="right", no_wrap=True)
+    agrees = {True: "yes", False: "NO", None: fmt.MISSING}
+    for one in modes:
+        found = one["agreement"]
+        if train:
+            loss, norm, scale = found["loss_deviation"], found["gradient_norm_deviation"], one["loss_scale"]
+            fractions = (norm["first"], loss["mean"], loss["max"], norm["mean"], norm["max"])
+            cells = [
+                *(_deviation(fraction) for fraction in fractions),
+                str(found["num_overflow_steps"]),
+                fmt.MISSING if scale in (None, 1.0) else scale if isinstance(scale, str) else f"{scale:g}",
+            ]
+        else:
+            images = str(found["num_nonfinite_images"])
+            cells = [_deviation(found["output_deviation"]), fmt.percent(found["top1_fraction"], decimals=1), images]
+        name = f"{one['precision']} again" if one["precision"] == "fp32" else one["precision"]
+        table.add_row(_text(name), *(_text(cell) for cell in (*cells, agrees[found["agrees"]])))
+    console.print(table)
+    if train:
+        legend = (
+            "Loss and gradient norm: mean and largest deviation over the run; 1st norm: of the first step. "
+            "fp32 again: the same training rounded otherwise, so what training itself makes of the last bits."
+        )
+        console.print(_text(legend, "dim"))
+
+
+def _deviation(fraction: float | None) -> str:
+    """Two digits over many decades: 0.034 %, 12 %."""
+    if fraction is None:
+        return fmt.MISSING
+    return "<0.001 %" if 0 < fraction < 1e-5 else f"{fmt.number(fraction * 100, 2)} %"

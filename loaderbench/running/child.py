@@ -22,6 +22,7 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import LoaderbenchError
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+PRECISION_JOBS = ("examine_device", "time_steps", "follow_steps")
 END_S = 4
 """What the process gives itself to end once told to; the supervisor would kill it, but it may be dead."""
 
@@ -63,8 +64,9 @@ def _answer(job: str, case: Case, options: dict[str, Any], report: Callable[[str
         signal.signal(signal.SIGTERM, _stop)
         if job == "measure":
             return "result", worker.measure(case, report, **options)
-        truth = importlib.import_module("loaderbench.testbeds.truth")  # only the self-test asks for more
-        return "result", getattr(truth, job)(case, report, **options)
+        # A study's own jobs, by their module: the precision study's, else the self-test's.
+        room = "running.precision" if job in PRECISION_JOBS else "testbeds.truth"
+        return "result", getattr(importlib.import_module(f"loaderbench.{room}"), job)(case, report, **options)
     except LoaderbenchError as error:
         return "failure", (type(error).__name__, str(error))
     except Exception as error:

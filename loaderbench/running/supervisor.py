@@ -73,7 +73,7 @@ class Child:
             end_session(self.process)
 
     def ask(self, job: str, case: Case, on_message: OnMessage, **options: Any) -> Any:
-        """Have one job done: `job` is `measure`, or a function of testbeds.truth. Returns its result.
+        """Have one job done: `measure`, or a function of running.precision or testbeds.truth. Returns its result.
 
         Raises:
             JobFailed: it could not be done: the job's own error, the child's death, or no sign of life.

@@ -123,6 +123,33 @@ def find_device(nvml: Any, ordinal: int, visible: str | None) -> Any:
     raise UnavailableError(f"NVML has no GPU for cuda:{ordinal} (CUDA_VISIBLE_DEVICES={visible}); see `nvidia-smi -L`")
 
 
+def process_memory_bytes(ordinal: int, pid: int, nvml: Any = None) -> int:
+    """Memory that process `pid` holds on CUDA device `ordinal` now (nvmlDeviceGetComputeRunningProcesses).
+
+    The process must be using the device. NVML knows the PIDs of the host, not those of a container: where it lists a
+    single process on the device, that is the one.
+
+    Raises:
+        UnavailableError: NVML does not start, lists other processes only, or does not tell their memory.
+    """
+    nvml = open_nvml(nvml)
+    try:
+        handle = find_device(nvml, ordinal, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        listed = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError as error:
+        raise UnavailableError(f"NVML lists no processes on this GPU ({error})") from error
+    finally:
+        nvml.nvmlShutdown()
+    own = [process for process in listed if process.pid == pid] or (listed if len(listed) == 1 else [])
+    if not own:
+        raise UnavailableError(
+            f"NVML lists {len(listed)} processes on this GPU and not PID {pid}: share the host's PIDs (`--pid host`)"
+        )
+    if own[0].usedGpuMemory is None:
+        raise UnavailableError("NVML does not tell the memory of processes on this GPU (MIG or WSL)")
+    return int(own[0].usedGpuMemory)
+
+
 def order_caveat(nvml: Any, environ: Mapping[str, str]) -> Caveat | None:
     """A caveat where CUDA's device numbers may differ from NVML's."""
     if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":

@@ -4,17 +4,19 @@ Train: forward, cross-entropy, backward, SGD (momentum 0.9, weight decay 1e-4 as
 reference). The learning rate is 0.01, a tenth of the reference's, so that no model's loss overflows while it is
 measured on few images. Infer: eval and inference_mode. All precisions use channels_last.
 
-| precision | weights | activations | needs |
+| precision | weights, gradients, momentum | activations | needs |
 | --- | --- | --- | --- |
 | fp32 | fp32 | fp32, TF32 off for matrix products and convolutions | – |
 | tf32 | fp32 | fp32, TF32 on for both | CUDA, capability 8.0 |
-| amp-bf16, amp-fp16 | fp32 | autocast; fp16 training with GradScaler | CPU has bf16 only |
-| bf16, fp16 | that type; batch norm fp32 | that type | CPU has bf16 only |
+| amp-bf16, amp-fp16 | fp32 | autocast | CPU has bf16 only |
+| bf16, fp16 | that type; batch norm fp32 | that type; loss fp32 | CPU has bf16 only |
+| pure-bf16, pure-fp16 | that type, batch norm too | that type, the loss too | CPU has bf16 only |
 
-Pure fp16 training would lose small gradients: its loss is multiplied by FP16_LOSS_SCALE and learning rate and
-weight decay are adapted so that the weights move as without it. (A fixed scale costs no kernel and no host wait.)
-GradScaler's default step waits on the host for the overflow flag every step; with the fused SGD, used for amp-fp16
-only, the flag stays on the device.
+fp16 training would lose small gradients, so its loss is scaled (`Case.loss_scale`; by default FP16_LOSS_SCALE, for
+amp-fp16 dynamic). For a fixed scale learning rate and weight decay are adapted so that the weights move as without it:
+that costs no kernel and no host wait, and nothing skips a step that overflows. The dynamic scale is GradScaler's. Its
+default step waits on the host for the overflow flag every step; with the fused SGD, used for it alone, the flag stays
+on the device.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ LEARNING_RATE = 0.01
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
 FP16_LOSS_SCALE = 128.0
-CPU_PRECISIONS = ("fp32", "bf16", "amp-bf16")
+INITIAL_DYNAMIC_SCALE = 2.0**16
+"""GradScaler's own default; it halves with each step that overflows."""
+CPU_PRECISIONS = ("fp32", "bf16", "amp-bf16", "pure-bf16")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 AUXILIARY_LOSS_WEIGHTS = {"googlenet": 0.3, "inception_v3": 0.4}
 """Weight of the auxiliary classifiers' losses: Szegedy et al. 2014 §5; PyTorch's fine-tuning tutorial."""
@@ -61,11 +65,12 @@ class VisionWorkload:
         _set_numerics(case.precision)
         model = _build_model(case, num_classes)
         _check_images(model, case)
-        amp, _, dtype = case.precision.rpartition("-")
-        self._autocast_dtype = DTYPES[dtype] if amp else None
-        self._dtype = DTYPES.get(dtype, torch.float32) if not amp else torch.float32
+        kind, _, dtype = case.precision.rpartition("-")
+        self._pure = kind == "pure"
+        self._autocast_dtype = DTYPES[dtype] if kind == "amp" else None
+        self._dtype = DTYPES.get(dtype, torch.float32) if kind != "amp" else torch.float32
         try:
-            self._model = _convert(model, self._dtype).to(self._device)
+            self._model = _convert(model, self._dtype, pure=self._pure).to(self._device)
         except RuntimeError as error:
             self._raise_if_out_of_memory(error)
             raise
@@ -74,8 +79,10 @@ class VisionWorkload:
         shift = torch.tensor([-mean / std for mean, std in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)])
         self._scale = scale.view(1, 3, 1, 1).to(self._device)
         self._shift = shift.view(1, 3, 1, 1).to(self._device)
-        self._loss_scale = FP16_LOSS_SCALE if self._train and case.precision == "fp16" else 1.0
-        self._scaler = torch.amp.GradScaler("cuda") if self._train and case.precision == "amp-fp16" else None
+        loss_scale = _loss_scale(case)
+        dynamic = loss_scale == "dynamic"
+        self._loss_scale = 1.0 if dynamic else float(loss_scale)
+        self._scaler = torch.amp.GradScaler(self._device.type, INITIAL_DYNAMIC_SCALE) if dynamic else None
         self._optimizer = self._build_optimizer() if self._train else None
         self.phases: list[tuple[int, int, int]] = []
         self.last_output: Any = None
@@ -110,26 +117,54 @@ class VisionWorkload:
             self._raise_if_out_of_memory(error)
             raise
 
+    def observed_step(self, inputs: Any, targets: Any) -> Any:
+        """Enqueue a training step as `step` does; returns its loss and gradient norm: float32 [2] on the device.
+
+        The norm is L2 over all parameters, without the loss scale; inf or NaN where a gradient overflowed.
+        Raises CaseFailed as `step` does.
+        """
+        try:
+            self._backward(inputs, targets)
+            seen = torch.stack([self.last_output.float(), self._gradient_norm()])
+            self._update()
+        except RuntimeError as error:
+            self._raise_if_out_of_memory(error)
+            raise
+        return seen
+
     def _train_step(self, inputs: Any, targets: Any) -> None:
-        optimizer = self._optimizer
-        assert optimizer is not None
+        self._backward(inputs, targets)
+        self._update()
+
+    def _backward(self, inputs: Any, targets: Any) -> None:
+        assert self._optimizer is not None
         begun = perf_counter_ns()
-        optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             loss = self._loss(self._model(self._prepare(inputs)), targets)
         self.last_output = loss.detach()
         forward = perf_counter_ns()
-        if self._scaler is not None:
-            self._scaler.scale(loss).backward()
-            self.phases.append((begun, forward, perf_counter_ns()))
-            self._scaler.step(optimizer)
-            self._scaler.update()
-            return
-        if self._loss_scale != 1.0:
-            loss = loss * self._loss_scale
-        loss.backward()
+        self._scaled(loss).backward()
         self.phases.append((begun, forward, perf_counter_ns()))
-        optimizer.step()
+
+    def _scaled(self, loss: Any) -> Any:
+        if self._scaler is not None:
+            return self._scaler.scale(loss)
+        return loss if self._loss_scale == 1.0 else loss * self._loss_scale
+
+    def _update(self) -> None:
+        assert self._optimizer is not None
+        if self._scaler is None:
+            self._optimizer.step()
+            return
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+
+    def _gradient_norm(self) -> Any:
+        """Summed in fp64 whatever the gradients' type, so that only a gradient, not a square, can overflow."""
+        gradients = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
+        norms = torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients])
+        return (torch.linalg.vector_norm(norms) / self._scaled(torch.ones((), device=self._device))).float()
 
     def _infer_step(self, inputs: Any) -> None:
         begun = perf_counter_ns()
@@ -156,10 +191,13 @@ class VisionWorkload:
             outputs, *auxiliary = outputs
         else:
             auxiliary = []
-        loss = nn.functional.cross_entropy(outputs, targets)
+        loss = self._cross_entropy(outputs, targets)
         for logits in auxiliary:
-            loss = loss + AUXILIARY_LOSS_WEIGHTS[self._case.model] * nn.functional.cross_entropy(logits, targets)
+            loss = loss + AUXILIARY_LOSS_WEIGHTS[self._case.model] * self._cross_entropy(logits, targets)
         return loss
+
+    def _cross_entropy(self, logits: Any, targets: Any) -> Any:
+        return nn.functional.cross_entropy(logits if self._pure else logits.float(), targets)
 
     def _raise_if_out_of_memory(self, error: RuntimeError) -> None:
         """Raise CaseFailed for an error that means lack of memory: PyTorch's allocator's, CUDA's own, or the host's."""
@@ -211,10 +249,10 @@ def check_precision(precision: str, device: torch.device) -> None:
             )
         return
     major, minor = torch.cuda.get_device_capability(device)
-    if precision in ("tf32", "bf16", "amp-bf16") and major < 8:
+    if (precision == "tf32" or precision.endswith("bf16")) and major < 8:
         raise UnavailableError(
             f"--precision {precision} needs a GPU of compute capability 8.0, this one has {major}.{minor}: "
-            "use fp32, fp16 or amp-fp16"
+            "use fp32, fp16, pure-fp16 or amp-fp16"
         )
 
 
@@ -228,6 +266,8 @@ def _set_numerics(precision: str) -> None:
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
     cudnn.benchmark = True
+    if hasattr(matmul, "allow_fp16_accumulation"):  # PyTorch 2.7 and later; convolutions have no such switch
+        matmul.allow_fp16_accumulation = precision == "pure-fp16"
     if hasattr(matmul, "fp32_precision"):  # PyTorch 2.9 and later; it refuses a mix of the old and the new switches
         matmul.fp32_precision = mode
         cudnn.conv.fp32_precision = mode
@@ -271,11 +311,18 @@ def _check_images(model: nn.Module, case: Case) -> None:
         ) from error
 
 
-def _convert(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The model in channels_last and `dtype`, batch norm in fp32: its statistics need the digits."""
+def _loss_scale(case: Case) -> str:
+    if case.mode != "train":
+        return "1"
+    default = {"fp16": f"{FP16_LOSS_SCALE:g}", "pure-fp16": f"{FP16_LOSS_SCALE:g}", "amp-fp16": "dynamic"}
+    return case.loss_scale or default.get(case.precision, "1")
+
+
+def _convert(model: nn.Module, dtype: torch.dtype, *, pure: bool) -> nn.Module:
+    """The model in channels_last and `dtype`; unless pure, batch norm in fp32: its statistics need the digits."""
     converted: Any = model
     converted = converted.to(dtype=dtype, memory_format=torch.channels_last)
     for module in converted.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d) and not pure:
             module.float()
     return cast(nn.Module, converted)

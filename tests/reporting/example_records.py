@@ -49,6 +49,7 @@ def case(**changes: Any) -> dict[str, Any]:
         "max_bytes": None,
         "ci_target": 0.03,
         "kernels": True,
+        "loss_scale": None,
         "seed": 0,
         "repeat": 0,
         "max_failure_fraction": 0.01,

@@ -14,7 +14,7 @@ import pytest
 
 from loaderbench.errors import UnavailableError
 from loaderbench.samplers import nvml as nvml_sampler
-from loaderbench.samplers.nvml import NvmlSampler, find_device, gpu_facts, open_nvml
+from loaderbench.samplers.nvml import NvmlSampler, find_device, gpu_facts, open_nvml, process_memory_bytes
 
 
 class Driver:
@@ -385,3 +385,21 @@ def test_no_package_says_how_to_enable_it(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(nvml_sampler.importlib, "import_module", absent)
     with pytest.raises(UnavailableError, match="nvidia-ml-py"):
         open_nvml()
+
+
+def test_the_memory_of_one_process() -> None:
+    driver = Driver()
+    assert process_memory_bytes(0, 11, driver) == 300
+    assert driver.num_open == 0
+
+
+def test_a_process_alone_on_its_gpu_is_known_whatever_its_number_outside() -> None:
+    driver = Driver()
+    with pytest.raises(UnavailableError, match="lists 2 processes on this GPU and not PID 7"):
+        process_memory_bytes(0, 7, driver)
+    driver.processes = [SimpleNamespace(pid=4711, usedGpuMemory=300)]
+    assert process_memory_bytes(0, 7, driver) == 300
+    driver.processes = [SimpleNamespace(pid=7, usedGpuMemory=None)]
+    with pytest.raises(UnavailableError, match="MIG"):
+        process_memory_bytes(0, 7, driver)
+    assert driver.num_open == 0

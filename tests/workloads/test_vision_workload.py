@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import PRECISIONS, Case
 from loaderbench.devices.select import num_visible_gpus, open_device
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.workloads import build_workload
+from loaderbench.workloads import build_workload, vision
 
 needs_gpu = [
     pytest.mark.gpu,
@@ -35,7 +35,7 @@ def build(**changes):
     return build_workload(case, open_device(case))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16", "pure-bf16"])
 def test_training_lowers_the_loss(precision):
     # given one batch and a fresh model, whose loss is near ln(1000)
     workload = build(precision=precision)
@@ -50,7 +50,7 @@ def test_training_lowers_the_loss(precision):
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16", "pure-bf16"])
 def test_inference_gives_logits_and_keeps_the_weights(precision):
     workload = build(mode="infer", precision=precision)
     inputs, targets = workload.example("float32")
@@ -209,12 +209,93 @@ def test_facts():
     assert facts["memory_format"] == "channels_last"
 
 
+@pytest.mark.parametrize(
+    ("precision", "weights", "batch_norm"),
+    [
+        ("fp32", "float32", "float32"),
+        ("amp-bf16", "float32", "float32"),  # mixed, 32-bit storage
+        ("bf16", "bfloat16", "float32"),  # mixed, 16-bit storage
+        ("pure-bf16", "bfloat16", "bfloat16"),
+    ],
+)
+def test_each_mode_stores_what_its_name_says(precision, weights, batch_norm):
+    workload = build(precision=precision)
+    workload.step(*workload.example("float32"))
+    model, state = workload._model, workload._optimizer.state
+    for parameter, kind in ((model.conv1.weight, weights), (model.bn1.weight, batch_norm)):
+        stored = (parameter, parameter.grad, state[parameter]["momentum_buffer"])
+        assert {str(tensor.dtype) for tensor in stored} == {f"torch.{kind}"}
+    assert str(workload.last_output.dtype) == ("torch.bfloat16" if precision == "pure-bf16" else "torch.float32")
+
+
+def weights_after(workload, num_steps):
+    import torch
+
+    inputs, targets = workload.example("float32")
+    for _ in range(num_steps):
+        workload.step(inputs, targets)
+    return torch.cat([parameter.detach().flatten() for parameter in workload._model.parameters()])
+
+
+def test_a_static_scale_leaves_the_weights_path_as_it_was():
+    import torch
+
+    # given fp32, where multiplying by a power of two rounds nothing
+    expected = weights_after(build(), 3)
+    # then not a bit differs with such a scale
+    assert bool((weights_after(build(loss_scale="1024"), 3) == expected).all())
+    # and with another only the last digits do (of the first step: training amplifies what is left)
+    torch.testing.assert_close(weights_after(build(loss_scale="1000"), 1), weights_after(build(), 1))
+
+
+def test_a_dynamic_scale_skips_each_step_that_overflows(monkeypatch):
+    import torch
+
+    # given steep gradients, and a scale with which they overflow fp32 (its largest number is just below 2**128)
+    monkeypatch.setattr(vision, "INITIAL_DYNAMIC_SCALE", 2.0**127)
+    workload, plain = build(loss_scale="dynamic"), build()
+    for one in (workload, plain):
+        one._model.fc.weight.data.mul_(1024)
+    start = weights_after(workload, 0)
+    inputs, targets = workload.example("float32")
+    # when steps are run until one does not overflow
+    num_overflows = 0
+    while not math.isfinite(float(workload.observed_step(inputs, targets)[1])):
+        num_overflows += 1
+        assert bool((weights_after(workload, 0) == start).all()), "the step was skipped"
+        assert num_overflows < 64
+    # then each of those halved the scale, and the first real step is that of plain training
+    assert num_overflows >= 1
+    assert workload._scaler.get_scale() == 2.0 ** (127 - num_overflows)
+    torch.testing.assert_close(weights_after(workload, 0), weights_after(plain, 1), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_scale", [None, "1024", "dynamic"])
+def test_an_observed_step_tells_loss_and_gradient_norm_and_is_the_same_step(loss_scale):
+    import torch
+
+    plain, observed = build(), build(loss_scale=loss_scale)
+    inputs, targets = plain.example("float32")
+    plain.step(inputs, targets)
+    loss, norm = observed.observed_step(inputs, targets).tolist()
+    squares = sum(float((parameter.grad.double() ** 2).sum()) for parameter in plain._model.parameters())
+    assert loss == float(plain.last_output)
+    assert norm == pytest.approx(math.sqrt(squares), rel=1e-4)
+    torch.testing.assert_close(weights_after(observed, 0), weights_after(plain, 0), rtol=1e-4, atol=1e-6)
+
+
+def test_facts_name_the_scale():
+    assert build().describe()["optimizer"]["loss_scale"] == 1
+    assert build(loss_scale="256").describe()["optimizer"]["loss_scale"] == 256
+    assert build(loss_scale="dynamic").describe()["optimizer"]["loss_scale"] == "dynamic"
+
+
 class TestOnGpu:
     pytestmark = needs_gpu
 
     @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
     @pytest.mark.parametrize("mode", ["train", "infer"])
-    @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16"])
+    @pytest.mark.parametrize("precision", PRECISIONS)
     def test_a_step_never_waits_for_the_device(self, precision, mode):
         import torch
 
@@ -229,7 +310,24 @@ class TestOnGpu:
             torch.cuda.set_sync_debug_mode("default")
         assert bool(torch.isfinite(workload.last_output).all())
 
-    @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16"])
+    @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+    @pytest.mark.parametrize("loss_scale", ["128", "dynamic"])
+    @pytest.mark.parametrize("precision", ["fp16", "pure-fp16", "amp-fp16"])
+    def test_no_loss_scale_makes_the_host_wait(self, precision, loss_scale):
+        import torch
+
+        workload = build(device="cuda:0", precision=precision, loss_scale=loss_scale)
+        inputs, targets = (tensor.to("cuda:0") for tensor in workload.example("uint8"))
+        for _ in range(12):  # the dynamic scale has found its size by then
+            workload.step(inputs, targets)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            seen = workload.observed_step(inputs, targets)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert bool(torch.isfinite(seen).all())
+
+    @pytest.mark.parametrize("precision", PRECISIONS)
     def test_training_lowers_the_loss(self, precision):
         workload = build(device="cuda:0", precision=precision)
         inputs, targets = (tensor.to("cuda:0") for tensor in workload.example("float32"))

@@ -1,0 +1,298 @@
+"""The precision study: one real run on the CPU, and made-up measuring processes for what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Started
+from rich.console import Console
+
+from loaderbench.devices.select import num_visible_gpus
+from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.reporting.terminal import print_precision
+from loaderbench.running.precision import follow_steps
+from loaderbench.running.supervisor import JobFailed
+from loaderbench.studies import precision as study_module
+from loaderbench.studies.precision import PrecisionStudy, plan_precision
+
+NUM_STEPS = 6
+MODEL, NUM_PARAMETERS = "shufflenet_v2_x0_5", 1_366_792  # torchvision's table
+
+
+def plan(**changes: Any) -> Any:
+    asked: dict[str, Any] = {
+        "model": MODEL, "mode": "train", "device": "cpu", "precisions": ["fp32", "bf16", "amp-fp16"],
+        "num_steps": NUM_STEPS, "batch_size": 4, "input_size": 64, "loss_scale": None, "seed": 3,
+    }  # fmt: skip
+    return plan_precision(**{**asked, **changes})
+
+
+def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {mode["precision"]: mode for mode in result["modes"]}
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def result(lines: list[str]) -> dict[str, Any]:
+    """A real study on the CPU, as JSON gives it back."""
+    cases, _ = plan()
+    study = PrecisionStudy(cases)
+    study.run(lambda line, keep: lines.append(line))
+    return dict(json.loads(json.dumps(study.to_json(), allow_nan=False)))
+
+
+def test_the_total_is_the_sum_of_the_steps_and_gives_the_rate(result: dict[str, Any]) -> None:
+    for name in ("fp32", "bf16"):
+        mode = by_name(result)[name]
+        assert len(mode["raw"]["step_s"]) == NUM_STEPS and min(mode["raw"]["step_s"]) > 0
+        assert mode["total_s"] == pytest.approx(sum(mode["raw"]["step_s"]), rel=1e-9)
+        assert mode["images_per_s"]["value"] == pytest.approx(4 * NUM_STEPS / mode["total_s"])
+        assert mode["images_per_s"]["low"] < mode["images_per_s"]["value"] < mode["images_per_s"]["high"]
+    fp32, bf16 = (by_name(result)[name] for name in ("fp32", "bf16"))
+    assert fp32["speedup"]["value"] == 1
+    assert bf16["speedup"]["value"] == pytest.approx(fp32["total_s"] / bf16["total_s"])
+
+
+def test_fp32_followed_twice_is_the_same_to_the_last_bit() -> None:
+    case = plan()[0][0]
+    first, second = (follow_steps(case, lambda kind, payload: None, 3) for _ in range(2))
+    assert first == second
+
+
+def test_fp32_again_begins_alike_and_is_a_yardstick(result: dict[str, Any]) -> None:
+    # given the same weights and batches in two processes, the second rounding the backward pass otherwise
+    found = by_name(result)["fp32"]["agreement"]
+    # then the first forward pass gives the same number, and the first gradients differ in their last bits at most
+    assert found["loss_deviation"]["first"] == 0
+    assert found["gradient_norm_deviation"]["first"] < 1e-5
+    assert found["loss_deviation"]["max"] < 0.05
+    assert found["agrees"] is None
+
+
+def test_bf16_strays_by_the_order_of_its_digits(result: dict[str, Any]) -> None:
+    # given a type of 8 significant bits, whose rounding error is up to 2**-9 = 0.2 % of each value
+    found = by_name(result)["bf16"]["agreement"]
+    # then the first loss, an average over many roundings, is off by a part of that, and not by nothing
+    assert 1e-6 < found["loss_deviation"]["first"] < 2**-7
+    assert 1e-5 < found["gradient_norm_deviation"]["first"] < 1
+    assert found["num_overflow_steps"] == found["num_nonfinite_losses"] == 0
+
+
+def test_a_mode_that_the_device_lacks_is_skipped_with_its_reason(result: dict[str, Any]) -> None:
+    skipped = by_name(result)["amp-fp16"]
+    assert (skipped["status"], skipped["failure"]["kind"]) == ("skipped", "UnavailableError")
+    assert "--device cuda" in skipped["failure"]["message"]
+    assert skipped["total_s"] is None and skipped["agreement"] is None
+
+
+def test_memory_on_the_cpu_is_told_as_what_it_is(result: dict[str, Any]) -> None:
+    memory = by_name(result)["fp32"]["memory"]
+    # weights, gradients and momentum, 4 bytes each
+    assert memory["rss_growth_bytes"] > 3 * 4 * NUM_PARAMETERS
+    assert memory["allocated_bytes"] is None and "no memory of its own" in memory["missing"]["allocated_bytes"]
+    assert "memory_is_rss" in [one["code"] for one in result["caveats"]]
+
+
+def test_what_is_printed_fits_80_columns_and_names_every_mode(result: dict[str, Any], lines: list[str]) -> None:
+    stream = io.StringIO()
+    print_precision(result, Console(file=stream, width=80))
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    for expected in ("fp32 again", "bf16", "RSS growth", "amp-fp16, skipped", "memory_is_rss", "yes"):
+        assert expected in text
+    assert any("left)" in line for line in lines)
+
+
+class FakeChild:
+    """A measuring process of known answers. `answers` maps (job, precision) to a result or what it raises."""
+
+    answers: dict[tuple[str, str], Any] = {}  # noqa: RUF012 - set by each test
+
+    def __init__(self, log: Path) -> None:
+        pass
+
+    def __enter__(self) -> FakeChild:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def ask(self, job: str, case: Any, on_message: Callable[[str, Any], None], **options: Any) -> Any:
+        default = {
+            "examine_device": {"device": {"name": "made up"}, "unavailable": {}},
+            "time_steps": timing(step_s=0.1, num_bytes=800),
+            "follow_steps": {"loss": [7.0, 6.0], "gradient_norm": [2.0, 1.0]},
+        }[job]
+        answer = self.answers.get((job, case.precision), default)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def timing(*, step_s: float, num_bytes: int) -> dict[str, Any]:
+    memory = {"allocated_bytes": num_bytes, "reserved_bytes": num_bytes, "process_bytes": None, "missing": {}}
+    memory["rss_growth_bytes"] = num_bytes
+    workload = {"optimizer": {"loss_scale": 1.0}}
+    return {"step_s": [step_s, step_s], "memory": memory, "workload": workload}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PrecisionStudy]:
+    def run(answers: dict[tuple[str, str], Any], **changes: Any) -> PrecisionStudy:
+        monkeypatch.setattr(FakeChild, "answers", answers)
+        monkeypatch.setattr(study_module, "Child", FakeChild)
+        study = PrecisionStudy(plan(num_steps=2, **changes)[0])
+        with contextlib.suppress(KeyboardInterrupt):
+            study.run(lambda line, keep: None)
+        return study
+
+    return run
+
+
+def test_ratios_are_to_fp32(run: Callable[..., PrecisionStudy]) -> None:
+    # given half the time and a quarter of the memory
+    result = run({("time_steps", "bf16"): timing(step_s=0.05, num_bytes=200)}).to_json()
+    assert by_name(result)["bf16"]["speedup"]["value"] == pytest.approx(2)
+    assert by_name(result)["bf16"]["memory_ratio"] == 0.25
+
+
+def test_a_mode_that_does_not_fit_is_a_failed_row_and_the_rest_goes_on(run: Callable[..., PrecisionStudy]) -> None:
+    result = run({("time_steps", "bf16"): JobFailed("CaseFailed", "does not fit")}).to_json()
+    assert [mode["status"] for mode in result["modes"]] == ["ok", "failed", "ok"]
+    assert by_name(result)["bf16"]["failure"]["message"] == "does not fit"
+
+
+def test_a_failure_behind_the_clock_keeps_the_time(run: Callable[..., PrecisionStudy]) -> None:
+    mode = by_name(run({("follow_steps", "bf16"): JobFailed("CaseFailed", "does not fit")}).to_json())["bf16"]
+    assert mode["status"] == "failed" and mode["total_s"] == pytest.approx(0.2) and mode["agreement"] is None
+
+
+def test_without_fp32_there_are_no_ratios(run: Callable[..., PrecisionStudy]) -> None:
+    result = run({("time_steps", "fp32"): JobFailed("CaseFailed", "does not fit")}).to_json()
+    bf16 = by_name(result)["bf16"]
+    assert bf16["total_s"] is not None
+    assert bf16["speedup"] is bf16["memory_ratio"] is bf16["agreement"] is None
+    assert "fp32_not_measured" in [one["code"] for one in result["caveats"]]
+
+
+def test_ctrl_c_keeps_what_was_finished(run: Callable[..., PrecisionStudy]) -> None:
+    result = run({("follow_steps", "bf16"): KeyboardInterrupt()}).to_json()
+    assert [mode["status"] for mode in result["modes"]] == ["ok", "interrupted"]
+    assert by_name(result)["bf16"]["total_s"] is not None, "it was timed before"
+
+
+def test_what_is_wrong_in_every_mode_is_said_once(run: Callable[..., PrecisionStudy]) -> None:
+    with pytest.raises(ConfigError, match="unknown model"):
+        run({("time_steps", "fp32"): JobFailed("ConfigError", "unknown model 'resnet5'")})
+
+
+def test_nan_is_null_in_json_and_counts(run: Callable[..., PrecisionStudy]) -> None:
+    nan = float("nan")
+    result = run({("follow_steps", "bf16"): {"loss": [7.0, nan], "gradient_norm": [nan, nan]}}).to_json()
+    json.dumps(result, allow_nan=False)
+    bf16 = by_name(result)["bf16"]
+    assert bf16["raw"]["loss"] == [7.0, None]
+    assert (bf16["agreement"]["num_overflow_steps"], bf16["agreement"]["agrees"]) == (2, False)
+
+
+def test_fp32_always_runs_and_runs_first() -> None:
+    cases, _ = plan(precisions=["bf16", "fp32", "bf16"])
+    assert [case.precision for case in cases] == ["fp32", "bf16"]
+
+
+def test_a_loss_scale_reaches_the_modes_that_use_one() -> None:
+    cases, _ = plan(precisions=["bf16", "fp16", "amp-fp16"], loss_scale="512")
+    assert [case.loss_scale for case in cases] == [None, None, "512", "512"]
+
+
+def test_auto_without_a_gpu_means_the_cpu_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_module, "num_visible_gpus", lambda: 0)
+    cases, note = plan(device="auto", batch_size=None, input_size=None, num_steps=None)
+    assert {case.device for case in cases} == {"cpu"}
+    assert (cases[0].steps, cases[0].batch_size, cases[0].input_size) == (30, 8, 64)
+    assert note is not None and note.startswith("No NVIDIA GPU here: 30 steps run on the CPU")
+
+
+def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_module, "num_visible_gpus", lambda: 0)
+    with pytest.raises(UnavailableError, match="use --device cpu"):
+        plan(device="cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"device": "emulated"}, "use --device cuda or cpu"),
+        ({"device": "emulated:h200"}, "use --device cuda or cpu"),
+        ({"precisions": ["fp8"]}, "--precisions must be one of fp32,"),
+        ({"num_steps": 1}, "--steps must be at least 2"),
+        ({"input_size": 16}, "--input-size must be at least 32"),
+        ({"batch_size": 0}, "--batch-size must be"),
+        ({"mode": "both"}, "--mode must be one of"),
+        ({"loss_scale": "0", "precisions": ["fp16"]}, "dynamic or a whole number"),
+        ({"loss_scale": "1.5", "precisions": ["fp16"]}, "dynamic or a whole number"),
+        ({"loss_scale": "dynamic"}, None),
+        ({"loss_scale": "dynamic", "precisions": ["bf16"]}, "--loss-scale is for fp16, pure-fp16, amp-fp16"),
+        ({"loss_scale": "dynamic", "precisions": ["fp16"], "mode": "infer"}, "for training"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_line(changes: dict[str, Any], says: str | None) -> None:
+    if says is None:
+        plan(**changes)
+        return
+    with pytest.raises(ConfigError) as caught:
+        plan(**changes)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_interrupted_command_ends_its_process_and_keeps_the_json(tmp_path: Path) -> None:
+    target = tmp_path / "precision.json"
+    command = ("precision", "--device", "cpu", "--model", MODEL, "--steps", "100000", "--json", target)
+    with Started(*command) as started:
+        started.wait_for(started.child)
+        os.kill(started.process.pid, signal.SIGINT)
+        ended = started.end()
+        assert ended.code == 130
+        assert "interrupted" in ended.lines[-1] and "Traceback" not in ended.err
+        assert started.alive() == []
+    assert json.loads(target.read_text())["model"] == MODEL
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)")
+class TestOnGpu:
+    @pytest.fixture(scope="class")
+    def modes(self) -> dict[str, dict[str, Any]]:
+        names = ["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16"]
+        study = PrecisionStudy(plan(model="resnet18", device="cuda", precisions=names, num_steps=20, batch_size=32)[0])
+        study.run(lambda line, keep: None)
+        return by_name(study.to_json())
+
+    def test_every_mode_runs_or_says_why_not(self, modes: dict[str, dict[str, Any]]) -> None:
+        assert {mode["status"] for mode in modes.values()} <= {"ok", "skipped"}
+        assert modes["fp32"]["status"] == modes["fp16"]["status"] == "ok"
+
+    def test_half_storage_takes_less_memory_and_reserved_holds_allocated(
+        self, modes: dict[str, dict[str, Any]]
+    ) -> None:
+        for mode in modes.values():
+            if mode["status"] == "ok":
+                assert mode["memory"]["reserved_bytes"] >= mode["memory"]["allocated_bytes"] > 0
+        assert modes["fp16"]["memory_ratio"] < modes["amp-fp16"]["memory_ratio"] < 1.1
+        assert modes["fp16"]["memory_ratio"] < 0.8
+
+    def test_the_first_step_differs_by_rounding(self, modes: dict[str, dict[str, Any]]) -> None:
+        for name in ("fp16", "amp-fp16"):
+            assert 0 < modes[name]["agreement"]["loss_deviation"]["first"] < 0.01
