@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from commands import DEVICE, LONG, Started
 
-from loaderbench.cases.study import StudyRequest, Variant
+from loaderbench.cases.study import StudyRequest, Target, Variant
 from loaderbench.errors import ConfigError
 from loaderbench.recording.store import SCHEMA_FILE, Store
 from loaderbench.studies.compare import parse_targets, plan_comparison
@@ -24,8 +24,8 @@ TINY = (*DEVICE, "--workers", "1", "--steps", "6", "--warmup", "2", "--duration"
 def request(**changes: Any) -> StudyRequest:
     values: dict[str, Any] = {
         "variants": [Variant("/a/96", "nvme", 96), Variant("/b/96", "nfs", 96)],
-        "loaders": ["multiprocess"], "workers": [8, 1], "device": "cpu", "model": "resnet50", "mode": "train",
-        "precision": "fp32", "usable_cpus": 8, "duration_s": 60.0,
+        "loaders": ["multiprocess"], "workers": [8, 1], "targets": [Target("resnet50", "fp32", "cpu")], "mode": "train",
+        "usable_cpus": 8, "duration_s": 60.0,
     }  # fmt: skip
     return StudyRequest(**{**values, **changes})
 
