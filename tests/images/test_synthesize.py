@@ -49,7 +49,9 @@ def test_the_coefficient_counter_agrees_with_a_transform_done_by_hand() -> None:
     assert count_coefficients(encode(image, 50)).num_nonzero == 4
 
 
-@pytest.mark.parametrize("size", [(256, 256), (500, 375), (512, 512), (1024, 1024)])
+@pytest.mark.parametrize(
+    "size", [(256, 256), (500, 375), (512, 512), pytest.param((1024, 1024), marks=pytest.mark.slow)]
+)
 def test_bits_and_coefficients_are_those_of_real_photographs(size: tuple[int, int]) -> None:
     # Given real and synthetic images of one size
     width, height = size

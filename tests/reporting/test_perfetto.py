@@ -133,7 +133,10 @@ def check_format(trace: dict[str, Any]) -> None:
             open_until.append(end)
 
 
-@pytest.mark.parametrize("loader", ["serial", "multiprocess", "threaded", "synthetic"])
+@pytest.mark.parametrize(
+    "loader",
+    ["serial", "multiprocess", *(pytest.param(name, marks=pytest.mark.slow) for name in ("threaded", "synthetic"))],
+)
 def test_a_real_run_makes_a_valid_trace(loader: str, small_set: Path, tmp_path: Path) -> None:
     ended = commands.run("run", small_set, "--res", "96", *TINY, "--loader", loader, "--results", tmp_path)
     assert (ended.code, ended.err) == (0, "")

@@ -53,6 +53,7 @@ def result(lines: list[str]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(study.to_json(), allow_nan=False)))
 
 
+@pytest.mark.slow
 def test_the_total_is_the_sum_of_the_steps_and_gives_the_rate(result: dict[str, Any]) -> None:
     for name in ("fp32", "bf16"):
         mode = by_name(result)[name]
@@ -71,6 +72,7 @@ def test_fp32_followed_twice_is_the_same_to_the_last_bit() -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_fp32_again_begins_alike_and_is_a_yardstick(result: dict[str, Any]) -> None:
     # given the same weights and batches in two processes, the second rounding the backward pass otherwise
     found = by_name(result)["fp32"]["agreement"]
@@ -81,6 +83,7 @@ def test_fp32_again_begins_alike_and_is_a_yardstick(result: dict[str, Any]) -> N
     assert found["agrees"] is None
 
 
+@pytest.mark.slow
 def test_bf16_strays_by_the_order_of_its_digits(result: dict[str, Any]) -> None:
     # given a type of 8 significant bits, whose rounding error is up to 2**-9 = 0.2 % of each value
     found = by_name(result)["bf16"]["agreement"]
@@ -90,6 +93,7 @@ def test_bf16_strays_by_the_order_of_its_digits(result: dict[str, Any]) -> None:
     assert found["num_overflow_steps"] == found["num_nonfinite_losses"] == 0
 
 
+@pytest.mark.slow
 def test_a_mode_that_the_device_lacks_is_skipped_with_its_reason(result: dict[str, Any]) -> None:
     skipped = by_name(result)["amp-fp16"]
     assert (skipped["status"], skipped["failure"]["kind"]) == ("skipped", "UnavailableError")
@@ -97,6 +101,7 @@ def test_a_mode_that_the_device_lacks_is_skipped_with_its_reason(result: dict[st
     assert skipped["total_s"] is None and skipped["agreement"] is None
 
 
+@pytest.mark.slow
 def test_memory_on_the_cpu_is_told_as_what_it_is(result: dict[str, Any]) -> None:
     memory = by_name(result)["fp32"]["memory"]
     # weights, gradients and momentum, 4 bytes each
@@ -105,6 +110,7 @@ def test_memory_on_the_cpu_is_told_as_what_it_is(result: dict[str, Any]) -> None
     assert "memory_is_rss" in [one["code"] for one in result["caveats"]]
 
 
+@pytest.mark.slow
 def test_what_is_printed_fits_80_columns_and_names_every_mode(result: dict[str, Any], lines: list[str]) -> None:
     stream = io.StringIO()
     print_precision(result, Console(file=stream, width=80))

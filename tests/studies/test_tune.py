@@ -43,8 +43,8 @@ def test_a_small_budget_tries_each_loader_and_decoder_before_more_of_one() -> No
     ("loader", "decoder", "output", "workers"),
     [
         ("multiprocess", "pillow", "float32", 1),
-        ("serial", "turbojpeg", "uint8", 0),
-        ("multiprocess", "torchvision", "uint8", 1),
+        pytest.param("serial", "turbojpeg", "uint8", 0, marks=pytest.mark.slow),
+        pytest.param("multiprocess", "torchvision", "uint8", 1, marks=pytest.mark.slow),
         ("threaded", "turbojpeg", "uint8", 2),
     ],
 )
