@@ -31,14 +31,17 @@ HERE = Path(__file__).parent
 class Check:
     """One GPU's folder of results and the checks made on them."""
 
-    def __init__(self, out: Path, seconds: float) -> None:
+    def __init__(self, out: Path, seconds: float, parts: Sequence[str]) -> None:
+        """`parts`: those that are run now; the checks of others are kept."""
         self.out, self.seconds = out, seconds
         self.runs = out / "runs"
-        self.found: list[dict[str, Any]] = []
+        kept = json.loads((out / "checks.json").read_text()) if (out / "checks.json").exists() else []
+        self.part = ""
+        self.found: list[dict[str, Any]] = [one for one in kept if one["part"] not in parts]
         out.mkdir(parents=True, exist_ok=True)
 
     def say(self, name: str, passed: bool, what: str) -> None:
-        self.found.append({"check": name, "passed": passed, "found": what})
+        self.found.append({"part": self.part, "check": name, "passed": passed, "found": what})
         print(f"{'ok    ' if passed else 'FAILED'} {name}: {what}", flush=True)
 
     def call(self, name: str, *command: str | Path) -> bool:
@@ -146,16 +149,19 @@ def checks(check: Check) -> None:
             check.say(
                 f"inference at batch {batch_size} is {bound}-bound", verdict == bound, f"{verdict}, {step_ms:.2f} ms"
             )
+    # NVML and GPM follow with a lag: windows of 8 s of about 55 ms a step, three of them.
     record = check.run(
-        "steady", "--mode", "train", "--batch-size", "256", "--loader", "synthetic", "--duration", "30", "--ci-target",
-        "0.0001",
+        "steady", "--mode", "train", "--batch-size", "256", "--loader", "synthetic", "--arms", "real", "--steps", "450",
+        "--duration", "60",
     )  # fmt: skip
     if record is not None:
-        codes = {caveat["code"] for caveat in record["caveats"]}
-        check.say(
-            "kernels and NVML agree", "busy_witnesses_disagree" not in codes, json.dumps(record["device"]["kernel_gap"])
-        )
-        check.say("kernel gaps measured", record["device"]["kernel_gap"] is not None, ", ".join(sorted(codes)))
+        seen = record["device"]["busy_witnesses"] or {}
+        others = [seen[name] for name in ("nvml", "gpm") if seen.get(name) is not None]
+        agree = bool(others) and all(abs(one - seen["kernels"]) <= 0.03 for one in others)
+        check.say("kernels and NVML or GPM agree within 3 points", agree, json.dumps(seen))
+        check.say("kernel gaps measured", record["device"]["kernel_gap"] is not None, json.dumps(record["caveats"]))
+    record = check.run("overhead-run", "--loader", "synthetic", "--batch-size", "64", "--duration", "12")
+    if record is not None:
         check.say("own overhead at most 1 %", record["overhead_fraction"] <= 0.01, f"{record['overhead_fraction']:.4f}")
     record = check.run("stalled", "--res", "1024", "--workers", "1", "--cache", "warm", "--duration", "25")
     if record is not None:
@@ -186,10 +192,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = environment()
     name = facts["gpus"][0]["name"] if facts["gpus"] else "gpu"
     short = re.sub(r"[^a-z0-9]+", "-", name.lower().replace("nvidia", "")).strip("-")
-    check = Check(options.out or HERE.parent / "results" / "reference" / short, options.seconds)
+    check = Check(options.out or HERE.parent / "results" / "reference" / short, options.seconds, chosen)
     (check.out / "environment.json").write_text(json.dumps(facts, indent=1))
     for part in chosen:
-        PARTS[part](check)
+        check.part = part
+        try:
+            PARTS[part](check)
+        except Exception as error:  # one part must not cost the others
+            check.say(part, False, f"{type(error).__name__}: {error}")
         (check.out / "checks.json").write_text(json.dumps(check.found, indent=1, ensure_ascii=False))
     shutil.rmtree(check.runs, ignore_errors=True)  # the records are in DIR; the raw facts are large
     failed = [one["check"] for one in check.found if not one["passed"]]

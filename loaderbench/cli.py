@@ -151,9 +151,7 @@ def run(
     ] = None,
 ) -> None:
     """Measure one case and say what limits it."""
-    for name, value in {"loader": loader, "workers": workers, "decoder": decoder, "precision": precision}.items():
-        if value and "," in value:
-            raise ConfigError(f"run measures one case: use `loaderbench sweep` for a list of --{name}")
+    _no_lists(locals(), "run", "loader", "workers", "decoder", "model", "precision")
     if res is None and dataset is None:
         res = 256
     _measure(locals(), [(dataset, res)])
@@ -249,7 +247,14 @@ def tune(
     dry_run: DryRun = False,
 ) -> None:
     """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
-    from loaderbench.cases.study import default_decoder, default_output, installed_decoders, installed_loaders, plan
+    from loaderbench.cases.study import (
+        DECODES_ITSELF,
+        default_decoder,
+        default_output,
+        installed_decoders,
+        installed_loaders,
+        plan,
+    )
     from loaderbench.machine import usable_cpus
     from loaderbench.recording.store import Store
     from loaderbench.reporting.study import print_tuning
@@ -258,11 +263,14 @@ def tune(
 
     if not budget >= MIN_BUDGET_S:
         raise ConfigError(f"--budget must be at least {MIN_BUDGET_S:g} seconds, not {budget:g}")
+    _no_lists(locals(), "tune", "model", "precision")
     cpus = usable_cpus()
+    loaders = loader or ",".join(installed_loaders())
+    decodes_itself = set(loaders.replace(" ", "").split(",")) <= DECODES_ITSELF
     options = {
         **locals(),
-        "loader": loader or ",".join(installed_loaders()),
-        "decoder": decoder or ",".join(installed_decoders()),
+        "loader": loaders,
+        "decoder": decoder or (None if decodes_itself else ",".join(installed_decoders())),
         "workers": workers or ",".join(str(n) for n in sorted({max(1, cpus // 2), cpus, 2 * cpus})),
         "arms": "real",
         "kernels": False,
@@ -277,6 +285,8 @@ def tune(
         "decoder_option": None,
     }
     request = _request(options, [(dataset, 256 if dataset is None and res is None else res)])
+    if cache is None and request.cache == "as-is":  # the first to read a file would pay for those after it
+        request = dataclasses.replace(request, cache="warm")
     cases = plan(request)
     default = dataclasses.replace(
         cases[0], loader="multiprocess", decoder=default_decoder("multiprocess"), workers=cpus, prefetch=2,
@@ -652,6 +662,12 @@ def dataset_scan(
     print_scan(scan.to_json())
 
 
+def _no_lists(options: dict[str, Any], command: str, *names: str) -> None:
+    for name in names:
+        if "," in (options[name] or ""):
+            raise ConfigError(f"{command} takes one --{name}: use `loaderbench sweep` for a list")
+
+
 def _measure(options: dict[str, Any], datasets: list[tuple[str | None, int | None]]) -> None:
     """What run and sweep share: plan, measure one case after the other, show, store."""
     from loaderbench.cases.study import expected_seconds, plan
@@ -728,8 +744,7 @@ def _compare_data_sets(options: dict[str, Any]) -> None:
     from loaderbench.recording.store import Store
     from loaderbench.studies.compare import Comparison, default_caches, parse_targets, plan_comparison, title
 
-    if "," in options["loader"]:
-        raise ConfigError("compare measures with one loader: give --loader one name")
+    _no_lists(options, "compare", "loader", "decoder", "model", "precision")
     targets = parse_targets(options["targets"])
     asked = [state.strip() for state in (options["cache"] or "").split(",") if state.strip()]
     request = _request({**options, "cache": "as-is"}, [(dataset, options["res"]) for _, dataset in targets])

@@ -48,16 +48,20 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _row(runs: Sequence[Record], serial: Sequence[Record] | None, num_steps: int) -> Row:
-    first, rate = runs[0], rate_of(runs)
-    case, storage, gap = first["case"], first.get("storage") or {}, (first.get("device") or {}).get("kernel_gap") or {}
+    case, rate = runs[0]["case"], rate_of(runs)
     assert rate is not None
-    mean_bytes, cpu = storage.get("mean_file_bytes"), first.get("cpu") or {}
+    gaps = [(one.get("device") or {}).get("kernel_gap") or {} for one in runs]
+    storages = [one.get("storage") or {} for one in runs]
+    cpus = [one.get("cpu") or {} for one in runs]
+    mean_bytes = _mean(one.get("mean_file_bytes") for one in storages)
     faster = None
     if serial is not None and serial is not runs:
-        pairs = min(len(serial), len(runs))
-        faster = ratio_of(serial[:pairs], runs[:pairs])
+        before, after = ({one["case"]["repeat"]: one for one in some} for some in (serial, runs))
+        rounds = sorted({*before, *after})
+        faster = ratio_of([before.get(number) for number in rounds], [after.get(number) for number in rounds])
     # A warm run reads nothing: what a shared disk's counter saw meanwhile was others'.
-    read = None if storage.get("cache_state") == "warm" else storage.get("bandwidth_bytes_per_s")
+    read = _mean(None if one.get("cache_state") == "warm" else one.get("bandwidth_bytes_per_s") for one in storages)
+    verdicts = {(one.get("verdict") or {}).get("bottleneck") for one in runs}
     return {
         "case": case,
         "run_ids": [one["run_id"] for one in runs],
@@ -66,14 +70,20 @@ def _row(runs: Sequence[Record], serial: Sequence[Record] | None, num_steps: int
         "faster_than_serial": faster,
         "batch_bytes": None if mean_bytes is None else mean_bytes * case["batch_size"],
         "read_bytes_per_s": read or None,
-        "ceiling_bytes_per_s": storage.get("ceiling_bytes_per_s"),
-        "utilization_fraction": first.get("accelerator_utilization_fraction"),
-        "gap_fraction": gap.get("total_fraction"),
-        "gap_fraction_by_class": gap.get("by_class"),
-        "bottleneck": (first.get("verdict") or {}).get("bottleneck"),
-        "seconds_per_sample": cpu.get("seconds_per_sample"),
-        "workers_rss_bytes": cpu.get("workers_rss_bytes"),
+        "ceiling_bytes_per_s": _mean(one.get("ceiling_bytes_per_s") for one in storages),
+        "utilization_fraction": _mean(one.get("accelerator_utilization_fraction") for one in runs),
+        "gap_fraction": _mean(one.get("total_fraction") for one in gaps),
+        "gap_fraction_by_class": gaps[0].get("by_class"),
+        "bottleneck": verdicts.pop() if len(verdicts) == 1 else "undetermined",
+        "seconds_per_sample": _mean(one.get("seconds_per_sample") for one in cpus),
+        "workers_rss_bytes": _mean(one.get("workers_rss_bytes") for one in cpus),
     }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _serial_of(record: Record, groups: Sequence[Sequence[Record]]) -> Sequence[Record] | None:
@@ -128,6 +138,9 @@ def flips(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 for row in sorted(group, key=lambda row: int(row["case"][along] or 0))
                 if row["bottleneck"] not in UNRULED
             ]
+            at = [row["case"][along] for row in ruled]
+            if None in at or len(set(at)) < len(at):  # several data sets of one name and resolution have no order
+                continue
             for before, after in itertools.pairwise(ruled):
                 if before["bottleneck"] != after["bottleneck"]:
                     found.append(

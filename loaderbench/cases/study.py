@@ -27,10 +27,14 @@ SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
 
 LISTED = ("dataset", "res", "loader", "decoder", "workers", "batch_size", "prefetch", "model", "precision")
 """Options of `sweep` that span a study: a list in a file, comma separated as a flag."""
-SINGLE = (
-    "mode", "input_size", "loss_scale", "output", "overlap", "kernels", "device", "cache", "arms", "steps", "duration",
-    "ci_target", "max_bytes", "warmup", "repeats", "seed", "max_failures", "loader_option", "decoder_option",
-)  # fmt: skip
+SINGLE: Mapping[str, type] = {
+    **dict.fromkeys(("mode", "input_size", "loss_scale", "output", "device", "cache", "arms", "max_bytes"), str),
+    **dict.fromkeys(("steps", "warmup", "repeats", "seed"), int),
+    **dict.fromkeys(("duration", "ci_target", "max_failures"), float),
+    **dict.fromkeys(("overlap", "kernels"), bool),
+    **dict.fromkeys(("loader_option", "decoder_option"), list),
+}
+"""The other options, and the type that each has as a flag."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,30 @@ def read_study(path: Path) -> dict[str, Any]:
         name = key.replace("-", "_")
         if name in LISTED and isinstance(value, list | str | int):
             options[name] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        elif name in SINGLE and not isinstance(value, dict):
-            options[name] = value
-        elif name in (*LISTED, *SINGLE):
+        elif name == "arms" and isinstance(value, list):
+            options[name] = ",".join(map(str, value))
+        elif name in SINGLE:
+            options[name] = _typed(value, SINGLE[name], f"{path}: {key}")
+        elif name in LISTED:
             raise ConfigError(f"{path}: {key} takes a value or a list of values")
         else:
             close = difflib.get_close_matches(name, (*LISTED, *SINGLE), n=3)
             raise ConfigError(f"{path}: no option '{key}'; close names: {', '.join(close) or 'none'}")
     return options
+
+
+def _typed(value: Any, wanted: type, where: str) -> Any:
+    """The value as its flag would give it. Raises ConfigError where it is none."""
+    if isinstance(value, bool) or wanted in (bool, list):
+        fits = isinstance(value, wanted)
+    elif wanted is str:
+        fits = isinstance(value, str | int)
+    else:
+        fits = isinstance(value, int) or (wanted is float and isinstance(value, float))
+    if not fits:
+        kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list of texts"}
+        raise ConfigError(f"{where} takes {kinds[wanted]}, not {value!r}")
+    return [str(one) for one in value] if wanted is list else wanted(value)
 
 
 def plan(request: StudyRequest) -> list[Case]:

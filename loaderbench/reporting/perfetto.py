@@ -177,6 +177,8 @@ def _kernels(events: list[Event], segment: Segment, table: NDArray[np.int64], nu
         pen.slice(
             names.get(row[ROW["kind"]], "memset"), row[ROW["begin_ns"]], row[ROW["end_ns"]], step=row[ROW["step"]]
         )
+    if kernels.missing(segment):  # gaps would be made of kernels that were lost; the record says why there are none
+        return
     idle = kernels.gaps(kernels.union(table[:, :2]), *kernels.window_of(segment))
     found = zip(idle.tolist(), kernels.classify(idle, segment), kernels.steps_of(idle, segment), strict=True)
     pen = _Pen(events, DEVICE, GAP_TRACK, begun_ns)
@@ -195,10 +197,13 @@ def _arrow_to_batch(
     if segment.spans is None or step >= len(segment.spans):
         return
     span = segment.spans[step]
+    ready = int(span[SPAN["ready_ns"]]) - 1
+    if ready <= stalled_from:  # it was made already: what it waited for was its handover
+        return
     worker = _Pen(events, WORKERS, int(span[SPAN["worker"]]) + 2, begun_ns)
-    name = (number << 20) + step
+    name = (number << 32) + len(events)  # an arrow's two ends share a name that no other has
     compute.arrow("s", name, stalled_from)
-    worker.arrow("f", name, int(span[SPAN["ready_ns"]]) - 1)
+    worker.arrow("f", name, ready)
 
 
 def _workers(events: list[Event], spans: NDArray[np.int64], begun_ns: int) -> None:

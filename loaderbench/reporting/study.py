@@ -31,7 +31,7 @@ def print_study(study: Mapping[str, Any], console: Console | None = None) -> Non
                 name if row is max(group, key=lambda one: one["total_s"]) else "",
                 fmt.row_label(row, rows),
                 fmt.duration(row["total_s"]),
-                MISSING if faster is None else fmt.speedup(faster),
+                _ratio(faster),
                 fmt.size(row["batch_bytes"]),
                 fmt.size(row["read_bytes_per_s"], "/s"),
                 fmt.size(row["ceiling_bytes_per_s"], "/s"),
@@ -48,6 +48,13 @@ def print_study(study: Mapping[str, Any], console: Console | None = None) -> Non
     console.print(_text(note, "dim"))
     _bullets(console, "Knee in workers", [knee_line(one, rows) for one in study["knees"]])
     _bullets(console, "Where the bottleneck flips", [flip_line(one, rows) for one in study["flips"]])
+
+
+def _ratio(estimate: Mapping[str, Any] | None) -> str:
+    if estimate is None:
+        return MISSING
+    unknown = estimate["high"] is not None and estimate["high"] > 10 * estimate["value"]
+    return f"{estimate['value']:.2f}× (± over 100 %)" if unknown else fmt.speedup(estimate)
 
 
 def _without_workers(case: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -174,7 +174,11 @@ class _Measurement:
             "loop_overhead_s": loop_overhead_s(self.device),
         }
         if "host" in self.case.arms and not self.owns_transfer:
-            self.facts["link_bytes_per_s"] = link_bytes_per_s(self.device)
+            try:
+                self.facts["link_bytes_per_s"] = link_bytes_per_s(self.device)
+            except (CaseFailed, RuntimeError) as error:  # no room for it: the arms are measured and stay
+                reason = str(error).strip().splitlines()[0]
+                self.caveats.append(Caveat("link_not_measured", f"the link's ceiling was not measured: {reason}"))
         begun = time.perf_counter()
         self.facts["no_kernels"] = self._trace_kernels()
         self.facts["tracing_s"] = time.perf_counter() - begun
@@ -520,8 +524,9 @@ class _Measurement:
                 settle=lambda loop: self._warm_up(loop, loader, SETTLE_S, sys.maxsize),
                 behind=lambda loop: self.cache.evicting_behind(loop.indices if evict else None),
             )
-        except (CaseFailed, RuntimeError) as error:  # the arms are measured: the trace costs its own figures only
-            return f"it failed: {str(error).strip().splitlines()[0]}"
+        except Exception as error:  # the arms are measured: whatever the trace meets costs its own figures only
+            lines = str(error).strip().splitlines() or ["no message"]
+            return f"it failed: {type(error).__name__}: {lines[0]}"
         finally:
             _close(batches)
             self.failures += [

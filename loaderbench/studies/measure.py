@@ -8,9 +8,13 @@ from typing import Any
 from loaderbench.analysis.record import make_record
 from loaderbench.cases.case import Case
 from loaderbench.interrupts import interrupts_held
+from loaderbench.machine import environment
 from loaderbench.recording.store import RunFolder, Store
 from loaderbench.recording.types import Run
 from loaderbench.running.supervisor import supervise
+
+SAME_MACHINE = ("cpu_model", "cpus_usable", "gpus", "packages", "python")
+"""Facts of the environment in which a run must agree for a resumed study to take it."""
 
 Record = dict[str, Any]
 OnMessage = Callable[[Case, str, Any], None]
@@ -43,14 +47,17 @@ def measure_case(
 
 
 def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, Record]:
-    """Of the cases those that the store holds a finished run of: key → its newest record."""
-    wanted = {case.key for case in cases}
+    """Of the cases those that the store holds a finished run of, made with this machine and these packages:
+    key → its newest record."""
+    wanted, here = {case.key for case in cases}, environment()
     found = {}
     for one in store.runs():
-        if one.record is not None and one.record["status"] == "ok":
-            key = Case.from_json(one.record["case"]).key
-            if key in wanted:
-                found[key] = one.record
+        record = one.record
+        if record is None or record["status"] != "ok":
+            continue
+        key = Case.from_json(record["case"]).key
+        if key in wanted and all(record["environment"].get(name) == here[name] for name in SAME_MACHINE):
+            found[key] = record
     return found
 
 

@@ -87,3 +87,23 @@ def test_where_the_bottleneck_flips() -> None:
 
 def test_nothing_measured_is_an_empty_study() -> None:
     assert summarize([]) == {"num_steps": 100, "rows": [], "knees": [], "flips": []}
+
+
+def test_rounds_are_paired_by_their_number_and_a_verdict_that_changes_is_none() -> None:
+    # given a ratio of 2 in each of three rounds, and serial's first one lost
+    serial = [record("serial", 100.0 * n, repeat=n) for n in (1, 2)]
+    other = [
+        record("multiprocess", 200.0 * max(n, 1), workers=2, repeat=n, verdict=("prep", "prep", "mixed")[n])
+        for n in range(3)
+    ]
+    row = summarize([*serial, *other])["rows"][1]
+    assert row["faster_than_serial"]["value"] == pytest.approx(2.0)
+    assert row["faster_than_serial"]["high"] < 2.2
+    assert row["bottleneck"] == "undetermined"
+
+
+def test_data_sets_of_one_name_have_no_order_to_flip_along() -> None:
+    runs = [
+        record("serial", 100.0, verdict=verdict, dataset=path) for verdict, path in (("prep", "/a"), ("storage", "/b"))
+    ]
+    assert flips(summarize(runs)["rows"]) == []

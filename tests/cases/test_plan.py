@@ -55,11 +55,11 @@ def test_a_study_in_a_file_is_the_flags_it_names(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text(
         "[study]\nres = [256, 512]\nloader = ['serial', 'threaded']\nworkers = [1, 2]\nduration = 5\nci-target = 0.1\n"
-        "overlap = false\nloader_option = ['a=b']\n"
+        "overlap = false\nloader_option = ['a=b']\nloss-scale = 128\narms = ['real', 'free']\n"
     )
     assert read_study(path) == {
         "res": "256,512", "loader": "serial,threaded", "workers": "1,2", "duration": 5, "ci_target": 0.1,
-        "overlap": False, "loader_option": ["a=b"],
+        "overlap": False, "loader_option": ["a=b"], "loss_scale": "128", "arms": "real,free",
     }  # fmt: skip
 
 
@@ -70,6 +70,9 @@ def test_a_study_in_a_file_is_the_flags_it_names(tmp_path: Path) -> None:
         ("loader = ['serial']\n", r"no table \[study\]"),
         ("[study]\nworkers = {a = 1}\n", "workers"),
         ("[study\n", "no valid TOML"),
+        ("[study]\nsteps = '20'\n", "steps takes a whole number, not '20'"),
+        ("[study]\noverlap = 'no'\n", "overlap takes true or false"),
+        ("[study]\nloader_option = 'a=b'\n", "a list of texts"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(text: str, says: str, tmp_path: Path) -> None:

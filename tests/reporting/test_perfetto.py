@@ -161,6 +161,7 @@ def test_a_traced_windows_kernels_and_gaps_lie_on_tracks_of_their_own(tmp_path: 
     at = 1_000 * MS
     # given a kernel of the first step and, after its batch came late, a copy and a kernel of the second
     segment.arm, segment.num_warmup = "traced", 1
+    segment.facts["trace"] = {"witnesses": [], "graph_launches": 0}
     segment.kernels = np.array(
         [[at + 2 * MS, at + 10 * MS, 7, KERNEL, 0], [at + 17 * MS, at + 18 * MS, 9, COPY, 1],
          [at + 18 * MS, at + 26 * MS, 7, KERNEL, 1]]
