@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from types import FrameType
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from loaderbench.cases.case import Case
     from loaderbench.cases.study import StudyRequest
     from loaderbench.recording.store import Store
+    from loaderbench.reporting.live import Progress
 
 app = typer.Typer(
     name="loaderbench",
@@ -169,6 +170,10 @@ def sweep(
     workers: Workers = None,
     batch_size: Annotated[str, typer.Option(help="Samples a step, comma separated")] = "64",
     prefetch: Annotated[str, typer.Option(help="Batches prepared ahead, per worker, comma separated")] = "2",
+    buffer_ratio: Annotated[
+        str | None,
+        typer.Option(help="Short runs that begin with so large a prefetch buffer ÷ their iterations, e.g. 0.1,0.5,1.0"),
+    ] = None,
     model: Annotated[str, typer.Option(help="torchvision classification models, comma separated")] = "resnet50",
     mode: Mode = "train",
     input_size: InputSize = "224",
@@ -391,7 +396,8 @@ def list_runs(results: Results = Path("results"), json_out: JsonOut = None) -> N
     """List the stored runs, broken ones included."""
     from loaderbench.recording.store import Store
 
-    runs = Store(results).runs()
+    store = Store(results)
+    runs = store.runs()
     if json_out is not None:
         entries = [
             {"run_id": one.run_id, "status": one.status, "title": one.title, "problem": one.problem} for one in runs
@@ -400,19 +406,24 @@ def list_runs(results: Results = Path("results"), json_out: JsonOut = None) -> N
         return
     from loaderbench.reporting.terminal import print_list
 
-    print_list(runs)
+    print_list(runs, findings=[*store.studies(), *store.comparisons()])
 
 
 @app.command()
 def show(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique start of it, or latest")],
+    run_id: Annotated[
+        str, typer.Argument(metavar="RUN", help="Id of a run, a study or a comparison, a unique start of it, or latest")
+    ],
     results: Results = Path("results"),
     json_out: JsonOut = None,
 ) -> None:
-    """Print one stored run."""
+    """Print one stored run, study or comparison."""
     from loaderbench.recording.store import Store
 
-    stored = Store(results).find(run_id)
+    store = Store(results)
+    if _show_finding(store, run_id, json_out):
+        return
+    stored = store.find(run_id)
     if stored.record is None:
         raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
     if json_out is not None:
@@ -470,19 +481,51 @@ def show_gaps(
 
 @app.command()
 def report(
-    out: Annotated[Path | None, typer.Option(help="File to write  [default: RESULTS/report.html]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File, or folder for png and svg  [default: RESULTS/report.FORMAT or /figures]")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--format", help="html, md, csv (a row a run), png or svg (a file a figure)")
+    ] = "html",
     results: Results = Path("results"),
 ) -> None:
-    """Write all stored runs as one HTML file."""
-    from loaderbench.recording.store import Store
-    from loaderbench.reporting.html import write_report
+    """Write all stored runs and comparisons as one page, or in another form."""
+    from loaderbench.cases.study import check_choice
+    from loaderbench.recording.store import Store, write_atomic
+    from loaderbench.reporting import figures
+    from loaderbench.reporting.csv import csv_text
+    from loaderbench.reporting.html import render_html
+    from loaderbench.reporting.markdown import render_markdown
+    from loaderbench.reporting.report import read_report
 
-    records = [one.record for one in Store(results).runs() if one.record is not None]
-    if not records:
-        raise ConfigError(f"no finished run in {results}; measure one with `loaderbench run`")
-    target = out or results / "report.html"
-    write_report(records, target)
-    typer.echo(f"{target}: {len(records)} runs")
+    check_choice("--format", kind, ("html", "md", "csv", "png", "svg"))
+    with _progress("studies") as progress:
+        found = read_report(Store(results), progress)
+    if kind in ("png", "svg"):
+        target = out or results / "figures"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot write the figures to {target}: {error.strerror}; name another --out") from error
+        for figure in found.figures:
+            figures.save(figure, target / f"{figure.name}.{kind}")
+        typer.echo(f"{target}: {len(found.figures)} figures of {len(found.records)} runs")
+        return
+    if kind == "csv":
+        text = csv_text(found.records)
+    else:
+        text = render_html(found) if kind == "html" else render_markdown(found)
+    if out == Path("-"):
+        typer.echo(text, nl=False)
+        return
+    target = out or results / f"report.{kind}"
+    try:
+        write_atomic(target, text.encode())
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the report {target}: {error.strerror}; name another file with --out"
+        ) from error
+    typer.echo(f"{target}: {len(found.records)} runs, {len(text.encode()) / 1e6:.1f} MB")
 
 
 @app.command()
@@ -672,6 +715,7 @@ def _measure(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
     """What run and sweep share: plan, measure one case after the other, show, store."""
     from loaderbench.cases.study import expected_seconds, plan
     from loaderbench.recording.store import Store
+    from loaderbench.reporting.live import Progress
     from loaderbench.studies.measure import Record, finished_records, measure_case
 
     cases = plan(_request(options, datasets))
@@ -689,23 +733,20 @@ def _measure(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
         typer.echo(f"{len(found)} of {len(cases)} cases are finished and taken from {options['results']}", err=True)
     records: list[Record] = [found[case.key] for case in cases if case.key in found]
     ended: BaseException | None = None
-    view = _Progress(len(left), quiet=options["quiet"], expected_s=[expected_seconds(case) for case in left])
+    expected_s = [expected_seconds(case) for case in left]
+    with Progress(len(left), quiet=options["quiet"], expected_s=expected_s) as view:
 
-    def on_record(record: Record) -> None:
-        records.append(record)
-        view.finished(record)
+        def on_record(record: Record) -> None:
+            records.append(record)
+            view.finished(record)
 
-    try:
-        for case in left:
-            measure_case(case, store, view.message, on_record)
-    except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
-        ended = stop
-    if options.get("verify") and ended is None:
         try:
-            records = [_verified(record, store, view) for record in records]
+            for case in left:
+                measure_case(case, store, view.message, on_record)
+            if options.get("verify"):
+                records[:] = [_verified(record, store, view) for record in records]
         except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
             ended = stop
-    view.close()
     _show(records, options, single=len(cases) == 1)
     if options.get("save_profile") and ended is None and records[0]["status"] == "ok":
         from loaderbench.devices import profile
@@ -742,6 +783,7 @@ def _compare_data_sets(options: dict[str, Any]) -> None:
     from loaderbench.cases.study import expected_seconds
     from loaderbench.images.same_files import HASHED_BYTES, check_same_files
     from loaderbench.recording.store import Store
+    from loaderbench.reporting.live import Progress
     from loaderbench.studies.compare import Comparison, default_caches, parse_targets, plan_comparison, title
 
     _no_lists(options, "compare", "loader", "decoder", "model", "precision")
@@ -773,13 +815,12 @@ def _compare_data_sets(options: dict[str, Any]) -> None:
     store.check_writable()
     comparison = Comparison(labels, cases, same, notes, store)
     expected_s = [expected_seconds(case) for case in cases]
-    view = _Progress(len(cases), quiet=options["quiet"], expected_s=expected_s, title=title)
     ended: BaseException | None = None
-    try:
-        comparison.measure(view.message, view.finished)
-    except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
-        ended = stop
-    view.close()
+    with Progress(len(cases), quiet=options["quiet"], expected_s=expected_s, title=title) as view:
+        try:
+            comparison.measure(view.message, view.finished)
+        except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
+            ended = stop
     if comparison.records:
         _show_comparison(comparison.result(), options)
     _exit(comparison.records, len(cases), ended)
@@ -849,7 +890,7 @@ def _show_comparison(result: dict[str, Any], options: dict[str, Any]) -> None:
         _write_json(result, target)
 
 
-def _verified(record: dict[str, Any], store: Store, view: _Progress) -> dict[str, Any]:
+def _verified(record: dict[str, Any], store: Store, view: Progress) -> dict[str, Any]:
     """The record with its advice run, stored again."""
     from loaderbench.cases.case import Case
     from loaderbench.studies.verify import verify_record
@@ -917,6 +958,7 @@ def _request(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
         overlap=options["overlap"],
         batch_sizes=batch_sizes,
         prefetches=_whole_numbers("--prefetch", str(options["prefetch"])),
+        buffer_ratios=_numbers("--buffer-ratio", options.get("buffer_ratio")),
         input_size=None if side == "full" else _whole_numbers("--input-size", side)[0],
         cache=options["cache"] or _default_cache([variant.path for variant in variants]),
         arms=ARMS if options["arms"] == "all" else [arm.strip() for arm in options["arms"].split(",")],
@@ -962,6 +1004,16 @@ def _whole_numbers(flag: str, text: str) -> list[int]:
         raise ConfigError(f"{flag} takes whole numbers separated by commas, not '{text}'") from None
 
 
+def _numbers(flag: str, text: str | None) -> list[float | None]:
+    """[None] where the flag is not given."""
+    if text is None:
+        return [None]
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag} takes numbers separated by commas, not '{text}'") from None
+
+
 def _key_values(flag: str, texts: list[str] | None) -> dict[str, str]:
     pairs = {}
     for text in texts or []:
@@ -976,6 +1028,7 @@ def _show(records: list[dict[str, Any]], options: dict[str, Any], *, single: boo
     if not records:
         return
     from loaderbench.analysis.study import summarize
+    from loaderbench.recording.store import Store
 
     target = options["json_out"]
     loaders = [name.strip() for name in options["loader"].split(",")]
@@ -990,6 +1043,12 @@ def _show(records: list[dict[str, Any]], options: dict[str, Any], *, single: boo
         ),
     )
     study = None if single else summarize(records)
+    unstored: LoaderbenchError | None = None
+    if study is not None:
+        try:
+            study["study_id"] = Store(options["results"]).write_study(study, records)
+        except LoaderbenchError as error:  # what was measured is shown first
+            unstored = error
     if not options["quiet"]:
         from loaderbench.reporting.study import print_study
         from loaderbench.reporting.terminal import make_console, print_run, print_table
@@ -1000,13 +1059,38 @@ def _show(records: list[dict[str, Any]], options: dict[str, Any], *, single: boo
         else:
             print_table(records, console)
             print_study(study, console)
-    if target is None:
-        return
-    try:
-        _write_json(records[0] if study is None else {"runs": records, "study": study}, target)
-    except ConfigError as error:
-        stored = ", ".join(record["run_id"] for record in records)
-        raise ConfigError(f"{error}; the result is kept in {options['results']}: {stored}") from error
+    if target is not None:
+        try:
+            _write_json(records[0] if study is None else {"runs": records, "study": study}, target)
+        except ConfigError as error:
+            stored = ", ".join(record["run_id"] for record in records)
+            raise ConfigError(f"{error}; the result is kept in {options['results']}: {stored}") from error
+    if unstored is not None:
+        raise unstored
+
+
+def _show_finding(store: Store, name: str, json_out: str | None) -> bool:
+    """Print the study or comparison whose id begins with `name`; False where there is none, or several."""
+    studies = [one for one in store.studies() if one["study_id"].startswith(name)]
+    comparisons = [one for one in store.comparisons() if one["comparison_id"].startswith(name)]
+    if len(studies) + len(comparisons) != 1:
+        return False
+    if json_out is not None:
+        _write_json((studies or comparisons)[0], json_out)
+        return True
+    by_id = {one.run_id: one.record for one in store.runs() if one.record is not None}
+    if studies:
+        from loaderbench.reporting.study import print_study
+        from loaderbench.reporting.terminal import print_table
+
+        print_table([by_id[run] for run in studies[0]["runs"] if run in by_id])
+        print_study(studies[0])
+    else:
+        from loaderbench.reporting.comparison import print_comparison
+        from loaderbench.reporting.report import with_records
+
+        print_comparison(with_records(comparisons[0], by_id))
+    return True
 
 
 def _check_json_target(target: str | None) -> None:
@@ -1029,61 +1113,6 @@ def _write_json(value: Any, target: str) -> None:
         Path(target).write_text(text + "\n")
     except OSError as error:
         raise ConfigError(f"cannot write {target}: {error.strerror}") from error
-
-
-class _Progress:
-    """One line a phase on stderr; a line that is rewritten where stderr is a terminal."""
-
-    def __init__(
-        self,
-        num_cases: int,
-        *,
-        quiet: bool,
-        expected_s: Sequence[float] = (),
-        title: Callable[[Case], str] = attrgetter("title"),
-    ) -> None:
-        """`expected_s`: of each case; the time left is then told, corrected by what the finished ones took."""
-        self._num_cases, self._quiet, self._number = num_cases, quiet, 1
-        self._live = sys.stderr.isatty()
-        self._expected_s, self._measured_s, self._title = expected_s, 0.0, title
-
-    def message(self, case: Case, kind: str, payload: Any) -> None:
-        if kind == "segment":
-            rate = "" if not payload["step_s"] else f" {case.batch_size / payload['step_s']:,.0f} samples/s"
-            self._line(case, f"round {payload['round'] + 1}, {payload['arm']}{rate}", keep=False)
-        elif kind == "phase":
-            self._line(case, payload, keep=payload == "starting the loader")
-
-    def finished(self, record: dict[str, Any]) -> None:
-        self._number += 1
-        self._measured_s += record["wall_s"]
-        failure = record["failure"]
-        if failure is not None:
-            self._clear()
-            typer.echo(f"{record['status']}: {failure['message']}", err=True)
-
-    def _line(self, case: Case, text: str, *, keep: bool) -> None:
-        if self._quiet:
-            return
-        place = f"[{self._number}/{self._num_cases}{self._left()}] " if self._num_cases > 1 else ""
-        if self._live:
-            typer.echo(f"\r\033[K{(place + self._title(case) + ': ' + text)[:118]}", err=True, nl=False)
-        elif keep:
-            typer.echo(f"{place}{self._title(case)}", err=True)
-
-    def _left(self) -> str:
-        if not self._expected_s:
-            return ""
-        done, left = sum(self._expected_s[: self._number - 1]), sum(self._expected_s[self._number - 1 :])
-        left *= self._measured_s / done if done else 1.0
-        return f", {left / 60:.0f} min left" if left > 90 else f", {left:.0f} s left"
-
-    def _clear(self) -> None:
-        if self._live and not self._quiet:
-            typer.echo("\r\033[K", err=True, nl=False)
-
-    def close(self) -> None:
-        self._clear()
 
 
 @contextlib.contextmanager

@@ -13,12 +13,15 @@ from loaderbench.analysis import kernels, verdict
 from loaderbench.analysis import storage as probed
 from loaderbench.analysis.advice import advise
 from loaderbench.analysis.attribution import CAUSES, SHARES, Attribution, attribute
+from loaderbench.analysis.comparison import rate_of, ratio_of
 from loaderbench.analysis.statistics import half_width_fraction, interval
 from loaderbench.analysis.steps import ArmSteps, arm_steps
 from loaderbench.cases.case import ARMS
 from loaderbench.recording.types import (
     SCHEMA,
+    SHORT,
     SPAN_FIELDS,
+    STEP_FIELDS,
     TRACED,
     UNTRACED,
     Caveat,
@@ -36,6 +39,7 @@ ALL_ARMS = (*ARMS, "prep")
 STAGES = ("read", "decode", "augment", "collate")
 STARVED = 0.10
 """Workers that wait for a processor more than this fraction of their time get the caveat `cpu_contention`."""
+NO_INTERVAL = {"low": None, "high": None}
 COLD_RANGE = (0.98, 1.05)
 """Bytes moved ÷ bytes expected within which a cold read counts as proven (measurement.md, `cold`)."""
 STEADY_S, LAG_S = 5.0, 1.0
@@ -184,6 +188,33 @@ def _figures(
         "sampling_cpu_fraction": run.sampling_cpu_s / run.wall_s if run.wall_s > 0 else None,
         "arms": {name: _arm(steps) for name, steps in arms.items()},
         "stopped_by": recording.facts["stopped_by"],
+        "short_run": _short_run(run, recording, _json(_rate(real))),
+    }
+
+
+def _short_run(run: Run, recording: Recording, steady: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Runs that begin with a full prefetch buffer against the steady rate (S-A4); None: not asked for.
+
+    The clock of a short run starts when it asks for its first batch and ends when its last step is done.
+    """
+    segments = [one for one in recording.segments if one.arm == SHORT]
+    if not segments:
+        return None
+    column = {name: number for number, name in enumerate(STEP_FIELDS)}
+    rates = []
+    for one in segments:
+        steps = one.steps[one.num_warmup :]
+        taken_s = (steps[-1, column["done_ns"]] - steps[0, column["called_ns"]]) / 1e9
+        rates.append({"throughput": {"value": steps[:, column["num_samples"]].sum() / taken_s, "n": 1, **NO_INTERVAL}})
+    rate = rate_of(rates)
+    num_steps = len(segments[0].steps) - segments[0].num_warmup
+    return {
+        "num_steps": num_steps,
+        "buffer_batches": run.case.buffer_batches,
+        "buffer_ratio": run.case.buffer_batches / num_steps,
+        "buffer_full": all(one.steady for one in segments),
+        "throughput": rate,
+        "flatters": ratio_of([{"throughput": steady}], [{"throughput": rate}]),
     }
 
 
@@ -586,6 +617,8 @@ def _why_no_ceiling(run: Run, facts: dict[str, Any]) -> str:
 
 
 def _steadiness_caveats(run: Run, recording: Recording, arms: dict[str, ArmSteps], say: Say) -> None:
+    if any(one.arm == SHORT and not one.steady for one in recording.segments):
+        say("buffer_not_full", "the loader did not come to rest before a short run: its buffer may not have been full")
     depth = recording.facts["queue_depth"]
     real = arms["real"]
     if real.num_steps < 10 * depth and run.case.workers:

@@ -10,19 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from loaderbench.analysis.comparison import PARITY, rate_of, ratio_of
+from loaderbench.cases.case import SHORT_RUN_STEPS
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
-NUM_STEPS = 100
-"""Steps of the total time, unless `--steps` says so: the 100 iterations of the study that this one follows (S-A1)."""
-OF_THE_LOADER = ("loader", "workers", "decoder", "output", "prefetch", "loader_options", "decoder_options")
+OF_THE_LOADER = (
+    "loader", "workers", "decoder", "output", "prefetch", "buffer_ratio", "loader_options", "decoder_options"
+)  # fmt: skip
 """Fields of Case in which a run may differ from the serial one that it is held against."""
 UNRULED = ("undetermined", None)
+OF_A_STUDY = ("dataset_name", "model", "mode", "precision", "device", "input_size", "cache", "overlap")
+"""Fields of Case that the runs of one study share; all others are what it varies."""
 
 
 def _key(case: Mapping[str, Any], *without: str) -> str:
-    return repr(sorted((name, str(value)) for name, value in case.items() if name not in {"repeat", *without}))
+    # A buffer that is a part of the run has its prefetch follow from the workers.
+    follows = {"prefetch"} if case.get("buffer_ratio") is not None else set()
+    return repr(
+        sorted((name, str(value)) for name, value in case.items() if name not in {"repeat", *follows, *without})
+    )
 
 
 def _grouped(records: Iterable[Record], *without: str) -> list[list[Record]]:
@@ -32,17 +39,49 @@ def _grouped(records: Iterable[Record], *without: str) -> list[list[Record]]:
     return list(groups.values())
 
 
+def gather(records: Iterable[Record]) -> list[list[Record]]:
+    """Stored runs, oldest first, as studies: the runs of one data set, workload and machine; newest study first.
+
+    Of a case that was measured more than once the newest run that ended well is taken, else the newest.
+    """
+    latest: dict[str, Record] = {}
+    for one in records:
+        key = repr((_machine(one), sorted((name, str(value)) for name, value in one["case"].items())))
+        if one["status"] == "ok" or key not in latest or latest[key]["status"] != "ok":
+            latest[key] = one
+    groups: dict[str, list[Record]] = {}
+    for one in latest.values():
+        groups.setdefault(repr((_machine(one), [one["case"].get(name) for name in OF_A_STUDY])), []).append(one)
+    return sorted(groups.values(), key=lambda group: max(one["started_at"] for one in group), reverse=True)
+
+
+def _machine(record: Record) -> tuple[Any, ...]:
+    environment = record.get("environment") or {}
+    return tuple(str(environment.get(name)) for name in ("cpu_model", "cpus_usable", "gpus"))
+
+
+def conclusions(rows: Sequence[Row]) -> list[Row]:
+    """For each resolution, small ones first, the row of the highest rate: what limits it limits the study there."""
+    best: dict[int, Row] = {}
+    for row in rows:
+        resolution = row["case"].get("resolution") or 0
+        if resolution not in best or row["rate"]["value"] > best[resolution]["rate"]["value"]:
+            best[resolution] = row
+    return [best[resolution] for resolution in sorted(best)]
+
+
 def summarize(records: Sequence[Record]) -> dict[str, Any]:
     """{num_steps, rows[], knees[], flips[]} over the runs that were measured.
 
     A row: {case, run_ids, rate, total_s of `num_steps` steps, faster_than_serial (None where serial was not
     measured), batch_bytes, read_bytes_per_s and ceiling_bytes_per_s of the storage (None where it was not read),
-    utilization_fraction, gap_fraction and gap_fraction_by_class of kernel gaps, bottleneck, seconds_per_sample of
-    CPU, workers_rss_bytes}.
+    utilization_fraction, gap_fraction, gap_fraction_by_class, gaps_per_step and gap_p95_s of kernel gaps, bottleneck
+    and speedup_if_removed (of it; None for compute and where it is not known), seconds_per_sample of CPU,
+    workers_rss_bytes, short_run (of the last repeat)}.
     """
     measured = [one for one in records if one["status"] == "ok" and one.get("throughput")]
     groups = _grouped(measured)
-    num_steps = measured[0]["case"].get("steps") or NUM_STEPS if measured else NUM_STEPS
+    num_steps = measured[0]["case"].get("steps") or SHORT_RUN_STEPS if measured else SHORT_RUN_STEPS
     rows = [_row(group, _serial_of(group[0], groups), num_steps) for group in groups]
     return {"num_steps": num_steps, "rows": rows, "knees": knees(rows), "flips": flips(rows)}
 
@@ -62,6 +101,8 @@ def _row(runs: Sequence[Record], serial: Sequence[Record] | None, num_steps: int
     # A warm run reads nothing: what a shared disk's counter saw meanwhile was others'.
     read = _mean(None if one.get("cache_state") == "warm" else one.get("bandwidth_bytes_per_s") for one in storages)
     verdicts = {(one.get("verdict") or {}).get("bottleneck") for one in runs}
+    bottleneck = verdicts.pop() if len(verdicts) == 1 else "undetermined"
+    removed = ((runs[-1].get("verdict") or {}).get("speedup_if_removed") or {}).get(bottleneck)
     return {
         "case": case,
         "run_ids": [one["run_id"] for one in runs],
@@ -74,8 +115,12 @@ def _row(runs: Sequence[Record], serial: Sequence[Record] | None, num_steps: int
         "utilization_fraction": _mean(one.get("accelerator_utilization_fraction") for one in runs),
         "gap_fraction": _mean(one.get("total_fraction") for one in gaps),
         "gap_fraction_by_class": gaps[0].get("by_class"),
-        "bottleneck": verdicts.pop() if len(verdicts) == 1 else "undetermined",
+        "gaps_per_step": _mean(one.get("count_per_step") for one in gaps),
+        "gap_p95_s": _mean(one.get("p95_s") for one in gaps),
+        "bottleneck": bottleneck,
+        "speedup_if_removed": None if bottleneck == "compute" else removed,
         "seconds_per_sample": _mean(one.get("seconds_per_sample") for one in cpus),
+        "short_run": runs[-1].get("short_run"),
         "workers_rss_bytes": _mean(one.get("workers_rss_bytes") for one in cpus),
     }
 

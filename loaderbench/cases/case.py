@@ -17,6 +17,11 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf1
 """What each stores and computes in: docs/precision.md, `The modes`."""
 MODES = ("train", "infer")
 OUTPUTS = ("float32", "uint8")
+SHARED_QUEUE = frozenset({"dali"})
+"""Loaders whose prefetch counts batches in all, not for each worker."""
+SHORT_RUN_STEPS = 100
+"""Iterations of a short run and of a study's total times, unless `steps` says so: those of the study that this one
+follows (S-A1)."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Case:
     """Measured steps of each arm; None: until `ci_target` or `duration_s`."""
     duration_s: float = 60.0
     """Most seconds of measuring, all arms together."""
+    buffer_ratio: float | None = None
+    """Prefetch buffer ÷ iterations of short runs, which are then measured beside the arms; None: no short runs."""
     max_bytes: int | None = None
     """Most bytes to read from the data set's storage; None: no limit."""
     ci_target: float = 0.03
@@ -76,6 +83,13 @@ class Case:
     def lanes(self) -> int:
         """Batches that are prepared at once: one for each worker, one without workers."""
         return max(self.workers, 1)
+
+    @property
+    def buffer_batches(self) -> int:
+        """Batches that are prepared ahead when the loader rests."""
+        if self.workers == 0:
+            return 0
+        return self.prefetch * (1 if self.loader in SHARED_QUEUE else self.workers)
 
     @property
     def key(self) -> str:

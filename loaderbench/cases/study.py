@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from loaderbench.cases.case import ARMS, CACHE_STATES, MODES, OUTPUTS, PRECISIONS, Case
+from loaderbench.cases.case import ARMS, CACHE_STATES, MODES, OUTPUTS, PRECISIONS, SHARED_QUEUE, SHORT_RUN_STEPS, Case
 from loaderbench.errors import ConfigError
 
 DECODES_ITSELF = frozenset({"dali"})
@@ -25,7 +25,9 @@ SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
 """Those that need a loss scale: small gradients fall out of fp16's range, bf16 has the range of fp32."""
 
 
-LISTED = ("dataset", "res", "loader", "decoder", "workers", "batch_size", "prefetch", "model", "precision")
+LISTED = (
+    "dataset", "res", "loader", "decoder", "workers", "batch_size", "prefetch", "buffer_ratio", "model", "precision"
+)  # fmt: skip
 """Options of `sweep` that span a study: a list in a file, comma separated as a flag."""
 SINGLE: Mapping[str, type] = {
     **dict.fromkeys(("mode", "input_size", "loss_scale", "output", "device", "cache", "arms", "max_bytes"), str),
@@ -73,6 +75,8 @@ class StudyRequest:
     overlap: bool = True
     batch_sizes: Sequence[int] = (64,)
     prefetches: Sequence[int] = (2,)
+    buffer_ratios: Sequence[float | None] = (None,)
+    """Prefetch buffer ÷ iterations of short runs; each takes the place of `prefetches`. None: no short runs."""
     input_size: int | None = 224
     cache: str = "as-is"
     arms: Sequence[str] = ARMS
@@ -107,7 +111,7 @@ def read_study(path: Path) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for key, value in tables["study"].items():
         name = key.replace("-", "_")
-        if name in LISTED and isinstance(value, list | str | int):
+        if name in LISTED and isinstance(value, list | str | int | float):
             options[name] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         elif name == "arms" and isinstance(value, list):
             options[name] = ",".join(map(str, value))
@@ -154,11 +158,12 @@ def plan(request: StudyRequest) -> list[Case]:
         request.decoders,
         request.batch_sizes,
         request.prefetches,
+        request.buffer_ratios,
     )
     for repeat in range(request.repeats):
         once = [
-            _case(request, variant, target, loader, decoder, batch_size, prefetch, workers, repeat)
-            for variant, target, loader, decoder, batch_size, prefetch in itertools.product(*axes)
+            _case(request, variant, target, loader, decoder, batch_size, prefetch, buffer_ratio, workers, repeat)
+            for variant, target, loader, decoder, batch_size, prefetch, buffer_ratio in itertools.product(*axes)
             for workers in _workers(request, loader)
         ]
         unique = list({case.key: case for case in once}.values())
@@ -194,6 +199,13 @@ def _check(request: StudyRequest) -> None:
         ("--output", request.output or OUTPUTS[0], OUTPUTS),
     ):
         check_choice(name, value, known)
+    ratios = [ratio for ratio in request.buffer_ratios if ratio is not None]
+    if any(not 0 < ratio <= 10 for ratio in ratios):
+        raise ConfigError(
+            f"--buffer-ratio takes numbers above 0 and up to 10, not {', '.join(map('{:g}'.format, ratios))}"
+        )
+    if ratios and request.max_bytes is not None:
+        raise ConfigError("--buffer-ratio fills whole buffers, which --max-bytes would cut: leave one of them out")
     precisions = [target.precision for target in request.targets]
     check_loss_scale(request.loss_scale, precisions, request.mode, request.targets[0].device)
     if "real" not in request.arms or set(request.arms) - set(ARMS):
@@ -271,11 +283,17 @@ def _case(
     decoder: str | None,
     batch_size: int,
     prefetch: int,
+    buffer_ratio: float | None,
     workers: int,
     repeat: int,
 ) -> Case:
     if decoder is not None and set(request.loaders) <= DECODES_ITSELF:
         raise ConfigError(f"the loader {loader} decodes for itself: leave --decoder out, or choose another --loader")
+    if workers == 0:  # there is no buffer
+        buffer_ratio = None
+    if buffer_ratio is not None:
+        num_batches = buffer_ratio * (request.steps or SHORT_RUN_STEPS)
+        prefetch = max(1, round(num_batches / (1 if loader in SHARED_QUEUE else workers)))
     return Case(
         dataset=variant.path,
         dataset_name=variant.name,
@@ -298,6 +316,7 @@ def _case(
         steps=request.steps,
         duration_s=request.duration_s,
         ci_target=request.ci_target,
+        buffer_ratio=buffer_ratio,
         max_bytes=request.max_bytes,
         kernels=request.kernels,
         loss_scale=request.loss_scale if target.precision in SCALED_PRECISIONS else None,
@@ -310,6 +329,7 @@ def _case(
 
 
 def expected_seconds(case: Case) -> float:
-    """Most seconds that the case will take: its measuring, a fifth of it for the kernel trace, and about 8 s to import
-    torch, build and end."""
-    return case.duration_s * (1.2 if case.kernels else 1.0) + 8.0
+    """Most seconds that the case will take: its measuring, a fifth of it for the kernel trace, as much again for short
+    runs, and about 8 s to import torch, build and end. A first short run that takes longer is not cut."""
+    short = 1.0 if case.buffer_ratio is not None else 0.0
+    return case.duration_s * (1.0 + (0.2 if case.kernels else 0.0) + short) + 8.0

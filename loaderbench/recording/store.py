@@ -9,6 +9,7 @@
                   arrays.npz       … and their tables
                   run.json         the record (run.schema.json), written last
     ROOT/<comparison_id>/compare.json   what `compare` found, with the ids of its runs; they lie beside it
+    ROOT/<study_id>/study.json          what `sweep` found, likewise
 
 Several processes may write into one store: every run has a folder of its own, which appears under its
 final name only when it holds case.json and running.json.
@@ -45,6 +46,7 @@ RECORDING_FILE = "recording.json"
 ARRAYS_FILE = "arrays.npz"
 RECORD_FILE = "run.json"
 COMPARISON_FILE = "compare.json"
+STUDY_FILE = "study.json"
 SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
 """The record's JSON Schema (draft 2020-12)."""
 
@@ -404,21 +406,46 @@ class Store:
         Raises:
             CaseFailed: it cannot be written.
         """
-        folder = self.root / comparison["comparison_id"]
+        self._write_finding(comparison["comparison_id"], COMPARISON_FILE, comparison)
+
+    def write_study(self, study: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
+        """Store what a study of these runs found, under a new name, which is returned.
+
+        Raises:
+            CaseFailed: it cannot be written.
+        """
+        now = datetime.now(UTC)
+        loaders = dict.fromkeys(str(record["case"]["loader"]) for record in records)
+        study_id = f"{_time_stamp(now)}-{_slug(['study', *loaders])}-{secrets.token_hex(3)}"
+        begun_at = min(record["started_at"] for record in records)
+        about = {"schema": SCHEMA, "study_id": study_id, "started_at": begun_at}
+        runs = [record["run_id"] for record in records]
+        self._write_finding(study_id, STUDY_FILE, {**about, "runs": runs, **study})
+        return study_id
+
+    def _write_finding(self, name: str, file_name: str, value: Mapping[str, Any]) -> None:
+        folder = self.root / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / COMPARISON_FILE, _json_bytes(plain_json(comparison, [])))
+            write_atomic(folder / file_name, _json_bytes(plain_json(value, [])))
         except OSError as error:
-            raise CaseFailed(f"cannot store the comparison in {folder}: {_write_reason(error)}") from error
+            raise CaseFailed(f"cannot store the result in {folder}: {_write_reason(error)}") from error
 
     def comparisons(self) -> list[dict[str, Any]]:
         """What `compare` found, oldest first; damaged and newer files are left out."""
+        return self._findings(COMPARISON_FILE)
+
+    def studies(self) -> list[dict[str, Any]]:
+        """What `sweep` found, oldest first; damaged and newer files are left out."""
+        return self._findings(STUDY_FILE)
+
+    def _findings(self, file_name: str) -> list[dict[str, Any]]:
         found = []
-        for path in sorted(self.root.glob(f"[!.]*/{COMPARISON_FILE}")):
+        for path in sorted(self.root.glob(f"[!.]*/{file_name}")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                comparison = json.loads(path.read_bytes())
-                if comparison["schema"] <= SCHEMA:
-                    found.append(comparison)
+                one = json.loads(path.read_bytes())
+                if one["schema"] <= SCHEMA:
+                    found.append(one)
         return found
 
     def runs(self) -> list[StoredRun]:

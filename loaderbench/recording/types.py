@@ -114,6 +114,11 @@ TRACED, UNTRACED = "traced", "untraced"
 """Arms of the segment that holds `kernels`, and of those before and behind it: the loop of `real`, its own windows."""
 
 
+SHORT = "short"
+"""Arm of the runs that begin with a full prefetch buffer: the loop of `real`, its first step before the buffer was
+filled (the warm-up), `steady` telling whether the loader then came to rest."""
+
+
 @dataclass
 class Segment:
     """One measured window of one arm: consecutive steps after the arm's warm-up.

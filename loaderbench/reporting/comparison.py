@@ -51,7 +51,7 @@ def print_comparison(comparison: Record, console: Console | None = None) -> None
     ]
     beside = f" beside {', '.join(comparison['factor'])}" if comparison["factor"] else ""
     _bullets(console, f"They differ{beside} in", [fmt.clean(line) for line in differs])
-    _bullets(console, "Not measured", [line for pair in comparison["pairs"] for line in _failures(pair, labels)])
+    _bullets(console, "Not measured", [line for pair in comparison["pairs"] for line in failure_lines(pair, labels)])
     _bullets(console, "Notes", [fmt.clean(note) for note in comparison.get("notes") or []])
     _print_caveats(comparison, labels, console)
 
@@ -64,11 +64,12 @@ def headline(comparison: Record) -> str:
         return f"{b} and {a} cannot be compared: no configuration was measured on both."
     word = {"indistinguishable": "cannot be told from"}.get(comparison["outcome"], f"is {comparison['outcome']} than")
     unknown = "; its interval is not known: measure longer, or more rounds" if ratio["low"] is None else ""
-    where = _configuration(record["case"])
+    where = configuration(record["case"])
     return f"{b} {word} {a}: {fmt.speedup(ratio)} images/s, {where}{unknown}."
 
 
-def _configuration(case: Mapping[str, Any]) -> str:
+def configuration(case: Mapping[str, Any]) -> str:
+    """`cold, 8 workers`"""
     return f"{case['cache']}, {_workers(case['workers'])}"
 
 
@@ -158,35 +159,50 @@ _STORAGE_ROWS: tuple[tuple[str, tuple[str, ...], Show], ...] = (
 )
 
 
+def pair_rows(pair: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(what, of a, of b): rate, verdict and what each storage did; rows that neither side knows are left out."""
+    sides = (pair["a"], pair["b"])
+
+    def row(name: str, show: Callable[[Mapping[str, Any]], str]) -> tuple[str, str, str]:
+        return (name, show(sides[0]), show(sides[1]))
+
+    rows = [
+        row("images/s", lambda side: fmt.plus_minus(side["throughput"])),
+        row("verdict", lambda side: side["bottleneck"] or fmt.MISSING),
+        row("device fed (AU)", lambda side: fmt.percent(side["accelerator_utilization_fraction"])),
+    ]
+    if pair["cache"] == "cold":
+        proofs = {True: "yes", False: "no", None: fmt.MISSING}
+        rows.append(row("cold proven", lambda side: proofs[part(side, "storage", "cold_proven")]))
+    for name, path, show in _STORAGE_ROWS:
+        values = [part(side, *path) for side in sides]
+        if any(value is not None for value in values):
+            a, b = (fmt.MISSING if value is None else show(value) for value in values)
+            rows.append((name, a, b))
+    return rows
+
+
 def _print_pair(pair: Mapping[str, Any], labels: Mapping[str, str], console: Console) -> None:
     sides = (pair["a"], pair["b"])
     if all(side["throughput"] is None for side in sides):
         return
     console.print()
     table = _plain_table()
-    table.add_column(_configuration(pair), no_wrap=True, min_width=18)
+    table.add_column(configuration(pair), no_wrap=True, min_width=18)
     for side in ("a", "b"):
         table.add_column(labels[side][:LABEL_WIDTH], justify="right", min_width=28)
-    table.add_row("images/s", *(_text(fmt.plus_minus(side["throughput"])) for side in sides))
-    words = [side["bottleneck"] or fmt.MISSING for side in sides]
-    table.add_row("verdict", *(_text(word, STYLES.get(word, "")) for word in words))
-    table.add_row("device fed (AU)", *(_text(fmt.percent(side["accelerator_utilization_fraction"])) for side in sides))
-    if pair["cache"] == "cold":
-        proofs = [{True: "yes", False: "no", None: fmt.MISSING}[part(side, "storage", "cold_proven")] for side in sides]
-        table.add_row("cold proven", *map(_text, proofs))
-    for name, path, show in _STORAGE_ROWS:
-        values = [part(side, *path) for side in sides]
-        if any(value is not None for value in values):
-            table.add_row(name, *(_text(fmt.MISSING if value is None else show(value)) for value in values))
+    for name, *texts in pair_rows(pair):
+        table.add_row(name, *(_text(text, STYLES.get(text, "") if name == "verdict" else "") for text in texts))
     console.print(table)
     for side in ("a", "b"):
         if pair[side]["summary"]:
             console.print(_text(f"{labels[side]}: {fmt.clean(pair[side]['summary'])}"))
 
 
-def _failures(pair: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+def failure_lines(pair: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+    """Runs of the pair that failed, with their reason."""
     return [
-        fmt.clean(f"{labels[side]}, {_configuration(pair)}, {one['status']}: {one['message'] or 'no reason recorded'}")
+        fmt.clean(f"{labels[side]}, {configuration(pair)}, {one['status']}: {one['message'] or 'no reason recorded'}")
         for side in ("a", "b")
         for one in pair[side]["failures"]
     ]

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from loaderbench.errors import ConfigError
-from loaderbench.recording.store import write_atomic
 from loaderbench.reporting.format import CAUSES, part
 
 _CASE_COLUMNS = (
@@ -34,18 +30,11 @@ _PATHS = {
 }
 
 
-def write_csv(records: Sequence[Mapping[str, Any]], out: str | os.PathLike[str]) -> None:
-    """Write one row per record, units in the column names, to the file `out`.
-
-    Raises:
-        ConfigError: `out` cannot be written.
-    """
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """One row per record, units in the column names."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)
     writer.writerow(["run_id", "status", *_PATHS])
     for record in records:
         writer.writerow([record["run_id"], record["status"], *(part(record, *path) for path in _PATHS.values())])
-    try:
-        write_atomic(Path(out), buffer.getvalue().encode("utf-8", "replace"))
-    except OSError as error:
-        raise ConfigError(f"cannot write the table {out}: {error.strerror}; name another file") from error
+    return buffer.getvalue()

@@ -29,6 +29,7 @@ _COMMON_FIELDS = {
 _QUIET_FIELDS = {
     "device": "{}",
     "prefetch": "prefetch {}",
+    "buffer_ratio": "buffer {} of the run",
     "output": "{}",
     "loader_options": "{}",
     "decoder_options": "{}",

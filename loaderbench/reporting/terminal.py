@@ -363,8 +363,13 @@ def _resolution_sentence(name: str, group: Sequence[Record], records: Sequence[R
     return head.append(f"{who}{fmt.sentence(fastest)}", style="not bold")
 
 
-def print_list(runs: Sequence[StoredRun], console: Console | None = None) -> None:
-    """The stored runs, a row each, oldest first. The name shown is enough for `loaderbench show`."""
+def print_list(
+    runs: Sequence[StoredRun], console: Console | None = None, findings: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """The stored runs, a row each, oldest first. The name shown is enough for `loaderbench show`.
+
+    `findings`: stored studies and comparisons.
+    """
     console = console or make_console()
     if not runs:
         console.print(_text("no runs stored; measure one with `loaderbench run`"))
@@ -384,6 +389,11 @@ def print_list(runs: Sequence[StoredRun], console: Console | None = None) -> Non
             _text(result, STYLES.get(result, "")),
         )
     console.print(table)
+    _bullets(
+        console,
+        "Studies and comparisons",
+        [fmt.clean(one.get("study_id") or one.get("comparison_id") or "") for one in findings],
+    )
     _bullets(
         console,
         "Without a result",

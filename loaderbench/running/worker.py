@@ -8,17 +8,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 
 from loaderbench import plugins
 from loaderbench.analysis.statistics import half_width_fraction, is_steady
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import SHORT_RUN_STEPS, Case
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
 from loaderbench.errors import CaseFailed, ConfigError
@@ -26,7 +27,7 @@ from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import SPAN_FIELDS, Batch, Loader, LoaderContext
 from loaderbench.machine import usable_cpus
-from loaderbench.recording.types import STEP_FIELDS, Caveat, Recording, Segment
+from loaderbench.recording.types import SHORT, STEP_FIELDS, Caveat, Recording, Segment
 from loaderbench.running.cache import CacheKeeper, OnDone, RamCopy
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.kernel_window import num_steps_for, trace_kernels
@@ -48,8 +49,12 @@ MAX_WARMUP_S = 3.0
 TARGET_ROUNDS = 4
 LONGEST_WINDOW_S = 10.0
 MIN_ROUNDS = 3
-STORAGE_ARMS = ("real", "free", "fetch")
+STORAGE_ARMS = ("real", "free", "fetch", SHORT)
 """Those that read the data set where it lies."""
+SHORT_RUNS = 5
+"""Short runs of a case, the first always, the others while they fit into the case's seconds."""
+IDLE_S, IDLE_CPU_FRACTION = 0.5, 0.05
+"""A loader that used less of one core and read nothing for so long has filled its buffer."""
 MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 2.5
 PROBE_FROM = 0.10
 """Decoders are timed where preparation takes at least this fraction of a step with the data in memory."""
@@ -161,6 +166,8 @@ class _Measurement:
         self._collect_ready_batches()
         self.device.reset_peak_memory()
         self._measure_rounds()
+        if case.buffer_ratio is not None:
+            self._measure_short_runs()
         if self.probes_ceiling:
             self.report("phase", "probing the storage")
             self.facts["ceiling"] = probe_ceiling(
@@ -349,14 +356,18 @@ class _Measurement:
         return arms
 
     def _prep_matters(self) -> bool:
-        """Whether preparation takes enough of the step to be worth advice (PROBE_FROM)."""
+        """Whether advice needs the decoders' times: preparation takes enough of the step (PROBE_FROM), or the copy does
+        and smaller pixels, which are also prepared faster, would mend it."""
         if self.case.decoder is None or not hasattr(self, "ram"):
             return False
         means = {
             arm: float(np.mean(np.concatenate([_durations(one) for one in self.segments if one.arm == arm])))
-            for arm in {segment.arm for segment in self.segments} & {"host", "ram"}
+            for arm in {segment.arm for segment in self.segments} & {"device", "host", "ram"}
         }
-        return len(means) == 2 and means["ram"] - means["host"] >= PROBE_FROM * means["ram"]
+        if not {"host", "ram"} <= means.keys():
+            return False
+        copied = means["host"] - means.get("device", means["host"]) if self.case.output == "float32" else 0.0
+        return max(means["ram"] - means["host"], copied) >= PROBE_FROM * means["ram"]
 
     # -- the measuring -----------------------------------------------------------------------------------
 
@@ -395,6 +406,38 @@ class _Measurement:
                 break
         self.facts |= {"stopped_by": stopped, "num_rounds": number, "arms": arms}
 
+    def _measure_short_runs(self) -> None:
+        """Runs of a fixed number of steps that begin with a full prefetch buffer (S-A4 of features.md)."""
+        if self.as_is_once:
+            message = "the data set's own cache state can be measured only once: --cache cold or warm"
+            self.caveats.append(Caveat("short_runs_not_measured", message))
+            return
+        deadline = time.perf_counter() + self.case.duration_s
+        for number in range(SHORT_RUNS):
+            begun = time.perf_counter()
+            self._segment(SHORT, number, 0.0, self.case.steps or SHORT_RUN_STEPS)
+            ended = time.perf_counter()
+            if ended + (ended - begun) > deadline:
+                break
+
+    def _fill_buffer(self, loop: StepLoop) -> tuple[int, bool]:
+        """Take one batch, then wait until the loader rests. Returns (1, whether it came to rest)."""
+        loop.run(1, sys.maxsize)
+        self.device.synchronize()
+        real = [segment for segment in self.segments if segment.arm == "real"]
+        step_s = float(np.mean(_durations(real[-1]))) if real else 1.0
+        limit = time.monotonic() + 4 * self.case.lanes * self.case.prefetch * step_s + 10 * IDLE_S
+        before, seen = _work_done(), time.monotonic()
+        looking = 2 * (_work_done()[1] - before[1])  # looking reads, too
+        while time.monotonic() < limit:
+            time.sleep(IDLE_S)
+            now, at = _work_done(), time.monotonic()
+            self.report("phase", "filling the prefetch buffer")
+            if now[0] - before[0] < IDLE_CPU_FRACTION * (at - seen) and now[1] - before[1] <= looking:
+                return 1, True
+            before, seen = now, at
+        return 1, False
+
     def _precise(self, arms: list[str]) -> bool:
         """Every step time is known to within the target."""
         for arm in set(arms) & {"device", "host", "ram", "real", "free"}:
@@ -426,7 +469,7 @@ class _Measurement:
         self.device.anchor()
         opened = time.perf_counter_ns()
         batches, loader_or_none = self._batches(arm)
-        on_device = arm in ("device", "host", "ram", "real")
+        on_device = arm in ("device", "host", "ram", "real", SHORT)
         loop = StepLoop(
             batches,
             self.device if on_device else None,
@@ -438,7 +481,10 @@ class _Measurement:
         )
         with self.cache.evicting_behind(loop.indices if evict_behind else None):
             window = min(steps or self._window_steps(), most)
-            num_warmup, steady = self._warm_up(loop, loader_or_none, target_s, most - window)
+            if arm == SHORT:
+                num_warmup, steady = self._fill_buffer(loop)
+            else:
+                num_warmup, steady = self._warm_up(loop, loader_or_none, target_s, most - window)
             cpu_begun = time.thread_time()
             # Storage that takes seconds for a batch must not make a window of minutes: two steps are one at least.
             longest_ns = sys.maxsize if steps is not None else time.perf_counter_ns() + int(LONGEST_WINDOW_S * 1e9)
@@ -629,6 +675,18 @@ def _close(batches: Iterator[Batch]) -> None:
 def _copy_of(batch: Batch) -> Batch:
     """A batch that outlives the loader's buffers."""
     return Batch(batch.inputs.clone(), batch.targets.clone(), batch.num_samples, batch.encoded_bytes)
+
+
+def _work_done() -> tuple[float, int]:
+    """CPU seconds and bytes read by this process and its children up to now. What ended meanwhile drops out."""
+    cpu_s, read = 0.0, 0
+    here = psutil.Process()
+    for process in [here, *here.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            read += process.io_counters().read_chars
+    return cpu_s, read
 
 
 def _read_characters() -> int:

@@ -46,6 +46,7 @@ def case(**changes: Any) -> dict[str, Any]:
         "warmup": None,
         "steps": None,
         "duration_s": 60.0,
+        "buffer_ratio": None,
         "max_bytes": None,
         "ci_target": 0.03,
         "kernels": True,

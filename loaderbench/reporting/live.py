@@ -1,0 +1,147 @@
+"""What is seen while cases are measured: a few lines that are rewritten on a terminal, a line a case elsewhere.
+
+Drawn only when the measuring process has told something, so that the view takes nothing from what is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from loaderbench.cases.case import Case
+from loaderbench.reporting import format as fmt
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+REDRAW_S = 0.2
+"""Least time between two drawings; one takes about 2 ms."""
+
+
+class Progress:
+    """The view over a command's cases, on stderr; taken away at the end of its `with`."""
+
+    def __init__(
+        self,
+        num_cases: int,
+        *,
+        quiet: bool,
+        expected_s: Sequence[float] = (),
+        title: Callable[[Case], str] = attrgetter("title"),
+        console: Console | None = None,
+    ) -> None:
+        """`expected_s`: of each case; the time left is then told, corrected by what the finished ones took."""
+        self._num_cases, self._quiet, self._number = num_cases, quiet, 1
+        self._expected_s, self._measured_s, self._title = expected_s, 0.0, title
+        self._case: Case | None = None
+        self._began = self._drawn = time.monotonic()
+        self._phase = ""
+        self._step_s: dict[str, float] = {}
+        self._bytes_per_s: float | None = None
+        self._live: Live | None = None
+        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        if not quiet and (terminal or console is not None):
+            from rich.live import Live
+
+            from loaderbench.reporting.terminal import make_console
+
+            self._live = Live(console=console or make_console(stderr=True), auto_refresh=False, transient=True)
+
+    def message(self, case: Case, kind: str, payload: Any) -> None:
+        """Something that the measuring process tells: a phase that began, or a window that was measured."""
+        if self._quiet:
+            return
+        if case is not self._case:
+            self._case, self._began = case, time.monotonic()
+            self._step_s, self._bytes_per_s = {}, None
+            if self._live is None:
+                self._say(f"{self._place()}{self._title(case)}")
+        if kind == "segment":
+            self._phase = f"round {payload['round'] + 1}, {payload['arm']}"
+            if payload["step_s"]:
+                self._step_s[payload["arm"]] = payload["step_s"]
+                if payload["arm"] == "real" and payload["num_samples"]:
+                    per_step = payload["encoded_bytes"] / payload["num_samples"] * case.batch_size
+                    self._bytes_per_s = per_step / payload["step_s"]
+        elif kind == "phase":
+            self._phase = str(payload)
+        if self._live is not None and time.monotonic() - self._drawn > REDRAW_S:
+            self._live.start()
+            self._live.update(self._view(case), refresh=True)
+            self._drawn = time.monotonic()
+
+    def finished(self, record: dict[str, Any]) -> None:
+        """A case ended; a failure is said at once."""
+        self._number += 1
+        self._measured_s += record["wall_s"]
+        failure = record["failure"]
+        if failure is not None:
+            self._say(fmt.clean(f"{record['status']}: {failure['message']}"))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _say(self, line: str) -> None:
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.console.print(Text(line))
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def _place(self) -> str:
+        return f"[{self._number}/{self._num_cases}{self._left()}] " if self._num_cases > 1 else ""
+
+    def _left(self) -> str:
+        if not self._expected_s:
+            return ""
+        done, left = sum(self._expected_s[: self._number - 1]), sum(self._expected_s[self._number - 1 :])
+        left *= self._measured_s / done if done else 1.0
+        if self._case is not None:
+            left -= min(time.monotonic() - self._began, left)
+        return f", {left / 60:.0f} min left" if left > 90 else f", {left:.0f} s left"
+
+    def _view(self, case: Case) -> RenderableType:
+        """Three lines: the case; rate, stall and bandwidth so far; how far it is."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        whole = self._expected_s[self._number - 1] if self._number <= len(self._expected_s) else case.duration_s
+        passed = time.monotonic() - self._began
+        line = Table.grid(padding=(0, 1))
+        line.add_row(
+            ProgressBar(total=whole, completed=min(passed, whole), width=24),
+            Text(f"{passed:.0f} s of at most {whole:.0f} s · {fmt.clean(self._phase)}", style="dim"),
+        )
+        lines = [
+            Text(fmt.clean(self._place() + self._title(case)), style="bold"),
+            Text(self._figures(case) or "starting"),
+        ]
+        for text in lines:
+            text.no_wrap, text.overflow = True, "ellipsis"
+        return Group(*lines, line)
+
+    def _figures(self, case: Case) -> str:
+        """`579 images/s · device fed 29 % · stall 71 % · files 66 MB/s`, of the last windows."""
+        real, ready = self._step_s.get("real"), self._step_s.get("device")
+        parts = []
+        if real:
+            parts.append(f"{fmt.number(case.batch_size / real)} images/s")
+            if ready:
+                parts.append(f"stall {fmt.percent(max(0.0, 1 - ready / real))}")
+            if self._bytes_per_s:
+                parts.append(f"files {fmt.size(self._bytes_per_s, '/s')}")
+        elif ready:
+            parts.append(f"the device takes {fmt.number(case.batch_size / ready)} images/s")
+        return " · ".join(parts)

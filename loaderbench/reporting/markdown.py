@@ -1,0 +1,42 @@
+"""A report as Markdown, for a pull request: verdicts first, then the tables folded away."""
+
+from __future__ import annotations
+
+import re
+
+from loaderbench import __version__
+from loaderbench.reporting.report import Report, Table
+
+
+def render_markdown(report: Report) -> str:
+    """The report's Markdown text (GitHub's flavour; plain tables elsewhere)."""
+    lines = ["## What limits these runs", ""]
+    lines += [f"- **{_plain(part.title)}**: {_plain(part.sentence)}" for part in report.parts]
+    for part in report.parts:
+        lines += ["", f"### {_plain(part.title)}", "", _plain(" · ".join(part.settings)), ""]
+        for number, table in enumerate(part.tables):
+            text = _table(table)
+            if number:
+                text = ["<details>", f"<summary>{_plain(table.title)}</summary>", "", *text, "", "</details>"]
+            lines += [*text, ""]
+        for heading, found in part.findings:
+            lines += [f"**{heading}**", "", *(f"- {_plain(line)}" for line in found), ""]
+    if report.caveats:
+        lines += ["<details>", "<summary>Caveats</summary>", ""]
+        lines += [f"- {_plain(code)}: {_plain(text)} ({count} runs)" for code, text, count in report.caveats]
+        lines += ["", "</details>", ""]
+    lines.append(f"{len(report.records)} runs; loaderbench {__version__}")
+    return "\n".join(lines) + "\n"
+
+
+def _table(table: Table) -> list[str]:
+    rule = [":--" if number < table.num_left else "--:" for number in range(len(table.columns))]
+    rows = [[heading for heading, _ in table.columns], rule, *table.rows]
+    lines = ["| " + " | ".join(cell if row is rule else _plain(cell) for cell in row) + " |" for row in rows]
+    return [*lines, "", f"*{_plain(table.note)}*"] if table.note else lines
+
+
+def _plain(text: str) -> str:
+    """Nothing in a name is taken for markup: `[a](b)` and `<script>` are shown as they are."""
+    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

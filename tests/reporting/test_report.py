@@ -1,0 +1,347 @@
+"""The report in its forms: what it says, that names stay text, and that its figures are those of the records."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import example_records as examples
+import numpy as np
+import pytest
+
+from loaderbench.analysis.comparison import compare
+from loaderbench.analysis.study import gather, summarize
+from loaderbench.cases.case import Case
+from loaderbench.errors import ConfigError
+from loaderbench.recording.store import Store
+from loaderbench.recording.types import STEP_FIELDS, Recording, Segment, Series
+from loaderbench.reporting import figures
+from loaderbench.reporting.csv import csv_text
+from loaderbench.reporting.html import csv_url, render_html
+from loaderbench.reporting.markdown import render_markdown
+from loaderbench.reporting.report import read_report
+
+Record = dict[str, Any]
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; Debian's package is chromium")
+
+
+def stored(root: Path, records: list[Record]) -> Store:
+    for record in records:
+        folder = root / record["run_id"]
+        folder.mkdir(parents=True)
+        (folder / "case.json").write_text(json.dumps(record["case"]))
+        (folder / "run.json").write_text(json.dumps(record))
+    return Store(root)
+
+
+def with_comparison(root: Path) -> Store:
+    """The made-up sweep, and one data set on two storages of which the second is four times slower."""
+    sides: dict[str, list[Record]] = {"nvme": [], "nfs": []}
+    for workers in (1, 8):
+        for name, records in sides.items():
+            made = examples.measured(
+                run_id=f"20250103-{name}-{workers}", real_ms=280.0 if name == "nfs" else 70.0, workers=workers,
+                dataset=f"/{name}/512", dataset_name=name, cache="cold",
+                bottleneck="storage" if name == "nfs" else "prep",
+            )  # fmt: skip
+            records.append(made)
+    store = stored(root, [*examples.sweep(), *sides["nvme"], *sides["nfs"]])
+    found = compare(sides["nvme"], sides["nfs"])
+    store.write_comparison(
+        {"schema": 1, "comparison_id": "20250103-compare", "labels": {"a": "nvme", "b": "nfs"}, "same_files": {},
+         "notes": [], **found, "a": None, "b": None}
+    )  # fmt: skip
+    return store
+
+
+class Reader(HTMLParser):
+    """Collects a page's tags, ids, addresses and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.labels: list[str] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = {name: value or "" for name, value in attrs}
+        self.addresses += [given[name] for name in ("src", "href", "xlink:href", "data") if name in given]
+        self.ids += [given["id"]] if "id" in given else []
+        self.labels += [given["aria-label"]] if given.get("role") == "img" else []
+        if tag not in ("meta", "br", "input"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def test_the_page_needs_nothing_else_and_says_the_verdict_first(tmp_path: Path) -> None:
+    report = read_report(with_comparison(tmp_path))
+    html = render_html(report)
+    page = read(html)
+    assert not {"link", "img", "iframe"} & set(page.tags) and page.tags.count("script") == 1
+    assert all(one.startswith(("#", "data:text/csv")) for one in page.addresses)
+    assert not re.search(r"url\((?!#)|@import|(src|href)=\"https?:", html)
+    targets = {one.removeprefix("#") for one in page.addresses if one.startswith("#")}
+    assert targets <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+    verdict = "nfs is slower than nvme: 0.25×"
+    assert page.text.index(verdict) < page.text.index("Time of an image, by cause")
+    assert "at 256 the device itself is the limit" in page.text
+    assert "worker 3 was killed by signal 9" in page.text
+    assert "Example CPU" in page.text
+    assert len(page.labels) == len(report.figures) >= 3
+    assert all(figure.title in " ".join(page.labels) for figure in report.figures)
+
+
+def test_a_figure_s_data_is_downloadable_as_it_is(tmp_path: Path) -> None:
+    report = read_report(with_comparison(tmp_path))
+    page = read(render_html(report))
+    for figure in report.figures:
+        assert csv_url(figure) in page.addresses
+        text = base64.b64decode(csv_url(figure).partition(",")[2]).decode()
+        head, *rows = csv.reader(io.StringIO(text))
+        assert tuple(head) == figure.columns
+        assert rows == [["" if value is None else str(value) for value in row] for row in figure.rows]
+    causes = next(figure for figure in report.figures if figure.name.endswith("-causes"))
+    at = causes.columns.index("compute_s")
+    assert [row[at] for row in causes.rows] == pytest.approx([0.032 / 64] * len(causes.rows))  # 32 ms of 64 images
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a & b", "\udcff\x1b"])
+def test_names_appear_as_text(tmp_path: Path, name: str) -> None:
+    record = examples.measured(dataset_name=name, dataset=f"/data/{name}", loader=name)
+    record["environment"][name] = name
+    record["verdict"]["summary"] = name
+    record["caveats"].append({"code": name, "message": name})
+    serial = examples.measured(
+        run_id="2", dataset_name=name, dataset=f"/data/{name}", loader="serial", workers=0, real_ms=140.0
+    )
+    report = read_report(stored(tmp_path, [record, serial]))
+    page = read(render_html(report))
+    assert "img" not in page.tags and page.tags.count("script") == 1
+    shown = name.replace("\udcff\x1b", "?\ufffd")
+    assert shown in page.text
+    assert any(shown in figure.rows[0][1] for figure in report.figures)  # drawn, too
+    markdown = render_markdown(report)
+    assert "<script" not in markdown and "<img" not in markdown
+
+
+def test_causes_add_up_to_the_step() -> None:
+    record = examples.measured(real_ms=70.0)
+    seconds = figures.seconds_by_cause(record)
+    assert seconds is not None
+    assert sum(seconds.values()) == pytest.approx(0.070)
+    assert seconds["compute"] == pytest.approx(0.032)
+    record["shares"]["prep"] = None
+    seconds = figures.seconds_by_cause(record)
+    assert seconds is not None and seconds[figures.UNATTRIBUTED] == pytest.approx((64 - 33) * 0.9e-3)
+    assert figures.seconds_by_cause(examples.ended_badly()) is None
+
+
+def test_runs_without_any_figure_make_a_report(tmp_path: Path) -> None:
+    nothing = examples.measured()
+    for field in ("throughput", "step_time_s", "shares", "verdict", "capacities", "storage", "stages", "cpu", "device"):
+        nothing[field] = None
+    report = read_report(stored(tmp_path, [nothing, examples.ended_badly("skipped", resolution=None)]))
+    assert report.figures == []
+    assert "not measured" in read(render_html(report)).text
+    assert "was killed by signal 9" in render_markdown(report)
+
+
+def test_the_newest_run_of_a_case_counts() -> None:
+    first = examples.measured(run_id="1", real_ms=70.0)
+    second = examples.measured(run_id="2", real_ms=50.0)
+    failed = {**examples.ended_badly(), "run_id": "3", "case": first["case"], "environment": first["environment"]}
+    elsewhere = examples.measured(run_id="4")
+    elsewhere["environment"] = {**elsewhere["environment"], "cpus_usable": 64}
+    groups = gather([first, second, failed, elsewhere])
+    assert sorted([one["run_id"] for one in group] for group in groups) == [["2"], ["4"]]
+    assert [one["run_id"] for one in gather([failed, {**failed, "run_id": "5"}])[0]] == ["5"]
+
+
+def test_nothing_to_report_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no finished run"):
+        read_report(Store(tmp_path))
+
+
+def test_figures_are_written_as_files_that_programs_open(tmp_path: Path) -> None:
+    report = read_report(with_comparison(tmp_path / "results"))
+    for figure in report.figures:
+        figures.save(figure, tmp_path / f"{figure.name}.png")
+        figures.save(figure, tmp_path / f"{figure.name}.svg")
+        assert (tmp_path / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / f"{figure.name}.svg").read_text()
+    with pytest.raises(ConfigError, match="--out"):
+        figures.save(report.figures[0], tmp_path / "missing" / "a.png")
+
+
+def test_the_figures_of_workers_storage_gaps_and_short_runs() -> None:
+    records = []
+    for workers, real_ms in ((1, 200.0), (2, 100.0), (4, 99.0)):
+        one = examples.measured(run_id=f"w{workers}", workers=workers, real_ms=real_ms, cache="cold")
+        one["storage"] |= {"bandwidth_bytes_per_s": 50e6, "ceiling_bytes_per_s": 80e6}
+        gap = {"fraction": 0.5 / workers, "count_per_step": 1.0}
+        none = {"fraction": 0.0, "count_per_step": 0.0}
+        one["device"]["kernel_gap"] = {
+            "num_steps": 10, "count_per_step": 2.0, "p50_s": 1e-5, "p95_s": 1e-4, "total_fraction": 0.5 / workers,
+            "by_class": {"data_stall": gap, "launch": none, "transfer": none, "other": none},
+            "histogram": {"edges_s": [1e-5, 1e-3], "counts": [5, 10, 5]},
+        }  # fmt: skip
+        one["short_run"] = {
+            "num_steps": 100, "buffer_batches": 100, "buffer_ratio": 1.0, "buffer_full": True,
+            "throughput": examples.estimate(900.0), "flatters": examples.estimate(1.9),
+        }  # fmt: skip
+        records.append(one)
+    study = summarize(records)
+    made = {figure.name: figure for figure in figures.study_figures(records, study, "x")}
+    assert {"x-workers", "x-bandwidth", "x-gaps", "x-buffers"} <= made.keys()
+    assert [(row[2], row[7]) for row in made["x-workers"].rows] == [(1, "no"), (2, "yes"), (4, "no")]
+    assert made["x-bandwidth"].rows[0][2:] == (50e6, 80e6)
+    assert made["x-gaps"].rows[0][2] == 0.5 and made["x-gaps"].rows[0][-3:] == (0.5, 1.0, 0.5)
+    assert made["x-buffers"].rows[0][5] == 1.9
+    assert all("<svg" in figures.svg(figure) for figure in made.values())
+
+
+def test_the_strip_of_a_run_shows_its_stamps() -> None:
+    # Two warm-up steps, then steps of 100 ms: 60 waiting, 5 issuing; the device copies 10 and computes 20.
+    stamps = []
+    for step in range(6):
+        at = step * 100
+        times = [at, at + 60, at + 65, at + 65, at + 60, at + 70, at + 90]
+        stamps.append([*(one * 1_000_000 for one in times), 20_000_000, 64, 1000])
+    steps = np.array(stamps, dtype=np.int64)
+    assert steps.shape[1] == len(STEP_FIELDS)
+    segment = Segment("real", 0, 2, True, steps, None)
+    counter = Series(
+        "storage_read_bytes", "bytes", "counter", "x", np.array([0, 3, 6]) * 100_000_000, np.array([0.0, 3e6, 9e6])
+    )
+    figure = figures.timeline_figure(Recording([segment], {}, []), [counter], "a run", "x")
+    assert figure is not None
+    rows = {(row[0], row[1], row[2]): row[3:] for row in figure.rows}
+    assert rows["main loop", "wait for data", 1][:2] == (100.0, 160.0)
+    assert rows["copy", "copy", 0][:2] == (60.0, 70.0)
+    assert rows["device", "compute", 1][:2] == (170.0, 190.0)
+    # The device was done at 90, the loop asked at 100: idle for data from then on.
+    assert rows["device", "stall", 1][:2] == (100.0, 160.0)
+    flow = [row[3:] for row in figure.rows if row[0] == "storage"]
+    assert flow == [(-200.0, 100.0, 10e6), (100.0, 400.0, 20e6)]
+
+
+def test_a_thousand_runs_stay_a_small_page(tmp_path: Path) -> None:
+    records = []
+    for number in range(1000):
+        one = examples.measured(
+            run_id=f"run{number:04d}", workers=1 + number % 50, resolution=(256, 512, 1024)[number % 3],
+            dataset_name=f"set{number // 100}", real_ms=60.0 + number % 97,
+        )  # fmt: skip
+        records.append(one)
+    report = read_report(stored(tmp_path, records))
+    html = render_html(report)
+    assert len(report.records) == 1000
+    assert len(html.encode()) < 10e6
+    assert len(report.studies) == 10
+
+
+def test_the_csv_has_a_row_per_run_and_empty_cells_for_the_unknown() -> None:
+    records = [examples.measured(dataset_name='a,"b"\nc'), examples.ended_badly()]
+    first, second = csv.DictReader(io.StringIO(csv_text(records), newline=""))
+    assert first["dataset_name"] == 'a,"b"\nc'
+    assert float(first["throughput_samples_per_s"]) == records[0]["throughput"]["value"]
+    assert first["share_launch_fraction"] == ""
+    assert (second["status"], second["throughput_samples_per_s"]) == ("failed", "")
+    assert second["failure"].startswith("worker 3")
+
+
+# -- in a browser --------------------------------------------------------------------------------------
+
+
+def opened(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The page as headless Chromium has it after its scripts ran; its console on stderr."""
+    assert CHROMIUM is not None
+    return subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            f"--user-data-dir={profile}", "--enable-logging=stderr", *flags, page.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+
+
+TRY_IT = """
+<script>
+window.addEventListener("error", function (event) { document.title = "error: " + event.message; });
+var button = document.getElementById("theme"), root = document.documentElement, seen = [];
+function paper() { return getComputedStyle(document.body).backgroundColor; }
+seen.push(button.hidden, paper());
+button.click(); button.click();
+seen.push(root.getAttribute("data-theme"), paper());
+var input = document.getElementById("filter");
+input.value = "threaded 1024"; input.dispatchEvent(new Event("input"));
+seen.push(document.querySelectorAll("details.run:not([hidden])").length, document.getElementById("shown").textContent);
+seen.push(Array.from(document.querySelectorAll("figure svg")).every(function (one) {
+  return one.getBoundingClientRect().height > 50 && one.getBoundingClientRect().width > 300;
+}));
+seen.push(document.querySelectorAll("table").length > 5);
+seen.push(document.documentElement.scrollWidth <= window.innerWidth);
+document.body.setAttribute("data-seen", JSON.stringify(seen));
+</script>
+"""
+
+
+@needs_chromium
+@pytest.mark.parametrize("size", ["1200,900", "375,800"])
+def test_in_chromium_it_opens_and_its_switches_work(tmp_path: Path, size: str) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render_html(read_report(with_comparison(tmp_path / "results"))))
+    clean = opened(page, tmp_path / "profile", "--dump-dom")
+    assert "CONSOLE" not in clean.stderr
+    assert "nfs is slower than nvme" in clean.stdout
+    tried = tmp_path / "tried.html"
+    tried.write_text(page.read_text().replace("</body>", f"{TRY_IT}</body>"))
+    found = opened(tried, tmp_path / "profile", "--dump-dom", f"--window-size={size}")
+    assert "CONSOLE" not in found.stderr
+    match = re.search(r'data-seen="([^"]*)"', found.stdout)
+    assert match is not None
+    seen = json.loads(match[1].replace("&quot;", '"'))
+    dark = seen.pop(3)
+    assert seen == [False, "rgb(255, 255, 255)", "dark", 1, "1 of 14", True, True, True]
+    assert dark == "rgb(20, 23, 27)"
+
+
+def test_cases_of_the_examples_are_cases() -> None:
+    assert Case.from_json(examples.case()).key

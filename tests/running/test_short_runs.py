@@ -1,0 +1,80 @@
+"""Runs that begin with a full prefetch buffer, against what arithmetic says they must show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loaderbench.analysis.record import make_record
+from loaderbench.cases.case import Case
+from loaderbench.cases.study import StudyRequest, Target, Variant, plan
+from loaderbench.errors import ConfigError
+from loaderbench.recording.types import SHORT, Run
+from loaderbench.running import worker
+
+NUM_STEPS = 20
+
+
+def short_run_of(images: Path, loader: str, buffer_batches: int) -> dict[str, Any]:
+    """One worker that takes 60 ms for a batch, and a device that takes some milliseconds."""
+    case = Case(
+        dataset=str(images), dataset_name="none", resolution=None, loader=loader, decoder="pillow", workers=1,
+        prefetch=buffer_batches, batch_size=4, model="resnet50", mode="infer", precision="amp-bf16",
+        device="emulated:h200-resnet50-infer-amp-bf16", input_size=64, output="uint8", cache="warm", duration_s=1.0,
+        steps=NUM_STEPS, buffer_ratio=buffer_batches / NUM_STEPS, kernels=False, arms=("real",),
+    )  # fmt: skip
+    recording = worker.measure(case, lambda kind, payload: None, {"collate_sleep_s": 0.06})
+    assert all(len(one.steps) == NUM_STEPS + 1 for one in recording.segments if one.arm == SHORT)
+    found: dict[str, Any] = make_record("r", Run(case, "ok", "", 2.0, recording, [], [], {}))["short_run"]
+    return found
+
+
+@pytest.mark.parametrize("loader", ["threaded", "multiprocess"])
+def test_half_of_a_run_s_batches_prepared_before_its_clock_double_its_rate(image_tree: Path, loader: str) -> None:
+    short = short_run_of(image_tree, loader, NUM_STEPS // 2)
+    assert (short["num_steps"], short["buffer_batches"], short["buffer_ratio"]) == (20, 10, 0.5)
+    assert short["buffer_full"]
+    # Ten batches are there, ten take the worker's 60 ms each: 20 ÷ (20 - 10), one batch more or less in the making.
+    assert 20 / 11 * 0.9 < short["flatters"]["value"] < 20 / 9 * 1.1
+
+
+def test_a_buffer_as_long_as_the_run_shows_the_device_alone(image_tree: Path) -> None:
+    short = short_run_of(image_tree, "threaded", NUM_STEPS)
+    assert short["buffer_full"]
+    assert short["flatters"]["value"] > 4
+
+
+def request(**changes: Any) -> StudyRequest:
+    given: dict[str, Any] = {
+        "variants": [Variant("/data", "x", 256)], "loaders": ["serial", "multiprocess", "dali"], "workers": [4],
+        "targets": [Target("resnet50", "fp32", "cpu")], "mode": "train", "usable_cpus": 4,
+    }  # fmt: skip
+    return StudyRequest(**given | changes)
+
+
+def test_ratios_become_buffers_of_whole_batches() -> None:
+    cases = plan(request(buffer_ratios=[0.1, 0.5, 1.0], steps=100))
+    found = {(case.loader, case.buffer_ratio): (case.prefetch, case.buffer_batches) for case in cases}
+    assert found.pop(("serial", None)) == (2, 0)
+    assert found == {
+        ("multiprocess", 0.1): (2, 8),  # 2.5 batches each of 4 workers do not exist: said as 0.08
+        ("multiprocess", 0.5): (12, 48),
+        ("multiprocess", 1.0): (25, 100),
+        ("dali", 0.1): (10, 10),
+        ("dali", 0.5): (50, 50),
+        ("dali", 1.0): (100, 100),
+    }
+
+
+def test_without_steps_a_short_run_has_a_hundred() -> None:
+    assert plan(request(buffer_ratios=[1.0], loaders=["multiprocess"]))[0].prefetch == 25
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"), [({"buffer_ratios": [0.0]}, "--buffer-ratio"), ({"max_bytes": 10**9}, "--max-bytes")]
+)
+def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan(request(**{"buffer_ratios": [0.5], **changes}))
