@@ -156,6 +156,7 @@ def attribute(
     synchronous: bool,
     starved_fraction: float | None,
     overlap: bool = False,
+    storage_idle: bool = False,
     doubts: Sequence[str] = (),
 ) -> Attribution:
     """Judge one run from its arms.
@@ -168,6 +169,7 @@ def attribute(
         starved_fraction: of the workers' time on a batch, the part they were runnable but not running; None
             where unknown.
         overlap: copies run beside the compute of earlier steps.
+        storage_idle: the storage's own counter shows that it moved nothing during `real`: it cannot be a cause.
         doubts: why the arms are not what they were to be; any of them leaves the verdict undetermined.
     """
     times = arm_times(arms, reads_files=reads_files)
@@ -192,6 +194,12 @@ def attribute(
         if together is not None:
             found.joint = tuple(cause for cause in CAUSES if cause in together[0])
             found.joint_speedup = together[1]
+    if storage_idle and "storage" in (found.bottleneck, *found.joint):
+        found.bottleneck, found.joint, found.joint_speedup = "undetermined", (), None
+        found.reasons.append(
+            "`real` ran slower than `ram` although the storage moved nothing: something else disturbed this run; "
+            "measure longer, or on a quieter machine"
+        )
     return found
 
 

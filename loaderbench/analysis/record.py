@@ -47,6 +47,8 @@ STEADY_S, LAG_S = 5.0, 1.0
 of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
 WITNESSES_AGREE = 0.03
 """Busy fractions that differ by more have the caveat `busy_witnesses_disagree`."""
+IDLE_FRACTION = 0.02
+"""A storage that moved less than this part of the bytes that were asked for was idle: a shared disk is never quite."""
 SERVED_BY_CACHE = 0.90
 """Where less than this part of the bytes moved, the page cache served a cold arm."""
 
@@ -90,6 +92,7 @@ def make_record(run_id: str, run: Run) -> dict[str, Any]:
         synchronous=run.case.workers == 0,
         starved_fraction=starved,
         overlap=bool(recording.facts["device"].get("overlap")),
+        storage_idle=_storage_idle(storage),
         doubts=_doubts(run, storage),
     )
     caveats += found.caveats
@@ -188,18 +191,18 @@ def _figures(
         "sampling_cpu_fraction": run.sampling_cpu_s / run.wall_s if run.wall_s > 0 else None,
         "arms": {name: _arm(steps) for name, steps in arms.items()},
         "stopped_by": recording.facts["stopped_by"],
-        "short_run": _short_run(run, recording, _json(_rate(real))),
+        **_short_run(run, recording, _json(_rate(real))),
     }
 
 
-def _short_run(run: Run, recording: Recording, steady: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Runs that begin with a full prefetch buffer against the steady rate (S-A4); None: not asked for.
+def _short_run(run: Run, recording: Recording, steady: dict[str, Any] | None) -> dict[str, Any]:
+    """{short_run}: runs that begin with a full prefetch buffer against the steady rate (S-A4); empty: not asked for.
 
     The clock of a short run starts when it asks for its first batch and ends when its last step is done.
     """
     segments = [one for one in recording.segments if one.arm == SHORT]
     if not segments:
-        return None
+        return {}
     column = {name: number for number, name in enumerate(STEP_FIELDS)}
     rates = []
     for one in segments:
@@ -208,7 +211,7 @@ def _short_run(run: Run, recording: Recording, steady: dict[str, Any] | None) ->
         rates.append({"throughput": {"value": steps[:, column["num_samples"]].sum() / taken_s, "n": 1, **NO_INTERVAL}})
     rate = rate_of(rates)
     num_steps = len(segments[0].steps) - segments[0].num_warmup
-    return {
+    short = {
         "num_steps": num_steps,
         "buffer_batches": run.case.buffer_batches,
         "buffer_ratio": run.case.buffer_batches / num_steps,
@@ -216,6 +219,7 @@ def _short_run(run: Run, recording: Recording, steady: dict[str, Any] | None) ->
         "throughput": rate,
         "flatters": ratio_of([{"throughput": steady}], [{"throughput": rate}]),
     }
+    return {"short_run": short}
 
 
 def _overhead_fraction(run: Run, recording: Recording, real: ArmSteps) -> float:
@@ -424,6 +428,12 @@ def _doubts(run: Run, storage: dict[str, Any] | None) -> list[str]:
         f"of the bytes of a cold read {storage['moved_fraction']:.0%} came from the storage, the rest from the page "
         "cache: something else reads these files, or they cannot be evicted (loaderbench doctor)"
     ]
+
+
+def _storage_idle(storage: dict[str, Any] | None) -> bool:
+    """Everything was in memory, and the storage's counter agrees. False where no counter can tell."""
+    moved = None if storage is None else storage["moved_fraction"]
+    return storage is not None and moved is not None and storage["cache_state"] == "warm" and moved < IDLE_FRACTION
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

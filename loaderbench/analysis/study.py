@@ -76,7 +76,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     A row: {case, run_ids, rate, total_s of `num_steps` steps, faster_than_serial (None where serial was not
     measured), batch_bytes, read_bytes_per_s and ceiling_bytes_per_s of the storage (None where it was not read),
     utilization_fraction, gap_fraction, gap_fraction_by_class, gaps_per_step and gap_p95_s of kernel gaps, bottleneck
-    and speedup_if_removed (of it; None for compute and where it is not known), seconds_per_sample of CPU,
+    and speedup_if_removed (of it, of all of them if mixed; None for compute and where it is not known), seconds_per_sample of CPU,
     workers_rss_bytes, short_run (of the last repeat)}.
     """
     measured = [one for one in records if one["status"] == "ok" and one.get("throughput")]
@@ -102,7 +102,10 @@ def _row(runs: Sequence[Record], serial: Sequence[Record] | None, num_steps: int
     read = _mean(None if one.get("cache_state") == "warm" else one.get("bandwidth_bytes_per_s") for one in storages)
     verdicts = {(one.get("verdict") or {}).get("bottleneck") for one in runs}
     bottleneck = verdicts.pop() if len(verdicts) == 1 else "undetermined"
-    removed = ((runs[-1].get("verdict") or {}).get("speedup_if_removed") or {}).get(bottleneck)
+    verdict = runs[-1].get("verdict") or {}
+    removed = (verdict.get("speedup_if_removed") or {}).get(bottleneck)
+    if bottleneck == "mixed":
+        removed = verdict.get("joint_speedup")
     return {
         "case": case,
         "run_ids": [one["run_id"] for one in runs],

@@ -362,7 +362,8 @@ def _against_workers(
             axes.set_xscale("log", base=2)
             axes.set_xticks(tried, [str(number) for number in tried])
             axes.minorticks_off()
-            axes.set_ylim(bottom=0)
+            most = max([*(row[3] for row in mine), *ceilings])
+            axes.set_ylim(0, 1.25 * most)  # an interval that is all but unknown is cut
             axes.set_title(resolution)
             axes.set_xlabel("workers")
             axes.grid()

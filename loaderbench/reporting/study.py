@@ -86,7 +86,10 @@ def study_sentence(study: Mapping[str, Any]) -> str:
         if word == "compute":
             text += ", so faster storage or more workers would buy nothing"
         elif all(gain is not None for gain in gains):
-            text += f", and without it {_listed([fmt.number(gain['value']) + '×' for gain in gains])} would be possible"
+            what = "them" if word == "mixed" else "it"
+            text += (
+                f", and without {what} {_listed([fmt.number(gain['value']) + '×' for gain in gains])} would be possible"
+            )
         parts.append(text)
     tried = len(study["rows"])
     begin = f"With the fastest of {tried} settings tried: " if tried > len(best) else ""

@@ -19,7 +19,9 @@ def join(segments: Sequence[Segment], workers: int = 1) -> dict[str, ArmSteps]:
     return {arm: steps for arm, steps in found.items() if steps is not None}
 
 
-def judge(pipe: Pipeline, segments: Sequence[Segment] | None = None, **given: Any) -> Attribution:
+def judge(
+    pipe: Pipeline, segments: Sequence[Segment] | None = None, storage_idle: bool = False, **given: Any
+) -> Attribution:
     """The findings on the pipeline's run, measured as `given` says unless its segments are there already."""
     return attribute(
         join(measure(pipe, **given) if segments is None else segments, pipe.workers),
@@ -28,6 +30,7 @@ def judge(pipe: Pipeline, segments: Sequence[Segment] | None = None, **given: An
         synchronous=pipe.workers == 0,
         starved_fraction=None,
         overlap=pipe.overlap,
+        storage_idle=storage_idle,
     )
 
 

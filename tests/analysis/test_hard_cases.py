@@ -379,3 +379,14 @@ def test_a_draining_queue_and_a_filling_one_are_not_steady() -> None:
 
 def test_too_few_steps_are_not_steady() -> None:
     assert not _steady(Pipeline(workers=4, prefetch=2, decode_ms=400.0), 7, from_row=60)
+
+
+def test_a_storage_that_moved_nothing_is_no_cause() -> None:
+    """A warm run whose `real` arm met a disturbance that `ram` did not: nothing may be said of the storage."""
+    pipe = Pipeline(workers=2, storage_ms=60.0, decode_ms=5.0, busy_ms=10.0)
+    assert judge(pipe).bottleneck == "storage"
+    found = judge(pipe, storage_idle=True)
+    assert found.bottleneck == "undetermined"
+    assert "the storage moved nothing" in found.reasons[-1]
+    prep = Pipeline(workers=2, decode_ms=60.0, busy_ms=10.0)
+    assert judge(prep, storage_idle=True).bottleneck == judge(prep).bottleneck == "prep"
