@@ -76,8 +76,8 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     A row: {case, run_ids, rate, total_s of `num_steps` steps, faster_than_serial (None where serial was not
     measured), batch_bytes, read_bytes_per_s and ceiling_bytes_per_s of the storage (None where it was not read),
     utilization_fraction, gap_fraction, gap_fraction_by_class, gaps_per_step and gap_p95_s of kernel gaps, bottleneck
-    and speedup_if_removed (of it, of all of them if mixed; None for compute and where it is not known), seconds_per_sample of CPU,
-    workers_rss_bytes, short_run (of the last repeat)}.
+    and speedup_if_removed (of it, of all of them if mixed; None for compute and where it is not known),
+    seconds_per_sample of CPU, workers_rss_bytes, short_run (of the last repeat)}.
     """
     measured = [one for one in records if one["status"] == "ok" and one.get("throughput")]
     groups = _grouped(measured)

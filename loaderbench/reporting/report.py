@@ -39,6 +39,11 @@ class Part:
     figures: list[Figure] = field(default_factory=list)
 
     @property
+    def measured(self) -> bool:
+        """Whether there is anything but failures in it."""
+        return self.study is None or bool(self.study["rows"])
+
+    @property
     def tables(self) -> list[Table]:
         """Its figures as text."""
         if self.comparison is not None:
@@ -82,7 +87,7 @@ class Report:
     """All that a report says."""
 
     parts: list[Part]
-    """Newest first."""
+    """Newest first; those that measured nothing last."""
     records: list[Record]
     """Every run shown, newest first."""
     num_superseded: int
@@ -129,7 +134,7 @@ def read_report(store: Store, on_done: Callable[[int, int], None] = lambda done,
     shown = {record["run_id"] for group in groups for record in group} | compared
     kept = [record for record in reversed(records) if record["run_id"] in shown]
     return Report(
-        parts=sorted(parts, key=lambda part: part.begun_at, reverse=True),
+        parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
         records=kept,
         num_superseded=len(records) - len(kept),
         caveats=fmt.grouped_caveats(kept),
