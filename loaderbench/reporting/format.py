@@ -40,6 +40,10 @@ _QUIET_FIELDS = {
 """Shown only where the runs differ in them."""
 
 
+_FOLLOWING = ("decoder", "output")
+"""Settings with a default for each loader: where each loader has one, they are said once and not in each row."""
+
+
 def clean(value: Any) -> str:
     """`value` as one line of printable text: names come from file systems and may hold anything.
 
@@ -218,13 +222,15 @@ def _varies(records: Sequence[Record], field: str) -> bool:
     return any(record["case"].get(field) != records[0]["case"].get(field) for record in records)
 
 
-def _decoder_follows_loader(records: Sequence[Record]) -> bool:
-    pairs = {(record["case"]["loader"], record["case"].get("decoder")) for record in records}
+def _follows_loader(records: Sequence[Record], field: str) -> bool:
+    if field not in _FOLLOWING:
+        return False
+    pairs = {(record["case"]["loader"], record["case"].get(field)) for record in records}
     return len(pairs) == len({loader for loader, _ in pairs})
 
 
 def common_settings(records: Sequence[Record]) -> list[str]:
-    """What all records share, and which decoder each loader has where one follows from the other."""
+    """What all records share, and which decoder and output each loader has where they follow from it."""
     case = records[0]["case"]
     common = [_worded(text, case.get(field)) for field, text in _COMMON_FIELDS.items() if not _varies(records, field)]
     if not _varies(records, "device"):
@@ -232,9 +238,10 @@ def common_settings(records: Sequence[Record]) -> list[str]:
         common.append(
             next((device_name(record) for record in records if part(record, "device", "name")), case["device"])
         )
-    if _varies(records, "decoder") and _decoder_follows_loader(records):
-        pairs = dict.fromkeys((record["case"]["loader"], record["case"].get("decoder")) for record in records)
-        common.append("decoders: " + ", ".join(f"{clean(a)} {clean(b)}" for a, b in pairs if b))
+    for field in _FOLLOWING:
+        if _varies(records, field) and _follows_loader(records, field):
+            pairs = dict.fromkeys((record["case"]["loader"], record["case"].get(field)) for record in records)
+            common.append(f"{field}s: " + ", ".join(f"{clean(a)} {clean(b)}" for a, b in pairs if b))
     return [text for text in common if text]
 
 
@@ -243,7 +250,7 @@ def row_label(record: Record, records: Sequence[Record]) -> str:
     apart = [
         _worded(text, record["case"].get(field))
         for field, text in {**_COMMON_FIELDS, **_QUIET_FIELDS}.items()
-        if _varies(records, field) and not (field == "decoder" and _decoder_follows_loader(records))
+        if _varies(records, field) and not _follows_loader(records, field)
     ]
     return " ".join([loader_name(record["case"]), *(text for text in apart if text)])
 

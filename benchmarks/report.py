@@ -1,0 +1,107 @@
+"""How long the report of many runs takes, how large it is, and how long a browser takes to open it.
+
+    python benchmarks/report.py [--runs 200,1000] [--from RESULTS] [--json FILE]
+
+Copies of the runs in RESULTS (or of made-up ones) under other names, data sets and numbers of workers fill a store;
+prints seconds and MB of `loaderbench report`, and the seconds that headless Chromium takes from its start to the page's load
+event less those for an empty page. Aims: 1,000 runs in ≤ 15 s and ≤ 10 MB; 200 runs in < 6 MB, opened in < 2 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from loaderbench.recording.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "reporting"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", default="200,1000", help="numbers of runs")
+    parser.add_argument("--from", dest="source", type=Path, help="a results folder to copy runs from")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    arguments = parser.parse_args()
+    found = [measure(int(number), arguments.source) for number in arguments.runs.split(",")]
+    for one in found:
+        opened = "not measured (no Chromium)" if one["open_s"] is None else f"{one['open_s']:.2f} s"
+        print(f"{one['runs']} runs: {one['report_s']:.1f} s, {one['megabytes']:.2f} MB, opened in {opened}")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measure(num_runs: int, source: Path | None) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="loaderbench-report-") as folder:
+        results, page = Path(folder, "results"), Path(folder, "report.html")
+        fill(results, num_runs, source)
+        begun = time.perf_counter()
+        command = [sys.executable, "-m", "loaderbench", "report", "--results", str(results), "--out", str(page)]
+        subprocess.run(command, check=True, capture_output=True)
+        took = time.perf_counter() - begun
+        return {
+            "runs": num_runs,
+            "report_s": took,
+            "megabytes": page.stat().st_size / 1e6,
+            "open_s": opening_s(page, Path(folder)),
+        }
+
+
+def fill(results: Path, num_runs: int, source: Path | None) -> None:
+    """Runs of ten data sets at three resolutions and many numbers of workers, as real ones lie in a store."""
+    if source is None:
+        import example_records
+
+        originals = [(example_records.measured(), None)]
+    else:
+        originals = [(one.record, one.path) for one in Store(source).runs() if one.record is not None]
+    for number in range(num_runs):
+        record, folder = originals[number % len(originals)]
+        copy = json.loads(json.dumps(record))
+        copy["run_id"] = f"{number:05d}-{copy['run_id']}"
+        copy["case"] |= {
+            "dataset_name": f"set{number * 10 // num_runs}",
+            "workers": 1 + number // len(originals) % 30,
+            "resolution": copy["case"]["resolution"] or (256, 512, 1024)[number % 3],
+        }
+        target = results / copy["run_id"]
+        if folder is not None:
+            shutil.copytree(folder, target)
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "case.json").write_text(json.dumps(copy["case"]))
+        (target / "run.json").write_text(json.dumps(copy))
+
+
+def opening_s(page: Path, folder: Path) -> float | None:
+    """Median of three, less an empty page; None without Chromium."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        return None
+    empty = folder / "empty.html"
+    empty.write_text("<!doctype html><title>empty</title>")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    times: dict[Path, list[float]] = {page: [], empty: []}
+    for _ in range(3):
+        for one in times:
+            command = [
+                chromium,
+                *flags,
+                f"--user-data-dir={folder / 'profile'}",
+                f"--screenshot={folder / 'x.png'}",
+                one.as_uri(),
+            ]
+            begun = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+            times[one].append(time.perf_counter() - begun)
+    return sorted(times[page])[1] - sorted(times[empty])[1]
+
+
+if __name__ == "__main__":
+    main()

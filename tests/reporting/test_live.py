@@ -1,0 +1,67 @@
+"""The view while something is measured: figures on a terminal, plain lines elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import example_records as examples
+import pytest
+from rich.console import Console
+
+from loaderbench.cases.case import Case
+from loaderbench.reporting import live
+from loaderbench.reporting.live import Progress
+
+CASE = Case.from_json(examples.case(batch_size=64))
+FAILED = {"wall_s": 3.0, "status": "failed", "failure": {"message": "worker 3 was \x1b[31mkilled"}}
+
+
+def segment(arm: str, step_s: float) -> dict[str, Any]:
+    return {"arm": arm, "round": 1, "step_s": step_s, "num_samples": 640, "encoded_bytes": 64_000_000}
+
+
+def drive(view: Progress, cases: int = 2) -> None:
+    view.message(CASE, "phase", "starting the loader")
+    view.message(CASE, "segment", segment("device", 0.032))
+    view.message(CASE, "segment", segment("real", 0.128))
+    view.finished(FAILED)
+
+
+def test_on_a_terminal_rate_stall_bandwidth_and_time_left_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "REDRAW_S", -1.0)
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True)
+    with Progress(2, quiet=False, expected_s=[10.0, 10.0], console=console) as view:
+        drive(view)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
+    # 64 images in 128 ms; 32 of the 128 ms with data ready; 100 kB an image.
+    assert "500 images/s · stall 75 % · files 50.0 MB/s" in text
+    assert "[1/2, 20 s left]" in text
+    assert "of at most 10 s" in text
+    assert "failed: worker 3 was \ufffd[31mkilled" in text
+    assert max(map(len, re.split(r"[\r\n]", text))) <= 80
+
+
+def test_elsewhere_a_line_a_case(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(2, quiet=False, expected_s=[10.0, 10.0]) as view:
+        drive(view)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("[1/2, 20 s left] photos/512 multiprocess")
+    assert lines[1].startswith("failed: worker 3")
+
+
+def test_quiet_is_quiet_but_for_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(1, quiet=True) as view:
+        drive(view)
+    assert capsys.readouterr().err.splitlines() == ["failed: worker 3 was \ufffd[31mkilled"]
+
+
+def test_time_left_follows_what_cases_took() -> None:
+    out = io.StringIO()
+    with Progress(3, quiet=True, expected_s=[10.0, 10.0, 10.0], console=Console(file=out)) as view:
+        assert view._left() == ", 30 s left"
+        view.finished({"wall_s": 20.0, "status": "ok", "failure": None})
+        assert view._left() == ", 40 s left"
