@@ -3,8 +3,8 @@
     python benchmarks/report.py [--runs 200,1000] [--from RESULTS] [--json FILE]
 
 Copies of the runs in RESULTS (or of made-up ones) under other names, data sets and numbers of workers fill a store;
-prints seconds and MB of `loaderbench report`, and the seconds that headless Chromium takes from its start to the page's load
-event less those for an empty page. Aims: 1,000 runs in ≤ 15 s and ≤ 10 MB; 200 runs in < 6 MB, opened in < 2 s.
+prints seconds and MB of `loaderbench report`, and the seconds that headless Chromium takes from its start to the load
+of the page, less those for an empty one. Aims: 1,000 runs in ≤ 15 s and ≤ 10 MB; 200 runs in < 6 MB, opened in < 2 s.
 """
 
 from __future__ import annotations

@@ -179,3 +179,17 @@ def test_a_sweep_goes_on_where_it_was_interrupted(small_set: Path, tmp_path: Pat
     assert [one["case"]["resolution"] for one in runs] == [96, 128]
     assert runs[0]["run_id"] == kept["run_id"]  # not measured again
     assert len(commands.records(tmp_path / "r")) == 2
+    # and the study is stored, under a name that prints it again
+    study_id = json.loads((tmp_path / "out.json").read_text())["study"]["study_id"]
+    assert study_id in commands.run("list", "--results", tmp_path / "r").out
+    again = commands.run("show", study_id[:19], "--results", tmp_path / "r")
+    assert again.code == 0
+    assert "time of 6 steps" in again.out
+    # and reported in every form
+    for kind in ("html", "md", "csv", "svg"):
+        ended = commands.run("report", "--format", kind, "--results", tmp_path / "r")
+        assert (ended.code, len(ended.out.splitlines())) == (0, 1)
+    made = {path.name for path in (tmp_path / "r").iterdir()}
+    assert {"report.html", "report.md", "report.csv", "figures"} <= made
+    assert list((tmp_path / "r" / "figures").glob("*.svg"))
+    assert commands.run("report", "--format", "pdf", "--results", tmp_path / "r").code == 2
