@@ -201,9 +201,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     listed, kept, run = result["listed"], result["kept"], result["run"]["seconds"]
     print(f"files                   {result['files']:,} in {result['classes']:,} classes")
-    print(
-        f"load average before     {result['load_average_before']:.1f} (others that compute at the same time slow all of this)"
-    )
+    print(f"load average before     {result['load_average_before']:.1f}")
     print(f"index                   {listed['index_bytes'] / 1e6:.1f} MB")
     for name, one in (("list, none kept", listed), ("list, kept", kept)):
         print(f"{name:23} {one['seconds']:.2f} s, peak memory + {one['peak_rss_growth_bytes'] / 1e6:.0f} MB")
