@@ -17,6 +17,16 @@ OWN_FILES_PREFIX = ".loaderbench-"
 """Records and locks that loaderbench keeps beside images."""
 
 
+def user_cache_folder() -> Path:
+    """loaderbench's part of the user's cache folder: $XDG_CACHE_HOME, else ~/.cache (XDG Base Directory Specification).
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "loaderbench"  # noqa: PTH117
+
+
 def holds_foreign_files(folder: Path) -> bool:
     """Whether anything but loaderbench's own records is in the folder."""
     return any(not entry.name.startswith(OWN_FILES_PREFIX) for entry in folder.iterdir())

@@ -1,29 +1,71 @@
-"""The list of images that a loader reads, small enough to be shared by many workers."""
+"""The list of images that a loader reads: one copy of it for all processes, kept between runs.
+
+A large list is kept in the user's cache folder, because listing 1.3 million files takes seconds where the kernel
+remembers them and minutes where it does not. A kept list is used only while every folder of the tree still has
+the inode, mtime and ctime that it had just before it was listed. A file that is added, removed, renamed or replaced
+changes its folder's; one that is written over in place does not, so the sizes of SAMPLED_FILES random files are looked
+at as well. Where a change might not be seen so, nothing is kept: linked files, file systems other than
+WATCHED_TYPES, folders that changed just before they were listed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+import time
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
+from loaderbench.images.files import exclusive, replace_file, user_cache_folder
+from loaderbench.images.filesystem import storage_behind
+from loaderbench.images.packed import map_packed, write_packed
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg")
 """Compared in lower case. JPEG is what the loaders and decoders here read."""
+LARGE_SET = 10_000
+"""Images from which on the list is mapped and kept. A smaller set is listed in 0.1 s."""
+FORMAT = 1
+"""Of the kept lists. Raise it when their content, or what counts as an image, changes."""
+SAMPLED_FILES = 1000
+"""Where none of so many random files has another size, at most 0.3 % of all have one (95 % confidence)."""
+WATCHED_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "nfs", "nfs4"})
+"""File systems whose folders get a new mtime and ctime with each change of an entry, as POSIX asks for it.
+FUSE and SMB leave that to a server that may not."""
+SETTLED_NS = 2_000_000_000
+"""A folder that changed later than this before it is listed may change again within one tick of the file
+system's clock, unseen: up to 10 ms with the kernel's coarse clock, 1 s on ext3."""
+NUM_THREADS = 16
+"""Look at folders and files before a kept list is used: a server takes a millisecond for each."""
+MOST_KEPT = 16
+"""Lists; the ones used least recently go. 65 MB for 1.3 million images."""
+
+OnListed = Callable[[int], None]
+"""Told how many images are listed so far."""
 
 
 @dataclass(frozen=True)
 class ImageIndex:
     """Paths, labels and sizes of a tree's images in flat arrays: about 50 bytes an image, no Python object each.
 
-    Sorted by class name, then by file name, as torchvision's ImageFolder does it.
+    Sorted by class name, then by file name, as torchvision's ImageFolder does it. The arrays of a large set are mapped
+    from an anonymous file: processes that are forked or started with it use the same pages.
     """
 
     root: str
-    names: bytes
+    names: bytes | memoryview
     """The paths relative to `root`, UTF-8 with surrogate escapes, joined without a separator."""
     offsets: NDArray[np.int64]
     """[N + 1]: name i is names[offsets[i]:offsets[i + 1]]."""
@@ -31,6 +73,8 @@ class ImageIndex:
     sizes: NDArray[np.int64]
     """File sizes in bytes at the time of the listing."""
     classes: tuple[str, ...]
+    mapped_from: int | None = field(default=None, compare=False, repr=False)
+    """Descriptor of that file (memfd_create(2)), closed with the mapping; None: plain memory."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -38,14 +82,14 @@ class ImageIndex:
     def path(self, index: int) -> str:
         """Absolute path of image `index`."""
         name = self.names[self.offsets[index] : self.offsets[index + 1]]
-        return self.root + os.sep + os.fsdecode(name)
+        return self.root + os.sep + os.fsdecode(bytes(name))
 
     def paths(self) -> Iterator[str]:
         return (self.path(index) for index in range(len(self)))
 
     def at_root(self, root: str) -> ImageIndex:
         """The same files under another root (a copy in memory)."""
-        return ImageIndex(root, self.names, self.offsets, self.labels, self.sizes, self.classes)
+        return ImageIndex(root, self.names, self.offsets, self.labels, self.sizes, self.classes, self.mapped_from)
 
     def select(self, indices: Sequence[int] | NDArray[np.int64]) -> ImageIndex:
         """The index of a subset, in the order given. Classes are kept whole."""
@@ -55,16 +99,94 @@ class ImageIndex:
         np.cumsum([len(part) for part in parts], out=offsets[1:])
         return ImageIndex(self.root, b"".join(parts), offsets, self.labels[chosen], self.sizes[chosen], self.classes)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A process that is being started gets the open file, anything else the content."""
+        if self.mapped_from is not None and get_spawning_popen() is not None:
+            return _from_parent, (self.root, reduction.DupFd(self.mapped_from))
+        content = (bytes(self.names), self.offsets, self.labels, self.sizes, self.classes)
+        return ImageIndex, (self.root, *content)
 
-def _images_below(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
-    """(path relative to the root, size) of the images in `folder` and below, in sorted order."""
-    with os.scandir(folder) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
-    for entry in ordered:
-        if entry.is_dir():
-            yield from _images_below(entry.path, prefix + entry.name + os.sep)
-        elif entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file():
-            yield prefix + entry.name, entry.stat().st_size
+
+def _from_parent(root: str, sent: Any) -> ImageIndex:
+    return _mapped(root, sent.detach(), check=False)[0]
+
+
+def _in_memory(root: str, write: Callable[[BinaryIO], None], *, check: bool) -> tuple[ImageIndex, list[list[Any]]]:
+    """The index that `write` puts into an anonymous file, and its folders. Raises as `_mapped` does."""
+    descriptor = os.memfd_create("loaderbench-list")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            write(file)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return _mapped(root, descriptor, check=check)
+
+
+def _mapped(root: str, descriptor: int, *, check: bool) -> tuple[ImageIndex, list[list[Any]]]:
+    """The index in an open file, and the folders it was listed from. The index owns the descriptor from now on.
+
+    Raises:
+        ValueError: the file is damaged, or holds the list of another tree or format.
+        OSError: it cannot be mapped.
+    """
+    try:
+        facts, arrays, mapping = map_packed(descriptor, check=check)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    weakref.finalize(mapping, os.close, descriptor)
+    if check and (facts["format"], facts["root"]) != (FORMAT, root):
+        raise ValueError("the list of something else")
+    offsets, labels, sizes = (arrays[name] for name in ("offsets", "labels", "sizes"))
+    index = ImageIndex(root, arrays["names"].data, offsets, labels, sizes, tuple(facts["classes"]), descriptor)
+    return index, facts["folders"]
+
+
+class _Listing:
+    """What is found, file after file, in flat buffers."""
+
+    def __init__(self, on_listed: OnListed) -> None:
+        self._on_listed = on_listed
+        self.names = bytearray()
+        self.lengths, self.sizes = array("q"), array("q")
+        self.folders: list[tuple[str, int, int, int]] = []
+        """Each folder's path relative to the root, and its state before it was read."""
+        self.devices: set[int] = set()
+        """st_dev of the folders."""
+        self.has_links = False
+        """Files that are symbolic links: what they lead to may change without a sign here."""
+
+    def entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
+        """What a folder holds, sorted by name."""
+        status = os.stat(folder)  # noqa: PTH116
+        self.folders.append((prefix, *_state(status)))
+        self.devices.add(status.st_dev)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+
+    def add_images(self, entries: Iterable[os.DirEntry[str]], prefix: str, *, deep: bool) -> None:
+        """Take the images among the entries, and those of their folders and below where `deep`."""
+        for entry in entries:
+            if entry.is_dir():
+                if deep:
+                    inside = prefix + entry.name + os.sep
+                    self.add_images(self.entries(entry.path, inside), inside, deep=True)
+            elif entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file():
+                name = os.fsencode(prefix + entry.name)
+                self.names += name
+                self.lengths.append(len(name))
+                self.sizes.append(entry.stat().st_size)
+                self.has_links = self.has_links or entry.is_symlink()
+                self._on_listed(len(self.sizes))
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    """What changes with the entries of a folder: inode (another folder in its place), mtime and ctime in ns.
+
+    tar and rsync set the mtime back; nothing sets the ctime (inode(7)).
+    """
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def first_image(folder: str) -> str | None:
@@ -78,8 +200,8 @@ def first_image(folder: str) -> str | None:
     return None
 
 
-def index_images(root: str) -> ImageIndex:
-    """List the images of an ImageFolder tree (`root/<class>/…`) or of a flat folder.
+def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> ImageIndex:
+    """The images of an ImageFolder tree (`root/<class>/…`) or of a flat folder: listed now, or from the kept list.
 
     A flat folder is one class, named "". Files of other types are left out (`dataset scan` lists them).
 
@@ -87,45 +209,109 @@ def index_images(root: str) -> ImageIndex:
         ConfigError: `root` is missing, no folder, not readable, or holds no JPEG.
     """
     root = os.path.realpath(root)
+    kept = _kept_list(root)
+    if kept is not None:
+        return kept
+    begun_ns = time.time_ns()
+    listing = _Listing(on_listed)
+    classes: list[str] = []
+    counts: list[int] = []
     try:
-        with os.scandir(root) as entries:
-            ordered = sorted(entries, key=lambda entry: entry.name)
-        folders = [entry.name for entry in ordered if entry.is_dir()]
-        names: list[bytes] = []
-        labels: list[int] = []
-        sizes: list[int] = []
-        classes: list[str] = []
-        for folder in folders:
-            found = list(_images_below(os.path.join(root, folder), folder + os.sep))
-            if found:
-                classes.append(folder)
-                names += [os.fsencode(name) for name, _ in found]
-                sizes += [size for _, size in found]
-                labels += [len(classes) - 1] * len(found)
-        flat = [
-            (entry.name, entry.stat().st_size)
-            for entry in ordered
-            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
-        ]
+        entries = listing.entries(root, "")
+        for entry in entries:
+            before = len(listing.sizes)
+            if entry.is_dir():
+                listing.add_images([entry], "", deep=True)
+            if len(listing.sizes) > before:
+                classes.append(entry.name)
+                counts.append(len(listing.sizes) - before)
+        if not classes:
+            listing.add_images(entries, "", deep=False)
+            classes, counts = [""], [len(listing.sizes)]
     except OSError as error:
         raise ConfigError(f"cannot read the data set folder {root}: {error.strerror}") from error
-    if flat and not names:
-        classes = [""]
-    if flat and classes == [""]:
-        names = [os.fsencode(name) for name, _ in flat]
-        sizes = [size for _, size in flat]
-        labels = [0] * len(flat)
-    if not names:
+    if not listing.sizes:
         raise ConfigError(
             f"no JPEG images in {root}; give an ImageFolder tree, or make one with `loaderbench dataset make`"
         )
-    offsets = np.zeros(len(names) + 1, dtype=np.int64)
-    np.cumsum([len(name) for name in names], out=offsets[1:])
-    return ImageIndex(
-        root,
-        b"".join(names),
-        offsets,
-        np.array(labels, dtype=np.int32),
-        np.array(sizes, dtype=np.int64),
-        tuple(classes),
+    offsets = np.zeros(len(listing.sizes) + 1, dtype=np.int64)
+    np.cumsum(np.frombuffer(listing.lengths, dtype=np.int64), out=offsets[1:])
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
+    sizes = np.frombuffer(listing.sizes, dtype=np.int64)
+    if len(sizes) < LARGE_SET:
+        return ImageIndex(root, bytes(listing.names), offsets, labels, sizes, tuple(classes))
+    facts = {"format": FORMAT, "root": root, "classes": classes, "folders": listing.folders}
+    arrays: dict[str, NDArray[Any]] = {
+        "offsets": offsets,
+        "sizes": sizes,
+        "labels": labels,
+        "names": np.frombuffer(listing.names, dtype=np.uint8),
+    }
+
+    def write(file: BinaryIO) -> None:
+        write_packed(file, facts, arrays)
+
+    if _may_be_kept(root, listing, begun_ns):
+        _keep(root, write)
+    return _in_memory(root, write, check=False)[0]
+
+
+def _list_path(root: str) -> Path:
+    """Where the list of the tree `root` is kept."""
+    return user_cache_folder() / "lists" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.list"
+
+
+def _kept_list(root: str) -> ImageIndex | None:
+    """The kept list of a tree; None where there is none, or the tree has changed."""
+    try:
+        path = _list_path(root)
+        # Copied, for what is mapped straight from a file may go away under it: on NFS when another host replaces it.
+        with path.open("rb") as kept:
+            index, folders = _in_memory(root, lambda file: shutil.copyfileobj(kept, file, 1 << 20), check=True)
+    except (OSError, ValueError, RuntimeError):
+        return None
+    with contextlib.suppress(OSError):  # a folder that others write for all
+        os.utime(path)  # the lists used least recently go first
+    return index if _still_holds(index, folders) else None
+
+
+def _still_holds(index: ImageIndex, folders: list[list[Any]]) -> bool:
+    """Whether no folder has changed since it was listed, nor the size of any of SAMPLED_FILES random files."""
+    sample = np.random.default_rng().integers(len(index), size=SAMPLED_FILES).tolist()
+
+    def part_holds(first: int) -> bool:
+        for name, *state in folders[first::NUM_THREADS]:
+            if list(_state(os.stat(os.path.join(index.root, name)))) != state:  # noqa: PTH116
+                return False
+        some = sample[first::NUM_THREADS]
+        return all(os.stat(index.path(number)).st_size == index.sizes[number] for number in some)  # noqa: PTH116
+
+    try:
+        with ThreadPoolExecutor(NUM_THREADS, "list") as pool:
+            return all(pool.map(part_holds, range(NUM_THREADS)))
+    except OSError:
+        return False
+
+
+def _may_be_kept(root: str, listing: _Listing, begun_ns: int) -> bool:
+    """Whether a later change of the tree is sure to be seen in its folders' times."""
+    newest_ns = max(max(mtime_ns, ctime_ns) for _, _, mtime_ns, ctime_ns in listing.folders)
+    return (
+        not listing.has_links
+        and len(listing.devices) == 1
+        and storage_behind(root).type in WATCHED_TYPES
+        and newest_ns < begun_ns - SETTLED_NS
     )
+
+
+def _keep(root: str, write: Callable[[BinaryIO], None]) -> None:
+    """Keep a list for the next run, where the cache folder can be written."""
+    with contextlib.suppress(OSError, RuntimeError):  # no home, a full or read-only disk: the next run lists again
+        path = _list_path(root)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(path.parent / ".loaderbench-lock"):
+            with replace_file(path) as file:
+                write(file)
+            oldest_first = sorted(path.parent.glob("*.list"), key=lambda one: one.stat().st_mtime_ns)
+            for unused in oldest_first[:-MOST_KEPT]:
+                unused.unlink(missing_ok=True)

@@ -20,8 +20,10 @@ handed over without a copy.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,9 +83,8 @@ class DaliLoader:
         self._pin = context.pin_memory and not self._on_gpu and torch.cuda.is_available()
         self._pipeline: Any = None
         self._failures = find_broken(context)
-        broken = {index for index, _ in self._failures}
-        sound = [index for index in range(len(context.images)) if index not in broken]
-        self._sound = np.array(sound, dtype=np.int64)
+        broken = np.array([index for index, _ in self._failures], dtype=np.int64)
+        self._sound = np.setdiff1d(np.arange(len(context.images)), broken, assume_unique=True)
 
     def _build_pipeline(self, first_epoch: int) -> Any:
         context = self._context
@@ -97,18 +98,19 @@ class DaliLoader:
             seed=int(np.random.default_rng([context.seed, first_epoch]).integers(2**31)),
         )
         order = self._sound[epoch_order(len(self._sound), context.seed, first_epoch)]
-        with pipeline:
-            encoded, labels = fn.readers.file(
-                files=[context.images.path(int(index)) for index in order],
-                labels=order.tolist(),  # positions in the ImageIndex, so that every sample can be named
-                shuffle_after_epoch=True,
-                dont_use_mmap=True,  # mapped pages could not be evicted
-                name="files",
-            )
-            if context.slowdown is not None:
-                encoded = fn.python_function(encoded, function=context.slowdown.burn_image)
-            pipeline.set_outputs(self._transform(encoded), labels)
-        pipeline.build()
+        with file_list(context.images, order) as path:
+            with pipeline:
+                encoded, labels = fn.readers.file(
+                    file_root=context.images.root,
+                    file_list=path,
+                    shuffle_after_epoch=True,
+                    dont_use_mmap=True,  # mapped pages could not be evicted
+                    name="files",
+                )
+                if context.slowdown is not None:
+                    encoded = fn.python_function(encoded, function=context.slowdown.burn_image)
+                pipeline.set_outputs(self._transform(encoded), labels)
+            pipeline.build()
         return pipeline
 
     def _transform(self, encoded: Any) -> Any:
@@ -203,6 +205,31 @@ class DaliLoader:
 
     def close(self) -> None:
         self._end_pipeline()
+
+
+@contextmanager
+def file_list(images: ImageIndex, order: NDArray[np.int64]) -> Iterator[str]:
+    """Path of a list of the images in this order, each with its position in the index as label, for `fn.readers.file`.
+
+    It reads the list when the pipeline is built. 1.3 million images: 1.2 s and 180 MB to the first batch; given as
+    the arguments `files` and `labels` they took 3 s and 860 MB.
+
+    Raises:
+        ConfigError: a name holds a line break, which ends an entry of such a list.
+    """
+    names = bytes(images.names)
+    if b"\n" in names:
+        index = int(np.searchsorted(images.offsets, names.index(b"\n"), side="right")) - 1
+        raise ConfigError(f"DALI cannot be given {images.path(index)!r}: rename it, its name holds a line break")
+    begins, ends = images.offsets[order].tolist(), images.offsets[order + 1].tolist()
+    entries = zip(begins, ends, order.tolist(), strict=True)
+    descriptor = os.memfd_create("loaderbench-dali")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(b"".join([b"%s %d\n" % (names[begin:end], index) for begin, end, index in entries]))
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def find_broken(context: LoaderContext) -> list[tuple[int, str]]:

@@ -88,6 +88,19 @@ def measure(case: Case, report: Report, injection: dict[str, Any] | None = None)
             raise CaseFailed(measurement.in_terms_of_the_data_set(str(error))) from error
 
 
+def once_a_second(report: Report) -> Callable[[str], None]:
+    """Reports a phase, once a second at most: a supervisor that hears nothing gives up."""
+    said = time.monotonic()
+
+    def on_progress(phase: str) -> None:
+        nonlocal said
+        if time.monotonic() - said > 1:
+            said = time.monotonic()
+            report("phase", phase)
+
+    return on_progress
+
+
 class Rig:
     """A case's images, device and workload, opened, and its loaders, built on demand. Closed with `stack`."""
 
@@ -95,7 +108,8 @@ class Rig:
         self._case, self._stack = case, stack
         self._module = plugins.load("loaders", case.loader)
         report("phase", "listing the images")
-        self.images = index_images(case.dataset)
+        progress = once_a_second(report)
+        self.images = index_images(case.dataset, lambda num: progress(f"listing the images: {num:,} so far"))
         report("phase", "opening the device")
         self.device: Device = open_device(case)
         stack.callback(self.device.close)
@@ -248,16 +262,9 @@ class _Measurement:
         return steps
 
     def _progress(self, what: str) -> OnDone:
-        """Tells how far long work over the files is, once a second: a supervisor that hears nothing gives up."""
-        said = time.monotonic()
-
-        def on_done(done: int, total: int) -> None:
-            nonlocal said
-            if time.monotonic() - said > 1:
-                said = time.monotonic()
-                self.report("phase", f"{what}: {done:,} of {total:,}")
-
-        return on_done
+        """Tells how far long work over the files is."""
+        progress = once_a_second(self.report)
+        return lambda done, total: progress(f"{what}: {done:,} of {total:,}")
 
     # -- what the arms are fed ---------------------------------------------------------------------------
 

@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+
+from loaderbench.images.cache_state import residency
+from loaderbench.images.index import index_images
+from loaderbench.running import cache
+from loaderbench.running.cache import CacheKeeper, can_prove_cold
+
+
+@pytest.mark.parametrize("num_read", [0, 1, 24])
+def test_what_is_cold_already_is_not_evicted_again(
+    own_tree: Path, monkeypatch: pytest.MonkeyPatch, num_read: int
+) -> None:
+    if not can_prove_cold(str(own_tree)):
+        pytest.skip("files of the temporary folder do not leave the page cache (tmpfs?)")
+    images = index_images(str(own_tree))
+    for path in images.paths():
+        cache.evict(path)
+    for index in range(num_read):
+        Path(images.path(index)).read_bytes()
+    evicted: list[str] = []
+    really = cache.evict
+    monkeypatch.setattr(cache, "evict", lambda path: (evicted.append(path), really(path)))
+    with CacheKeeper("cold", images) as keeper:
+        assert len(evicted) == (len(images) if num_read else 0)
+        assert residency(images.paths()).resident_pages == 0 and not keeper.caveats
