@@ -16,7 +16,16 @@ Row = dict[str, Any]
 
 NUM_STEPS = 100
 """Steps of the total time, unless `--steps` says so: the 100 iterations of the study that this one follows (S-A1)."""
-OF_THE_LOADER = ("loader", "workers", "decoder", "output", "prefetch", "loader_options", "decoder_options")
+OF_THE_LOADER = (
+    "loader",
+    "workers",
+    "decoder",
+    "decode_scale",
+    "output",
+    "prefetch",
+    "loader_options",
+    "decoder_options",
+)
 """Fields of Case in which a run may differ from the serial one that it is held against."""
 UNRULED = ("undetermined", None)
 
