@@ -61,7 +61,7 @@ class Options:
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     """Raises UnavailableError where it cannot be built or loaded."""
     try:
         library = ctypes.CDLL(str(native.build(SOURCE, ("jpeg", "m"), FLAGS)))
@@ -87,7 +87,7 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _c_recipe(recipe: Recipe, scale: str) -> _Recipe:
+def c_recipe(recipe: Recipe, scale: str) -> _Recipe:
     return _Recipe(
         recipe.crop_scale, recipe.log_ratio, recipe.crop_ratio, recipe.flip_probability, recipe.seed,
         recipe.train, recipe.whole, recipe.short_side, recipe.height, recipe.width, scale == "auto", recipe.evict,
@@ -125,7 +125,7 @@ class Filler:
 
     def __init__(self, library: ctypes.CDLL, recipe: Recipe, scale: str) -> None:
         self._maker = _Maker(library)
-        self._recipe = _c_recipe(recipe, scale)
+        self._recipe = c_recipe(recipe, scale)
 
     def fill(
         self,
@@ -165,7 +165,7 @@ class LibjpegDecoder:
 
     def __init__(self, options: Options) -> None:
         self._scale = options.scale
-        self._library = _library()
+        self._library = library()
         self._pillow = PillowDecoder()
         self._of_thread = threading.local()
 
