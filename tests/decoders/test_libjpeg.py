@@ -111,7 +111,7 @@ def test_a_region_has_the_pixels_of_the_whole_picture(
                 random = SampleRandom(3, 1, index)
                 geometry = train_geometry(height, width, SIDE, random) if train else infer_geometry(height, width, SIDE)
                 difference = np.abs(by_pillow(encoded, geometry) - sample)
-                assert difference.mean() <= 0.3  # levels: Pillow may round between its two passes in the other order
+                assert difference.mean() <= 0.3  # levels
                 assert difference.max() <= 2
 
 
