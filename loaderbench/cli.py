@@ -48,6 +48,13 @@ Loader = Annotated[str, typer.Option(help="serial, multiprocess, threaded, dali,
 Decoder = Annotated[
     str | None, typer.Option(help="pillow, turbojpeg, torchvision  [default: pillow; threaded: the fastest]")
 ]
+DecodeScale = Annotated[
+    str | None,
+    typer.Option(help="auto: decode large crops at 1/2, 1/4 or 1/8; for --decoder libjpeg  [default: off]"),
+]
+IoThreads = Annotated[
+    int | None, typer.Option(help="Threads that only read, ahead of the workers; for --loader threaded  [default: 0]")
+]
 Workers = Annotated[str | None, typer.Option(help="Processes or threads  [default: usable CPUs]")]
 BatchSize = Annotated[int, typer.Option(help="Samples a step")]
 Prefetch = Annotated[int, typer.Option(help="Batches prepared ahead, per worker")]
@@ -116,7 +123,9 @@ def run(
     res: Annotated[int | None, typer.Option(help="Stored resolution: the data set's variant N")] = None,
     loader: Loader = "multiprocess",
     decoder: Decoder = None,
+    decode_scale: DecodeScale = None,
     workers: Workers = None,
+    io_threads: IoThreads = None,
     batch_size: BatchSize = 64,
     prefetch: Prefetch = 2,
     model: Model = "resnet50",
@@ -167,7 +176,9 @@ def sweep(
     res: Annotated[str | None, typer.Option(help="Stored resolutions, comma separated")] = None,
     loader: Loader = "serial,multiprocess,threaded",
     decoder: Decoder = None,
+    decode_scale: DecodeScale = None,
     workers: Workers = None,
+    io_threads: IoThreads = None,
     batch_size: Annotated[str, typer.Option(help="Samples a step, comma separated")] = "64",
     prefetch: Annotated[str, typer.Option(help="Batches prepared ahead, per worker, comma separated")] = "2",
     buffer_ratio: Annotated[
@@ -971,6 +982,8 @@ def _request(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
         kernels=options["kernels"],
         seed=options["seed"],
         max_failure_fraction=options["max_failures"],
+        decode_scale=options.get("decode_scale"),
+        io_threads=options.get("io_threads"),
         loader_options=_key_values("--loader-option", options["loader_option"]),
         decoder_options=_key_values("--decoder-option", options["decoder_option"]),
     )

@@ -293,6 +293,17 @@ def _decoder(name: str, packages: dict[str, str]) -> Finding:
     return Finding(f"decoder {name}", MISSING, f"--decoder {name} is not available", f"`pip install {known[0]}`")
 
 
+def _libjpeg() -> Finding:
+    """Builds it where that was not done yet: seconds, once."""
+    from loaderbench.decoders import libjpeg
+
+    try:
+        version = libjpeg.build(libjpeg.Options()).describe()["version"]
+    except UnavailableError as error:
+        return _from_error("decoder libjpeg", str(error), "`apt-get install gcc libjpeg62-turbo-dev`")
+    return _ok("decoder libjpeg", f"built against libjpeg-turbo {version}: decodes only what a crop needs")
+
+
 def _test_bed(name: str) -> Finding:
     title = f"test bed {name}"
     try:
@@ -357,6 +368,7 @@ def examine(dataset_path: str | Path | None = None) -> list[Finding]:
     ]
     findings = [check() for check in checks]
     findings += [_decoder(name, packages) for name in DECODER_PACKAGES]
+    findings.append(_libjpeg())
     findings += [_test_bed(name) for name in TEST_BEDS]
     findings.append(_perf())
     return findings

@@ -29,6 +29,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "pillow": "loaderbench.decoders.pillow",
         "turbojpeg": "loaderbench.decoders.turbojpeg",
         "torchvision": "loaderbench.decoders.torchvision",
+        "libjpeg": "loaderbench.decoders.libjpeg",
     },
 }
 

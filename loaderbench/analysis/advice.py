@@ -120,7 +120,7 @@ def _plain(action: Action, found: Attribution) -> dict[str, Any]:
 
 def flags(change: Mapping[str, Any]) -> str:
     """The change as options of the command line."""
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items() if value != {})
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items() if value not in ({}, None))
 
 
 class _Model:
@@ -406,6 +406,7 @@ def _threads(case: Case, model: _Model) -> list[Action]:
     if case.loader != "threaded":
         change = {"loader": "threaded", "decoder": model.fastest_decoder(), "output": "uint8"}
         change |= {name: {} for name in ("loader_options", "decoder_options") if getattr(case, name)}
+        change |= {"decode_scale": None} if case.decode_scale else {}
     number = model.knee(change, range(max(case.workers, 1), max(model.most_workers, case.workers) + 1))
     if number is None or (not change and number <= case.workers):
         return []
@@ -420,6 +421,7 @@ def _other_decoders(case: Case, model: _Model) -> list[Action]:
     if fastest is None or fastest == case.decoder:
         return []
     change: Change = {"decoder": fastest} | ({"decoder_options": {}} if case.decoder_options else {})
+    change |= {"decode_scale": None} if case.decode_scale else {}
     return [Action("prep", f"decode with {fastest}: {flags(change)}", change, model.predict(change))]
 
 

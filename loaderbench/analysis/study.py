@@ -16,8 +16,16 @@ Record = Mapping[str, Any]
 Row = dict[str, Any]
 
 OF_THE_LOADER = (
-    "loader", "workers", "decoder", "output", "prefetch", "buffer_ratio", "loader_options", "decoder_options"
-)  # fmt: skip
+    "loader",
+    "workers",
+    "decoder",
+    "decode_scale",
+    "output",
+    "prefetch",
+    "buffer_ratio",
+    "loader_options",
+    "decoder_options",
+)
 """Fields of Case in which a run may differ from the serial one that it is held against."""
 UNRULED = ("undetermined", None)
 OF_A_STUDY = ("dataset_name", "model", "mode", "precision", "device", "input_size", "cache", "overlap")

@@ -76,6 +76,9 @@ class Case:
     """Which of `--repeats` processes this is."""
     max_failure_fraction: float = 0.01
     """More undecodable images than this fraction of those read fail the case."""
+    decode_scale: str | None = None
+    """`auto`: large crops are decoded at 1/2, 1/4 or 1/8, never below the sample's size; `off`: at full size. None:
+    the decoder cannot scale."""
     loader_options: Mapping[str, str] = field(default_factory=dict)
     decoder_options: Mapping[str, str] = field(default_factory=dict)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from loaderbench.cases.case import ARMS, CACHE_STATES, MODES, OUTPUTS, PRECISIONS, SHARED_QUEUE, SHORT_RUN_STEPS, Case
@@ -19,6 +21,9 @@ DECODES_ITSELF = frozenset({"dali"})
 NEEDS_NO_DECODER = frozenset({"dali", "synthetic"})
 FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
 """Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""
+SCALING_DECODERS = frozenset({"libjpeg"})
+READS_AHEAD = frozenset({"threaded"})
+DECODE_SCALES = ("auto", "off")
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of the two limits are refused: no figure would mean anything."""
 SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
@@ -30,8 +35,10 @@ LISTED = (
 )  # fmt: skip
 """Options of `sweep` that span a study: a list in a file, comma separated as a flag."""
 SINGLE: Mapping[str, type] = {
-    **dict.fromkeys(("mode", "input_size", "loss_scale", "output", "device", "cache", "arms", "max_bytes"), str),
-    **dict.fromkeys(("steps", "warmup", "repeats", "seed"), int),
+    **dict.fromkeys(
+        ("mode", "input_size", "loss_scale", "output", "device", "cache", "arms", "max_bytes", "decode_scale"), str
+    ),
+    **dict.fromkeys(("steps", "warmup", "repeats", "seed", "io_threads"), int),
     **dict.fromkeys(("duration", "ci_target", "max_failures"), float),
     **dict.fromkeys(("overlap", "kernels"), bool),
     **dict.fromkeys(("loader_option", "decoder_option"), list),
@@ -90,6 +97,9 @@ class StudyRequest:
     loss_scale: str | None = None
     seed: int = 0
     max_failure_fraction: float = 0.01
+    decode_scale: str | None = None
+    """None: `off`, where the decoder can scale."""
+    io_threads: int | None = None
     loader_options: Mapping[str, str] = field(default_factory=dict)
     decoder_options: Mapping[str, str] = field(default_factory=dict)
 
@@ -166,10 +176,20 @@ def plan(request: StudyRequest) -> list[Case]:
             for variant, target, loader, decoder, batch_size, prefetch, buffer_ratio in itertools.product(*axes)
             for workers in _workers(request, loader)
         ]
+        _check_effect(request, once)
         unique = list({case.key: case for case in once}.values())
         random.Random(f"{request.seed} {repeat}").shuffle(unique)
         cases += unique
     return cases
+
+
+def _check_effect(request: StudyRequest, cases: Sequence[Case]) -> None:
+    """Raises ConfigError for an option that changes no case."""
+    if request.decode_scale is not None and not any(case.decode_scale for case in cases):
+        found = ", ".join(sorted({case.decoder or f"{case.loader} (decodes for itself)" for case in cases}))
+        raise ConfigError(f"--decode-scale needs a decoder that can scale: --decoder libjpeg, not {found}")
+    if request.io_threads is not None and not READS_AHEAD & {case.loader for case in cases}:
+        raise ConfigError(f"--io-threads is for --loader {', '.join(READS_AHEAD)}: the others read as they decode")
 
 
 def _check(request: StudyRequest) -> None:
@@ -191,6 +211,8 @@ def _check(request: StudyRequest) -> None:
         raise ConfigError(f"--ci-target is a fraction such as 0.03, not {request.ci_target:g}")
     if not 0 <= request.max_failure_fraction <= 1:
         raise ConfigError(f"--max-failures is a fraction from 0 to 1, not {request.max_failure_fraction:g}")
+    at_least("--io-threads", request.io_threads, 0)
+    check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
     for target in request.targets:
         check_choice("--precision", target.precision, PRECISIONS)
     for name, value, known in (
@@ -252,12 +274,22 @@ def _workers(request: StudyRequest, loader: str) -> list[int]:
 
 
 def default_decoder(loader: str) -> str | None:
-    """What users of the loader have; for `threaded` the fastest one installed."""
+    """What users of the loader have; for `threaded` the fastest one that is installed or can be built."""
     if loader in NEEDS_NO_DECODER:
         return None
     if loader == "threaded":
+        if can_build_libjpeg():
+            return "libjpeg"
         return next((name for name, package in FASTEST_DECODERS if find_spec(package)), "pillow")
     return "pillow"
+
+
+def can_build_libjpeg() -> bool:
+    """Whether a C compiler and libjpeg-turbo's headers seem to be there; `doctor` builds the decoder to be sure."""
+    compiler = any(which(name.split()[0]) for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name)
+    given = [os.environ.get(name, "").split(os.pathsep) for name in ("CPATH", "C_INCLUDE_PATH")]
+    folders = [*itertools.chain(*given), "/usr/include", "/usr/local/include"]
+    return compiler and any(Path(folder, "jpeglib.h").is_file() for folder in folders if folder)
 
 
 def installed_loaders() -> list[str]:
@@ -267,7 +299,8 @@ def installed_loaders() -> list[str]:
 
 def installed_decoders() -> list[str]:
     """Decoders that can run here, the fastest first."""
-    return [*(name for name, package in FASTEST_DECODERS if find_spec(package)), "pillow"]
+    built = ["libjpeg"] if can_build_libjpeg() else []
+    return [*built, *(name for name, package in FASTEST_DECODERS if find_spec(package)), "pillow"]
 
 
 def default_output(loader: str) -> str:
@@ -294,12 +327,16 @@ def _case(
     if buffer_ratio is not None:
         num_batches = buffer_ratio * (request.steps or SHORT_RUN_STEPS)
         prefetch = max(1, round(num_batches / (1 if loader in SHARED_QUEUE else workers)))
+    decoder = None if loader in NEEDS_NO_DECODER else decoder or default_decoder(loader)
+    loader_options = dict(request.loader_options)
+    if request.io_threads is not None and loader in READS_AHEAD:
+        loader_options["io_threads"] = str(request.io_threads)
     return Case(
         dataset=variant.path,
         dataset_name=variant.name,
         resolution=variant.resolution,
         loader=loader,
-        decoder=None if loader in NEEDS_NO_DECODER else decoder or default_decoder(loader),
+        decoder=decoder,
         workers=workers,
         prefetch=prefetch,
         batch_size=batch_size,
@@ -323,7 +360,8 @@ def _case(
         seed=request.seed,
         repeat=repeat,
         max_failure_fraction=request.max_failure_fraction,
-        loader_options=dict(request.loader_options),
+        decode_scale=(request.decode_scale or "off") if decoder in SCALING_DECODERS else None,
+        loader_options=loader_options,
         decoder_options=dict(request.decoder_options),
     )
 

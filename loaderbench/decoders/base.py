@@ -6,10 +6,17 @@ torchvision's ImageFolder does. A truncated file is an error, never a grey pictu
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from loaderbench.errors import ConfigError
+
+DECODE_SCALES = ("off", "auto")
 
 Pixels = Any
 """A decoded image in the decoder's own form (PIL image, uint8 array). Only the decoder that made it reads it."""
@@ -69,8 +76,89 @@ class Decoder(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How a filler makes a sample from a picture: `loaderbench.loaders.transform`, as numbers."""
+
+    crop_scale: tuple[float, float]
+    log_ratio: tuple[float, float]
+    crop_ratio: tuple[float, float]
+    flip_probability: float
+    seed: int
+    train: bool
+    """Random crop and flip; else the shorter side to `short_side`, then the centre."""
+    whole: bool
+    """The stored picture, not resized: all must be height × width."""
+    short_side: int
+    height: int
+    width: int
+    evict: bool
+    """Drop a file's pages from the page cache once it was read."""
+
+
+class Stopped(IntEnum):
+    """Why a filler made fewer samples than it was asked for."""
+
+    BROKEN = 1
+    NOT_HERE = 2
+    """A picture that the decoder's own `decode` must do."""
+    UNREADABLE = 3
+    WRONG_SIZE = 4
+    NO_MEMORY = 5
+
+
+class Filled(NamedTuple):
+    """What a filler did. The times and bytes include the sample that could not be made."""
+
+    num_made: int
+    read_ns: int
+    decode_ns: int
+    augment_ns: int
+    encoded_bytes: int
+    page_bytes: int
+    """Sizes of the files read, each rounded up to whole pages."""
+    stopped: Stopped | None
+    reason: str
+    error_number: int
+    """errno, where a file could not be read."""
+    size: tuple[int, int]
+    """(height, width) of the picture that has another size."""
+
+
+class SlotFiller(Protocol):
+    """Makes whole samples, without the steps in between. Belongs to the thread that asked for it."""
+
+    def fill(
+        self,
+        files: Sequence[bytes],
+        indices: NDArray[np.int64],
+        epochs: NDArray[np.int64],
+        slots: NDArray[np.uint8],
+        *,
+        in_memory: bool,
+    ) -> Filled:
+        """Make one sample after another into `slots` (uint8 [N, H, W, 3], contiguous) until one cannot be made.
+
+        `files` are paths, or the encoded bytes themselves (`in_memory`; nothing is evicted then).
+        """
+        ...
+
+
+@runtime_checkable
+class FillingDecoder(Protocol):
+    """A decoder that decodes no more of a picture than its sample needs."""
+
+    def slot_filler(self, recipe: Recipe) -> SlotFiller: ...
+
+
+def check_scale(scale: str) -> None:
+    """Raises ConfigError for an unknown --decode-scale."""
+    if scale not in DECODE_SCALES:
+        raise ConfigError(f"--decode-scale must be one of {', '.join(DECODE_SCALES)}, not '{scale}'")
+
+
 def fastest_installed() -> str:
-    """Name of the decoder that prepares most images a second in threads.
+    """Name of the decoder that prepares most images a second in threads, of those that need no compiler.
 
     All three release the GIL while decoding. turbojpeg and torchvision decode with the same library
     and resize with the same operator; turbojpeg has the lower cost a call. Pillow takes about twice

@@ -14,19 +14,19 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from loaderbench import plugins
-from loaderbench.decoders.base import DecodeError, Decoder
+from loaderbench.decoders.base import DecodeError, Decoder, FillingDecoder, SlotFiller, Stopped
 from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex
 from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext
 from loaderbench.loaders.order import BatchPlan
-from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
+from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, recipe_of, train_geometry
 
 MOST_REPLACEMENTS = 100
 """Broken images in a row after which a sample is given up and the case fails."""
@@ -34,6 +34,10 @@ MOST_REPLACEMENTS = 100
 MOST_NAMES_LISTED = 10
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+BYTES_AT_ONCE, MOST_AT_ONCE = 2 << 20, 32
+"""Of files that a decoder which makes whole samples gets in one call: 10 to 20 ms of work, so that the calls cost
+nothing and a closed stream ends soon."""
 
 
 def read_file(path: str, evict: bool = False) -> bytes:
@@ -57,14 +61,24 @@ def read_file(path: str, evict: bool = False) -> bytes:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            advice = "raise the limit of open files (`ulimit -n`)"
-        elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENOTCONN, errno.ENODEV):
-            advice = "the data set vanished while it was read"
-        else:
-            advice = "the storage failed while the data set was read"
-        raise CaseFailed(f"cannot read {path}: {error.strerror}; {advice}") from error
+        raise unreadable(path, error.errno) from error
     return data
+
+
+def unreadable(path: str, number: int | None) -> CaseFailed:
+    """The failure of reading a file, by errno."""
+    if number in (errno.EMFILE, errno.ENFILE):
+        advice = "raise the limit of open files (`ulimit -n`)"
+    elif number in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENOTCONN, errno.ENODEV):
+        advice = "the data set vanished while it was read"
+    else:
+        advice = "the storage failed while the data set was read"
+    return CaseFailed(f"cannot read {path}: {os.strerror(number or 0)}; {advice}")
+
+
+def slot_filler(decoder: Decoder, context: LoaderContext, shape: tuple[int, int]) -> SlotFiller | None:
+    """The decoder's way of making whole samples; None where it has none. For the thread that asks."""
+    return decoder.slot_filler(recipe_of(context, shape)) if isinstance(decoder, FillingDecoder) else None
 
 
 def make_decoder(context: LoaderContext, default: str) -> Decoder:
@@ -159,6 +173,18 @@ class SpanClock:
             self._schedstat = -1
 
 
+class Reads(Protocol):
+    """The files of one batch, read by somebody else, in the order of its plan."""
+
+    def take(self, most_bytes: int, most: int) -> list[bytes] | None:
+        """The next files: at least one, more of those that are ready, up to a size and a number. None: cancelled.
+
+        Raises:
+            CaseFailed: the next one could not be read.
+        """
+        ...
+
+
 class SampleMaker:
     """Makes batches for one worker thread. Build it in the thread (or process) that uses it."""
 
@@ -167,30 +193,45 @@ class SampleMaker:
         self._context = context
         self._images: ImageIndex = context.images
         self._decoder = decoder
+        self._filler = slot_filler(decoder, context, shape)
         self._shape = shape
         self._train = context.mode == "train"
         self._normalize = Normalizer(*shape) if context.output == "float32" else None
-        self._scratch = np.empty((*shape, 3), dtype=np.uint8)
+        num_at_once = 1 if self._filler is None or self._normalize is None else MOST_AT_ONCE
+        self._scratch = np.empty((num_at_once, *shape, 3), dtype=np.uint8)
 
     def fill(
-        self, plan: BatchPlan, slots: NDArray[Any], is_cancelled: Callable[[], bool] | None = None
+        self,
+        plan: BatchPlan,
+        slots: NDArray[Any],
+        is_cancelled: Callable[[], bool] | None = None,
+        reads: Reads | None = None,
     ) -> MadeBatch | None:
         """Make the planned samples into `slots` ([N, H, W, 3], float32 or uint8); None where cancelled.
 
-        The caller begins the clock (so that getting the slots counts as collate) and ends it.
+        The caller begins the clock (so that getting the slots counts as collate) and ends it. With `reads` the
+        stage read is the time that this worker waited for them.
 
         Raises:
             CaseFailed: a file cannot be read, sizes differ with `full`, or too many images in a row are broken.
         """
         failures: list[tuple[int, str]] = []
-        indices = np.empty(len(plan.indices), dtype=np.int64)
-        encoded_bytes = 0
-        pairs = zip(plan.indices.tolist(), plan.epochs.tolist(), strict=True)
-        for position, (index, epoch) in enumerate(pairs):
+        indices = plan.indices.copy()
+        encoded_bytes = position = 0
+        make = self._make_slowly if self._filler is None else self._fill
+        while position < len(indices):
             if is_cancelled is not None and is_cancelled():
                 return None
-            indices[position], size = self._make(index, epoch, slots[position], failures)
-            encoded_bytes += size
+            read: list[bytes] | None = None
+            if reads is not None:
+                begun = time.perf_counter_ns()
+                read = reads.take(BYTES_AT_ONCE, MOST_AT_ONCE)
+                self.clock.read_ns += time.perf_counter_ns() - begun
+                if read is None:
+                    return None
+            num_made, num_bytes = make(indices[position:], plan.epochs[position:], slots[position:], read, failures)
+            position += num_made
+            encoded_bytes += num_bytes
         if self._context.slowdown is not None:
             begun = time.perf_counter_ns()
             self._context.slowdown.collate()
@@ -198,26 +239,110 @@ class SampleMaker:
         targets = self._images.labels[indices].astype(np.int64)
         return MadeBatch(indices, targets, encoded_bytes, np.empty(0, dtype=np.int64), failures)
 
-    def _make(self, index: int, epoch: int, slot: NDArray[Any], failures: list[tuple[int, str]]) -> tuple[int, int]:
+    def _fill(
+        self,
+        indices: NDArray[np.int64],
+        epochs: NDArray[np.int64],
+        slots: NDArray[Any],
+        read: list[bytes] | None,
+        failures: list[tuple[int, str]],
+    ) -> tuple[int, int]:
+        """Make the first samples, all of `read` where it is given, by the decoder's filler. Broken ones are replaced
+        in `indices`. Returns how many were made and the bytes read."""
+        assert self._filler is not None
+        clock, images = self.clock, self._images
+        num = self._num_at_once(indices) if read is None else len(read)
+        position = num_bytes = num_broken = 0
+        while position < num:
+            some = slice(position, num)
+            out = slots[some] if self._normalize is None else self._scratch[: num - position]
+            if read is None:
+                files = [os.fsencode(images.path(index)) for index in indices[some].tolist()]
+            else:
+                files = read[some]
+            filled = self._filler.fill(files, indices[some], epochs[some], out, in_memory=read is not None)
+            clock.read_ns += filled.read_ns
+            clock.decode_ns += filled.decode_ns
+            clock.augment_ns += filled.augment_ns
+            clock.page_bytes += filled.page_bytes
+            num_bytes += filled.encoded_bytes
+            if self._normalize is not None:
+                begun = time.perf_counter_ns()
+                for made, slot in zip(out[: filled.num_made], slots[some], strict=False):
+                    self._normalize(made, slot)
+                clock.augment_ns += time.perf_counter_ns() - begun
+            position += filled.num_made
+            num_broken = 0 if filled.num_made else num_broken
+            if filled.stopped is None:
+                continue
+            index = int(indices[position])
+            if filled.stopped == Stopped.UNREADABLE:
+                raise unreadable(images.path(index), filled.error_number)
+            if filled.stopped == Stopped.WRONG_SIZE:
+                raise self._wrong_size(index, *filled.size)
+            if filled.stopped == Stopped.NOT_HERE:
+                encoded = None if read is None else read[position]
+                indices[position], more = self._make(index, int(epochs[position]), slots[position], encoded, failures)
+                num_bytes += more
+                position += 1
+                continue
+            failures.append((index, filled.reason))
+            num_broken += 1
+            if num_broken == min(MOST_REPLACEMENTS, len(images)):
+                raise CaseFailed(failure_list(failures, len(failures), images))
+            indices[position] = (index + 1) % len(images)
+            if read is not None:
+                read[position] = self._read(int(indices[position]))
+        return num, num_bytes
+
+    def _num_at_once(self, indices: NDArray[np.int64]) -> int:
+        sizes = self._images.sizes[indices[:MOST_AT_ONCE]]
+        return max(1, int(np.searchsorted(np.cumsum(sizes), BYTES_AT_ONCE, side="right")))
+
+    def _make_slowly(
+        self,
+        indices: NDArray[np.int64],
+        epochs: NDArray[np.int64],
+        slots: NDArray[Any],
+        read: list[bytes] | None,
+        failures: list[tuple[int, str]],
+    ) -> tuple[int, int]:
+        """As `_fill`, step by step for one sample after another: decode, then crop and resize."""
+        num_bytes = 0
+        for position, encoded in enumerate(read or [None]):
+            index, epoch = int(indices[position]), int(epochs[position])
+            indices[position], size = self._make(index, epoch, slots[position], encoded, failures)
+            num_bytes += size
+        return len(read or [None]), num_bytes
+
+    def _read(self, index: int) -> bytes:
+        begun = time.perf_counter_ns()
+        encoded = read_file(self._images.path(index), self._context.evict_after_read)
+        self.clock.read_ns += time.perf_counter_ns() - begun
+        return encoded
+
+    def _make(
+        self, index: int, epoch: int, slot: NDArray[Any], encoded: bytes | None, failures: list[tuple[int, str]]
+    ) -> tuple[int, int]:
         """Make sample `index`, or the next one that can be decoded. Returns its index and the bytes read."""
         clock = self.clock
         num_bytes = 0
         for _ in range(min(MOST_REPLACEMENTS, len(self._images))):
-            begun = time.perf_counter_ns()
-            encoded = read_file(self._images.path(index), self._context.evict_after_read)
+            if encoded is None:
+                encoded = self._read(index)
             num_bytes += len(encoded)
             clock.add_pages(len(encoded))
-            read = time.perf_counter_ns()
-            clock.read_ns += read - begun
+            begun = time.perf_counter_ns()
             try:
                 pixels = self._decoder.decode(encoded)
             except DecodeError as error:
-                clock.decode_ns += time.perf_counter_ns() - read
+                clock.decode_ns += time.perf_counter_ns() - begun
                 failures.append((index, str(error)))
                 index = (index + 1) % len(self._images)
+                encoded = None
                 continue
             decoded = time.perf_counter_ns()
-            clock.decode_ns += decoded - read
+            clock.decode_ns += decoded - begun
             self._augment(index, epoch, pixels, slot)
             clock.augment_ns += time.perf_counter_ns() - decoded
             return index, num_bytes
@@ -226,10 +351,7 @@ class SampleMaker:
     def _augment(self, index: int, epoch: int, pixels: Any, slot: NDArray[Any]) -> None:
         height, width = self._decoder.size(pixels)
         if self._context.input_size is None and (height, width) != self._shape:
-            raise CaseFailed(
-                f"--input-size full needs images of one size, but {self._images.path(index)} is {width}×{height} and "
-                f"the first is {self._shape[1]}×{self._shape[0]}; make them equal with `loaderbench dataset derive`"
-            )
+            raise self._wrong_size(index, height, width)
         if self._train:
             random = SampleRandom(self._context.seed, epoch, index)
             geometry = train_geometry(height, width, self._context.input_size, random)
@@ -238,8 +360,14 @@ class SampleMaker:
         if self._normalize is None:
             self._decoder.crop_resize(pixels, geometry, slot)
         else:
-            self._decoder.crop_resize(pixels, geometry, self._scratch)
-            self._normalize(self._scratch, slot)
+            self._decoder.crop_resize(pixels, geometry, self._scratch[0])
+            self._normalize(self._scratch[0], slot)
+
+    def _wrong_size(self, index: int, height: int, width: int) -> CaseFailed:
+        return CaseFailed(
+            f"--input-size full needs images of one size, but {self._images.path(index)} is {width}×{height} and "
+            f"the first is {self._shape[1]}×{self._shape[0]}; make them equal with `loaderbench dataset derive`"
+        )
 
 
 def failure_list(failures: list[tuple[int, str]], num_read: int, images: ImageIndex) -> str:

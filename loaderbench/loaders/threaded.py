@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,13 +19,21 @@ from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext
 from loaderbench.loaders.batch_threads import BatchThreads
 from loaderbench.loaders.order import BatchPlan, plan_batches
+from loaderbench.loaders.read_ahead import BatchReads, ReadAhead
 from loaderbench.loaders.samples import FailureLimit, MadeBatch, SampleMaker, SpanClock, make_decoder, output_shape
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
+
+MOST_IO_THREADS = 256
+"""More would only wait for each other: an NFS mount has 128 requests in flight at most (RPC slots, 64 by default)."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """No options."""
+    """Reading apart from decoding."""
+
+    io_threads: int = 0
+    """Threads that only read, ahead of the workers: what hides a storage's latency. 0: each worker reads for itself,
+    which is faster where the files are near. `--io-threads` sets it."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,7 @@ class _Job:
     plan: BatchPlan
     buffer: torch.Tensor
     """[batch_size, H, W, 3]"""
+    reads: BatchReads | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class _DecodingThread:
 
     def __call__(self, job: _Job, is_cancelled: Callable[[], bool]) -> _Made | None:
         self._clock.begin()
-        facts = self._maker.fill(job.plan, job.buffer.numpy(), is_cancelled)
+        facts = self._maker.fill(job.plan, job.buffer.numpy(), is_cancelled, job.reads)
         if facts is None:
             self._abandoned.append(self._clock.end())
             return None
@@ -82,13 +92,16 @@ class ThreadedLoader:
     allocated at the first iteration and reused for ever. Batches are in channels_last order; inputs
     are a view [N, 3, H, W] of the buffer, valid until MAX_STEPS_IN_FLIGHT + 1 further batches have
     been delivered. Collating costs nothing: samples are made where they stay.
+
+    With `io_threads` files are read ahead: at most workers × prefetch batches × 2 · io_threads ÷ workers files (2 at
+    least) are held; the stage read is then the time that a worker waits for them.
     """
 
     decodes = True
     owns_transfer = False
     evicts_own_reads = True
 
-    def __init__(self, context: LoaderContext) -> None:
+    def __init__(self, context: LoaderContext, io_threads: int = 0) -> None:
         self._context = context
         self._decoder = make_decoder(context, fastest_installed())
         self._shape = output_shape(context)
@@ -99,6 +112,11 @@ class ThreadedLoader:
         self._free: deque[torch.Tensor] = deque()
         self._abandoned: list[NDArray[np.int64]] = []
         self._threads: BatchThreads[_Job, _Made] = BatchThreads(context.workers, self._depth, self._begin_work)
+        self._read_ahead: ReadAhead | None = None
+        if io_threads:
+            self._read_ahead = ReadAhead(context, io_threads, max(2, -(-2 * io_threads // context.workers)))
+        self.num_readers = io_threads or context.workers
+        """Files that are read at once."""
         _check_memory(context, self.num_buffers, self.bytes_per_batch())
 
     @property
@@ -120,9 +138,11 @@ class ThreadedLoader:
         num_torch_threads = torch.get_num_threads()
         try:
             self._threads.start()
+            if self._read_ahead is not None:
+                self._read_ahead.start()
         except RuntimeError as error:
             raise CaseFailed(
-                f"could not start {self._context.workers} threads ({error}); use fewer --workers"
+                f"could not start the loader's threads ({error}); use fewer --workers or --io-threads"
             ) from error
         # The workers' setting is also what threads born later would begin with: put it back.
         torch.set_num_threads(num_torch_threads)
@@ -131,7 +151,8 @@ class ThreadedLoader:
 
     def _jobs(self, plans: Iterator[BatchPlan]) -> Iterator[_Job]:
         for plan in plans:
-            yield _Job(plan, self._free.popleft())
+            reads = None if self._read_ahead is None else self._read_ahead.ask(plan)
+            yield _Job(plan, self._free.popleft(), reads)
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         context = self._context
@@ -149,7 +170,10 @@ class ThreadedLoader:
                 limit.add(batch.num_samples, batch.failures)
                 yield batch
         finally:
+            read_in_vain = 0 if self._read_ahead is None else self._read_ahead.cancel()
             stream.close()  # type: ignore[attr-defined]
+            if read_in_vain:
+                self._abandoned.append(_unmade_span(read_in_vain))
 
     def drained_spans(self) -> NDArray[np.int64]:
         """Spans [M, F] of batches that were finished or begun but not delivered when the last iterator was closed."""
@@ -161,6 +185,7 @@ class ThreadedLoader:
         return {
             "loader": "threads",
             "num_threads": self._context.workers,
+            "num_io_threads": 0 if self._read_ahead is None else self.num_readers,
             "num_buffers": self.num_buffers,
             "buffer_bytes": self.num_buffers * self.bytes_per_batch(),
             "pin_memory": self._pin,
@@ -169,9 +194,18 @@ class ThreadedLoader:
 
     def close(self) -> None:
         self._threads.close()
+        if self._read_ahead is not None:
+            self._read_ahead.close()
         self._buffers = []
         self._free.clear()
         self._recent.clear()
+
+
+def _unmade_span(page_bytes: int) -> NDArray[np.int64]:
+    """The span of files that were read for batches which nobody began: bytes, and no time of a worker."""
+    values = {"worker": -1, "runqueue_ns": -1, "major_faults": -1, "page_bytes": page_bytes}
+    values["start_ns"] = values["ready_ns"] = time.perf_counter_ns()
+    return np.array([values.get(name, 0) for name in SPAN_FIELDS], dtype=np.int64)
 
 
 def _to_batch(made: _Made) -> Batch:
@@ -194,9 +228,11 @@ def _check_memory(context: LoaderContext, num_buffers: int, bytes_per_batch: int
 
 
 def build(options: Options, context: LoaderContext) -> ThreadedLoader:
-    """Raises ConfigError where there is no thread to work, or too little memory."""
+    """Raises ConfigError where there is no thread to work, an impossible number of them, or too little memory."""
     if context.workers < 1:
         raise ConfigError("the threaded loader needs --workers of at least 1; --loader serial has none")
     if context.prefetch < 1:
         raise ConfigError("the threaded loader needs --prefetch of at least 1")
-    return ThreadedLoader(context)
+    if not 0 <= options.io_threads <= MOST_IO_THREADS:
+        raise ConfigError(f"--io-threads must be from 0 to {MOST_IO_THREADS}, not {options.io_threads}")
+    return ThreadedLoader(context, options.io_threads)

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loaderbench.decoders.base import Geometry
+from loaderbench.decoders.base import Geometry, Recipe
+from loaderbench.loaders.base import LoaderContext
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -104,6 +105,24 @@ def infer_geometry(height: int, width: int, input_size: int | None) -> Geometry:
     top = round((resized_height - input_size) / 2)
     left = round((resized_width - input_size) / 2)
     return Geometry(0, 0, height, width, resized_height, resized_width, top, left, False)
+
+
+def recipe_of(context: LoaderContext, shape: tuple[int, int]) -> Recipe:
+    """This transform for a decoder that makes whole samples of `shape` (height, width)."""
+    size = context.input_size
+    return Recipe(
+        crop_scale=CROP_SCALE,
+        log_ratio=_LOG_RATIO,
+        crop_ratio=CROP_RATIO,
+        flip_probability=FLIP_PROBABILITY,
+        seed=context.seed,
+        train=context.mode == "train",
+        whole=size is None,
+        short_side=0 if size is None else resize_shorter_side(size),
+        height=shape[0],
+        width=shape[1],
+        evict=context.evict_after_read,
+    )
 
 
 class Normalizer:

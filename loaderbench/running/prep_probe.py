@@ -24,7 +24,7 @@ from loaderbench.decoders.base import DecodeError, Decoder
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.multiprocess import free_shared_memory_bytes
-from loaderbench.loaders.samples import make_decoder, output_shape, read_file
+from loaderbench.loaders.samples import make_decoder, output_shape, read_file, slot_filler
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
 
@@ -82,7 +82,9 @@ class _Probe:
 
     def __init__(self, context: LoaderContext, decoder: Decoder) -> None:
         self._context, self._decoder = context, decoder
-        self._scratch = np.empty((*output_shape(context), 3), dtype=np.uint8)
+        shape = output_shape(context)
+        self._scratch = np.empty((*shape, 3), dtype=np.uint8)
+        self._filler = slot_filler(decoder, context, shape)
 
     def for_thread(self) -> _Probe:
         return _Probe(self._context, self._decoder)
@@ -91,6 +93,12 @@ class _Probe:
         """CPU seconds of this thread for one image: decoded, cropped, resized."""
         context, decoder = self._context, self._decoder
         begun = time.thread_time_ns()
+        if self._filler is not None:
+            place, epoch = np.array([index]), np.zeros(1, dtype=np.int64)
+            filled = self._filler.fill([encoded], place, epoch, self._scratch[np.newaxis], in_memory=True)
+            if filled.stopped is not None:
+                raise DecodeError(filled.reason)
+            return (time.thread_time_ns() - begun) / 1e9
         pixels = decoder.decode(encoded)
         height, width = decoder.size(pixels)
         if context.mode == "train":

@@ -141,7 +141,10 @@ class Rig:
             pin_memory=self._pin,
             evict_after_read=evict,
             max_failure_fraction=case.max_failure_fraction,
-            decoder_options=dict(case.decoder_options),
+            decoder_options={
+                **case.decoder_options,
+                **({} if case.decode_scale is None else {"scale": case.decode_scale}),
+            },
             slowdown=self._slowdown,
         )
 

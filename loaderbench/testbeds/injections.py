@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.decoders.base import Decoder, Geometry, Pixels
+from loaderbench.decoders.base import Decoder, Filled, FillingDecoder, Geometry, Pixels, Recipe, SlotFiller
 from loaderbench.devices.base import Device
 from loaderbench.devices.emulated import EmulatedDevice, burn_cpu
 from loaderbench.errors import ConfigError
@@ -90,7 +90,11 @@ class Injection:
 
     def wrap_decoder(self, decoder: Decoder) -> Decoder:
         """`decoder`, then the burn of one image."""
-        return InjectingDecoder(decoder, self.decode_burn_s) if self.decode_burn_s else decoder
+        if not self.decode_burn_s:
+            return decoder
+        if isinstance(decoder, FillingDecoder):
+            return InjectingFillingDecoder(decoder, self.decode_burn_s)
+        return InjectingDecoder(decoder, self.decode_burn_s)
 
     def burn_image(self, encoded: Any) -> Any:
         """The burn of one image, then the image. DALI calls it for one image after another, on one thread."""
@@ -144,6 +148,33 @@ class InjectingDecoder:
 
     def describe(self) -> dict[str, Any]:
         return self._decoder.describe()
+
+
+class InjectingFillingDecoder(InjectingDecoder):
+    """The same for a decoder that makes whole samples."""
+
+    def slot_filler(self, recipe: Recipe) -> SlotFiller:
+        return _InjectingFiller(cast(FillingDecoder, self._decoder).slot_filler(recipe), self._burn_ns)
+
+
+class _InjectingFiller:
+    def __init__(self, filler: SlotFiller, burn_ns: int) -> None:
+        self._filler, self._burn_ns = filler, burn_ns
+
+    def fill(
+        self,
+        files: Sequence[bytes],
+        indices: NDArray[np.int64],
+        epochs: NDArray[np.int64],
+        slots: NDArray[np.uint8],
+        *,
+        in_memory: bool,
+    ) -> Filled:
+        """As the inner filler's, then the burn of each sample that was made, as decode time."""
+        filled = self._filler.fill(files, indices, epochs, slots, in_memory=in_memory)
+        begun = time.perf_counter_ns()
+        burn_cpu(filled.num_made * self._burn_ns)
+        return filled._replace(decode_ns=filled.decode_ns + time.perf_counter_ns() - begun)
 
 
 class InjectingDevice:

@@ -140,7 +140,7 @@ def test_a_stream_begins_at_the_epoch_asked_for(name: str, image_tree: Path) -> 
 # -- the pixels ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decoder", ["pillow", "turbojpeg", "torchvision"])
+@pytest.mark.parametrize("decoder", ["pillow", "turbojpeg", "torchvision", "libjpeg"])
 @pytest.mark.parametrize(("mode", "output"), [("train", "float32"), ("train", "uint8"), ("infer", "uint8")])
 def test_python_loaders_give_the_same_pixels(image_tree: Path, decoder: str, mode: str, output: str) -> None:
     streams = []
@@ -157,7 +157,7 @@ def test_python_loaders_give_the_same_pixels(image_tree: Path, decoder: str, mod
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_decoders_agree_within_a_level(image_tree: Path, mode: str) -> None:
     pixels = []
-    for decoder in ("pillow", "turbojpeg", "torchvision"):
+    for decoder in ("pillow", "turbojpeg", "torchvision", "libjpeg"):
         with open_loader("threaded", image_tree, decoder=decoder, mode=mode) as loader:
             pixels.append(torch.cat([batch.inputs for batch in take(loader, 3)]).to(torch.int16))
     for other in pixels[1:]:

@@ -17,7 +17,7 @@ from torchvision.transforms.functional import InterpolationMode, hflip, resized_
 from loaderbench import plugins
 from loaderbench.decoders.base import DecodeError, Decoder, Geometry
 
-DECODERS = ("pillow", "turbojpeg", "torchvision")
+DECODERS = ("pillow", "turbojpeg", "torchvision", "libjpeg")
 
 
 @pytest.fixture(params=DECODERS)

@@ -1,0 +1,384 @@
+"""Free-running images/s of every loader on the same files, against the limit of libjpeg-turbo on this machine.
+
+    python benchmarks/loaders.py [--res 256,512,1024,2048] [--rounds 7] [--seconds 2] [--quick] [--json FILE]
+
+The same training crops (RandomResizedCrop 224 and flip) as uint8 batches, files in the page cache, one worker on each
+usable CPU, no device. Each contestant lives in a process of its own, which sleeps while another one is measured; every
+round measures all in turn, in an order drawn anew. A ratio is the median of the rounds' ratios, with a 95 % bootstrap
+interval over the rounds. `limit` decodes the same crops from memory in C, on every CPU, and does nothing else.
+
+Each peer runs as its documentation sets it up (its own decoder, else Pillow) and, where it takes a decoder of ours,
+once more with the one that our fastest loader has. What cannot run here is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import multiprocessing
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loaderbench import native, plugins
+from loaderbench.cases.study import DECODES_ITSELF, default_decoder
+from loaderbench.errors import LoaderbenchError
+from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.images.manifest import resolve_dataset
+from loaderbench.machine import environment, usable_cpus
+
+OURS = "threaded libjpeg auto"
+LIMIT = "limit"
+NOT_RACED = ("synthetic", "cached")
+"""Loaders that decode nothing."""
+LEAST_BATCHES = 4
+"""Of each worker in a measurement: fewer would be a matter of when a batch happens to be finished."""
+START_S, TURN_S = 180.0, 120.0
+"""Longest start and longest turn of a contestant before it is given up."""
+TARGETS = {
+    "limit": {256: 0.85, 512: 0.85, 1024: 0.90, 2048: 0.90},
+    "best peer": {256: 1.4, 512: 1.4, 1024: 1.3, 2048: 1.2},
+    "fed": {256: 1.10, 512: 1.05, 1024: 0.98, 2048: 0.98},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    dataset: str
+    workers: int
+    prefetch: int
+    batch_size: int
+    input_size: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Contestant:
+    name: str
+    kind: str
+    """`ours`, `peer` (as its documentation has it), `fed` (with our decoder), `limit`."""
+    loader: str = ""
+    decoder: str | None = None
+    scale: str = "off"
+
+
+def contestants() -> list[Contestant]:
+    """Every loader that is known at this moment, the limit, and torchvision's own pipeline."""
+    found = [
+        Contestant(LIMIT, "limit"),
+        Contestant("limit, in processes", "limit"),
+        Contestant("limit + resize", "limit"),
+        Contestant(OURS, "ours", "threaded", "libjpeg", "auto"),
+        Contestant("threaded libjpeg", "ours", "threaded", "libjpeg"),
+        Contestant("threaded turbojpeg", "ours", "threaded", "turbojpeg"),
+        Contestant("torchvision ImageFolder + DataLoader", "peer"),
+    ]
+    for name in plugins.names("loaders"):
+        if name in (*NOT_RACED, "threaded"):
+            continue
+        if name in DECODES_ITSELF:
+            found.append(Contestant(name, "peer", name))
+            continue
+        kind = "one CPU" if name == "serial" else "peer"
+        decoder = default_decoder(name)
+        found.append(Contestant(f"{name} {decoder}", kind, name, decoder))
+        kind = "one CPU" if name == "serial" else "fed"
+        found.append(Contestant(f"{name} libjpeg auto", kind, name, "libjpeg", "auto"))
+    return found
+
+
+# -- in a contestant's process ---------------------------------------------------------------------------
+
+
+class Limit:
+    """`rate()` is of libjpeg-turbo alone."""
+
+    def __init__(self, setting: Setting, processes: bool, resized: bool) -> None:
+        from loaderbench.decoders import libjpeg
+        from loaderbench.loaders.transform import recipe_of
+
+        images = index_images(setting.dataset)
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "limit.c")  # in one file, so that the cache of builds sees a change of either
+            source.write_text(libjpeg.SOURCE.read_text() + Path(__file__).with_name("limit.c").read_text())
+            library = ctypes.CDLL(str(native.build(source, ("jpeg", "m"), libjpeg.FLAGS)))
+        self._call = library.lb_limit
+        self._call.restype = ctypes.c_double
+        data = [Path(path).read_bytes() for path in images.paths()]
+        recipe = recipe_of(_context(setting, images, Contestant(LIMIT, "limit")), (setting.input_size,) * 2)
+        self._arguments = (
+            ctypes.byref(libjpeg.c_recipe(recipe, "auto")), len(data), (ctypes.c_char_p * len(data))(*data),
+            (ctypes.c_int64 * len(data))(*map(len, data)), setting.workers, int(processes), int(resized),
+            ctypes.c_double(setting.seconds),
+        )  # fmt: skip
+
+    def rate(self) -> float:
+        rate: float = self._call(*self._arguments)
+        if rate < 0:
+            raise LoaderbenchError("an image could not be decoded")
+        return rate
+
+
+class Stream:
+    """`rate()` is of an endless iterator of batches, from one batch's arrival to another's, its queue emptied first."""
+
+    def __init__(self, setting: Setting, batches: Callable[[], Iterator[Any]]) -> None:
+        self._setting = setting
+        self._batches = batches()
+
+    def rate(self) -> float:
+        setting = self._setting
+        workers = setting.workers
+        for _ in range(workers * setting.prefetch + workers):
+            next(self._batches)
+        begun, count = time.perf_counter(), 0
+        while True:
+            next(self._batches)
+            count += 1
+            elapsed = time.perf_counter() - begun
+            if elapsed >= setting.seconds and count >= LEAST_BATCHES * workers and count % workers == 0:
+                return count * setting.batch_size / elapsed
+
+
+def _context(setting: Setting, images: ImageIndex, contestant: Contestant) -> Any:
+    from loaderbench.loaders.base import LoaderContext
+
+    return LoaderContext(
+        images=images, batch_size=setting.batch_size, workers=0 if contestant.loader == "serial" else setting.workers,
+        prefetch=setting.prefetch, decoder=contestant.decoder, input_size=setting.input_size, mode="train",
+        output="uint8", seed=0, device="cpu",
+        decoder_options={"scale": contestant.scale} if contestant.decoder == "libjpeg" else None,
+    )  # fmt: skip
+
+
+def build(contestant: Contestant, setting: Setting) -> Any:
+    if contestant.kind == "limit":
+        return Limit(setting, "processes" in contestant.name, "resize" in contestant.name)
+    if not contestant.loader:
+        from loader_rates import reference
+
+        arguments = argparse.Namespace(**vars(setting), output="uint8")
+        return Stream(setting, reference(arguments, setting.workers))
+    module = plugins.load("loaders", contestant.loader)
+    context = _context(setting, index_images(setting.dataset), contestant)
+    return Stream(setting, module.build(module.Options(), context).batches)
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and its children, ended ones included."""
+    import psutil
+
+    total = sum(os.times()[:4])
+    for child in psutil.Process().children(recursive=True):
+        times = child.cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def serve(pipe: Connection, contestant: Contestant, setting: Setting) -> None:
+    """A contestant's process: ("ready" | "skipped", reason), then (rate, CPU seconds) for each turn."""
+    try:
+        running = build(contestant, setting)
+        running.rate()  # a first turn for whatever is set up late
+    except (LoaderbenchError, ImportError, OSError, RuntimeError, ValueError, TypeError) as error:
+        pipe.send(("skipped", f"{error or type(error).__name__}".splitlines()[0]))
+        return
+    pipe.send(("ready", ""))
+    while pipe.recv():
+        begun_cpu, begun = cpu_s(), time.perf_counter()
+        rate = running.rate()
+        pipe.send((rate, (cpu_s() - begun_cpu) / (time.perf_counter() - begun)))
+    pipe.close()
+    os._exit(0)  # the libraries' own ends take seconds, and nothing is left to save
+
+
+# -- in the parent ---------------------------------------------------------------------------------------
+
+
+class Runner:
+    """One contestant's process."""
+
+    def __init__(self, contestant: Contestant, setting: Setting) -> None:
+        self.contestant = contestant
+        context = multiprocessing.get_context("spawn")
+        self._pipe, far = context.Pipe()
+        self._process = context.Process(target=serve, args=(far, contestant, setting))
+        self._process.start()
+        far.close()
+        state, reason = self._answer(START_S)
+        self.reason: str | None = None if state == "ready" else reason
+
+    def _answer(self, seconds: float) -> tuple[Any, Any]:
+        try:
+            if self._pipe.poll(seconds):
+                answer: tuple[Any, Any] = self._pipe.recv()
+                return answer
+        except EOFError:
+            self._process.join()
+            return "skipped", f"its process ended with {self._process.exitcode}"
+        return "skipped", f"no answer within {seconds:g} s"
+
+    def turn(self) -> tuple[float, float] | None:
+        """(images/s, CPUs busy); None where it failed: `reason` then says why."""
+        self._pipe.send(True)
+        rate, cpus = self._answer(TURN_S)
+        if isinstance(rate, str):
+            self.reason = cpus
+            return None
+        return rate, cpus
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):  # it may have ended already
+            self._pipe.send(False)
+        self._process.join(10)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def race(setting: Setting, chosen: list[Contestant], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """{"rates": {name: [images/s of each round]}, "cpus": {name: [CPUs busy]}, "skipped": [{name, reason}]}."""
+    runners, skipped = [], []
+    for contestant in chosen:
+        runner = Runner(contestant, setting)
+        if runner.reason is None:
+            runners.append(runner)
+        else:
+            runner.end()
+            say(f"  {contestant.name}: skipped: {runner.reason}")
+            skipped.append({"name": contestant.name, "reason": runner.reason})
+    rates: dict[str, list[float]] = {runner.contestant.name: [] for runner in runners}
+    cpus: dict[str, list[float]] = {runner.contestant.name: [] for runner in runners}
+    try:
+        for number in range(rounds):
+            say(f"  round {number + 1} of {rounds}")
+            for runner in random.Random(number).sample(runners, len(runners)):
+                name = runner.contestant.name
+                if runner.reason is None and (turn := runner.turn()) is not None:
+                    rates[name].append(turn[0])
+                    cpus[name].append(turn[1])
+                if runner.reason is not None and name in rates:
+                    say(f"  {name}: given up: {runner.reason}")
+                    skipped.append({"name": name, "reason": runner.reason})
+                    del rates[name], cpus[name]
+    finally:
+        for runner in runners:
+            runner.end()
+    return {"rates": rates, "cpus": cpus, "skipped": skipped}
+
+
+def ratio(rates: dict[str, list[float]], name: str, other: str) -> tuple[float, float, float]:
+    """(median, low, high) of the rounds' ratios, 95 % by resampling the rounds."""
+    ratios = np.array(rates[name]) / np.array(rates[other])
+    draws = np.median(np.random.default_rng(0).choice(ratios, (4000, len(ratios))), axis=1)
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return float(np.median(ratios)), float(low), float(high)
+
+
+def judge(found: dict[str, Any], chosen: list[Contestant], resolution: int) -> list[dict[str, Any]]:
+    """Our fastest loader against the limit, the best peer, and each loader with the same decoder."""
+    rates = found["rates"]
+    kinds = {one.name: one.kind for one in chosen}
+    if OURS not in rates:
+        return []
+    peers = [name for name in rates if kinds[name] == "peer"]
+    against = [("limit", LIMIT)] if LIMIT in rates else []
+    if peers:
+        against.append(("best peer", max(peers, key=lambda name: np.median(rates[name]))))
+    against += [("fed", name) for name in rates if kinds[name] == "fed"]
+    rows = []
+    for kind, name in against:
+        value, low, high = ratio(rates, OURS, name)
+        target = TARGETS[kind].get(resolution)
+        rows.append({
+            "resolution": resolution, "target_of": kind, "against": name, "ratio": value, "low": low, "high": high,
+            "target": target, "reached": None if target is None else value >= target,
+        })  # fmt: skip
+    return rows
+
+
+def show(found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    rates = found["rates"]
+    print(f"\n{'':<40}{'images/s':>9}{'CPU ms/image':>14}{'÷ limit (95 %)':>26}")
+    for name in sorted(rates, key=lambda one: -np.median(rates[one])):
+        cpu_ms = np.median(np.array(found["cpus"][name]) / np.array(rates[name])) * 1000
+        line = f"{name:<40}{np.median(rates[name]):>9.0f}{cpu_ms:>14.3f}"
+        if LIMIT in rates:
+            line += "{:>10.3f} [{:.3f}, {:.3f}]".format(*ratio(rates, name, LIMIT))
+        print(line)
+    for row in rows:
+        verdict = "" if row["target"] is None else f"   target {row['target']:.2f} {'' if row['reached'] else 'MISSED'}"
+        print(
+            f"  {OURS} ÷ {row['against']}: {row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+            f"  ({row['target_of']}){verdict}"
+        )
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", help="a data set with the variants, in place of the generated one")
+    parser.add_argument("--res", help="stored resolutions  [default: 256,512,1024,2048; quick: 256,1024]")
+    parser.add_argument("--only", help="contestants whose names hold one of these, comma separated; the limit always")
+    parser.add_argument("--workers", type=int, default=usable_cpus())
+    parser.add_argument("--prefetch", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--input-size", type=int, default=224)
+    parser.add_argument("--rounds", type=int, help="[default: 7; quick: 3]")
+    parser.add_argument("--seconds", type=float, help="of a turn, at least  [default: 2; quick: 1]")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", help="write all figures to this file, or - for standard output")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    resolutions = [int(one) for one in (arguments.res or ("256,1024" if quick else "256,512,1024,2048")).split(",")]
+    rounds = arguments.rounds or (3 if quick else 7)
+    chosen = [
+        one
+        for one in contestants()
+        if arguments.only is None
+        or one.name == LIMIT
+        or any(part.strip() in one.name for part in arguments.only.split(","))
+    ]
+    tables, rows = [], []
+    with open(os.devnull, "w") if arguments.json == "-" else open(sys.stdout.fileno(), "w", closefd=False) as screen:
+        sys.stdout, stdout = screen, sys.stdout
+        for resolution in resolutions:
+            dataset, name = resolve_dataset(arguments.dataset, resolution)
+            images = index_images(dataset)
+            num_bytes = sum(len(Path(path).read_bytes()) for path in images.paths())  # into the page cache
+            setting = Setting(
+                dataset, arguments.workers, arguments.prefetch, arguments.batch_size, arguments.input_size,
+                arguments.seconds or (1.0 if quick else 2.0),
+            )  # fmt: skip
+            mean_kb = num_bytes / len(images) / 1000
+            print(f"\n{name}/{resolution}: {len(images)} files of {mean_kb:.0f} KB, {setting.workers} workers")
+            found = race(setting, chosen, rounds, lambda line: print(line, file=sys.stderr, flush=True))
+            judged = judge(found, chosen, resolution)
+            show(found, judged)
+            rows += judged
+            about = {"resolution": resolution, "num_files": len(images), "mean_bytes": num_bytes / len(images)}
+            tables.append(about | found)
+        sys.stdout = stdout
+    if arguments.json:
+        settings = {key: value for key, value in vars(setting).items() if key != "dataset"} | {"rounds": rounds}
+        figures = {"settings": settings, "environment": environment(), "ratios": rows, "tables": tables}
+        text = json.dumps(figures, indent=1) + "\n"
+        if arguments.json == "-":
+            sys.stdout.write(text)
+        else:
+            Path(arguments.json).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
