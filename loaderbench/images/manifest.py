@@ -16,6 +16,7 @@ from typing import Any
 from loaderbench.errors import ConfigError
 from loaderbench.images.scan import find_variants
 from loaderbench.images.synthesize import make_dataset, parse_resolution, variant_name
+from loaderbench.native import cache_folder
 
 Progress = Callable[[int, int], None]
 
@@ -83,8 +84,7 @@ def generated_root() -> Path:
         return Path(given).absolute()
     if Path("datasets/README.md").is_file() and Path("loaderbench/__init__.py").is_file():
         return Path("datasets").absolute()
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "loaderbench"  # noqa: PTH117
+    return cache_folder()
 
 
 def default_dataset(

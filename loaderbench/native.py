@@ -1,0 +1,69 @@
+"""Small C libraries that are built on this machine when first needed, and kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from loaderbench.errors import UnavailableError
+
+FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread")
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for loaderbench: $XDG_CACHE_HOME/loaderbench, else ~/.cache/loaderbench."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "loaderbench"  # noqa: PTH117
+
+
+def compiler() -> list[str]:
+    """The command of the C compiler: $CC, else cc, gcc or clang.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    wanted = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
+    for one in wanted:
+        command = shlex.split(one)
+        if shutil.which(command[0]):
+            return command
+    raise UnavailableError(f"no C compiler ({', '.join(wanted)} not found); `apt-get install gcc`")
+
+
+def build(source: Path, libraries: Sequence[str] = ()) -> Path:
+    """The shared library made from one C file, linked with `libraries`; built once for each content of the file.
+
+    Processes that build it at the same time each make the same file; the last one stays.
+
+    Raises:
+        UnavailableError: no compiler, it refuses the file (its first error is named), or the cache cannot be written.
+    """
+    command = [*compiler(), *FLAGS]
+    linked = [f"-l{name}" for name in libraries]
+    key = hashlib.sha256(source.read_bytes())
+    key.update("\0".join([*command, *linked, platform.machine()]).encode())
+    target = cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder, target.name)
+            done = subprocess.run([*command, str(source), "-o", str(made), *linked], capture_output=True, text=True)
+            if done.returncode:
+                lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+                said = lines[0].replace(str(source), source.name) if lines else f"status {done.returncode}"
+                raise UnavailableError(f"{command[0]} cannot build {source.name}: {said}")
+            made.replace(target)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot build {source.name} in {target.parent}: {error.strerror}; set XDG_CACHE_HOME"
+        ) from error
+    return target
