@@ -46,7 +46,8 @@ Dataset = Annotated[
 ]
 Loader = Annotated[str, typer.Option(help="serial, multiprocess, threaded, dali, synthetic, cached")]
 Decoder = Annotated[
-    str | None, typer.Option(help="pillow, turbojpeg, torchvision  [default: pillow; threaded: the fastest]")
+    str | None,
+    typer.Option(help="pillow, pillow-simd, turbojpeg, torchvision, opencv  [default: pillow; threaded: the fastest]"),
 ]
 DecodeScale = Annotated[
     str | None,
@@ -628,6 +629,16 @@ def precision(
 
 
 @app.command()
+def install(
+    package: Annotated[str, typer.Argument(help="pillow-simd: built for this processor, beside Pillow")],
+) -> None:
+    """Build a package that cannot lie beside the others into a folder of its own."""
+    from loaderbench import prefixes
+
+    prefixes.install(package, lambda line: typer.echo(line, err=True))
+
+
+@app.command()
 def doctor(
     dataset: Annotated[str | None, typer.Argument(help="A data set's folder, to look at its storage too")] = None,
     json_out: JsonOut = None,
@@ -925,7 +936,9 @@ def _request(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
     loaders = listed("loader")
     for name in loaders:
         plugins.check_name("loaders", name)
-    decoders: list[str | None] = [None] if options["decoder"] is None else [*listed("decoder")]
+    decoders: list[str | None] = [None]
+    if options["decoder"] is not None:
+        decoders = [plugins.ALIASES.get(name, name) for name in listed("decoder")]
     for decoder in decoders:
         if decoder is not None:
             plugins.check_name("decoders", decoder)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loaderbench import machine
+from loaderbench import machine, prefixes
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
 from loaderbench.images.filesystem import FileSystem, storage_behind
@@ -28,7 +28,12 @@ from loaderbench.samplers.sources import storage_sampler
 OK, DEGRADED, MISSING = "ok", "degraded", "missing"
 
 TEST_BEDS = ("throttled_loop", "slow_fuse", "uml_nfs")
-DECODER_PACKAGES = {"pillow": ("pillow", "pillow-simd"), "turbojpeg": ("simplejpeg",), "torchvision": ("torchvision",)}
+DECODER_PACKAGES = {
+    "pillow": ("pillow",),
+    "turbojpeg": ("simplejpeg",),
+    "torchvision": ("torchvision",),
+    "opencv": ("opencv-python-headless", "opencv-python"),
+}
 
 MEMORY_WANTED_BYTES = 4 << 30
 """torch with its CUDA libraries, one model and a few workers need about this much."""
@@ -286,7 +291,6 @@ def _dali(packages: dict[str, str]) -> Finding:
 
 def _decoder(name: str, packages: dict[str, str]) -> Finding:
     known = DECODER_PACKAGES[name]
-    # pillow-simd is a fork of Pillow that installs the same module: say which one is there.
     found = [f"{package} {packages[package]}" for package in known if package in packages]
     if found:
         return _ok(f"decoder {name}", ", ".join(found))
@@ -302,6 +306,16 @@ def _libjpeg() -> Finding:
     except UnavailableError as error:
         return _from_error("decoder libjpeg", str(error), "`apt-get install gcc libjpeg62-turbo-dev`")
     return _ok("decoder libjpeg", f"built against libjpeg-turbo {version}: decodes only what a crop needs")
+
+
+def _pillow_simd(packages: dict[str, str]) -> Finding:
+    if "pillow-simd" in packages:  # a fork of Pillow that installs the same module
+        version = packages["pillow-simd"]
+        return _ok("decoder pillow-simd", f"pillow-simd {version} in Pillow's place: --decoder pillow is not available")
+    if prefixes.prefix_of("pillow-simd") is not None:
+        return _ok("decoder pillow-simd", "built, in a folder of its own")
+    step = "`loaderbench install pillow-simd`"
+    return Finding("decoder pillow-simd", MISSING, "--decoder pillow-simd is not available", step)
 
 
 def _test_bed(name: str) -> Finding:
@@ -368,7 +382,7 @@ def examine(dataset_path: str | Path | None = None) -> list[Finding]:
     ]
     findings = [check() for check in checks]
     findings += [_decoder(name, packages) for name in DECODER_PACKAGES]
-    findings.append(_libjpeg())
+    findings += [_libjpeg(), _pillow_simd(packages)]
     findings += [_test_bed(name) for name in TEST_BEDS]
     findings.append(_perf())
     return findings

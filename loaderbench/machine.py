@@ -16,7 +16,8 @@ import loaderbench
 from loaderbench.errors import UnavailableError
 
 PACKAGES = re.compile(
-    r"torch|torchvision|nvidia-dali-cuda\d+|pillow|pillow-simd|simplejpeg|numpy|nvidia-ml-py", re.IGNORECASE
+    r"torch|torchvision|nvidia-dali-cuda\d+|pillow|pillow-simd|simplejpeg|opencv-python(-headless)?|numpy|nvidia-ml-py",
+    re.IGNORECASE,
 )
 """Distributions whose version may change a number."""
 

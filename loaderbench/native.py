@@ -13,14 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
+from loaderbench.images.files import user_cache_folder
 
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread")
-
-
-def cache_folder() -> Path:
-    """The user's cache folder for loaderbench: $XDG_CACHE_HOME/loaderbench, else ~/.cache/loaderbench."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "loaderbench"  # noqa: PTH117
 
 
 def compiler() -> list[str]:
@@ -60,7 +55,7 @@ def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()
     linked = [f"-l{name}" for name in libraries]
     key = hashlib.sha256(source.read_bytes())
     key.update("\0".join([*command, *linked, processor()]).encode())
-    target = cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
+    target = user_cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
     if target.exists():
         return target
     try:

@@ -30,8 +30,12 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "turbojpeg": "loaderbench.decoders.turbojpeg",
         "torchvision": "loaderbench.decoders.torchvision",
         "libjpeg": "loaderbench.decoders.libjpeg",
+        "pillow-simd": "loaderbench.decoders.pillow_simd",
+        "opencv": "loaderbench.decoders.opencv",
     },
 }
+ALIASES: Mapping[str, str] = {"simplejpeg": "turbojpeg"}
+"""Other names of decoders: `turbojpeg` decodes with the package simplejpeg."""
 
 
 def names(kind: str) -> list[str]:

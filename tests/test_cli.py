@@ -114,6 +114,12 @@ def test_a_dry_run_lists_the_cases_and_stores_nothing(call: Call, small_set: Pat
     assert not (tmp_path / "results").exists()
 
 
+def test_the_package_of_a_decoder_is_its_name_too(call: Call, small_set: Path) -> None:
+    ended = call("run", small_set, *DEVICE, "--decoder", "simplejpeg", "--workers", "1", "--dry-run")
+    assert ended.code == 0
+    assert "multiprocess+turbojpeg" in ended.out
+
+
 def test_show_of_an_unknown_run_is_refused(call: Call, tmp_path: Path) -> None:
     ended = call("show", "nosuch", "--results", tmp_path)
     assert ended.code == 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loaderbench import doctor, machine
+from loaderbench import doctor, machine, prefixes
 from loaderbench.doctor import DEGRADED, MISSING, OK, Finding, examine, to_json
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
@@ -110,7 +110,10 @@ def gone(*_: object, **__: object) -> Any:
         ("CUDA in torch", doctor, "torch_cuda_version", lambda: (True, None), MISSING, "CUDA build"),
         ("DALI", machine, "package_versions", dict, MISSING, "loaderbench[dali]"),
         ("decoder turbojpeg", machine, "package_versions", dict, MISSING, "pip install simplejpeg"),
-        ("decoder pillow", machine, "package_versions", lambda: {"pillow-simd": "9.5"}, OK, None),
+        ("decoder pillow", machine, "package_versions", lambda: {"pillow-simd": "9.5"}, MISSING, "pip install pillow"),
+        ("decoder pillow-simd", machine, "package_versions", lambda: {"pillow-simd": "9.5"}, OK, None),
+        ("decoder pillow-simd", prefixes, "prefix_of", lambda name: None, MISSING, "loaderbench install pillow-simd"),
+        ("decoder opencv", machine, "package_versions", dict, MISSING, "pip install opencv-python-headless"),
     ],
 )
 def test_each_loss_is_named_with_its_step(

@@ -23,7 +23,6 @@ UNCOMPARED_FIELDS = ("repeat",)
 """Which of several equal runs it is."""
 UNCOMPARED_FACTS = ("cpu_limit_reason", "memory_limit_source", "gpus_reason")
 """Explanations, not properties, of the machine."""
-NOT_READING = ("decode", "augment", "collate")
 
 ONE_RUN = "one run each: their 95 % intervals combined on a log scale (MOVER)"
 ROUNDS = "the wider of Student's t over the rounds and the runs' own intervals combined, on a log scale, 95 %"
@@ -347,7 +346,8 @@ def _needs(known_b: Sequence[Mapping[str, Any]], best_a: Mapping[str, Any]) -> d
     at = at or max(known_b, key=lambda one: int(one["workers"]))
     storage, stages = at["b"]["storage"] or {}, at["b"]["stages"] or {}
     file_bytes = storage.get("mean_file_bytes") or _part(best_a, "a", "storage", "mean_file_bytes")
-    rest = None if any(stages.get(name) is None for name in NOT_READING) else sum(stages[name] for name in NOT_READING)
+    others = [seconds for name, seconds in stages.items() if name != "read"]
+    rest = None if not others or None in others else sum(others)
     left = None if rest is None else max(1, at["workers"]) / target - rest
     return {
         "bytes_per_s": None if file_bytes is None else target * file_bytes,

@@ -16,7 +16,7 @@ from loaderbench.analysis.attribution import CAUSES, SHARES, Attribution, attrib
 from loaderbench.analysis.comparison import rate_of, ratio_of
 from loaderbench.analysis.statistics import half_width_fraction, interval
 from loaderbench.analysis.steps import ArmSteps, arm_steps
-from loaderbench.cases.case import ARMS
+from loaderbench.cases.case import ARMS, Case
 from loaderbench.recording.types import (
     SCHEMA,
     SHORT,
@@ -115,7 +115,7 @@ def _nothing() -> dict[str, Any]:
     names = (
         "throughput", "step_time_s", "time_to_first_batch_s", "loader_rate", "ingestion_rate",
         "accelerator_utilization_fraction", "shares", "verdict", "capacities", "storage", "transfer", "stages", "cpu",
-        "device", "overhead_fraction",
+        "device", "loader", "overhead_fraction",
     )  # fmt: skip
     return dict.fromkeys(names)
 
@@ -181,9 +181,10 @@ def _figures(
         "capacities": {name: _json(one) for name, one in capacities.items()},
         "storage": storage,
         "transfer": transfer,
-        "stages": _stages(spans, real),
+        "stages": _stages(spans, real) if spans is not None else _operator_stages(run.case, recording.segments),
         "cpu": _cpu(run, recording, real),
         "device": _device(run, recording, arms),
+        "loader": recording.facts["loader"].get("description"),
         "overhead_fraction": _overhead_fraction(run, recording, real),
         "overhead_measured_at": run.started_at,
         "num_failures": recording.facts["num_failures"],
@@ -277,12 +278,26 @@ def _starved_fraction(spans: NDArray[np.int64] | None) -> float | None:
     return float(spans[:, SPAN["runqueue_ns"]].sum() / max(wall, threads, 1))
 
 
-def _stages(spans: NDArray[np.int64] | None, real: ArmSteps) -> dict[str, float] | None:
+def _stages(spans: NDArray[np.int64], real: ArmSteps) -> dict[str, float]:
     """Wall seconds an image in each stage, inside the worker."""
-    if spans is None:
-        return None
     samples = len(spans) * real.num_samples / real.num_steps
     return {stage: float(spans[:, SPAN[f"{stage}_ns"]].sum()) / 1e9 / samples for stage in STAGES}
+
+
+def _operator_stages(case: Case, segments: Sequence[Segment]) -> dict[str, float] | None:
+    """Thread seconds an image in each stage of a loader that counts whole batches (DALI); None where it cannot.
+
+    An operator has all threads to itself, so its wall time times their number is what an image takes of a thread, as
+    in a worker process; reading has one thread.
+    """
+    counted = [one.facts.get("stage_times") for one in segments if one.arm == "real"]
+    found = {}
+    for stage in next((one for one in counted if one), {}):
+        batches = sum(one[stage][0] for one in counted if one)
+        ns = sum(one[stage][1] for one in counted if one)
+        if batches:
+            found[stage] = ns / 1e9 / batches / case.batch_size * (1 if stage == "read" else case.lanes)
+    return found if "decode" in found else None
 
 
 def _consumer_cpu_s(segments: Sequence[Segment]) -> float | None:
@@ -556,7 +571,8 @@ def _caveats(
             f"workers were runnable but had no processor for {starved:.0%} of their time; prep includes it",
         )
     if figures["stages"] is None:
-        say("stages_not_measured", "this loader does not tell the time in read, decode, augment and collate")
+        reason = facts["loader"].get("no_stage_times") or "this loader does not tell the time in read, decode, augment"
+        say("stages_not_measured", f"no seconds an image by stage: {reason}")
     for name in ("busy_fraction", "seconds_per_sample", "workers_rss_bytes", "workers_pss_bytes"):
         if figures["cpu"][name] is None:
             say("cpu_not_measured", f"cpu.{name}: the windows were shorter than the sampling of its source")

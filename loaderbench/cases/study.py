@@ -300,7 +300,9 @@ def installed_loaders() -> list[str]:
 def installed_decoders() -> list[str]:
     """Decoders that can run here, the fastest first."""
     built = ["libjpeg"] if can_build_libjpeg() else []
-    return [*built, *(name for name, package in FASTEST_DECODERS if find_spec(package)), "pillow"]
+    others = (("opencv", "cv2"),)
+    found = [name for name, package in (*FASTEST_DECODERS, *others) if find_spec(package)]
+    return [*built, *found, "pillow"]
 
 
 def default_output(loader: str) -> str:

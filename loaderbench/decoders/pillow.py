@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL
 from numpy.typing import NDArray
-from PIL import Image, features
+from PIL import Image, _imaging, features
 
 from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.errors import UnavailableError
+from loaderbench.prefixes import folder
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,28 @@ class PillowDecoder:
         return np.asarray(pixels)
 
     def describe(self) -> dict[str, Any]:
-        """`version` ends in `.postN` for pillow-simd; `libjpeg_turbo` is the library it was linked with."""
+        """Which Pillow this process has loaded, beside what it does: `core` is the compiled module's place."""
+        core = Path(str(_imaging.__file__))
         return {
-            "library": "pillow",
+            "library": "pillow-simd" if is_simd() else "pillow",
             "version": PIL.__version__,
+            "core": "loaderbench install" if core.is_relative_to(folder("pillow-simd")) else "this environment",
+            "core_sha256": hashlib.sha256(core.read_bytes()).hexdigest()[:16],
             "libjpeg_turbo": features.version("libjpeg_turbo"),
             "resize": "Pillow BILINEAR (antialiased)",
         }
 
 
+def is_simd() -> bool:
+    """The loaded Pillow is pillow-simd, whose versions are Pillow's with `.postN`."""
+    return ".post" in PIL.__version__
+
+
 def build(options: Options, context: object = None) -> PillowDecoder:
+    """Raises UnavailableError where the module `PIL` is pillow-simd: a figure for Pillow would be another library's."""
+    if is_simd():
+        raise UnavailableError(
+            f"the Pillow of this environment is pillow-simd {PIL.__version__}: use --decoder pillow-simd, "
+            "or `pip uninstall pillow-simd` and `pip install --force-reinstall pillow`"
+        )
     return PillowDecoder()

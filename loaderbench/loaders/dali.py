@@ -35,6 +35,7 @@ from torch.utils.dlpack import from_dlpack
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.scan import check_file
+from loaderbench.loaders import nvtx_times
 from loaderbench.loaders.base import Batch, LoaderContext
 from loaderbench.loaders.order import epoch_order
 from loaderbench.loaders.samples import failure_list
@@ -48,6 +49,7 @@ from loaderbench.loaders.transform import (
     resize_shorter_side,
 )
 
+NO_RANGES = nvtx_times.inject()  # before DALI is there: NVTX looks for a receiver once
 try:
     dali: Any = importlib.import_module("nvidia.dali")  # its stubs do not know its own enums: taken as untyped
 except ImportError as error:
@@ -56,6 +58,18 @@ fn, types = dali.fn, dali.types
 
 
 GPU_DECODE = ("auto", "yes", "no")
+READING = "[DALI][DataReader] Prefetch"
+"""The NVTX range of the reader's own thread, one a batch."""
+RUNNING = "[DALI][CPU op] Run {}"
+OPERATORS = {
+    "decoders__Image": "decode",
+    "decoders__ImageRandomCrop": "decode",
+    "PythonFunctionImpl": "decode",  # the extra work of a test, which is that of a slower decoder
+    "Resize": "resize",
+    "CropMirrorNormalize": "normalize",
+}
+"""Operators by DALI's names for them → stages. One operator runs at a time, on all threads of the pipeline."""
+STAGE_OF_RANGE = {READING: "read"} | {RUNNING.format(name): stage for name, stage in OPERATORS.items()}
 MOST_CHECKED = 20_000
 """Files whose markers are looked at when the loader is built: minutes on slow storage otherwise."""
 
@@ -80,6 +94,10 @@ class DaliLoader:
         self._context = context
         self._on_gpu = context.device.startswith("cuda") and options.gpu_decode != "no"
         self.owns_transfer = self._on_gpu
+        self.no_stage_times = NO_RANGES
+        """Why there are no stage times; None where there are."""
+        if self._on_gpu:
+            self.no_stage_times = "on a GPU DALI's ranges tell how long its operators take to enqueue, not to run"
         self._pin = context.pin_memory and not self._on_gpu and torch.cuda.is_available()
         self._pipeline: Any = None
         self._failures = find_broken(context)
@@ -189,6 +207,17 @@ class DaliLoader:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline._shutdown()  # waits for what has begun, and ends the threads
+
+    def stage_times(self) -> dict[str, tuple[int, int]] | None:
+        """Stage → (batches, wall ns) so far in this process, from the NVTX ranges; None: see `no_stage_times`."""
+        if self.no_stage_times is not None:
+            return None
+        times = dict.fromkeys(("read", "decode", "resize", "normalize"), (0, 0))
+        for name, time in nvtx_times.read().items():
+            if (stage := STAGE_OF_RANGE.get(name)) is not None:
+                batches, ns = times[stage]
+                times[stage] = (max(batches, time.num_ranges), ns + time.ns)
+        return times
 
     def describe(self) -> dict[str, Any]:
         """Facts for the record."""

@@ -20,6 +20,7 @@ from loaderbench.cases.case import Case
 from loaderbench.images.cache_state import remove_leftovers
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
+from loaderbench.prefixes import prefix_of, with_prefix
 from loaderbench.recording.store import RunFolder
 from loaderbench.recording.types import Recording, Run
 from loaderbench.samplers.base import SamplerThread
@@ -38,10 +39,11 @@ OnMessage = Callable[[str, Any], None]
 class Child:
     """A measuring process: takes jobs, answers with messages, and never outlives this object.
 
-    A context manager. Leaving it ends the process and everything in its session.
+    A context manager. Leaving it ends the process and everything in its session. `prefix`: a folder of packages that
+    it and its workers find before all others (loaderbench.prefixes).
     """
 
-    def __init__(self, log_path: Path) -> None:
+    def __init__(self, log_path: Path, prefix: Path | None = None) -> None:
         self.log_path = log_path
         # The child's workers become ours when it is killed: in a container nobody else might reap them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -54,6 +56,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=with_prefix(prefix, os.environ),
                 start_new_session=True,
             )
         theirs.close()
@@ -112,7 +115,7 @@ def supervise(case: Case, folder: RunFolder, on_message: OnMessage) -> Run:
     started_at, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     recording: Recording | None = None
     failure: tuple[str, str] | None = None
-    with Child(folder.log_path) as child:
+    with Child(folder.log_path, prefix_of(case.decoder)) as child:
         samplers, caveats = samplers_for(case.dataset, child.process.pid, case.device)
         sampling = SamplerThread(samplers)
         sampling.start()

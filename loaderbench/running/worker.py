@@ -206,6 +206,7 @@ class _Measurement:
         begun = time.perf_counter()
         self.facts["no_kernels"] = self._trace_kernels()
         self.facts["tracing_s"] = time.perf_counter() - begun
+        describe = getattr(self._loader("real"), "describe", None)
         self.facts |= {
             "device": self.device.describe(),
             "workload": self.workload.describe(),
@@ -215,6 +216,8 @@ class _Measurement:
                 "decodes": self.reads_files,
                 "owns_transfer": self.owns_transfer,
                 "num_readers": fetch.readers_of(self._loader("real"), case.lanes),
+                "description": {"loader": case.loader} if describe is None else describe(),
+                "no_stage_times": getattr(self._loader("real"), "no_stage_times", None),
             },
             "num_failures": len(self.failures),
             "failures": [list(failure) for failure in dict.fromkeys(self.failures)][:100],
@@ -495,6 +498,8 @@ class _Measurement:
                 num_warmup, steady = self._fill_buffer(loop)
             else:
                 num_warmup, steady = self._warm_up(loop, loader_or_none, target_s, most - window)
+            stage_times = getattr(loader_or_none, "stage_times", lambda: None)
+            stages_begun = stage_times()
             cpu_begun = time.thread_time()
             # Storage that takes seconds for a batch must not make a window of minutes: two steps are one at least.
             longest_ns = sys.maxsize if steps is not None else time.perf_counter_ns() + int(LONGEST_WINDOW_S * 1e9)
@@ -508,6 +513,7 @@ class _Measurement:
                 # Half a round of the workers' bursts would count as a whole one, or as none.
                 loop.run(-(len(loop.host) - num_warmup) % case.lanes, longest_ns)
             facts["consumer_cpu_s"] = time.thread_time() - cpu_begun
+            facts["stage_times"] = _grown(stages_begun, stage_times())
             if on_device:
                 self.device.synchronize()
             _close(batches)
@@ -670,6 +676,15 @@ def _durations(segment: Segment) -> Any:
 
 def _size(table: Any) -> dict[str, int]:
     return {name: int(table[:, STEP_FIELDS.index(name)].sum()) for name in ("num_samples", "encoded_bytes")}
+
+
+def _grown(
+    before: dict[str, tuple[int, int]] | None, after: dict[str, tuple[int, int]] | None
+) -> dict[str, list[int]] | None:
+    """Stage → [batches, wall ns] that were added; None where the loader does not count them."""
+    if before is None or after is None:
+        return None
+    return {name: [after[name][0] - before[name][0], after[name][1] - before[name][1]] for name in after}
 
 
 def _window_ns(loop: StepLoop, num_warmup: int) -> int:

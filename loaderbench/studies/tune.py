@@ -22,6 +22,7 @@ from loaderbench.analysis.record import ALL_ARMS
 from loaderbench.analysis.steps import arm_steps
 from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed
+from loaderbench.prefixes import prefix_of
 from loaderbench.recording.store import Store
 from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies.measure import Record, measure_case
@@ -173,11 +174,12 @@ def _search(trials: list[Trial], budget_s: float, seed: int, say: Say) -> tuple[
 
 
 def _rung(trials: Sequence[Trial], rung: int, trial_s: float, deadline: float, log: Path, say: Say) -> bool:
-    """Measure each trial once, in one process that is kept. False where the time was over before all were."""
+    """Measure each trial once, in a process kept while one can. False where the time was over before all were."""
     waiting = list(trials)
     while waiting:
-        with Child(log) as child:
-            while waiting:
+        prefix = prefix_of(waiting[0].case.decoder)
+        with Child(log, prefix) as child:
+            while waiting and prefix_of(waiting[0].case.decoder) == prefix:
                 if time.monotonic() + trial_s > deadline:
                     return False
                 one = waiting.pop(0)
@@ -223,6 +225,10 @@ loader.close()
         "turbojpeg": "import simplejpeg\n\n\ndef decode(path):\n    with open(path, 'rb') as file:\n"
         "        return torch.from_numpy(simplejpeg.decode_jpeg(file.read())).permute(2, 0, 1)\n",
         "torchvision": "\n\ndef decode(path):\n    return torchvision.io.decode_image(path, mode='RGB')\n",
+        "opencv": "import cv2\n\ncv2.setNumThreads(0)\n\n\ndef decode(path):\n"
+        "    return torch.from_numpy(cv2.imread(path, cv2.IMREAD_COLOR_RGB)).permute(2, 0, 1)\n",
+        "pillow-simd": f"\n# in a process that has pillow-simd: PYTHONPATH={prefix_of('pillow-simd')}\n"
+        "decode = torchvision.datasets.folder.default_loader\n",
     }
     decode = decoders.get(case.decoder or "", "\ndecode = torchvision.datasets.folder.default_loader\n")
     spatial = (

@@ -13,6 +13,7 @@ import numpy as np
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.steps import arm_steps
 from loaderbench.cases.case import Case
+from loaderbench.prefixes import prefix_of
 from loaderbench.recording.store import RunFolder, Store
 from loaderbench.recording.types import Estimate, Segment
 from loaderbench.running.cache import RESIDENT
@@ -93,7 +94,7 @@ def run_advice(base: Case, advice: Sequence[Mapping[str, Any]], say: Callable[[s
     with tempfile.TemporaryDirectory(prefix="loaderbench-verify-") as folder:
         turns = [(turn, number) for turn in range(ROUNDS) for number in range(len(cases))]
         while turns:
-            with Child(Path(folder, "worker.log")) as child:
+            with Child(Path(folder, "worker.log"), prefix_of(base.decoder)) as child:
                 while turns:
                     turn, number = turns.pop(0)
                     if number in failed or 0 in failed:

@@ -28,7 +28,8 @@ def simulated(pipeline: Pipeline, arms: tuple[str, ...] | None = None) -> Run:
     segments = [one for one in run(pipeline, arms=ALL_ARMS) if arms is None or one.arm in arms]
     facts = {
         "device": {"kind": "emulated", "name": "emulated device"}, "workload": {}, "peak_memory_bytes": None,
-        "loader": {"decodes": True, "owns_transfer": False}, "num_failures": 0, "failures": [], "queue_depth": 4,
+        "loader": {"decodes": True, "owns_transfer": False, "description": {"loader": "simulated"}},
+        "num_failures": 0, "failures": [], "queue_depth": 4,
         "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test", "storage_reason": None,
         "cache": {"state": "cold", "measured_once": False, "caveats": []}, "build_s_real": 0.5,
         "batch_bytes": 10_000_000, "link_bytes_per_s": 50e9,
@@ -99,6 +100,40 @@ def test_nvml_is_held_against_the_kernels_over_long_windows_alone() -> None:
     assert record["device"]["busy_witnesses"]["nvml"] == pytest.approx(0.4)
     (said,) = [caveat["message"] for caveat in record["caveats"] if caveat["code"] == "busy_witnesses_disagree"]
     assert "30.0%" in said and "nvml 40.0%" in said
+
+
+def test_stages_of_a_loader_that_counts_batches_are_seconds_of_a_thread() -> None:
+    """10 batches of 64 images on 2 threads: 640 ms in the decoder of both, 64 ms in the reader of one."""
+    given = simulated(Pipeline(read=0.001, decode=0.1))
+    assert given.recording is not None
+    real = [one for one in given.recording.segments if one.arm == "real"]
+    for one in given.recording.segments:
+        one.spans = None
+    for number, one in enumerate(real):
+        counted = {"read": [10, 64_000_000], "decode": [10, 640_000_000], "resize": [0, 0]}
+        one.facts["stage_times"] = counted if number == 0 else {stage: [0, 0] for stage in counted}
+    record = make_record("r1", given)
+    assert record["stages"] == pytest.approx({"read": 0.0001, "decode": 0.002})
+
+    given.recording.facts["loader"]["no_stage_times"] = "no C compiler"
+    for one in real:
+        one.facts["stage_times"] = None
+    record = make_record("r1", given)
+    assert record["stages"] is None
+    (said,) = [caveat["message"] for caveat in record["caveats"] if caveat["code"] == "stages_not_measured"]
+    assert "no C compiler" in said
+
+
+def test_the_record_tells_which_libraries_were_loaded() -> None:
+    given = simulated(Pipeline(read=0.001, decode=0.1))
+    assert given.recording is not None
+    del given.recording.facts["loader"]["description"]  # stored by a version that kept none
+    assert make_record("r1", given)["loader"] is None
+    described = {"loader": "torch DataLoader", "decoder": {"library": "pillow-simd", "version": "12.1.1.post0"}}
+    given.recording.facts["loader"]["description"] = described
+    record = make_record("r1", given)
+    assert record["loader"] == described
+    jsonschema.validate(plain_json(record, []), json.loads(SCHEMA_FILE.read_text()))
 
 
 EXPLAINED_BY = {

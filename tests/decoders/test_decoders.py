@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import threading
 import time
 from typing import Any
@@ -16,12 +17,15 @@ from torchvision.transforms.functional import InterpolationMode, hflip, resized_
 
 from loaderbench import plugins
 from loaderbench.decoders.base import DecodeError, Decoder, Geometry
+from loaderbench.errors import ConfigError, UnavailableError
 
-DECODERS = ("pillow", "turbojpeg", "torchvision", "libjpeg")
+DECODERS = ("pillow", "turbojpeg", "torchvision", "libjpeg", "opencv")
 
 
 @pytest.fixture(params=DECODERS)
 def decoder(request: pytest.FixtureRequest) -> Decoder:
+    if request.param == "opencv":
+        pytest.importorskip("cv2", reason="OpenCV is not installed: pip install 'loaderbench[opencv]'")
     module = plugins.load("decoders", request.param)
     built: Decoder = module.build(module.Options(), None)
     return built
@@ -134,3 +138,57 @@ def test_every_decoder_says_what_it_is(decoder: Decoder) -> None:
     facts = decoder.describe()
     assert facts["version"]
     assert facts["resize"]
+
+
+def test_pillow_is_pillow_and_says_so() -> None:
+    module = plugins.load("decoders", "pillow")
+    facts = module.build(module.Options()).describe()
+    assert (facts["library"], facts["core"]) == ("pillow", "this environment")
+    assert len(facts["core_sha256"]) == 16
+
+
+def test_neither_pillow_passes_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    simd, plain = plugins.load("decoders", "pillow-simd"), plugins.load("decoders", "pillow")
+    with pytest.raises(UnavailableError, match="loaderbench install pillow-simd"):
+        simd.build(simd.Options())
+    monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
+    with pytest.raises(UnavailableError, match="use --decoder pillow-simd"):
+        plain.build(plain.Options())
+    assert simd.build(simd.Options()).describe()["library"] == "pillow-simd"
+
+
+def test_a_spawned_worker_proves_again_which_pillow_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = plugins.load("decoders", "pillow-simd")
+    monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
+    sent = pickle.dumps(module.build(module.Options()))
+    monkeypatch.undo()
+    with pytest.raises(UnavailableError, match="not pillow-simd"):
+        pickle.loads(sent)
+
+
+def test_opencvs_own_filters_are_what_they_are_called(photographs: list[NDArray[np.uint8]]) -> None:
+    pytest.importorskip("cv2", reason="OpenCV is not installed: pip install 'loaderbench[opencv]'")
+    module = plugins.load("decoders", "opencv")
+    pixels = photographs[0][:256, :256]
+    blocks = pixels.astype(float).reshape(64, 4, 64, 4, 3)
+    # A quarter of the size: the mean of 4×4 pixels, or of the two in the middle each way, the others not looked at.
+    expected = {"area": blocks.mean(axis=(1, 3)), "linear": blocks[:, 1:3, :, 1:3].mean(axis=(1, 3))}
+    for resize, wanted in expected.items():
+        decoder = module.build(module.Options(resize=resize))
+        slot = np.zeros((64, 64, 3), dtype=np.uint8)
+        decoder.crop_resize(pixels, Geometry(0, 0, 256, 256, 64, 64, 0, 0, True), slot)
+        assert np.abs(slot - wanted[:, ::-1]).max() <= 1
+        assert f"INTER_{resize.upper()}" in decoder.describe()["resize"]
+    with pytest.raises(ConfigError, match="known: antialias, area, linear"):
+        module.build(module.Options(resize="cubic"))
+
+
+def test_opencv_refuses_a_truncated_file_with_a_whole_thumbnail(photographs: list[NDArray[np.uint8]]) -> None:
+    pytest.importorskip("cv2", reason="OpenCV is not installed: pip install 'loaderbench[opencv]'")
+    module = plugins.load("decoders", "opencv")
+    decoder = module.build(module.Options())
+    thumbnail = encode(photographs[0][:32, :32])
+    whole = encode(photographs[0], quality=30, comment=thumbnail)
+    decoder.decode(whole)
+    with pytest.raises(DecodeError, match="end-of-image"):
+        decoder.decode(whole[:-200])

@@ -1,0 +1,176 @@
+"""Packages that cannot lie beside the others, each built into a folder of its own.
+
+pillow-simd installs the module `PIL`, as Pillow does: a process can have one of them. A case that wants it runs in a
+process whose PYTHONPATH begins with its folder, so both can be measured in one study.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from loaderbench import native
+from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.images.files import user_cache_folder
+
+Say = Callable[[str], None]
+
+NAMES = ("pillow-simd",)
+HEADERS = {"jpeglib.h": "libjpeg62-turbo-dev", "zlib.h": "zlib1g-dev", "Python.h": "python3-dev"}
+"""What its build includes, and Debian's packages that hold it."""
+SAY_EVERY_S = 5.0
+PROOF = (
+    "import json, PIL, PIL._imaging; from PIL import features; "
+    "print(json.dumps([PIL.__version__, PIL._imaging.__file__, features.version('libjpeg_turbo')]))"
+)
+
+
+def _has_avx2() -> bool:
+    try:
+        return " avx2 " in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def folder(name: str) -> Path:
+    """Where the package is, or would be: by Python's ABI and instruction set, as a home may serve several machines."""
+    instructions = "avx2" if _has_avx2() else "sse4"
+    return user_cache_folder() / "prefixes" / f"{name}-{sysconfig.get_config_var('SOABI')}-{instructions}"
+
+
+def prefix_of(decoder: str | None) -> Path | None:
+    """The folder that must come first on the path of a process that uses the decoder.
+
+    None: it needs none, or it is not installed (which the decoder then says itself).
+    """
+    if decoder not in NAMES:
+        return None
+    found = folder(decoder)
+    return found if found.is_dir() else None
+
+
+def with_prefix(prefix: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that finds the packages of `prefix` first."""
+    if prefix is None:
+        return dict(environ)
+    paths = [str(prefix), *filter(None, [environ.get("PYTHONPATH")])]
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def install(name: str, say: Say) -> Path:
+    """Build the package into its folder, unless it is there. The folder appears whole or not at all.
+
+    Raises:
+        ConfigError: no such package.
+        UnavailableError: this machine lacks what the build needs, or the build failed.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"loaderbench install knows {', '.join(NAMES)}, not '{name}'; others: pip install")
+    target = folder(name)
+    if target.is_dir():
+        say(f"{name} is in {target}")
+        return target
+    flag = check_machine()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
+            made = Path(scratch, "made")
+            _run_pip(name, made, flag, say)
+            version = _prove(made)
+            try:
+                made.rename(target)
+            except OSError:
+                if not target.is_dir():  # another process was faster
+                    raise
+    except OSError as error:
+        raise UnavailableError(f"cannot write {target.parent}: {error.strerror}; set XDG_CACHE_HOME") from error
+    say(f"{name} {version} is in {target}")
+    return target
+
+
+def check_machine() -> str:
+    """The compiler's flag for this processor.
+
+    Raises:
+        UnavailableError: pillow-simd has no code for it, or a compiler or header is missing; says what to install.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        raise UnavailableError(f"pillow-simd is written for x86-64, and this is {platform.machine()}")
+    command = native.compiler()
+    include = sysconfig.get_path("include")
+    missing = [header for header in HEADERS if not _has_header(command, header, include)]
+    if missing:
+        packages = " ".join(HEADERS[header] for header in missing)
+        raise UnavailableError(
+            f"pillow-simd is built here and needs {', '.join(missing)}: `apt-get install {packages}`"
+        )
+    return "-mavx2" if _has_avx2() else "-msse4"
+
+
+def _has_header(command: list[str], header: str, include: str) -> bool:
+    code = f"#include <stdio.h>\n#include <{header}>\n"
+    done = subprocess.run([*command, f"-I{include}", "-E", "-xc", "-"], input=code, capture_output=True, text=True)
+    return done.returncode == 0
+
+
+def _run_pip(name: str, target: Path, flag: str, say: Say) -> None:
+    """Have pip build it, saying every few seconds how long it has taken."""
+    command = [
+        sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-deps",
+        "--no-binary", name, "--target", str(target), name,
+    ]  # fmt: skip
+    environ = {**os.environ, "CC": shlex.join([*native.compiler(), flag])}
+    say(f"building {name} with {environ['CC']}: about 25 s")
+    begun = time.monotonic()
+    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environ) as pip:
+        try:
+            while True:
+                try:
+                    pip.wait(SAY_EVERY_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    say(f"building {name}: {time.monotonic() - begun:.0f} s")
+        except BaseException:
+            pip.terminate()
+            raise
+        log.seek(0)
+        lines = [line.strip() for line in log if line.strip()]
+    if pip.returncode:
+        raise UnavailableError(f"{name} could not be built: {reason(lines)}")
+
+
+def reason(lines: list[str]) -> str:
+    """The first line of pip's output that says why: a header, a compiler's error, an index that cannot be reached.
+
+    >>> reason(["Collecting x", "error: subprocess-exited-with-error", "cc: fatal error: no input files"])
+    'cc: fatal error: no input files'
+    """
+    general = ("subprocess-exited-with-error", "note:", "hint:")
+    telling = [one for one in lines if "error" in one.lower() and not any(word in one for word in general)]
+    return (telling or lines[-1:] or ["pip said nothing"])[0]
+
+
+def _prove(prefix: Path) -> str:
+    """The version, once a process that has the prefix first has loaded it from there.
+
+    Raises:
+        UnavailableError: it does not load, loads from elsewhere, or is not pillow-simd.
+    """
+    environ = with_prefix(prefix, os.environ)
+    done = subprocess.run([sys.executable, "-c", PROOF], capture_output=True, text=True, env=environ)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise UnavailableError(f"pillow-simd was built, but does not load: {lines[-1]}")
+    version, core, _ = json.loads(done.stdout)
+    if ".post" not in version or not Path(core).is_relative_to(prefix):
+        raise UnavailableError(f"pillow-simd was built, but Pillow {version} of another folder is loaded instead")
+    return str(version)
