@@ -333,7 +333,7 @@ def main() -> None:
     parser.add_argument("--only", help="contestants whose names hold one of these, comma separated; the limit always")
     parser.add_argument("--workers", type=int, default=usable_cpus())
     parser.add_argument("--prefetch", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, help="[default: 64; above 512 pixels 32]")
     parser.add_argument("--input-size", type=int, default=224)
     parser.add_argument("--rounds", type=int, help="[default: 7; quick: 3]")
     parser.add_argument("--seconds", type=float, help="of a turn, at least  [default: 2; quick: 1]")
@@ -358,7 +358,8 @@ def main() -> None:
             images = index_images(dataset)
             num_bytes = sum(len(Path(path).read_bytes()) for path in images.paths())  # into the page cache
             setting = Setting(
-                dataset, arguments.workers, arguments.prefetch, arguments.batch_size, arguments.input_size,
+                dataset, arguments.workers, arguments.prefetch,
+                arguments.batch_size or (64 if resolution <= 512 else 32), arguments.input_size,
                 arguments.seconds or (1.0 if quick else 2.0),
             )  # fmt: skip
             mean_kb = num_bytes / len(images) / 1000

@@ -51,6 +51,8 @@ WRONG = [
     (("--res", "96", "--loader", "nosuch"), "known: serial, multiprocess, threaded"),
     (("--res", "96", "--decoder", "nosuch"), "known: pillow, turbojpeg, torchvision"),
     (("--res", "96", "--loader", "dali", "--decoder", "pillow"), "leave --decoder out"),
+    (("--res", "96", "--decode-scale", "auto"), "--decoder libjpeg, not pillow"),
+    (("--res", "96", "--io-threads", "4"), "--io-threads is for --loader threaded"),
     (("--res", "96", "--loader-option", "prefetch"), "KEY=VALUE"),
     (("--res", "96", "--precision", "fp8"), "--precision must be one of fp32,"),
     (("--res", "96", "--mode", "test"), "--mode must be one of train, infer"),

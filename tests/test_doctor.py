@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from loaderbench import doctor, machine, prefixes
+from loaderbench.decoders import libjpeg
 from loaderbench.doctor import DEGRADED, MISSING, OK, Finding, examine, to_json
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
@@ -91,6 +92,10 @@ def gone(*_: object, **__: object) -> Any:
     raise UnavailableError("NVML does not start (gone); install the NVIDIA driver")
 
 
+def no_headers() -> Any:
+    raise UnavailableError("no jpeglib.h; `apt-get install libjpeg62-turbo-dev`")
+
+
 @pytest.mark.parametrize(
     ("name", "owner", "attribute", "value", "state", "step"),
     [
@@ -114,6 +119,7 @@ def gone(*_: object, **__: object) -> Any:
         ("decoder pillow-simd", machine, "package_versions", lambda: {"pillow-simd": "9.5"}, OK, None),
         ("decoder pillow-simd", prefixes, "prefix_of", lambda name: None, MISSING, "loaderbench install pillow-simd"),
         ("decoder opencv", machine, "package_versions", dict, MISSING, "pip install opencv-python-headless"),
+        ("decoder libjpeg", libjpeg, "library", no_headers, MISSING, "libjpeg62-turbo-dev"),
     ],
 )
 def test_each_loss_is_named_with_its_step(

@@ -196,8 +196,9 @@ static axis blend_axis(maker *m, buffer *b, double from, double size, int limit,
             sum += weight[k - begin] = distance < 1 ? 1 - distance : 0;
         }
         uint16_t *weights = a.weights + (size_t)i * a.most;
+        double whole = 65536 / sum;
         for (int k = 0; k < end - begin; k++) {
-            double rounded = 0.5 + weight[k] / sum * 65536;
+            double rounded = 0.5 + weight[k] * whole;
             weights[k] = (uint16_t)(rounded < 65535 ? rounded : 65535);
         }
         while (end - begin > 1 && weights[end - begin - 1] == 0) end--;

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from loaderbench.cases.study import StudyRequest, Target, Variant, plan, read_study
+from loaderbench.cases.study import (
+    StudyRequest,
+    Target,
+    Variant,
+    can_build_libjpeg,
+    default_decoder,
+    installed_decoders,
+    plan,
+    read_study,
+)
 from loaderbench.errors import ConfigError
 
 REQUEST = StudyRequest(
@@ -49,6 +58,45 @@ def test_a_loader_that_decodes_for_itself_takes_no_part_in_the_list_of_decoders(
     assert sorted(decoders, key=str) == [("dali", None), ("multiprocess", "pillow"), ("multiprocess", "turbojpeg")]
     with pytest.raises(ConfigError, match="decodes for itself"):
         plan(replace(both, loaders=["dali"]))
+
+
+def test_decode_scale_is_for_decoders_that_can_and_off_unless_asked_for() -> None:
+    both = replace(REQUEST, loaders=["threaded"], workers=[2], decoders=["pillow", "libjpeg"])
+    for asked, expected in ((None, "off"), ("auto", "auto"), ("off", "off")):
+        scales = {case.decoder: case.decode_scale for case in plan(replace(both, decode_scale=asked))}
+        assert scales == {"pillow": None, "libjpeg": expected}
+    with pytest.raises(ConfigError, match=r"needs a decoder that can scale: --decoder libjpeg, not pillow"):
+        plan(replace(both, decoders=["pillow"], decode_scale="auto"))
+    with pytest.raises(ConfigError, match=r"not dali \(decodes for itself\)"):
+        plan(replace(both, loaders=["dali"], decoders=[None], decode_scale="auto"))
+    with pytest.raises(ConfigError, match="must be one of auto, off, not 'half'"):
+        plan(replace(both, decode_scale="half"))
+
+
+def test_io_threads_are_an_option_of_the_loaders_that_read_ahead() -> None:
+    mixed = replace(REQUEST, loaders=["serial", "threaded"], workers=[2], io_threads=4, loader_options={})
+    options = {case.loader: case.loader_options for case in plan(mixed)}
+    assert options == {"serial": {}, "threaded": {"io_threads": "4"}}
+    with pytest.raises(ConfigError, match="--io-threads is for --loader threaded"):
+        plan(replace(mixed, loaders=["serial"]))
+    with pytest.raises(ConfigError, match="--io-threads must be at least 0"):
+        plan(replace(mixed, io_threads=-1))
+
+
+def test_threads_decode_with_libjpeg_where_it_can_be_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "cc"
+    tool.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    (tmp_path / "jpeglib.h").touch()
+    assert can_build_libjpeg()
+    assert default_decoder("threaded") == installed_decoders()[0] == "libjpeg"
+    assert default_decoder("multiprocess") == "pillow"
+    tool.unlink()
+    assert not can_build_libjpeg()
+    assert default_decoder("threaded") == "turbojpeg"
+    assert "libjpeg" not in installed_decoders()
 
 
 def test_a_study_in_a_file_is_the_flags_it_names(tmp_path: Path) -> None:

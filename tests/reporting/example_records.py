@@ -56,6 +56,7 @@ def case(**changes: Any) -> dict[str, Any]:
         "repeat": 0,
         "max_failure_fraction": 0.01,
         "loader_options": {},
+        "decode_scale": None,
         "decoder_options": {},
     }
     return {**made, **changes}
