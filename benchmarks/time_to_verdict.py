@@ -1,6 +1,6 @@
 """How long until a verdict, and how wrong is it? Three ways, on runs whose cause was built in.
 
-    python benchmarks/time_to_verdict.py [--rounds 5] [--quick] [--traceml COMMAND] [--json FILE]
+    python benchmarks/time_to_verdict.py [--rounds 3] [--quick] [--traceml COMMAND] [--json FILE]
 
 - loaderbench: one process, its arms in turn (the job of `loaderbench run`), `--duration` seconds of measuring.
 - three phases: the method of DS-Analyzer (Mohan et al., VLDB 2021), three runs in processes of their own: batches that
@@ -245,7 +245,7 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--duration", type=float, default=12.0, help="seconds of measuring of loaderbench")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 causes")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
