@@ -117,7 +117,7 @@ def test_a_dry_run_lists_the_cases_and_stores_nothing(call: Call, small_set: Pat
 
 
 def test_the_package_of_a_decoder_is_its_name_too(call: Call, small_set: Path) -> None:
-    ended = call("run", small_set, *DEVICE, "--decoder", "simplejpeg", "--workers", "1", "--dry-run")
+    ended = call("run", small_set, "--res", "96", *DEVICE, "--decoder", "simplejpeg", "--workers", "1", "--dry-run")
     assert ended.code == 0
     assert "multiprocess+turbojpeg" in ended.out
 

@@ -64,11 +64,12 @@ class OpenCvDecoder:
             raise DecodeError("truncated: no end-of-image marker")
         flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
         try:
-            pixels: NDArray[np.uint8] | None = cv2.imdecode(np.frombuffer(encoded, dtype=np.uint8), flags)
+            decoded: Any = cv2.imdecode(np.frombuffer(encoded, dtype=np.uint8), flags)
         except cv2.error as error:
             raise DecodeError(str(error).strip().splitlines()[-1]) from error
-        if pixels is None:
+        if decoded is None:
             raise DecodeError("OpenCV cannot decode it")
+        pixels: NDArray[np.uint8] = decoded
         return pixels
 
     def size(self, pixels: NDArray[np.uint8]) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 /* Sums the time of a program's NVTX ranges by name: an injection library of NVTX 3.
  *
  * The program (here DALI) loads it by the path in NVTX_INJECTION64_PATH and calls InitializeInjectionNvtx2, which puts the
- * functions below into NVTX's tables (NVTX's nvtxTypes.h: the callbacks of modules CORE and CORE2). Ranges of one thread
- * nest; a range's own time is what its inner ones leave of it. Only ranges that begin and end on one thread (push and pop)
- * are kept: DALI has no others. Of two ranges that differ in what follows " #" alone (DALI numbers them) one entry is made.
+ * functions below into NVTX's table (NVTX's nvtxTypes.h: the callbacks of module CORE2). Only ranges that are pushed and
+ * popped on one thread are kept, as DALI marks its operators; they nest, and a range's own time is what its inner ones
+ * leave of it. Ranges that differ only in what follows " #" (DALI numbers some) are one entry.
  *
  * No locks: an entry is claimed once by a compare-and-swap and found again by its hash; sums are atomic additions.
  */

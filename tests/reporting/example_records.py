@@ -31,7 +31,6 @@ def case(**changes: Any) -> dict[str, Any]:
         "resolution": 512,
         "loader": "multiprocess",
         "decoder": "pillow",
-        "decode_scale": "off",
         "workers": 8,
         "prefetch": 2,
         "batch_size": 64,

@@ -1,0 +1,303 @@
+"""How long until a verdict, and how wrong is it? Three ways, on runs whose cause was built in.
+
+    python benchmarks/time_to_verdict.py [--rounds 3] [--quick] [--traceml COMMAND] [--json FILE]
+
+- loaderbench: one process, its arms in turn (the job of `loaderbench run`), `--duration` seconds of measuring.
+- three phases: the method of DS-Analyzer (Mohan et al., VLDB 2021), three runs in processes of their own: batches that
+  stay on the device, an epoch with the files in the page cache, an epoch with it cleared. Prep stall = cached −
+  synthetic, fetch stall = cold − cached.
+- TraceML (with --traceml): `traceml run` of an epoch of a plain training loop on the same loader and device.
+
+A run reads the generated 256² set cold with the `multiprocess` loader on an emulated device that takes twice the
+loader's time. Built in are slower decoding or slower storage (a FUSE mount of known rate), or nothing. Truth is the
+stopwatch's: the wall time of that run against the same one without the cause, in turn (testbeds/truth.py).
+
+Seconds count from the start of the way's first process to its answer. The error is that of the data stall, the
+fraction of the step that always-ready data would save, in points. `cause` counts answers that name the built-in cause
+(compute where there is none); TraceML does not tell storage from preparation, so there `input` counts for both. Every
+round asks all ways about all causes, in an order that turns; intervals are 95 % bootstrap ones over rounds and causes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loaderbench.analysis.record import make_record
+from loaderbench.cases.case import Case
+from loaderbench.devices.select import parse_device
+from loaderbench.errors import UnavailableError
+from loaderbench.images.index import index_images
+from loaderbench.images.manifest import resolve_dataset
+from loaderbench.machine import environment, usable_cpus
+from loaderbench.recording.types import Run
+from loaderbench.running.supervisor import Child
+from loaderbench.testbeds.slow_fuse import slow_fuse
+
+RESOLUTION, BATCH_SIZE = 256, 16
+DEVICE_TO_LOADER = 2.0
+"""The device takes so many times the loader's time: without a cause the run is bound by compute."""
+WORTH = 1.10
+"""A gain from which a cause counts as one (docs/method.md, `Verdict`), for the truth and for the three phases."""
+TRUTH_S = 1.0
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What is built in: so many times the device's step in decoding, or in reading."""
+
+    name: str
+    kind: str
+    magnitude: float
+
+
+CAUSES = (
+    Cause("nothing", "compute", 1.0),
+    Cause("prep ×1.5", "prep", 1.5),
+    Cause("prep ×2.5", "prep", 2.5),
+    Cause("storage ×1.5", "storage", 1.5),
+    Cause("storage ×2.5", "storage", 2.5),
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The run that is asked about."""
+
+    case: Case
+    injection: dict[str, float]
+    epoch_s: float
+    """About what an epoch takes."""
+
+    def ask(self, log: Path, job: str, *, cache: str = "warm", **options: Any) -> Any:
+        """Have a measuring process of its own do one job on it."""
+        with Child(log) as child:
+            return child.ask(job, replace(self.case, cache=cache), lambda *message: None, **options)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a way says."""
+
+    seconds: float
+    cause: str
+    stall_fraction: float
+
+
+class Bench:
+    """The case, and a device slowed to suit its loader."""
+
+    def __init__(self, log: Path) -> None:
+        dataset, name = resolve_dataset(None, RESOLUTION)
+        choice = parse_device("emulated", model="resnet50", mode="train", precision=None, batch_size=BATCH_SIZE)
+        self.case = Case(
+            dataset=dataset, dataset_name=name, resolution=RESOLUTION, loader="multiprocess", decoder="pillow",
+            workers=min(2, usable_cpus()), prefetch=2, batch_size=BATCH_SIZE, model="resnet50", mode="train",
+            precision=choice.precision, device=choice.device, input_size=224, kernels=False,
+        )  # fmt: skip
+        self.log = log
+        with Child(log) as child:
+            self.loader_s = float(child.ask("loader_seconds", self.case, lambda *message: None))
+            own_s = float(child.ask("device_seconds", self.case, lambda *message: None))
+        self.device_s = max(DEVICE_TO_LOADER * self.loader_s, own_s)
+        self.base = {"compute_extra_s": self.device_s - own_s}
+
+    @contextmanager
+    def subject(self, cause: Cause) -> Iterator[Subject]:
+        images = index_images(self.case.dataset)
+        step_s = cause.magnitude * self.device_s
+        injection, case = dict(self.base), self.case
+        with ExitStack() as stack:
+            if cause.kind == "prep":
+                injection["decode_burn_s"] = (step_s - self.loader_s) * case.lanes / case.batch_size
+            elif cause.kind == "storage":
+                rate = float(images.sizes.mean()) * case.batch_size / step_s
+                case = replace(case, dataset=stack.enter_context(slow_fuse(case.dataset, bytes_per_s=rate)).path)
+            yield Subject(case, injection, len(images) / case.batch_size * step_s)
+
+    def truth(self, subject: Subject) -> tuple[str, float]:
+        """(cause, stall fraction) by the stopwatch."""
+        sides = [
+            {"injection": subject.injection, "cold": True},
+            {"injection": self.base, "dataset": self.case.dataset, "cold": True},
+        ]
+        with_s, without_s = subject.ask(self.log, "wall_seconds", sides=sides, seconds=TRUTH_S)
+        kind = "storage" if subject.case.dataset != self.case.dataset else "prep"
+        return (kind if with_s / without_s >= WORTH else "compute"), max(0.0, 1 - without_s / with_s)
+
+
+def by_loaderbench(subject: Subject, log: Path, arguments: argparse.Namespace) -> Answer:
+    begun = time.perf_counter()
+    case = replace(subject.case, cache="cold", duration_s=arguments.duration)
+    with Child(log) as child:
+        recording = child.ask("measure", case, lambda *message: None, injection=subject.injection)
+    record = make_record("benchmark", Run(case, "ok", "", 0.0, recording, [], [], environment()))
+    shares = {name: 0.0 if one is None else one["value"] for name, one in record["shares"].items()}
+    stall = shares["prep"] + shares["contention"] + shares["storage"]
+    return Answer(time.perf_counter() - begun, record["verdict"]["bottleneck"], stall)
+
+
+def by_three_phases(subject: Subject, log: Path, arguments: argparse.Namespace) -> Answer:
+    """Step times of three runs; what each adds to the one before is a stall."""
+    begun = time.perf_counter()
+    num_steps = len(index_images(subject.case.dataset)) // subject.case.batch_size
+    synthetic_s = subject.ask(log, "device_seconds", injection=subject.injection, num_steps=num_steps)
+    cached_s, cold_s = (
+        subject.ask(
+            log, "wall_seconds", seconds=subject.epoch_s, rounds=1,
+            sides=[{"injection": subject.injection, "cold": cold}],
+        )[0]
+        for cold in (False, True)
+    )  # fmt: skip
+    stalls = {"prep": max(0.0, cached_s - synthetic_s), "storage": max(0.0, cold_s - cached_s)}
+    cause = max(stalls, key=lambda name: stalls[name])
+    if cold_s < WORTH * (cold_s - stalls[cause]):
+        cause = "compute"
+    return Answer(time.perf_counter() - begun, cause, min(1.0, sum(stalls.values()) / cold_s))
+
+
+def by_traceml(subject: Subject, log: Path, arguments: argparse.Namespace) -> Answer:
+    """An epoch of a plain training loop under `traceml run`; its own diagnosis and times."""
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="loaderbench-traceml-") as folder:
+        job = Path(folder, "job.json")
+        job.write_text(json.dumps({"case": subject.case.to_json(), "injection": subject.injection}))
+        command = [arguments.traceml, "run", __file__, "--mode=summary", "--run-name", "run", "--logs-dir", folder]
+        with log.open("ab") as file:
+            subprocess.run([*command, "--args", "--job", str(job)], stdout=file, stderr=file, check=True)
+        told = json.loads(Path(folder, "run", "final_summary.json").read_text())
+    average = told["step_time"]["global"]["average"]
+    kind = told["step_time"]["diagnosis"]["kind"]
+    cause = {"INPUT_BOUND": "input", "COMPUTE_BOUND": "compute", "H2D_BOUND": "transfer"}.get(kind, kind.lower())
+    stall = (average["input_wait_ms"] or 0.0) / average["step_time_ms"]
+    return Answer(time.perf_counter() - begun, cause, stall)
+
+
+def train_under_traceml(job: Path) -> None:
+    """The loop that TraceML watches: take a batch, copy it, step, wait for the device."""
+    import torch
+    import traceml_ai as traceml
+
+    from loaderbench.images.cache_state import evict_files
+    from loaderbench.running.worker import Rig
+
+    class Step(torch.nn.Module):
+        def __init__(self, rig: Rig) -> None:
+            super().__init__()
+            self.weight, self.rig = torch.nn.Parameter(torch.zeros(1)), rig
+
+        def forward(self, batch: Any) -> Any:
+            self.rig.workload.step(*self.rig.device.copy_in(batch.inputs, batch.targets))
+            self.rig.device.synchronize()
+            return self.weight.sum()
+
+    traceml.init()
+    told = json.loads(job.read_text())
+    case = Case.from_json(told["case"])
+    with ExitStack() as stack:
+        rig = Rig(case, stack, lambda kind, payload: None, told["injection"])
+        evict_files(rig.images.paths())
+        batches = rig.build_loader(rig.images, evict=True).batches()
+        model, fetched = Step(rig), traceml.wrap_dataloader_fetch(batches)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # TraceML wants a backward pass and an update to see
+        for _ in range(len(rig.images) // case.batch_size):
+            batch = next(fetched)
+            with traceml.trace_step(model):
+                optimizer.zero_grad()
+                model(batch).backward()
+                optimizer.step()
+        batches.close()  # type: ignore[attr-defined]
+
+
+def bootstrap(values: list[float]) -> tuple[float, float, float]:
+    """Mean with its 95 % bootstrap interval."""
+    draws = np.random.default_rng(0).choice(values, (4000, len(values))).mean(axis=1)
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return float(np.mean(values)), float(low), float(high)
+
+
+def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for way in dict.fromkeys(row["way"] for row in rows):
+        mine = [row for row in rows if row["way"] == way]
+        found.append(
+            {
+                "way": way,
+                "seconds": bootstrap([row["seconds"] for row in mine]),
+                "error": bootstrap([abs(row["stall"] - row["stall_true"]) for row in mine]),
+                "named": sum(row["named"] for row in mine),
+                "asked": len(mine),
+            }
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--duration", type=float, default=12.0, help="seconds of measuring of loaderbench")
+    parser.add_argument("--quick", action="store_true", help="1 round of 3 causes")
+    parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
+    parser.add_argument("--json", type=Path, help="write all rows, with the environment")
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.job:
+        train_under_traceml(arguments.job)
+        return
+    causes = [CAUSES[0], CAUSES[2], CAUSES[4]] if arguments.quick else list(CAUSES)
+    rounds = 1 if arguments.quick else arguments.rounds
+    ways: dict[str, Callable[[Subject, Path, argparse.Namespace], Answer]] = {
+        "loaderbench": by_loaderbench,
+        "three phases": by_three_phases,
+    }
+    if arguments.traceml:
+        ways["TraceML"] = by_traceml
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="loaderbench-verdict-") as folder:
+        log = Path(folder, "log")
+        bench = Bench(log)
+        for number in range(rounds):
+            for cause in causes:
+                try:
+                    with bench.subject(cause) as subject:
+                        true, stall_true = bench.truth(subject)
+                        names = list(ways)
+                        for way in names[number % len(names) :] + names[: number % len(names)]:
+                            answer = ways[way](subject, log, arguments)
+                            right = {true, "input"} if true != "compute" else {true}
+                            rows.append(
+                                {
+                                    "round": number, "built_in": cause.name, "way": way, "true": true,
+                                    "stall_true": stall_true, "stall": answer.stall_fraction, "says": answer.cause,
+                                    "named": answer.cause in right, "seconds": answer.seconds,
+                                }
+                            )  # fmt: skip
+                            print(f"round {number + 1} {cause.name:13s} truth {true:8s} {stall_true:5.1%}  {way:13s} "
+                                  f"{answer.cause:12s} {answer.stall_fraction:5.1%}  {answer.seconds:5.1f} s",
+                                  flush=True)  # fmt: skip
+                except UnavailableError as error:
+                    print(f"{cause.name}: skipped: {error}")
+    found = summarize(rows)
+    print(f"\n{'way':14s}{'seconds':>22s}{'stall error, points':>26s}{'cause':>12s}")
+    for one in found:
+        (s, s_low, s_high), (e, e_low, e_high) = one["seconds"], [100 * value for value in one["error"]]
+        print(f"{one['way']:14s}{f'{s:.1f} [{s_low:.1f}, {s_high:.1f}]':>22s}"
+              f"{f'{e:.1f} [{e_low:.1f}, {e_high:.1f}]':>26s}{one['named']:>8d} of {one['asked']}")  # fmt: skip
+    if arguments.json:
+        figures = {"summary": found, "rows": rows, "duration_s": arguments.duration, "environment": environment()}
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
