@@ -155,7 +155,7 @@ class _Listing:
         self.devices: set[int] = set()
         """st_dev of the folders."""
         self.has_links = False
-        """Files that are symbolic links: what they lead to may change without a sign here."""
+        """Symbolic links to files, or to nothing: what they lead to may change without a sign here."""
 
     def entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
         """What a folder holds, sorted by name."""
@@ -163,7 +163,9 @@ class _Listing:
         self.folders.append((prefix, *_state(status)))
         self.devices.add(status.st_dev)
         with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+            found = sorted(entries, key=lambda entry: entry.name)
+        self.has_links = self.has_links or any(entry.is_symlink() and not entry.is_dir() for entry in found)
+        return found
 
     def add_images(self, entries: Iterable[os.DirEntry[str]], prefix: str, *, deep: bool) -> None:
         """Take the images among the entries, and those of their folders and below where `deep`."""
@@ -177,7 +179,6 @@ class _Listing:
                 self.names += name
                 self.lengths.append(len(name))
                 self.sizes.append(entry.stat().st_size)
-                self.has_links = self.has_links or entry.is_symlink()
                 self._on_listed(len(self.sizes))
 
 
@@ -251,8 +252,9 @@ def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> Im
     def write(file: BinaryIO) -> None:
         write_packed(file, facts, arrays)
 
-    if _may_be_kept(root, listing, begun_ns):
-        _keep(root, write)
+    with contextlib.suppress(OSError, RuntimeError):  # no home, a full or read-only disk: the next run lists again
+        if _may_be_kept(root, listing, begun_ns):
+            _keep(root, write)
     return _in_memory(root, write, check=False)[0]
 
 
@@ -305,13 +307,12 @@ def _may_be_kept(root: str, listing: _Listing, begun_ns: int) -> bool:
 
 
 def _keep(root: str, write: Callable[[BinaryIO], None]) -> None:
-    """Keep a list for the next run, where the cache folder can be written."""
-    with contextlib.suppress(OSError, RuntimeError):  # no home, a full or read-only disk: the next run lists again
-        path = _list_path(root)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(path.parent / ".loaderbench-lock"):
-            with replace_file(path) as file:
-                write(file)
-            oldest_first = sorted(path.parent.glob("*.list"), key=lambda one: one.stat().st_mtime_ns)
-            for unused in oldest_first[:-MOST_KEPT]:
-                unused.unlink(missing_ok=True)
+    """Keep a list for the next run. OSError or RuntimeError where the cache folder cannot be written."""
+    path = _list_path(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(path.parent / ".loaderbench-lock"):
+        with replace_file(path) as file:
+            write(file)
+        oldest_first = sorted(path.parent.glob("*.list"), key=lambda one: one.stat().st_mtime_ns)
+        for unused in oldest_first[:-MOST_KEPT]:
+            unused.unlink(missing_ok=True)

@@ -160,6 +160,11 @@ def link_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tick()
 
 
+def link_a_class_to_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "d").symlink_to(root.parent / "not mounted yet")
+    tick()
+
+
 def change_just_now(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLED_NS", 2_000_000_000)
 
@@ -173,7 +178,9 @@ def have_no_cache_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "a" / "3.jpg"))
 
 
-@pytest.mark.parametrize("state", [link_one, change_just_now, be_on_fuse, have_no_cache_folder])
+@pytest.mark.parametrize(
+    "state", [link_one, link_a_class_to_nothing, change_just_now, be_on_fuse, have_no_cache_folder]
+)
 def test_what_may_change_unseen_is_listed_each_time(
     tree: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, state: Callable[[Path, pytest.MonkeyPatch], None]
 ) -> None:
