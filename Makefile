@@ -7,13 +7,14 @@ STAMP   := $(VENV)/.installed
 BENCH   ?= --res 256,512,1024 --loader serial,multiprocess,threaded,dali --device emulated --precision fp32 --cache warm --duration 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test test-all test-beds check gpu-check report clean
+.PHONY: help setup bench test test-all test-beds check gpu-check benchmarks report clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo '  VENV=DIR     the virtual environment to make and use (default .venv)'
 	@echo '  RESULTS=DIR  where runs are kept (default results)'
+	@echo '  BENCHMARKS=FLAGS  e.g. "--quick" (10 minutes) or "--only loaders,nfs"'
 	@echo '  GPU_CHECK=FLAGS  e.g. "--only study,checks --seconds 8 --out DIR"'
 	@echo '  BENCH=FLAGS  what make bench sweeps (default: $(BENCH))'
 
@@ -45,6 +46,9 @@ check: $(STAMP) ## Lint, type-check, and run the fast tests
 
 gpu-check: $(STAMP) ## On a GPU: its tests, the study, precision, trace, self-test, overhead, into results/reference
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
+
+benchmarks: $(STAMP) ## Loaders against their peers and the limit, overhead, fidelity, time to a verdict, NFS (40 minutes)
+	$(BIN)/python benchmarks/all.py --out $(RESULTS)/benchmarks $(BENCHMARKS)
 
 report: $(STAMP) ## Write RESULTS/report.html from the stored runs
 	$(BIN)/loaderbench report --results $(RESULTS)

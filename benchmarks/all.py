@@ -1,0 +1,64 @@
+"""All benchmarks of the loaders and of the measuring, one after the other; what each prints, and its figures as JSON.
+
+    python benchmarks/all.py [--quick] [--only NAME,NAME] [--out results/benchmarks]
+
+About 40 minutes on 2 cores, 10 with --quick. A benchmark that fails or cannot run is named at the end, and the exit
+status is 1. Leave the machine alone meanwhile: see README.md of this folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from loaderbench.images.manifest import resolve_dataset
+
+HERE = Path(__file__).parent
+FULL = {
+    "loaders": ["--rounds", "5"],
+    "overhead": ["DATASET", "--rounds", "12", "--seconds", "8"],
+    "fidelity": [],
+    "dali_stages": [],
+    "time_to_verdict": [],
+    "nfs": [],
+}
+QUICK = {
+    "loaders": ["--quick"],
+    "overhead": ["DATASET", "--rounds", "3", "--seconds", "8"],
+    "fidelity": ["--quick"],
+    "dali_stages": ["--quick"],
+    "time_to_verdict": ["--quick"],
+    "nfs": ["--latencies-ms", "5", "--duration", "5", "--num-images", "200"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, resolutions and latencies")
+    parser.add_argument("--only", help=f"some of {', '.join(FULL)}, comma separated")
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder for the JSON files")
+    arguments = parser.parse_args()
+    chosen = list(FULL) if arguments.only is None else arguments.only.split(",")
+    if set(chosen) - set(FULL):
+        parser.error(f"--only takes some of {', '.join(FULL)}")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    dataset, _ = resolve_dataset(None, 512)
+    failed = []
+    for name in chosen:
+        flags = [dataset if flag == "DATASET" else flag for flag in (QUICK if arguments.quick else FULL)[name]]
+        print(f"== {name}.py {' '.join((QUICK if arguments.quick else FULL)[name])}", flush=True)
+        begun = time.monotonic()
+        target = arguments.out.absolute() / f"{name}.json"
+        ended = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *flags, "--json", str(target)])
+        print(f"== {name}: {time.monotonic() - begun:.0f} s\n", flush=True)
+        if ended.returncode:
+            failed.append(name)
+    if failed:
+        sys.exit(f"did not run to its end: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
