@@ -15,8 +15,10 @@ from typing import Any
 from loaderbench.cases.case import ARMS, CACHE_STATES, MODES, OUTPUTS, PRECISIONS, Case
 from loaderbench.errors import ConfigError
 
-DECODES_ITSELF = frozenset({"dali"})
-NEEDS_NO_DECODER = frozenset({"dali", "synthetic"})
+DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data"})
+NEEDS_NO_DECODER = DECODES_ITSELF | {"synthetic"}
+WITHOUT_COLD = frozenset({"litdata", "ray"})
+"""Loaders whose reads cannot be made cold, or not be counted (docs/loaders.md)."""
 FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
 """Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
@@ -276,6 +278,8 @@ def _case(
 ) -> Case:
     if decoder is not None and set(request.loaders) <= DECODES_ITSELF:
         raise ConfigError(f"the loader {loader} decodes for itself: leave --decoder out, or choose another --loader")
+    if request.cache == "cold" and loader in WITHOUT_COLD:
+        raise ConfigError(f"--cache cold cannot be kept or proven with the loader {loader}: use --cache as-is or warm")
     return Case(
         dataset=variant.path,
         dataset_name=variant.name,

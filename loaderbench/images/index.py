@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
+from loaderbench.images.files import OWN_FILES_PREFIX
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg")
 """Compared in lower case. JPEG is what the loaders and decoders here read."""
@@ -90,7 +91,7 @@ def index_images(root: str) -> ImageIndex:
     try:
         with os.scandir(root) as entries:
             ordered = sorted(entries, key=lambda entry: entry.name)
-        folders = [entry.name for entry in ordered if entry.is_dir()]
+        folders = [entry.name for entry in ordered if not entry.name.startswith(OWN_FILES_PREFIX) and entry.is_dir()]
         names: list[bytes] = []
         labels: list[int] = []
         sizes: list[int] = []

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loaderbench.decoders.base import Decoder, fastest_installed
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext
+from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext, check_workers
 from loaderbench.loaders.batch_threads import BatchThreads
 from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.samples import FailureLimit, MadeBatch, SampleMaker, SpanClock, make_decoder, output_shape
@@ -195,8 +195,5 @@ def _check_memory(context: LoaderContext, num_buffers: int, bytes_per_batch: int
 
 def build(options: Options, context: LoaderContext) -> ThreadedLoader:
     """Raises ConfigError where there is no thread to work, or too little memory."""
-    if context.workers < 1:
-        raise ConfigError("the threaded loader needs --workers of at least 1; --loader serial has none")
-    if context.prefetch < 1:
-        raise ConfigError("the threaded loader needs --prefetch of at least 1")
+    check_workers("threaded", context)
     return ThreadedLoader(context)
