@@ -112,7 +112,7 @@ def main() -> None:
     ratios, sampling_cpu = [], 0.0
     with ExitStack() as stack:
         rig = Rig(case, stack, lambda kind, payload: None)
-        batches = rig.build_loader(rig.images, evict=False).batches()
+        batches = rig.build_loader(rig.data, evict=False).batches()
         bare(rig, batches, arguments.seconds)  # warm-up
         for number in range(arguments.rounds):
             rates: dict[str, float] = {}

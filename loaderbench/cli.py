@@ -44,7 +44,10 @@ app.add_typer(dataset_app, name="dataset")
 Dataset = Annotated[
     str | None, typer.Argument(help="Folder of images or name of a data set. Left out: a generated set, kept.")
 ]
-Loader = Annotated[str, typer.Option(help="serial, multiprocess, threaded, dali, synthetic, cached")]
+Loader = Annotated[
+    str,
+    typer.Option(help="serial, multiprocess, threaded, dali, synthetic, cached, or another library's: docs/loaders.md"),
+]
 Decoder = Annotated[
     str | None,
     typer.Option(help="pillow, pillow-simd, turbojpeg, torchvision, opencv  [default: pillow; threaded: the fastest]"),
@@ -708,6 +711,32 @@ def dataset_derive(
         typer.echo(f"broken: {path}: {reason}", err=True)
 
 
+@dataset_app.command("convert")
+def dataset_convert(
+    src: Annotated[str, typer.Argument(help="Folder of images or name of a data set")],
+    to: Annotated[str, typer.Option(help="wds (tar shards, for --loader webdataset) or litdata")],
+    res: Annotated[int | None, typer.Option(help="Stored resolution: the data set's variant N")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to make  [default: inside SRC, where the loader finds it]")
+    ] = None,
+    shard_images: Annotated[
+        int | None, typer.Option(help="Images in a file  [default: 64 files, of 16 to 1000 images]")
+    ] = None,
+) -> None:
+    """Copy images into the files that another library reads. A second call does nothing."""
+    from loaderbench.images.convert import convert_dataset
+    from loaderbench.images.manifest import resolve_dataset
+
+    with _progress("preparing the data set") as progress:
+        folder, _ = resolve_dataset(src, res, progress=progress)
+    with _progress("converting images") as progress:
+        made = convert_dataset(folder, to, out, shard_images=shard_images, progress=progress)
+    state = "was there" if made.was_there else "made"
+    typer.echo(
+        f"{made.folder}: {state}, {made.num_images} images in {made.num_files} files, {made.total_bytes:,} bytes"
+    )
+
+
 @dataset_app.command("scan")
 def dataset_scan(
     folder: Annotated[str, typer.Argument(help="Folder of images")],
@@ -984,7 +1013,7 @@ def _request(options: dict[str, Any], datasets: list[tuple[str | None, int | Non
         prefetches=_whole_numbers("--prefetch", str(options["prefetch"])),
         buffer_ratios=_numbers("--buffer-ratio", options.get("buffer_ratio")),
         input_size=None if side == "full" else _whole_numbers("--input-size", side)[0],
-        cache=options["cache"] or _default_cache([variant.path for variant in variants]),
+        cache=options["cache"] or _default_cache([variant.path for variant in variants], loaders),
         arms=ARMS if options["arms"] == "all" else [arm.strip() for arm in options["arms"].split(",")],
         warmup=options["warmup"],
         steps=options["steps"],
@@ -1012,11 +1041,14 @@ def _num_bytes(option: str, text: str | None) -> int | None:
     return int(float(match[1]) * 1000 ** ("", "K", "M", "G", "T").index(match[2].upper()))
 
 
-def _default_cache(folders: list[str]) -> str:
+def _default_cache(folders: list[str], loaders: list[str]) -> str:
     """`cold` where both eviction and the bytes that really moved can be checked, else `as-is`."""
+    from loaderbench.cases.study import WITHOUT_COLD
     from loaderbench.running.cache import can_prove_cold
     from loaderbench.samplers.sources import StorageCounter
 
+    if set(loaders) & WITHOUT_COLD:
+        return "as-is"  # one state for all of a study
     for folder in folders:
         if StorageCounter(folder).reason is not None or not can_prove_cold(folder):
             return "as-is"

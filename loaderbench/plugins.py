@@ -24,6 +24,12 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "dali": "loaderbench.loaders.dali",
         "synthetic": "loaderbench.loaders.synthetic",
         "cached": "loaderbench.loaders.cached",
+        "torchdata": "loaderbench.loaders.torchdata",
+        "grain": "loaderbench.loaders.grain",
+        "spdl": "loaderbench.loaders.spdl",
+        "webdataset": "loaderbench.loaders.webdataset",
+        "litdata": "loaderbench.loaders.litdata",
+        "hf-datasets": "loaderbench.loaders.hf_datasets",
     },
     "decoders": {
         "pillow": "loaderbench.decoders.pillow",

@@ -17,8 +17,10 @@ from typing import Any
 from loaderbench.cases.case import ARMS, CACHE_STATES, MODES, OUTPUTS, PRECISIONS, SHARED_QUEUE, SHORT_RUN_STEPS, Case
 from loaderbench.errors import ConfigError
 
-DECODES_ITSELF = frozenset({"dali"})
-NEEDS_NO_DECODER = frozenset({"dali", "synthetic"})
+DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data"})
+NEEDS_NO_DECODER = DECODES_ITSELF | {"synthetic"}
+WITHOUT_COLD = frozenset({"litdata", "ray"})
+"""Loaders whose reads cannot be made cold, or not be counted (docs/loaders.md)."""
 FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
 """Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""
 SCALING_DECODERS = frozenset({"libjpeg"})
@@ -333,6 +335,8 @@ def _case(
     loader_options = dict(request.loader_options)
     if request.io_threads is not None and loader in READS_AHEAD:
         loader_options["io_threads"] = str(request.io_threads)
+    if request.cache == "cold" and loader in WITHOUT_COLD:
+        raise ConfigError(f"--cache cold cannot be kept or proven with the loader {loader}: use --cache as-is or warm")
     return Case(
         dataset=variant.path,
         dataset_name=variant.name,

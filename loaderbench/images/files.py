@@ -14,7 +14,9 @@ PART_SUFFIX = ".part"
 """No image suffix: a file that is being written is never taken for an image."""
 
 OWN_FILES_PREFIX = ".loaderbench-"
-"""Records and locks that loaderbench keeps beside images."""
+"""Records, locks and converted copies that loaderbench keeps beside images."""
+CONVERTED_RECORD = f"{OWN_FILES_PREFIX}converted.json"
+"""In a folder that `dataset convert` made."""
 
 
 def user_cache_folder() -> Path:

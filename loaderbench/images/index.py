@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import exclusive, replace_file, user_cache_folder
+from loaderbench.images.files import OWN_FILES_PREFIX, exclusive, replace_file, user_cache_folder
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.packed import map_packed, write_packed
 
@@ -218,7 +218,7 @@ def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> Im
     classes: list[str] = []
     counts: list[int] = []
     try:
-        entries = listing.entries(root, "")
+        entries = [one for one in listing.entries(root, "") if not one.name.startswith(OWN_FILES_PREFIX)]
         for entry in entries:
             before = len(listing.sizes)
             if entry.is_dir():

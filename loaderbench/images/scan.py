@@ -18,6 +18,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.images.files import OWN_FILES_PREFIX
 from loaderbench.images.filesystem import FileSystem, storage_behind
 from loaderbench.images.index import IMAGE_SUFFIXES
+from loaderbench.images.shards import read_record, read_shards
 
 Progress = Callable[[int, int], None]
 
@@ -171,6 +172,8 @@ class DatasetScan:
     num_other_files: int = 0
     other_suffixes: dict[str, int] = field(default_factory=dict)
     content_checked: bool = True
+    format: str = "images"
+    """`images`: each is a file; else what `dataset convert` made, and the file sizes are those of its containers."""
 
     @property
     def mean_bytes(self) -> float | None:
@@ -198,6 +201,7 @@ class DatasetScan:
             "num_other_files": self.num_other_files,
             "other_suffixes": self.other_suffixes,
             "content_checked": self.content_checked,
+            "format": self.format,
         }
 
 
@@ -248,7 +252,7 @@ def _list_tree(root: str) -> _Listing:
         listing.broken.append((os.fspath(error.filename), f"cannot be read: {error.strerror}"))
 
     for folder, subfolders, names in os.walk(root, onerror=unreadable, followlinks=True):
-        subfolders.sort()
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(OWN_FILES_PREFIX))
         images = sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES))
         if images:
             listing.folders.append((folder, images))
@@ -334,6 +338,30 @@ def _most_frequent(widths_heights: NDArray[np.int64]) -> tuple[list[dict[str, in
     )
 
 
+def _scan_converted(root: str) -> DatasetScan:
+    """What the index of a converted folder says. Its images are not looked into."""
+    shards = read_shards(root)
+    return DatasetScan(
+        root=root,
+        num_images=len(shards.samples),
+        num_classes=len(shards.samples.classes),
+        total_bytes=int(shards.samples.sizes.sum()),
+        bytes_per_pixel=None,
+        progressive_fraction=None,
+        resolutions=[],
+        num_resolutions=None,
+        file_sizes_bytes=_quantiles(shards.files.sizes),
+        shorter_sides={},
+        variants=[],
+        file_system=storage_behind(root),
+        broken=[],
+        num_other_files=len(shards.side_files),
+        other_files=[os.path.join(root, name) for name in shards.side_files],
+        content_checked=False,
+        format=shards.format,
+    )
+
+
 def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Progress | None = None) -> DatasetScan:
     """Look at every file below `root`.
 
@@ -345,6 +373,8 @@ def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Prog
         ConfigError: `root` is missing or not readable, or is no folder.
     """
     root = os.path.realpath(root)
+    if read_record(root) is not None:
+        return _scan_converted(root)
     listing = _list_tree(root)
     parts = list(_check_all(_parts(listing.folders, 200), check_content, progress))
     numbers = np.concatenate([part.numbers for part in parts]) if parts else np.empty((0, 4), dtype=np.int64)

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.decoders.base import Decoder
+from loaderbench.errors import ConfigError
 from loaderbench.images.index import ImageIndex
+from loaderbench.images.shards import ShardSet
 from loaderbench.recording.types import SPAN_FIELDS
 
-__all__ = ["MAX_STEPS_IN_FLIGHT", "SPAN_FIELDS", "Batch", "Loader", "LoaderContext"]
+__all__ = ["MAX_STEPS_IN_FLIGHT", "SPAN_FIELDS", "Batch", "Loader", "LoaderContext", "check_workers"]
 
 MAX_STEPS_IN_FLIGHT = 2
 """Steps that the host may be ahead of the device. A loader that reuses its buffers keeps the last
@@ -112,3 +114,13 @@ class LoaderContext:
     decoder_options: Any = None
     slowdown: Slowdown | None = None
     """None in every real run."""
+    shards: ShardSet | None = None
+    """The containers that hold the images; None: each is a file of its own, `images.path(i)`."""
+
+
+def check_workers(loader: str, context: LoaderContext) -> None:
+    """Raises ConfigError where a loader that has workers is given none, or nothing to prepare ahead."""
+    if context.workers < 1:
+        raise ConfigError(f"the {loader} loader needs --workers of at least 1; --loader serial has none")
+    if context.prefetch < 1:
+        raise ConfigError(f"the {loader} loader needs --prefetch of at least 1")

@@ -36,7 +36,7 @@ from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.scan import check_file
 from loaderbench.loaders import nvtx_times
-from loaderbench.loaders.base import Batch, LoaderContext
+from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import epoch_order
 from loaderbench.loaders.samples import failure_list
 from loaderbench.loaders.transform import (
@@ -311,10 +311,7 @@ def build(options: Options, context: LoaderContext) -> DaliLoader:
     """
     if context.decoder is not None:
         raise ConfigError(f"DALI decodes for itself; leave --decoder {context.decoder} out")
-    if context.workers < 1:
-        raise ConfigError("the dali loader needs --workers of at least 1; --loader serial has none")
-    if context.prefetch < 1:
-        raise ConfigError("the dali loader needs --prefetch of at least 1")
+    check_workers("dali", context)
     if options.gpu_decode not in GPU_DECODE:
         raise ConfigError(f"loader option gpu_decode={options.gpu_decode} is unknown; known: {', '.join(GPU_DECODE)}")
     if options.gpu_decode == "yes" and not context.device.startswith("cuda"):

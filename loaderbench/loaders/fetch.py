@@ -1,10 +1,12 @@
 """The same files in the same order by the same number of readers, not decoded: the arm `fetch`.
 
+Containers are read as their loaders do: in shuffled order, each from start to end, a batch's share at a time.
 Not a loader that users name: it hands over no pixels.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.errors import CaseFailed
+from loaderbench.images.shards import ShardSet
 from loaderbench.loaders.base import SPAN_FIELDS, Batch, LoaderContext
 from loaderbench.loaders.batch_threads import BatchThreads
-from loaderbench.loaders.order import BatchPlan, plan_batches
+from loaderbench.loaders.order import BatchPlan, epoch_order, plan_batches
 from loaderbench.loaders.samples import MadeBatch, SpanClock, read_file
 
 
@@ -40,18 +44,80 @@ class _ReadingThread:
         self._clock.begin()
         begun = time.perf_counter_ns()
         num_bytes = 0
-        for index in job.indices.tolist():
+        for size in self._read(job):
+            num_bytes += size
+            self._clock.add_pages(size)
             if is_cancelled():
                 self._abandoned.append(self._clock.end())
                 return None
-            size = len(read_file(images.path(index), self._context.evict_after_read))
-            num_bytes += size
-            self._clock.add_pages(size)
         self._clock.read_ns = time.perf_counter_ns() - begun
         return MadeBatch(job.indices, images.labels[job.indices].astype(np.int64), num_bytes, self._clock.end())
 
+    def _read(self, job: BatchPlan) -> Iterator[int]:
+        """Read what the batch needs. Yields the bytes of each part that was read."""
+        context = self._context
+        if context.shards is None:
+            for index in job.indices.tolist():
+                yield len(read_file(context.images.path(index), context.evict_after_read))
+            return
+        for number, begin, end in _parts(context.shards, job.indices):
+            yield from _read_part(context.shards.files.path(number), begin, end, context.evict_after_read)
+
     def close(self) -> None:
         self._clock.close()
+
+
+READ_BYTES = 1 << 20
+"""Of a container at a time."""
+
+
+def _parts(shards: ShardSet, indices: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """(container, first byte, last byte + 1) of samples that lie together: their share of the container's bytes."""
+    numbers = np.searchsorted(shards.first, indices, side="right") - 1
+    cuts = np.flatnonzero((np.diff(numbers) != 0) | (np.diff(indices) != 1)) + 1
+    for run in np.split(indices, cuts):
+        number = int(np.searchsorted(shards.first, run[0], side="right") - 1)
+        first, size = int(shards.first[number]), int(shards.files.sizes[number])
+        num_samples = int(shards.first[number + 1]) - first
+        begin, end = int(run[0]) - first, int(run[-1]) + 1 - first
+        yield number, size * begin // num_samples, size * end // num_samples
+
+
+def _read_part(path: str, begin: int, end: int, evict: bool) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while begin < end and (got := len(os.pread(descriptor, min(READ_BYTES, end - begin), begin))):
+                if evict:
+                    os.posix_fadvise(descriptor, begin, got, os.POSIX_FADV_DONTNEED)
+                begin += got
+                yield got
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CaseFailed(
+            f"cannot read {path}: {error.strerror}; the data set vanished or its storage failed"
+        ) from error
+
+
+def _plan_containers(
+    shards: ShardSet, batch_size: int, seed: int, first_epoch: int, num_epochs: int | None
+) -> Iterator[BatchPlan]:
+    """Batches of the samples of one container after the other, the containers in shuffled order."""
+    waiting = BatchPlan(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    epoch = first_epoch
+    while num_epochs is None or epoch < first_epoch + num_epochs:
+        for number in epoch_order(len(shards.files), seed, epoch).tolist():
+            more = np.arange(shards.first[number], shards.first[number + 1])
+            indices = np.concatenate([waiting.indices, more])
+            epochs = np.concatenate([waiting.epochs, np.full(len(more), epoch, dtype=np.int64)])
+            while len(indices) >= batch_size:
+                yield BatchPlan(indices[:batch_size], epochs[:batch_size])
+                indices, epochs = indices[batch_size:], epochs[batch_size:]
+            waiting = BatchPlan(indices, epochs)
+        epoch += 1
+    if len(waiting.indices):
+        yield waiting
 
 
 class FetchLoader:
@@ -76,7 +142,10 @@ class FetchLoader:
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         context = self._context
-        plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
+        if context.shards is None:
+            plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
+        else:
+            plans = _plan_containers(context.shards, context.batch_size, context.seed, first_epoch, num_epochs)
         self._abandoned.clear()
         stream = self._threads.stream(plans)
         try:

@@ -22,12 +22,12 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext
+from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext, check_workers
 from loaderbench.loaders.samples import FailureLimit
 from loaderbench.loaders.torch_dataset import BatchDataset, Payload, RequestStream, to_batch
 
@@ -67,11 +67,12 @@ class MultiprocessLoader:
     owns_transfer = False
     evicts_own_reads = True
 
-    def __init__(self, options: Options, context: LoaderContext) -> None:
+    def __init__(self, options: Options, context: LoaderContext, dataset: Any = None) -> None:
+        """`dataset`: a BatchDataset, or an iterable one that yields Payloads and knows its `generation`."""
         self._options = options
         self._context = context
-        self._dataset = BatchDataset(context, "pillow")
-        self._dataset.generation.share_memory_()  # type: ignore[no-untyped-call]
+        self._dataset: Any = BatchDataset(context, "pillow") if dataset is None else dataset
+        self._dataset.generation.share_memory_()
         self._requests = RequestStream(context)
         self._pin = context.pin_memory and torch.cuda.is_available()
         self._iterator: Any = None
@@ -84,9 +85,12 @@ class MultiprocessLoader:
         torch.multiprocessing.set_sharing_strategy(options.sharing)  # type: ignore[no-untyped-call]
         in_main_thread = threading.current_thread() is threading.main_thread()
         with _quiet_dataloader():
+            feed: dict[str, Any] = {"batch_sampler": self._requests}
+            if isinstance(self._dataset, IterableDataset):
+                feed = {"batch_size": None}  # it makes its own batches
             self._loader: Any = DataLoader(
                 self._dataset,  # type: ignore[arg-type]
-                batch_sampler=self._requests,  # type: ignore[arg-type]
+                **feed,
                 collate_fn=_as_it_is,
                 num_workers=context.workers,
                 prefetch_factor=context.prefetch,
@@ -347,10 +351,7 @@ def build(options: Options, context: LoaderContext) -> MultiprocessLoader:
     Raises:
         ConfigError: no worker, an unknown option value, too little shared memory or too few open files.
     """
-    if context.workers < 1:
-        raise ConfigError("the multiprocess loader needs --workers of at least 1; --loader serial has none")
-    if context.prefetch < 1:
-        raise ConfigError("the multiprocess loader needs --prefetch of at least 1")
+    check_workers("multiprocess", context)
     for name, value, known in (
         ("start_method", options.start_method, START_METHODS),
         ("sharing", options.sharing, SHARINGS),

@@ -121,7 +121,7 @@ class SpanClock:
     """The clocks of one worker thread: stages by perf_counter_ns, CPU, run queue and faults once a batch."""
 
     def __init__(self, worker: int) -> None:
-        self._worker = worker
+        self.worker = worker
         try:
             # The descriptor stays bound to the thread that opened it.
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -152,7 +152,7 @@ class SpanClock:
         """int64 [len(SPAN_FIELDS)]; the batch is ready now."""
         cpu_ns, runqueue_ns, faults = self._counters()
         row = (
-            self._worker,
+            self.worker,
             self._start_ns,
             time.perf_counter_ns(),
             self.read_ns,
@@ -171,6 +171,9 @@ class SpanClock:
         if self._schedstat >= 0:
             os.close(self._schedstat)
             self._schedstat = -1
+
+    def __del__(self) -> None:
+        self.close()  # of a thread that another library ended
 
 
 class Reads(Protocol):
@@ -347,6 +350,22 @@ class SampleMaker:
             clock.augment_ns += time.perf_counter_ns() - decoded
             return index, num_bytes
         raise CaseFailed(failure_list(failures, len(failures), self._images))
+
+    def make_from(self, encoded: bytes, index: int, epoch: int, slot: NDArray[Any]) -> None:
+        """Make sample `index` from bytes that the caller has read (`read_ns` and `page_bytes` are the caller's).
+
+        Raises:
+            DecodeError: they are no complete image; its time counts as decoding.
+        """
+        clock = self.clock
+        begun = time.perf_counter_ns()
+        try:
+            pixels = self._decoder.decode(encoded)
+        finally:
+            decoded = time.perf_counter_ns()
+            clock.decode_ns += decoded - begun
+        self._augment(index, epoch, pixels, slot)
+        clock.augment_ns += time.perf_counter_ns() - decoded
 
     def _augment(self, index: int, epoch: int, pixels: Any, slot: NDArray[Any]) -> None:
         height, width = self._decoder.size(pixels)

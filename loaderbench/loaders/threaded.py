@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loaderbench.decoders.base import Decoder, fastest_installed
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext
+from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext, check_workers
 from loaderbench.loaders.batch_threads import BatchThreads
 from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.read_ahead import BatchReads, ReadAhead
@@ -229,10 +229,7 @@ def _check_memory(context: LoaderContext, num_buffers: int, bytes_per_batch: int
 
 def build(options: Options, context: LoaderContext) -> ThreadedLoader:
     """Raises ConfigError where there is no thread to work, an impossible number of them, or too little memory."""
-    if context.workers < 1:
-        raise ConfigError("the threaded loader needs --workers of at least 1; --loader serial has none")
-    if context.prefetch < 1:
-        raise ConfigError("the threaded loader needs --prefetch of at least 1")
+    check_workers("threaded", context)
     if not 0 <= options.io_threads <= MOST_IO_THREADS:
         raise ConfigError(f"--io-threads must be from 0 to {MOST_IO_THREADS}, not {options.io_threads}")
     return ThreadedLoader(context, options.io_threads)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.cache_state import evict, evict_files, locked, ram_copy, residency
-from loaderbench.images.index import ImageIndex, first_image
+from loaderbench.images.index import first_image
+from loaderbench.images.shards import DataSet, first_container
 from loaderbench.machine import memory_limit_bytes, shm_bytes
 
 SURVEY_FILES = 1000
@@ -36,7 +37,7 @@ def can_prove_cold(folder: str) -> bool:
 
     Tried with one file: read, evicted, looked at. OSError where it cannot be read.
     """
-    path = first_image(folder)
+    path = first_image(folder) or first_container(folder)
     if path is None:
         return False
     with open(path, "rb") as file:
@@ -61,13 +62,13 @@ def can_hold(num_bytes: int) -> bool:
 
 
 class RamCopy:
-    """Images on a tmpfs, for the arm `ram`: all of them, or a size-matched subset of at most `max_bytes`."""
+    """A data set's files on a tmpfs, for the arm `ram`: all, or a size-matched subset of at most `max_bytes`."""
 
     def __init__(
-        self, images: ImageIndex, batch_bytes: int, max_bytes: int, on_copied: OnDone = lambda done, total: None
+        self, data: DataSet, batch_bytes: int, max_bytes: int, on_copied: OnDone = lambda done, total: None
     ) -> None:
         """`batch_bytes`: what the loader's queue will need of /dev/shm besides. `max_bytes`: the most to copy."""
-        self._images, self._batch_bytes, self._on_copied = images, batch_bytes, on_copied
+        self._all, self._batch_bytes, self._on_copied = data, batch_bytes, on_copied
         self._max_bytes = max_bytes
 
     def __enter__(self) -> RamCopy:
@@ -78,7 +79,8 @@ class RamCopy:
         budget = min(max(free - 2 * self._batch_bytes, free // 4), _memory_budget())
         self._memory_bytes = budget
         budget = min(budget, self._max_bytes)
-        self.images, self._cleanup = ram_copy(self._images, budget, on_copied=self._on_copied)
+        files, self._cleanup = ram_copy(self._all.files, budget, on_copied=self._on_copied)
+        self.data = self._all.on_files(files)
         return self
 
     def __exit__(
@@ -88,10 +90,10 @@ class RamCopy:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "num_images": len(self.images),
-            "bytes": int(self.images.sizes.sum()),
-            "subset": len(self.images) < len(self._images),
-            "memory_holds_all": int(self._images.sizes.sum()) <= self._memory_bytes,
+            "num_images": len(self.data.images),
+            "bytes": int(self.data.files.sizes.sum()),
+            "subset": len(self.data.images) < len(self._all.images),
+            "memory_holds_all": int(self._all.files.sizes.sum()) <= self._memory_bytes,
             "where": "tmpfs",
         }
 
@@ -100,17 +102,17 @@ class CacheKeeper:
     """Keeps the data set cold, warm or untouched. Used as a context manager; eviction and locks end with it."""
 
     def __init__(
-        self, state: str, images: ImageIndex, progress: Callable[[str], OnDone] = lambda what: lambda done, total: None
+        self, state: str, data: DataSet, progress: Callable[[str], OnDone] = lambda what: lambda done, total: None
     ) -> None:
         """`progress`: gives, for what is about to be done, the function that is told how far it is."""
-        self.state, self.images, self._progress = state, images, progress
+        self.state, self._data, self.files, self._progress = state, data, data.files, progress
         self.caveats: list[tuple[str, str]] = []
         self.measured_once = False
         self._stack = ExitStack()
         self._at_start: float | None = None
         self._method = "none"
-        chosen = np.random.default_rng(0).permutation(len(images))[:SURVEY_FILES]
-        self._sample = [images.path(int(index)) for index in chosen]
+        chosen = np.random.default_rng(0).permutation(len(self.files))[:SURVEY_FILES]
+        self._sample = [self.files.path(int(index)) for index in chosen]
         self._locked = False
 
     def survey(self) -> bool:
@@ -143,11 +145,11 @@ class CacheKeeper:
     def _warm(self) -> None:
         try:
             self._stack.enter_context(
-                locked(list(self.images.paths()), _memory_budget(), self._progress("locking images in memory"))
+                locked(list(self.files.paths()), _memory_budget(), self._progress("locking images in memory"))
             )
             self._locked = True
         except UnavailableError as error:
-            size, budget = int(self.images.sizes.sum()), _memory_budget()
+            size, budget = int(self.files.sizes.sum()), _memory_budget()
             if size > budget:
                 raise ConfigError(
                     f"--cache warm cannot hold {size / 1e9:,.1f} GB: {budget / 1e9:,.1f} GB of memory are free for it; "
@@ -158,8 +160,8 @@ class CacheKeeper:
 
     def _read_all(self) -> None:
         progress = self._progress("reading the images into the page cache")
-        for number, path in enumerate(self.images.paths()):
-            progress(number, len(self.images))
+        for number, path in enumerate(self.files.paths()):
+            progress(number, len(self.files))
             try:
                 with open(path, "rb") as file:
                     while file.read(1 << 20):
@@ -171,8 +173,8 @@ class CacheKeeper:
 
     def _evict_all(self) -> None:
         progress = self._progress("evicting the images from the page cache")
-        for number, path in enumerate(self.images.paths()):
-            progress(number, len(self.images))
+        for number, path in enumerate(self.files.paths()):
+            progress(number, len(self.files))
             with contextlib.suppress(OSError):  # the loader meets the same error and names the file
                 evict(path)
 
@@ -224,8 +226,8 @@ class CacheKeeper:
                 if indices is None:
                     continue
                 # A loader that reads ahead comes round a small data set before its files are delivered.
-                small = len(self.images) < SMALL_SET_BATCHES * len(indices)
-                self._evict(self.images.paths() if small else (self.images.path(int(index)) for index in indices))
+                small = len(self._data.images) < SMALL_SET_BATCHES * len(indices)
+                self._evict(self.files.paths() if small else self._data.paths_of(indices))
             stop.wait(0.005)
 
     def _evict(self, paths: Iterable[str]) -> None:

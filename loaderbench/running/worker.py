@@ -23,7 +23,7 @@ from loaderbench.cases.case import SHORT_RUN_STEPS, Case
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.images.shards import DataSet, open_data_set
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import SPAN_FIELDS, Batch, Loader, LoaderContext
 from loaderbench.machine import usable_cpus
@@ -109,7 +109,12 @@ class Rig:
         self._module = plugins.load("loaders", case.loader)
         report("phase", "listing the images")
         progress = once_a_second(report)
-        self.images = index_images(case.dataset, lambda num: progress(f"listing the images: {num:,} so far"))
+        self.data = open_data_set(
+            case.dataset,
+            getattr(self._module, "DATA_FORMAT", None),
+            lambda num: progress(f"listing the images: {num:,} so far"),
+        )
+        self.images = self.data.images
         report("phase", "opening the device")
         self.device: Device = open_device(case)
         stack.callback(self.device.close)
@@ -124,11 +129,12 @@ class Rig:
             self.device = self._slowdown.wrap_device(self.device)
             self.workload = self._slowdown.wrap_workload(self.workload, self.device)
 
-    def context(self, images: ImageIndex, *, evict: bool) -> LoaderContext:
-        """What the case's loader over `images` is told. `evict`: drop each file's pages once read."""
+    def context(self, data: DataSet, *, evict: bool) -> LoaderContext:
+        """What the case's loader over `data` is told. `evict`: drop each file's pages once read."""
         case = self._case
         return LoaderContext(
-            images=images,
+            images=data.images,
+            shards=data.shards,
             batch_size=case.batch_size,
             workers=case.workers,
             prefetch=case.prefetch,
@@ -148,16 +154,16 @@ class Rig:
             slowdown=self._slowdown,
         )
 
-    def build_loader(self, images: ImageIndex, *, evict: bool) -> Loader:
-        """The case's loader over `images`."""
+    def build_loader(self, data: DataSet, *, evict: bool) -> Loader:
+        """The case's loader over `data`."""
         options = plugins.parse_options(self._module, self._case.loader_options)
-        loader: Loader = self._module.build(options, self.context(images, evict=evict))
+        loader: Loader = self._module.build(options, self.context(data, evict=evict))
         self._stack.callback(loader.close)
         return loader
 
-    def build_fetch(self, images: ImageIndex, *, evict: bool, readers: int) -> Loader:
+    def build_fetch(self, data: DataSet, *, evict: bool, readers: int) -> Loader:
         """The same files by `readers` threads that only read."""
-        loader: Loader = fetch.FetchLoader(replace(self.context(images, evict=evict), workers=readers))
+        loader: Loader = fetch.FetchLoader(replace(self.context(data, evict=evict), workers=readers))
         self._stack.callback(loader.close)
         return loader
 
@@ -170,9 +176,10 @@ class _Measurement:
         self.segments: list[Segment] = []
         self.failures: list[tuple[str, str]] = []
         self.rig = Rig(case, stack, report, injection)
-        self.images, self.device, self.workload = self.rig.images, self.rig.device, self.rig.workload
+        self.data, self.images = self.rig.data, self.rig.images
+        self.device, self.workload = self.rig.device, self.rig.workload
         self.loaders: dict[str, Loader] = {}
-        self.cache = CacheKeeper(case.cache, self.images, self._progress)
+        self.cache = CacheKeeper(case.cache, self.data, self._progress)
         self.storage = StorageCounter(case.dataset)
         stack.callback(self.storage.close)
         self.epoch = 0
@@ -188,11 +195,11 @@ class _Measurement:
         if self.probes_ceiling:
             self.report("phase", "probing the storage")
             self.facts["ceiling"] = probe_ceiling(
-                self.images, counter=self.storage, deadline_s=self.ceiling_s, max_bytes=self._part(CEILING_PART)
+                self.data.files, counter=self.storage, deadline_s=self.ceiling_s, max_bytes=self._part(CEILING_PART)
             )
         if self._prep_matters():
             self.report("phase", "timing the decoders")
-            self.facts["prep_probe"] = probe_preparation(self.rig.context(self.ram.images, evict=False), usable_cpus())
+            self.facts["prep_probe"] = probe_preparation(self.rig.context(self.ram.data, evict=False), usable_cpus())
         self.facts |= {
             "peak_memory_bytes": self.device.peak_memory_bytes(),  # of the arms, before anything else is put there
             "loop_overhead_s": loop_overhead_s(self.device),
@@ -230,7 +237,7 @@ class _Measurement:
 
     def in_terms_of_the_data_set(self, message: str) -> str:
         """The message with the paths of copies in memory replaced by those of the user's own files."""
-        return message.replace(self.ram.images.root, self.images.root) if hasattr(self, "ram") else message
+        return message.replace(self.ram.data.images.root, self.images.root) if hasattr(self, "ram") else message
 
     def _part(self, fraction: float) -> int | None:
         """So much of the bytes that may be read from the storage; None where there is no limit."""
@@ -249,12 +256,12 @@ class _Measurement:
         case = self.case
         if case.max_bytes is None or not self.reads_files:
             return sys.maxsize
-        total = int(self.images.sizes.sum())
+        total = int(self.data.files.sizes.sum())
         if case.cache == "warm" and total > case.max_bytes:
             raise ConfigError(f"--cache warm reads all of the data set once, {total:,} bytes: raise --max-bytes")
         arms = [arm for arm in self._arms() if arm in STORAGE_ARMS]
         segments = 1 if self.as_is_once else max(1, len(arms)) * TARGET_ROUNDS
-        batch_bytes = self._page_bytes() * case.batch_size
+        batch_bytes = self.data.sample_page_bytes * case.batch_size
         # What is prepared ahead, or half read, when the segment ends, was read as well.
         ahead = case.lanes * (case.prefetch + 2)
         steps = int(ARMS_PART * case.max_bytes / (segments * batch_bytes)) - ahead
@@ -281,11 +288,11 @@ class _Measurement:
             cold = self.case.cache == "cold"
             if source == "fetch":
                 readers = fetch.readers_of(self._loader("real"), self.case.lanes)
-                self.loaders[source] = self.rig.build_fetch(self.images, evict=cold, readers=readers)
+                self.loaders[source] = self.rig.build_fetch(self.data, evict=cold, readers=readers)
             elif source == "ram":
-                self.loaders[source] = self.rig.build_loader(self.ram.images, evict=False)
+                self.loaders[source] = self.rig.build_loader(self.ram.data, evict=False)
             else:
-                self.loaders[source] = self.rig.build_loader(self.images, evict=cold)
+                self.loaders[source] = self.rig.build_loader(self.data, evict=cold)
             self.facts[f"build_s_{source}"] = (time.perf_counter_ns() - begun) / 1e9
         return self.loaders[source]
 
@@ -303,7 +310,7 @@ class _Measurement:
         if self.reads_files and wanted & {"ram", "host", "device"} - {"device"}:
             self.report("phase", "copying images into memory")
             progress = self._progress("copying images into memory")
-            copy = RamCopy(self.images, self._batch_bytes(), self._copy_bytes(), progress)
+            copy = RamCopy(self.data, self._batch_bytes(), self._copy_bytes(), progress)
             self.ram: RamCopy = self.stack.enter_context(copy)
             self.facts["ram"] = self.ram.facts()
         if self.reads_files:
@@ -312,12 +319,13 @@ class _Measurement:
     def _copy_bytes(self) -> int:
         """Most bytes to copy into memory: enough that no image comes again within a window."""
         allowed = self._part(COPY_PART)
-        enough = int(COPY_BATCHES * self.case.batch_size * self._page_bytes())
+        files = self.data.files.sizes
+        # Each worker wants containers of its own, of which there may be more than that many batches hold.
+        enough = max(
+            int(COPY_BATCHES * self.case.batch_size * self.data.sample_page_bytes),
+            2 * self.case.lanes * int(files.max()),
+        )
         return enough if allowed is None else min(enough, allowed)
-
-    def _page_bytes(self) -> float:
-        """Bytes of an image's pages, on average: what a read of it moves."""
-        return float((-(-self.images.sizes // 4096) * 4096).mean())
 
     def _batch_bytes(self) -> int:
         side = self.case.input_size or 1024
@@ -371,7 +379,7 @@ class _Measurement:
     def _prep_matters(self) -> bool:
         """Whether advice needs the decoders' times: preparation takes enough of the step (PROBE_FROM), or the copy does
         and smaller pixels, which are also prepared faster, would mend it."""
-        if self.case.decoder is None or not hasattr(self, "ram"):
+        if self.case.decoder is None or self.data.shards is not None or not hasattr(self, "ram"):
             return False
         means = {
             arm: float(np.mean(np.concatenate([_durations(one) for one in self.segments if one.arm == arm])))
@@ -532,7 +540,7 @@ class _Measurement:
             "num_drained": None if drained is None else len(drained),
             "wall_s": (time.perf_counter_ns() - begun) / 1e9,
         }
-        read = self.ram.images if arm in ("ram", "prep") else self.images
+        read = self.ram.data.images if arm in ("ram", "prep") else self.images
         self.failures += [(self.in_terms_of_the_data_set(read.path(index)), reason) for index, reason in loop.failures]
         spans, phases = loop.table_of_spans(drained), loop.phases()
         segment = Segment(arm, number, num_warmup, steady, table, spans, facts, phases)
@@ -661,9 +669,9 @@ class _Measurement:
             expected = float(spans[:, SPAN_FIELDS.index("page_bytes")].sum())
         else:
             # The loader reads ahead unseen: take what its system calls read, rounded up as the files are.
-            expected = requested * self._page_bytes() / float(self.images.sizes.mean())
+            expected = requested * self.data.sample_page_bytes / self.data.sample_bytes
         if not self.storage.whole_pages:
-            expected *= float(self.images.sizes.mean()) / self._page_bytes()
+            expected *= self.data.sample_bytes / self.data.sample_page_bytes
         return {"moved": moved, "expected_bytes": int(expected), "requested_bytes": requested}
 
 

@@ -25,7 +25,7 @@ def loader_seconds(case: Case, report: Report, seconds: float = 1.0) -> float:
     """Seconds a batch of the case's loader, running free, its files in the page cache."""
     with ExitStack() as stack:
         rig = Rig(case, stack, report)
-        batches = rig.build_loader(rig.images, evict=False).batches()
+        batches = rig.build_loader(rig.data, evict=False).batches()
         num_warmup = len(rig.images) // case.batch_size + _depth(case) + 2  # once through, so that all is cached
         for _ in range(num_warmup):
             next(batches)
@@ -43,7 +43,7 @@ def device_seconds(
     """Seconds a step of the case's device with one batch that stays on it."""
     with ExitStack() as stack:
         rig = Rig(case, stack, report, dict(injection or {}))
-        batches = rig.build_loader(rig.images, evict=False).batches()
+        batches = rig.build_loader(rig.data, evict=False).batches()
         batch = next(batches)
         inputs, targets = (batch.inputs, batch.targets) if batch.on_device else _copied(rig, batch)
         for _ in range(3):
@@ -79,13 +79,13 @@ class _Side:
         self._case = Case.from_json(changed)
         self._rig = Rig(self._case, stack, report, dict(side.get("injection") or {}))
         self._cold = bool(side.get("cold"))
-        self._loader = self._rig.build_loader(self._rig.images, evict=self._cold)
+        self._loader = self._rig.build_loader(self._rig.data, evict=self._cold)
 
     def seconds_per_step(self, epoch: int, seconds: float) -> float:
         if self._cold:
-            evict_files(self._rig.images.paths())
+            evict_files(self._rig.data.files.paths())
         else:
-            for path in self._rig.images.paths():
+            for path in self._rig.data.files.paths():
                 with open(path, "rb") as file:
                     file.read()
         batches = self._loader.batches(epoch)

@@ -4,27 +4,74 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from loaderbench import plugins
-from loaderbench.images.index import index_images
+from loaderbench.images.convert import convert_dataset
+from loaderbench.images.shards import folder_inside, open_data_set, read_record
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import Batch, Loader, LoaderContext
 
-WORKERS = {"serial": 0, "multiprocess": 2, "threaded": 2, "dali": 2, "cached": 2, "synthetic": 0, "fetch": 2}
-PYTHON_LOADERS = ("serial", "multiprocess", "threaded")
-DECODING_LOADERS = (*PYTHON_LOADERS, "dali")
+WORKERS = {
+    "serial": 0,
+    "multiprocess": 2,
+    "threaded": 2,
+    "dali": 2,
+    "cached": 2,
+    "synthetic": 0,
+    "fetch": 2,
+    "torchdata": 2,
+    "grain": 2,
+    "spdl": 2,
+    "hf-datasets": 2,
+    "webdataset": 2,
+    "litdata": 2,
+}
+PACKAGES = {
+    "dali": "nvidia.dali",
+    "torchdata": "torchdata.nodes",
+    "grain": "grain.python",
+    "spdl": "spdl.io",
+    "hf-datasets": "datasets",
+    "webdataset": "webdataset",
+    "litdata": "litdata",
+}
+"""What a loader needs beside loaderbench's own dependencies; without it its tests are skipped."""
+FORMATS = {"webdataset": "wds", "litdata": "litdata"}
+"""Of the loaders that read converted images."""
+PYTHON_LOADERS = ("serial", "multiprocess", "threaded", "torchdata", "grain", "hf-datasets")
+"""Those that read a tree and decode with a decoder of ours."""
+SAME_ORDER_LOADERS = tuple(name for name in PYTHON_LOADERS if name != "grain")
+TREE_LOADERS = (*PYTHON_LOADERS, "spdl", "dali")
+DECODING_LOADERS = (*TREE_LOADERS, *FORMATS)
 READING_LOADERS = (*DECODING_LOADERS, "fetch")
 
 
+def need(name: str) -> None:
+    """Skip the test where the loader's package is missing."""
+    reason = f"{PACKAGES[name]} is not installed: pip install 'loaderbench[{name}]'"
+    pytest.importorskip(PACKAGES[name], reason=reason)
+
+
+def installed(name: str) -> bool:
+    package = PACKAGES.get(name)
+    return package is None or find_spec(package.partition(".")[0]) is not None
+
+
 def context_for(name: str, tree: Path, **changes: Any) -> LoaderContext:
+    if name in FORMATS and read_record(folder_inside(tree, FORMATS[name])) is None:
+        convert_dataset(tree, FORMATS[name], shard_images=6, processes=1)
+    data = open_data_set(str(tree), FORMATS.get(name))
     values: dict[str, Any] = {
-        "images": index_images(str(tree)),
+        "images": data.images,
+        "shards": data.shards,
         "batch_size": 8,
         "workers": WORKERS[name],
         "prefetch": 2,

@@ -18,13 +18,19 @@ import pytest
 import torch
 from loader_cases import (
     DECODING_LOADERS,
+    FORMATS,
+    PACKAGES,
     PYTHON_LOADERS,
     READING_LOADERS,
+    SAME_ORDER_LOADERS,
+    TREE_LOADERS,
     WORKERS,
     build,
     context_for,
     copied,
     indices_of,
+    installed,
+    need,
     open_loader,
     take,
 )
@@ -41,10 +47,11 @@ ALL_LOADERS = tuple(WORKERS)
 
 
 @pytest.fixture(autouse=True)
-def _need_dali(request: pytest.FixtureRequest) -> None:
+def _need_package(request: pytest.FixtureRequest) -> None:
     callspec = getattr(request.node, "callspec", None)
-    if callspec is not None and callspec.params.get("name") == "dali":
-        pytest.importorskip("nvidia.dali", reason="DALI is not installed: pip install 'loaderbench[dali]'")
+    name = None if callspec is None else callspec.params.get("name")
+    if name in PACKAGES:
+        need(name)
 
 
 def tasks() -> set[int]:
@@ -111,7 +118,9 @@ def test_endless_stream_from_fewer_images_than_a_batch(name: str, image_tree: Pa
     assert [batch.num_samples for batch in batches] == [50, 50, 50]
     if name != "synthetic":
         assert set(indices_of(batches)) == set(range(24))
-    if name in READING_LOADERS:
+    if name in FORMATS:  # each worker goes round the samples of its own containers
+        assert np.bincount(indices_of(batches)).min() > 1
+    elif name in READING_LOADERS:
         assert np.bincount(indices_of(batches)[:144]).tolist() == [6] * 24
 
 
@@ -134,7 +143,8 @@ def test_a_stream_begins_at_the_epoch_asked_for(name: str, image_tree: Path) -> 
     with open_loader(name, image_tree) as loader:
         first, second, first_again = (indices_of(take(loader, 3, epoch)).tolist() for epoch in (0, 1, 0))
     assert first == first_again != second
-    assert sorted(first) == sorted(second) == list(range(24))
+    if name not in FORMATS:
+        assert sorted(first) == sorted(second) == list(range(24))
 
 
 # -- the pixels ------------------------------------------------------------------------------------------
@@ -144,7 +154,7 @@ def test_a_stream_begins_at_the_epoch_asked_for(name: str, image_tree: Path) -> 
 @pytest.mark.parametrize(("mode", "output"), [("train", "float32"), ("train", "uint8"), ("infer", "uint8")])
 def test_python_loaders_give_the_same_pixels(image_tree: Path, decoder: str, mode: str, output: str) -> None:
     streams = []
-    for name in PYTHON_LOADERS:
+    for name in filter(installed, SAME_ORDER_LOADERS):
         with open_loader(name, image_tree, decoder=decoder, mode=mode, output=output) as loader:
             streams.append(take(loader, 6))
     for batches in zip(*streams, strict=True):
@@ -152,6 +162,36 @@ def test_python_loaders_give_the_same_pixels(image_tree: Path, decoder: str, mod
             assert batch.indices.tolist() == batches[0].indices.tolist()  # type: ignore[union-attr]
             assert torch.equal(batch.inputs, batches[0].inputs)
             assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", ["grain", *FORMATS])
+def test_another_order_has_the_same_pixels(name: str, image_tree: Path) -> None:
+    expected, found = pictures("serial", image_tree), pictures(name, image_tree)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert found.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_spdl_makes_the_same_pictures(image_tree: Path, mode: str) -> None:
+    need("spdl")
+    ours, theirs = (pictures(name, image_tree, mode=mode, input_size=64) for name in ("serial", "spdl"))
+    differences = [float((ours[key].float() - theirs[key].float()).abs().mean()) for key in ours]
+    assert np.median(differences) < 3  # levels
+    assert max(differences) < 8
+
+
+def pictures(name: str, tree: Path, **changes: Any) -> dict[tuple[int, int], torch.Tensor]:
+    """(epoch, position in the tree) → pixels of epochs 3 and 4."""
+    found = {}
+    with open_loader(name, tree, **changes) as loader:
+        shards = context_for(name, tree).shards
+        for epoch in (3, 4):
+            for batch in loader.batches(epoch, 1):
+                assert batch.indices is not None
+                original = batch.indices if shards is None else shards.original[batch.indices]
+                for index, pixels in zip(original.tolist(), batch.inputs.clone(), strict=True):
+                    found[epoch, index] = pixels
+    return found
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
@@ -202,14 +242,14 @@ def closest_shift(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
-@pytest.mark.parametrize("name", DECODING_LOADERS)
+@pytest.mark.parametrize("name", TREE_LOADERS)
 def test_full_size_is_the_stored_picture(name: str, own_tree: Path, mode: str) -> None:
     with open_loader(name, own_tree, input_size=None, mode=mode) as loader:
         (batch,) = take(loader, 1)
     assert batch.inputs.shape == (8, 3, 80, 96)
 
 
-@pytest.mark.parametrize("name", DECODING_LOADERS)
+@pytest.mark.parametrize("name", TREE_LOADERS)
 def test_full_size_names_the_two_sizes_where_they_differ(
     name: str, own_tree: Path, photographs: list[NDArray[np.uint8]]
 ) -> None:
@@ -266,7 +306,8 @@ def test_too_many_broken_images_fail_the_case_with_the_list(name: str, own_tree:
     broken = spoil(own_tree)
     with pytest.raises(CaseFailed) as caught, open_loader(name, own_tree, max_failure_fraction=0.01) as loader:
         take(loader, 6)
-    assert all(str(path) in str(caught.value) for path in broken)
+    # Of a converted image the container comes before its name.
+    assert all(str(path.relative_to(own_tree)) in str(caught.value) for path in broken)
     assert "1 %" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -376,7 +417,10 @@ def test_a_closed_stream_is_quiet_and_the_next_starts_afresh(name: str, image_tr
 
     assert busy_s <= 0.05
     assert closed_s < 1
-    assert reopened_s < (0.5 if name == "dali" else 0.15)  # one batch of 8 small images included
+    # One batch of 8 small images included.
+    assert reopened_s < (
+        0.15 if name in ("serial", "multiprocess", "threaded", "cached", "synthetic", "fetch") else 0.5
+    )
     if name not in ("fetch", "synthetic"):
         assert torch.equal(batch.inputs, expected[0].inputs)
 
@@ -438,7 +482,8 @@ def test_spans_account_for_the_time_of_the_work(name: str, image_tree: Path) -> 
     whole = column["ready_ns"] - column["start_ns"]
     stages = sum(column[stage] for stage in ("read_ns", "decode_ns", "augment_ns", "collate_ns"))
     assert (stages <= whole).all()
-    assert stages.sum() > 0.8 * whole.sum()
+    # Grain's own work between two samples, and its waits for the GIL, belong to no stage.
+    assert stages.sum() > (0.4 if name == "grain" else 0.8) * whole.sum()
     assert (column["cpu_ns"] > 0).all()
     assert (column["cpu_ns"] <= whole + 1_000_000).all()
     assert (column["major_faults"] >= 0).all()

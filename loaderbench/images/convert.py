@@ -1,0 +1,282 @@
+"""Images copied into the containers of other loaders, their bytes as they are: `dataset convert`."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, replace_file
+from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.images.pool import run_parallel
+from loaderbench.images.shards import (
+    INDEX_NAME,
+    ShardSet,
+    folder_inside,
+    listing_digest,
+    make_index,
+    names_of,
+    read_record,
+    read_shards,
+    write_shards,
+)
+
+Progress = Callable[[int, int], None]
+
+MIN_SHARD_IMAGES, MAX_SHARD_IMAGES = 16, 1000
+SHARDS_WANTED = 64
+"""A shard is read by one worker: a set gets so many, where they do not become smaller or larger than the limits."""
+CONVERTER_VERSION = 1
+"""Part of the record: raise it when the same images give other containers."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert_dataset` made."""
+
+    folder: Path
+    num_images: int
+    num_files: int
+    total_bytes: int
+    was_there: bool
+    """True where an earlier call had made it."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One container to write."""
+
+    path: str
+    paths: tuple[str, ...]
+    labels: tuple[int, ...]
+    first: int
+    """Key of the first image; the others count up."""
+
+
+def shard_images_for(num_images: int) -> int:
+    """Images in a container, where the caller does not say."""
+    return min(max(num_images // SHARDS_WANTED, MIN_SHARD_IMAGES), MAX_SHARD_IMAGES)
+
+
+def convert_dataset(
+    src: str | Path,
+    format_name: str,
+    out: str | Path | None = None,
+    *,
+    shard_images: int | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Copy the images of `src` into containers of `format_name`, in an order drawn once (seed 0), bytes unchanged.
+
+    `out` None: inside `src`. A finished conversion is left as it is; an interrupted one is completed. Containers
+    and the record appear in one step each. Broken images are copied too: a loader counts them.
+
+    Raises:
+        ConfigError: `src` holds no JPEG; `out` holds something else or cannot be written; an unknown format.
+        UnavailableError: the format's own package is not installed.
+        CaseFailed: an image cannot be read, or a process died.
+    """
+    if format_name not in WRITERS:
+        raise ConfigError(f"unknown format '{format_name}'; known: {', '.join(WRITERS)}")
+    writer = WRITERS[format_name]
+    writer.check_available()
+    images = index_images(str(src))
+    num = shard_images_for(len(images)) if shard_images is None else shard_images
+    if num < 1:
+        raise ConfigError(f"--shard-images must be 1 or more, not {num}")
+    folder = folder_inside(images.root, format_name) if out is None else Path(out).resolve()
+    parameters = {
+        "format": format_name,
+        "source": images.root,
+        "listing": listing_digest(images),
+        "num_images": len(images),
+        "shard_images": num,
+        "version": CONVERTER_VERSION,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(folder / ".loaderbench-lock"):
+            was_there = _is_finished(folder, parameters)
+            if not was_there:
+                _write_all(images, folder, parameters, writer, processes, progress)
+    except OSError as error:
+        raise ConfigError(f"cannot write the converted images to {folder}: {error.strerror or error}") from error
+    shards = read_shards(str(folder))
+    return Conversion(folder, len(shards.samples), len(shards.files), int(shards.files.sizes.sum()), was_there)
+
+
+def _is_finished(folder: Path, parameters: dict[str, Any]) -> bool:
+    """Whether the folder is complete; writes down what it will be where it is empty. Ask it under the lock.
+
+    Raises:
+        ConfigError: the folder holds something else.
+    """
+    found = read_record(folder)
+    if found == parameters:
+        return True
+    partial = folder / f"{CONVERTED_RECORD}.partial"
+    if found is None and partial.exists():
+        try:
+            found = json.loads(partial.read_text())
+        except ValueError as error:
+            raise ConfigError(f"{partial} is damaged; remove {folder}") from error
+        if found == parameters:
+            return False
+    if found is not None:
+        differing = [key for key in parameters if found.get(key) != parameters[key]]
+        details = ", ".join(f"{key} {found.get(key)} there, {parameters[key]} now" for key in differing)
+        raise ConfigError(f"{folder} was converted otherwise ({details}); remove it or choose another --out")
+    if holds_foreign_files(folder):
+        raise ConfigError(f"{folder} holds files that this command did not make; choose another --out")
+    with replace_file(partial) as file:
+        file.write(json.dumps(parameters).encode())
+    return False
+
+
+def _write_all(
+    images: ImageIndex,
+    folder: Path,
+    parameters: dict[str, Any],
+    writer: _Writer,
+    processes: int | None,
+    progress: Progress | None,
+) -> None:
+    # Shuffle buffers reach no further than a container or two: classes must not lie together.
+    order = np.random.default_rng(0).permutation(len(images))
+    shuffled = images.select(order)
+    num = parameters["shard_images"]
+    begins = range(0, len(shuffled), num)
+    names = [writer.file_name(number) for number in range(len(begins))]
+    jobs = [
+        _Job(
+            str(folder / name),
+            tuple(shuffled.path(index) for index in range(begin, min(begin + num, len(shuffled)))),
+            tuple(shuffled.labels[begin : begin + num].tolist()),
+            begin,
+        )
+        for name, begin in zip(names, begins, strict=True)
+    ]
+    num_done = 0
+    for done in run_parallel(writer.write, jobs, processes=processes, chunk=1):
+        num_done += sum(done)
+        if progress:
+            progress(num_done, len(shuffled))
+    sizes = [(folder / name).stat().st_size for name in names]
+    first = np.array([*begins, len(shuffled)], dtype=np.int64)
+    files = make_index(str(folder), names, [0] * len(names), sizes, [""])
+    side_files = writer.side_files(files, first)
+    for name, text in side_files.items():
+        with replace_file(folder / name) as file:
+            file.write(text.encode())
+    samples = _named_by_file(shuffled, files, first)
+    shards = ShardSet(parameters["format"], samples, files, first, first[:-1], order, side_files)
+    write_shards(shards, str(folder / INDEX_NAME))
+    (folder / f"{CONVERTED_RECORD}.partial").replace(folder / CONVERTED_RECORD)
+
+
+def _named_by_file(shuffled: ImageIndex, files: ImageIndex, first: NDArray[np.int64]) -> ImageIndex:
+    """The samples with their container's name before their own."""
+    containers = np.repeat(names_of(files), np.diff(first))
+    names = [f"{container}/{name}" for container, name in zip(containers, names_of(shuffled), strict=True)]
+    return make_index(files.root, names, shuffled.labels, shuffled.sizes, list(shuffled.classes))
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CaseFailed(f"cannot read {path}: {error.strerror}") from error
+
+
+class _Writer:
+    """How the containers of one format are written."""
+
+    def check_available(self) -> None:
+        """Raises UnavailableError where the format's package is not installed."""
+
+    def file_name(self, number: int) -> str:
+        raise NotImplementedError
+
+    def write(self, job: _Job) -> int:
+        """Write one container in one step. Returns the number of its images."""
+        raise NotImplementedError
+
+    def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
+        """Name → text of what lies beside the containers."""
+        return {}
+
+
+class _Tar(_Writer):
+    """WebDataset's: tar files whose members 000000012.jpg and 000000012.cls are one sample."""
+
+    def file_name(self, number: int) -> str:
+        return f"shard-{number:06d}.tar"
+
+    def write(self, job: _Job) -> int:
+        if not os.path.exists(job.path):  # noqa: PTH110 - of a call that was interrupted
+            with (
+                replace_file(job.path) as file,
+                tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+            ):
+                for number, (path, label) in enumerate(zip(job.paths, job.labels, strict=True)):
+                    for suffix, data in (("jpg", _read(path)), ("cls", str(label).encode())):
+                        member = tarfile.TarInfo(f"{job.first + number:09d}.{suffix}")
+                        member.size = len(data)
+                        tar.addfile(member, io.BytesIO(data))
+        return len(job.paths)
+
+
+class _Litdata(_Writer):
+    """litdata's chunks, by its own BinaryWriter: {"image": bytes, "index": int, "label": int} a sample."""
+
+    def check_available(self) -> None:
+        _litdata_writer()
+
+    def file_name(self, number: int) -> str:
+        return f"chunk-0-{number}.bin"
+
+    def write(self, job: _Job) -> int:
+        if not os.path.exists(job.path):  # noqa: PTH110 - of a call that was interrupted
+            work = Path(f"{job.path}.work")
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            writer = _litdata_writer().BinaryWriter(str(work), chunk_size=len(job.paths) + 1)
+            for number, (path, label) in enumerate(zip(job.paths, job.labels, strict=True)):
+                writer.add_item(number, {"image": _read(path), "index": job.first + number, "label": label})
+            writer.done()
+            (work / "0.index.json").replace(f"{job.path}.json")
+            (work / "chunk-0-0.bin").replace(job.path)
+            work.rmdir()
+        return len(job.paths)
+
+    def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
+        chunks = []
+        for path in files.paths():
+            described = json.loads(Path(f"{path}.json").read_text())
+            chunks.append({**described["chunks"][0], "filename": Path(path).name})
+        text = json.dumps({"chunks": chunks, "config": described["config"]}, sort_keys=True)
+        for path in files.paths():
+            Path(f"{path}.json").unlink()
+        return {"index.json": text}
+
+
+def _litdata_writer() -> Any:
+    try:
+        return importlib.import_module("litdata.streaming.writer")
+    except ImportError as error:
+        raise UnavailableError(f"litdata is not installed ({error}); pip install 'loaderbench[litdata]'") from error
+
+
+WRITERS: dict[str, _Writer] = {"wds": _Tar(), "litdata": _Litdata()}

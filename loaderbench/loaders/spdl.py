@@ -1,0 +1,232 @@
+"""SPDL: a pipeline of stages in threads, with FFmpeg's decoders.
+
+Set up as its image examples do: a source of batches, one stage that reads, demuxes, decodes and batches with
+`concurrency` tasks in as many threads, a sink. It decodes for itself:
+
+* crop, resize and flip are FFmpeg filters (`crop`, `scale` with `flags=bilinear`, `hflip`), whose boxes are those of
+  the Python loaders, from the same random numbers: the same picture of each image, in another decoder's levels.
+* FFmpeg makes a picture of a truncated file. Files without their end are told by their last bytes and, as those that
+  it cannot decode, counted and replaced by the next image; damage inside the data goes unseen.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.loaders.base import Batch, LoaderContext, check_workers
+from loaderbench.loaders.order import BatchPlan, plan_batches
+from loaderbench.loaders.sample_calls import LibraryThreads, no_spans
+from loaderbench.loaders.samples import MOST_REPLACEMENTS, FailureLimit, failure_list, output_shape, read_file
+from loaderbench.loaders.torch_dataset import VOID, Payload, to_batch
+from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
+
+try:
+    spdl: Any = importlib.import_module("spdl.io")
+    builder: Any = importlib.import_module("spdl.pipeline")
+except ImportError as error:
+    raise UnavailableError(f"SPDL is not installed ({error}); pip install 'loaderbench[spdl]'") from error
+
+END_OF_IMAGE = b"\xff\xd9"
+TAIL_BYTES = 65536
+"""How far before its end a file's last marker may be: cameras append data of their own."""
+DEBIAN_PACKAGES = "libavdevice59 libavfilter8 libavformat59"
+
+
+@dataclass(frozen=True)
+class Options:
+    """No options."""
+
+
+class SpdlLoader:
+    """`workers` threads, `workers × prefetch` batches ahead (those being made included)."""
+
+    decodes = True
+    owns_transfer = False
+    evicts_own_reads = True
+
+    def __init__(self, context: LoaderContext) -> None:
+        self._context = context
+        self._shape = output_shape(context)
+        self._pin = context.pin_memory and torch.cuda.is_available()
+        self._drained = no_spans()
+
+    def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
+        context = self._context
+        limit = FailureLimit(context)
+        work = _Work(context, self._shape)
+        plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
+        pipeline = (
+            builder.PipelineBuilder()
+            .add_source(plans)
+            .pipe(work, concurrency=context.workers, output_order="input")
+            .add_sink(max(1, context.workers * (context.prefetch - 1)))
+            .build(num_threads=context.workers)
+        )
+        num_torch_threads = torch.get_num_threads()
+        pipeline.start()
+        try:
+            for payload in pipeline.get_iterator():
+                # A thread's setting is also what threads born later begin with: put it back.
+                torch.set_num_threads(num_torch_threads)
+                batch = to_batch(work.delivered(payload))
+                limit.add(batch.num_samples, batch.failures)
+                if self._pin:
+                    batch.inputs, batch.targets = batch.inputs.pin_memory(), batch.targets.pin_memory()
+                yield batch
+        finally:
+            self._drained = work.cancel()
+            pipeline.stop()
+
+    def drained_spans(self) -> NDArray[np.int64]:
+        """Spans [M, F] of batches that were finished or begun but not delivered when the last iterator was closed."""
+        return self._drained
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the record."""
+        return {
+            "loader": "SPDL",
+            "version": importlib.import_module("importlib.metadata").version("spdl"),
+            "num_threads": self._context.workers,
+            "resize": "FFmpeg swscale, bilinear",
+        }
+
+    def close(self) -> None:
+        """Nothing to end: a stream's threads end with it."""
+
+
+class _Work(LibraryThreads):
+    """The stage: a batch from its plan."""
+
+    def __init__(self, context: LoaderContext, shape: tuple[int, int]) -> None:
+        super().__init__()
+        self._context, self._shape = context, shape
+        self._normalize = Normalizer(*shape) if context.output == "float32" else None
+
+    def __call__(self, plan: BatchPlan) -> Payload:
+        if not self.begin():
+            return VOID
+        try:
+            payload = self._make(plan)
+        except CaseFailed as error:
+            payload = VOID._replace(failed=str(error))
+        finally:
+            span = self.end()
+        return payload._replace(spans=span)
+
+    def _make(self, plan: BatchPlan) -> Payload:
+        clock, images = self.clock(), self._context.images
+        frames: list[Any] = []
+        failures: list[tuple[int, str]] = []
+        indices = np.empty(len(plan.indices), dtype=np.int64)
+        encoded_bytes = 0
+        for position, (index, epoch) in enumerate(zip(plan.indices.tolist(), plan.epochs.tolist(), strict=True)):
+            if self.cancelled:
+                return VOID
+            frame, indices[position], num_bytes = self._make_frame(index, epoch, failures)
+            frames.append(frame)
+            encoded_bytes += num_bytes
+        begun = time.perf_counter_ns()
+        pixels = spdl.to_numpy(spdl.convert_frames(frames))
+        clock.collate_ns += time.perf_counter_ns() - begun
+        if self._normalize is not None:
+            begun = time.perf_counter_ns()
+            levels, pixels = pixels, np.empty(pixels.shape, dtype=np.float32)
+            for image, slot in zip(levels, pixels, strict=True):
+                self._normalize(image, slot)
+            clock.augment_ns += time.perf_counter_ns() - begun
+        targets = torch.from_numpy(images.labels[indices].astype(np.int64))
+        inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return Payload(inputs, targets, encoded_bytes, indices, None, failures)
+
+    def _make_frame(self, index: int, epoch: int, failures: list[tuple[int, str]]) -> tuple[Any, int, int]:
+        """(frame, its index, bytes read) of image `index`, or of the next one that can be decoded."""
+        clock, images = self.clock(), self._context.images
+        num_bytes = 0
+        for _ in range(min(MOST_REPLACEMENTS, len(images))):
+            begun = time.perf_counter_ns()
+            encoded = read_file(images.path(index), self._context.evict_after_read)
+            num_bytes += len(encoded)
+            clock.add_pages(len(encoded))
+            read = time.perf_counter_ns()
+            clock.read_ns += read - begun
+            try:
+                return self._decode(encoded, index, epoch), index, num_bytes
+            except DecodeError as error:
+                failures.append((index, str(error)))
+                index = (index + 1) % len(images)
+            finally:
+                clock.decode_ns += time.perf_counter_ns() - read
+        raise CaseFailed(failure_list(failures, len(failures), images))
+
+    def _decode(self, encoded: bytes, index: int, epoch: int) -> Any:
+        """Decode, crop, resize and flip: one call, so that all of it counts as decoding."""
+        context = self._context
+        if END_OF_IMAGE not in encoded[-TAIL_BYTES:]:
+            raise DecodeError("truncated: no end-of-image marker" if encoded else "empty file")
+        try:
+            packets = spdl.demux_image(encoded)
+            height, width = packets.height, packets.width
+        except RuntimeError as error:
+            raise DecodeError(_first_line(error)) from error
+        if context.input_size is None and (height, width) != self._shape:
+            raise CaseFailed(
+                f"--input-size full needs images of one size, but {context.images.path(index)} is {width}×{height} and "
+                f"the first is {self._shape[1]}×{self._shape[0]}; make them equal with `loaderbench dataset derive`"
+            )
+        if context.mode == "train":
+            geometry = train_geometry(height, width, context.input_size, SampleRandom(context.seed, epoch, index))
+        else:
+            geometry = infer_geometry(height, width, context.input_size)
+        try:
+            return spdl.decode_packets(packets, filter_desc=filters(geometry, self._shape))
+        except RuntimeError as error:
+            raise DecodeError(_first_line(error)) from error
+
+
+def _first_line(error: RuntimeError) -> str:
+    return f"FFmpeg: {str(error).strip().splitlines()[0]}"
+
+
+def filters(geometry: Geometry, shape: tuple[int, int]) -> str:
+    """FFmpeg's filter graph for a geometry, output of (height, width) `shape`.
+
+    >>> filters(Geometry(8, 16, 100, 120, 64, 64, 0, 0, True), (64, 64))
+    'crop=120:100:16:8:exact=1,scale=64:64:flags=bilinear,hflip,format=pix_fmts=rgb24'
+    """
+    top, left, height, width, resized_height, resized_width, window_top, window_left, flip = geometry
+    steps = [f"crop={width}:{height}:{left}:{top}:exact=1"]
+    if (resized_height, resized_width) != (height, width):
+        steps.append(f"scale={resized_width}:{resized_height}:flags=bilinear")
+    if (resized_height, resized_width) != shape:
+        steps.append(f"crop={shape[1]}:{shape[0]}:{window_left}:{window_top}:exact=1")
+    if flip:
+        steps.append("hflip")
+    return ",".join([*steps, "format=pix_fmts=rgb24"])
+
+
+def build(options: Options, context: LoaderContext) -> SpdlLoader:
+    """
+    Raises:
+        ConfigError: a decoder was asked for, or there is no thread to work.
+        UnavailableError: the system has no FFmpeg libraries that SPDL can load.
+    """
+    if context.decoder is not None:
+        raise ConfigError(f"SPDL decodes for itself; leave --decoder {context.decoder} out")
+    check_workers("spdl", context)
+    try:
+        spdl.demux_config()  # loads FFmpeg
+    except RuntimeError as error:
+        raise UnavailableError(
+            f"SPDL finds no FFmpeg libraries; on Debian 12: apt-get install {DEBIAN_PACKAGES}"
+        ) from error
+    return SpdlLoader(context)

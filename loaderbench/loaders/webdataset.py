@@ -1,0 +1,113 @@
+"""WebDataset: tar shards, read from start to end by the worker processes of torch's DataLoader.
+
+Set up as its documentation does: the list of shards is shuffled and split between the workers, the samples of a
+worker go through a shuffle buffer. The order is WebDataset's own, drawn from (seed, epoch); transform and decoders
+are those of the Python loaders. A broken image is left out and counted (its neighbour does not replace it).
+
+Reads `loaderbench dataset convert SRC --to wds`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.loaders.base import LoaderContext, check_workers
+from loaderbench.loaders.samples import SpanClock
+from loaderbench.loaders.shard_stream import Encoded, ShardDataset, ShardLoader
+
+try:
+    wds: Any = importlib.import_module("webdataset")
+except ImportError as error:
+    raise UnavailableError(f"WebDataset is not installed ({error}); pip install 'loaderbench[webdataset]'") from error
+
+DATA_FORMAT = "wds"
+EVICT_BYTES = 1 << 20
+"""Pages are dropped behind the reader so many bytes at a time."""
+READ_BYTES = 1 << 20
+"""Of one read call, as the library's own `gopen` would have it on a pipe; a small buffer costs system calls."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the samples of a worker are shuffled."""
+
+    shuffle_buffer: int = 1000
+    """Samples, encoded, that each worker holds to draw the next from."""
+
+
+class _Shard(io.RawIOBase):
+    """A shard being read: tells the clock what it reads, and drops pages behind itself in a cold run."""
+
+    def __init__(self, path: str, clock: SpanClock, evict: bool) -> None:
+        super().__init__()
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._clock, self._evict = clock, evict
+        self._read = self._dropped = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        got = os.readv(self._fd, [buffer])
+        self._read += got
+        self._clock.page_bytes += got
+        if self._evict and (self._read - self._dropped >= EVICT_BYTES or not got):
+            os.posix_fadvise(self._fd, self._dropped, self._read - self._dropped, os.POSIX_FADV_DONTNEED)
+            self._dropped = self._read
+        return got
+
+    def close(self) -> None:
+        if not self.closed:
+            if self._evict:
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(self._fd)
+        super().close()
+
+
+class _TarDataset(ShardDataset):
+    def __init__(self, options: Options, context: LoaderContext) -> None:
+        super().__init__(context)
+        self._options = options
+
+    def samples(self, epoch: int, clock: SpanClock) -> Iterator[Encoded]:
+        shards, seed = self.shards, self.context.seed
+        numbers = {path: number for number, path in enumerate(shards.files.paths())}
+
+        def opened(urls: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+            for one in urls:
+                try:
+                    shard = _Shard(one["url"], clock, self.context.evict_after_read)
+                except OSError as error:
+                    raise CaseFailed(
+                        f"cannot read {one['url']}: {error.strerror}; the data set vanished while it was read"
+                    ) from error
+                with io.BufferedReader(shard, READ_BYTES) as stream:
+                    yield {**one, "stream": stream}
+
+        pipeline = wds.DataPipeline(
+            wds.SimpleShardList(list(numbers)),
+            wds.detshuffle(len(numbers), seed=seed, epoch=epoch - 1),
+            wds.split_by_worker,
+            opened,
+            wds.tariterators.tar_file_expander,
+            wds.tariterators.group_by_keys,
+            wds.detshuffle(self._options.shuffle_buffer, seed=seed, epoch=epoch - 1),
+        )
+        for sample in pipeline:
+            number = numbers[sample["__url__"]]
+            position = int(shards.first[number] + int(sample["__key__"]) - shards.first_key[number])
+            yield Encoded(position, sample["jpg"])
+
+
+def build(options: Options, context: LoaderContext) -> ShardLoader:
+    """Raises ConfigError where there is no worker, too few shards, or no shuffle buffer."""
+    check_workers("webdataset", context)
+    if options.shuffle_buffer < 1:
+        raise ConfigError("loader option shuffle_buffer must be 1 or more")
+    return ShardLoader("WebDataset", _TarDataset(options, context), context)

@@ -1,0 +1,174 @@
+"""`dataset convert`: the bytes arrive unchanged, once, whatever interrupts it; and what reads the result."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import TINY, records, run
+
+from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.images.cache_state import ram_copy
+from loaderbench.images.convert import convert_dataset, shard_images_for
+from loaderbench.images.index import index_images
+from loaderbench.images.scan import scan_dataset
+from loaderbench.images.shards import folder_inside, open_data_set, read_shards
+from loaderbench.loaders.base import LoaderContext
+from loaderbench.loaders.fetch import FetchLoader
+
+
+def members(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
+    """Shard name → (member, content), read with the standard library alone."""
+    found = {}
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            found[path.name] = [(one.name, tar.extractfile(one).read()) for one in tar]  # type: ignore[union-attr]
+    return found
+
+
+def test_tar_shards_hold_every_image_once_unchanged_with_its_class(own_tree: Path, tmp_path: Path) -> None:
+    made = convert_dataset(own_tree, "wds", tmp_path / "wds", shard_images=7, processes=1)
+    shards = members(made.folder)
+    assert [len(content) for content in shards.values()] == [14, 14, 14, 6]
+    flat = [member for content in shards.values() for member in content]
+    assert [name for name, _ in flat] == [f"{n:09d}.{suffix}" for n in range(24) for suffix in ("jpg", "cls")]
+    sources = {path.read_bytes(): path for path in own_tree.rglob("*.jpg")}
+    assert Counter(data for name, data in flat if name.endswith("jpg")) == Counter(list(sources))
+    for (_, image), (_, label) in zip(flat[::2], flat[1::2], strict=True):
+        assert sources[image].parent.name == f"class{int(label)}"
+    assert len({label for _, label in flat[1:14:2]}) > 1  # classes do not lie together
+
+
+def test_a_second_call_changes_nothing_and_an_interrupted_one_is_completed(own_tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "wds"
+    convert_dataset(own_tree, "wds", out, shard_images=6, processes=1)
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.glob("shard*")}
+    assert convert_dataset(own_tree, "wds", out, shard_images=6).was_there
+
+    (out / ".loaderbench-converted.json").rename(out / ".loaderbench-converted.json.partial")
+    (out / "shard-000002.tar").unlink()
+    again = convert_dataset(own_tree, "wds", out, shard_images=6, processes=1)
+    assert not again.was_there
+    after = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.glob("shard*")}
+    assert {name: data for name, (_, data) in after.items()} == {name: data for name, (_, data) in before.items()}
+    assert [name for name in before if after[name][0] != before[name][0]] == ["shard-000002.tar"]
+
+
+def test_other_contents_are_refused(own_tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "wds"
+    convert_dataset(own_tree, "wds", out, shard_images=6, processes=1)
+    with pytest.raises(ConfigError, match=r"shard_images 6 there, 8 now"):
+        convert_dataset(own_tree, "wds", out, shard_images=8)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    with pytest.raises(ConfigError, match="did not make"):
+        convert_dataset(own_tree, "wds", tmp_path / "mine")
+    with pytest.raises(ConfigError, match="unknown format 'zip'; known: wds, litdata"):
+        convert_dataset(own_tree, "zip")
+
+
+def test_the_conversion_inside_a_tree_is_found_and_its_age_noticed(own_tree: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"loaderbench dataset convert {own_tree} --to wds"):
+        open_data_set(str(own_tree), "wds")
+    made = convert_dataset(own_tree, "wds", shard_images=6, processes=1)
+    assert made.folder == folder_inside(own_tree, "wds")
+    assert len(index_images(str(own_tree))) == 24
+    assert scan_dataset(own_tree).num_other_files == 0
+    data = open_data_set(str(own_tree), "wds")
+    assert data.shards is not None
+    images = index_images(str(own_tree))
+    for position, original in enumerate(data.shards.original.tolist()):
+        assert data.images.path(position).endswith(images.path(original)[len(images.root) :])
+        assert data.images.sizes[position] == images.sizes[original]
+        assert data.images.labels[position] == images.labels[original]
+
+    next(own_tree.rglob("*.jpg")).write_bytes(b"another")
+    with pytest.raises(ConfigError, match="other images than are there now"):
+        open_data_set(str(own_tree), "wds")
+
+
+def test_a_converted_folder_is_recognised(own_tree: Path, tmp_path: Path) -> None:
+    out = convert_dataset(own_tree, "wds", tmp_path / "wds", shard_images=6, processes=1).folder
+    scan = scan_dataset(out).to_json()
+    assert (scan["format"], scan["num_images"], scan["num_classes"]) == ("wds", 24, 3)
+    assert scan["total_bytes"] == sum(path.stat().st_size for path in own_tree.rglob("*.jpg"))
+    with pytest.raises(ConfigError, match="use --loader webdataset"):
+        open_data_set(str(out), None)
+    with pytest.raises(ConfigError, match="converted to wds, not to litdata"):
+        open_data_set(str(out), "litdata")
+    (out / "shard-000001.tar").write_bytes(b"short")
+    with pytest.raises(ConfigError, match=r"shard-000001.tar has 5 bytes"):
+        open_data_set(str(out), "wds")
+
+
+def test_a_copy_of_some_containers_keeps_its_samples(own_tree: Path, tmp_path: Path) -> None:
+    out = convert_dataset(own_tree, "wds", tmp_path / "wds", shard_images=4, processes=1).folder
+    data = open_data_set(str(out), "wds")
+    files, cleanup = ram_copy(data.files, int(data.files.sizes[:3].sum()) + 3 * 4096)
+    try:
+        copy = data.on_files(files)
+        assert copy.shards is not None
+        assert 1 <= len(copy.files) < 6
+        assert len(copy.images) == 4 * len(copy.files)
+        contents = members(Path(files.root))
+        for number, (name, content) in enumerate(sorted(contents.items())):
+            assert copy.files.path(number).endswith(name)
+            first = int(copy.shards.first[number])
+            for step, (_, image) in enumerate(content[::2]):
+                assert len(image) == copy.images.sizes[first + step]
+    finally:
+        cleanup()
+
+
+def test_reading_alone_takes_every_byte_of_the_containers_once(own_tree: Path, tmp_path: Path) -> None:
+    out = convert_dataset(own_tree, "wds", tmp_path / "wds", shard_images=5, processes=1).folder
+    data = open_data_set(str(out), "wds")
+    context = LoaderContext(
+        images=data.images, shards=data.shards, batch_size=7, workers=2, prefetch=2, decoder=None, input_size=32,
+        mode="train", output="uint8", seed=0, device="cpu",
+    )  # fmt: skip
+    loader = FetchLoader(context)
+    try:
+        batches = list(loader.batches(0, 1))
+    finally:
+        loader.close()
+    indices = np.concatenate([batch.indices for batch in batches if batch.indices is not None])
+    assert sorted(indices) == list(range(24))
+    assert sum(batch.encoded_bytes for batch in batches) == data.files.sizes.sum()
+
+
+def test_container_sizes_by_default() -> None:
+    assert [shard_images_for(n) for n in (24, 320, 10_000, 1_281_167)] == [16, 16, 156, 1000]
+
+
+def test_litdata_missing_names_the_extra(own_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "litdata.streaming.writer", None)
+    with pytest.raises(UnavailableError, match=r"pip install 'loaderbench\[litdata\]'"):
+        convert_dataset(own_tree, "litdata")
+
+
+def test_litdata_chunks_are_complete(own_tree: Path, tmp_path: Path) -> None:
+    litdata = pytest.importorskip("litdata", reason="litdata is not installed: pip install 'loaderbench[litdata]'")
+    out = convert_dataset(own_tree, "litdata", tmp_path / "lit", shard_images=7, processes=1).folder
+    items = list(litdata.StreamingDataset(str(out)))
+    sources = Counter(path.read_bytes() for path in own_tree.rglob("*.jpg"))
+    assert Counter(item["image"] for item in items) == sources
+    assert sorted(item["index"] for item in items) == list(range(24))
+    assert read_shards(str(out)).samples.labels.tolist() == [item["label"] for item in items]
+
+
+def test_a_run_reads_the_shards(own_tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip("webdataset", reason="not installed: pip install 'loaderbench[webdataset]'")
+    made = run("dataset", "convert", own_tree, "--to", "wds", "--shard-images", "4")
+    assert made.code == 0, made.err
+    assert "24 images in 6 files" in made.out
+    ended = run("run", own_tree, "--loader", "webdataset", *TINY, "--results", tmp_path / "results")
+    assert ended.code == 0, ended.err
+    (record,) = records(tmp_path / "results")
+    assert record["status"] == "ok"
+    assert record["stages"]["decode"] > 0
+    assert record["storage"]["expected_bytes"] > 0
