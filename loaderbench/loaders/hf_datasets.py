@@ -30,6 +30,8 @@ from loaderbench.loaders.torch_dataset import VOID, BatchDataset, Payload, Reque
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # local files need no hub
 try:
     datasets: Any = importlib.import_module("datasets")
+    if not hasattr(datasets, "Dataset"):  # any folder of that name beside the program can be imported
+        raise ImportError("the module `datasets` that was found is another one")
 except ImportError as error:
     raise UnavailableError(
         f"Hugging Face datasets is not installed ({error}); pip install 'loaderbench[hf-datasets]'"

@@ -39,7 +39,7 @@ PACKAGES = {
     "torchdata": "torchdata.nodes",
     "grain": "grain.python",
     "spdl": "spdl.io",
-    "hf-datasets": "datasets",
+    "hf-datasets": "datasets.arrow_dataset",
     "webdataset": "webdataset",
     "litdata": "litdata",
 }
@@ -62,7 +62,10 @@ def need(name: str) -> None:
 
 def installed(name: str) -> bool:
     package = PACKAGES.get(name)
-    return package is None or find_spec(package.partition(".")[0]) is not None
+    try:
+        return package is None or find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def context_for(name: str, tree: Path, **changes: Any) -> LoaderContext:
