@@ -243,6 +243,42 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def ask_all(
+    causes: list[Cause],
+    rounds: int,
+    ways: dict[str, Callable[[Subject, Path, argparse.Namespace], Answer]],
+    arguments: argparse.Namespace,
+) -> Iterator[dict[str, Any]]:
+    """A row for each answer, as it comes."""
+    names = list(ways)
+    with tempfile.TemporaryDirectory(prefix="loaderbench-verdict-") as folder:
+        log = Path(folder, "log")
+        bench = Bench(log)
+        for number in range(rounds):
+            for cause in causes:
+                try:
+                    with bench.subject(cause) as subject:
+                        true, stall_true = bench.truth(subject)
+                        for way in names[number % len(names) :] + names[: number % len(names)]:
+                            answer = ways[way](subject, log, arguments)
+                            right = {true} if true == "compute" else {true, "input"}
+                            yield {
+                                "round": number, "built_in": cause.name, "way": way, "true": true,
+                                "stall_true": stall_true, "stall": answer.stall_fraction, "says": answer.cause,
+                                "named": answer.cause in right, "seconds": answer.seconds,
+                            }  # fmt: skip
+                except UnavailableError as error:
+                    print(f"{cause.name}: skipped: {error}")
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    print(f"\n{'way':14s}{'seconds':>22s}{'stall error, points':>26s}{'cause':>12s}")
+    for one in found:
+        (s, s_low, s_high), (e, e_low, e_high) = one["seconds"], [100 * value for value in one["error"]]
+        print(f"{one['way']:14s}{f'{s:.1f} [{s_low:.1f}, {s_high:.1f}]':>22s}"
+              f"{f'{e:.1f} [{e_low:.1f}, {e_high:.1f}]':>26s}{one['named']:>8d} of {one['asked']}")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -264,36 +300,16 @@ def main() -> None:
     if arguments.traceml:
         ways["TraceML"] = by_traceml
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="loaderbench-verdict-") as folder:
-        log = Path(folder, "log")
-        bench = Bench(log)
-        for number in range(rounds):
-            for cause in causes:
-                try:
-                    with bench.subject(cause) as subject:
-                        true, stall_true = bench.truth(subject)
-                        names = list(ways)
-                        for way in names[number % len(names) :] + names[: number % len(names)]:
-                            answer = ways[way](subject, log, arguments)
-                            right = {true, "input"} if true != "compute" else {true}
-                            rows.append(
-                                {
-                                    "round": number, "built_in": cause.name, "way": way, "true": true,
-                                    "stall_true": stall_true, "stall": answer.stall_fraction, "says": answer.cause,
-                                    "named": answer.cause in right, "seconds": answer.seconds,
-                                }
-                            )  # fmt: skip
-                            print(f"round {number + 1} {cause.name:13s} truth {true:8s} {stall_true:5.1%}  {way:13s} "
-                                  f"{answer.cause:12s} {answer.stall_fraction:5.1%}  {answer.seconds:5.1f} s",
-                                  flush=True)  # fmt: skip
-                except UnavailableError as error:
-                    print(f"{cause.name}: skipped: {error}")
+    try:
+        for row in ask_all(causes, rounds, ways, arguments):
+            rows.append(row)
+            truth = f"truth {row['true']:8s} {row['stall_true']:6.1%}"
+            answer = f"{row['way']:13s} {row['says']:12s} {row['stall']:6.1%}  {row['seconds']:5.1f} s"
+            print(f"round {row['round'] + 1} {row['built_in']:13s} {truth}  {answer}", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted: what was finished counts")
     found = summarize(rows)
-    print(f"\n{'way':14s}{'seconds':>22s}{'stall error, points':>26s}{'cause':>12s}")
-    for one in found:
-        (s, s_low, s_high), (e, e_low, e_high) = one["seconds"], [100 * value for value in one["error"]]
-        print(f"{one['way']:14s}{f'{s:.1f} [{s_low:.1f}, {s_high:.1f}]':>22s}"
-              f"{f'{e:.1f} [{e_low:.1f}, {e_high:.1f}]':>26s}{one['named']:>8d} of {one['asked']}")  # fmt: skip
+    show(found)
     if arguments.json:
         figures = {"summary": found, "rows": rows, "duration_s": arguments.duration, "environment": environment()}
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
