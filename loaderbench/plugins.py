@@ -30,6 +30,8 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "webdataset": "loaderbench.loaders.webdataset",
         "litdata": "loaderbench.loaders.litdata",
         "hf-datasets": "loaderbench.loaders.hf_datasets",
+        "ray": "loaderbench.loaders.ray",
+        "tf-data": "loaderbench.loaders.tf_data",
     },
     "decoders": {
         "pillow": "loaderbench.decoders.pillow",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
+from commands import TINY, records, run
 
 from loaderbench.images.index import index_images
 from loaderbench.loaders.base import LoaderContext
@@ -36,3 +40,25 @@ def test_the_example_loader_delivers_each_sample_once(small_set: Path) -> None:
     loader = module.build(module.Options(), context)
     seen = np.concatenate([batch.indices for batch in loader.batches(0, 1)])
     assert sorted(seen) == list(range(len(images)))
+
+
+def test_the_example_loader_runs_as_a_package_of_somebody_else(
+    small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    metadata = site / "plain_loader-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    shutil.copy(ROOT / "docs/examples/plain_loader.py", site)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: plain-loader\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[loaderbench.loaders]\nplain = plain_loader\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])))
+
+    ended = run("run", small_set / "96", "--loader", "plain", *TINY, "--results", tmp_path / "results")
+
+    assert ended.code == 0, ended.err
+    (record,) = records(tmp_path / "results")
+    assert record["case"]["loader"] == "plain"
+    assert record["throughput"]["value"] > 0
+    unknown = run("run", small_set / "96", "--loader", "plane", "--dry-run")
+    assert unknown.code == 2
+    assert "plain" in unknown.err

@@ -34,11 +34,10 @@ from torch.utils.dlpack import from_dlpack
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.index import ImageIndex
-from loaderbench.images.scan import check_file
 from loaderbench.loaders import nvtx_times
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import epoch_order
-from loaderbench.loaders.samples import failure_list
+from loaderbench.loaders.sound_files import find_broken
 from loaderbench.loaders.transform import (
     CROP_RATIO,
     CROP_SCALE,
@@ -70,8 +69,6 @@ OPERATORS = {
 }
 """Operators by DALI's names for them → stages. One operator runs at a time, on all threads of the pipeline."""
 STAGE_OF_RANGE = {READING: "read"} | {RUNNING.format(name): stage for name, stage in OPERATORS.items()}
-MOST_CHECKED = 20_000
-"""Files whose markers are looked at when the loader is built: minutes on slow storage otherwise."""
 
 
 @dataclass(frozen=True)
@@ -259,33 +256,6 @@ def file_list(images: ImageIndex, order: NDArray[np.int64]) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
-
-
-def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
-    """(index, reason) of files whose header or end-of-image marker is missing, of up to MOST_CHECKED files.
-
-    Reads a few KB of each: 20 µs where they are cached. DALI would make a picture of some of them, and stop at
-    others. Of a larger set a random part is checked: `dataset scan` looks at all.
-
-    Raises:
-        CaseFailed: more than `max_failure_fraction` are broken, or a file cannot be read at all.
-    """
-    images: ImageIndex = context.images
-    failures = []
-    chosen = np.random.default_rng(0).permutation(len(images))[:MOST_CHECKED]
-    for index in sorted(chosen.tolist()):
-        _, header, reason = check_file(images.path(index))
-        if header is not None:
-            continue
-        if reason is not None and reason.startswith("cannot be read"):
-            raise CaseFailed(f"{images.path(index)} {reason}; the data set vanished or its storage failed")
-        failures.append((index, reason or "broken"))
-    if len(failures) > context.max_failure_fraction * len(chosen):
-        raise CaseFailed(
-            f"{failure_list(failures, len(images), images)}; at most {100 * context.max_failure_fraction:g} % "
-            f"are allowed (--max-failures)"
-        )
-    return failures
 
 
 def explain(message: str) -> str:

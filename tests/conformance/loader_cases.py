@@ -33,6 +33,8 @@ WORKERS = {
     "hf-datasets": 2,
     "webdataset": 2,
     "litdata": 2,
+    "ray": 2,
+    "tf-data": 2,
 }
 PACKAGES = {
     "dali": "nvidia.dali",
@@ -42,6 +44,8 @@ PACKAGES = {
     "hf-datasets": "datasets.arrow_dataset",
     "webdataset": "webdataset",
     "litdata": "litdata",
+    "ray": "ray.data",
+    "tf-data": "tensorflow",
 }
 """What a loader needs beside loaderbench's own dependencies; without it its tests are skipped."""
 FORMATS = {"webdataset": "wds", "litdata": "litdata"}
@@ -49,7 +53,7 @@ FORMATS = {"webdataset": "wds", "litdata": "litdata"}
 PYTHON_LOADERS = ("serial", "multiprocess", "threaded", "torchdata", "grain", "hf-datasets")
 """Those that read a tree and decode with a decoder of ours."""
 SAME_ORDER_LOADERS = tuple(name for name in PYTHON_LOADERS if name != "grain")
-TREE_LOADERS = (*PYTHON_LOADERS, "spdl", "dali")
+TREE_LOADERS = (*PYTHON_LOADERS, "spdl", "dali", "tf-data")
 DECODING_LOADERS = (*TREE_LOADERS, *FORMATS)
 READING_LOADERS = (*DECODING_LOADERS, "fetch")
 

@@ -216,7 +216,9 @@ def test_float_output_is_the_normalized_uint8_output(name: str, image_tree: Path
     for floats, levels in zip(*streams, strict=True):
         assert floats.inputs.dtype == torch.float32
         assert levels.inputs.dtype == torch.uint8
-        assert (floats.inputs - (levels.inputs / 255 - mean) / std).abs().max() < 1e-4
+        # TensorFlow's resize gives fractions of a level: half a level of the channel with the smallest deviation.
+        most = 0.5 / (255 * min(IMAGENET_STD)) if name == "tf-data" else 0.0
+        assert (floats.inputs - (levels.inputs / 255 - mean) / std).abs().max() < most + 1e-4
 
 
 def test_dali_infers_the_same_pictures(image_tree: Path) -> None:

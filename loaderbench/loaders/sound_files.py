@@ -1,0 +1,41 @@
+"""Which files of a set are broken, for loaders that cannot be told one by one while they read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loaderbench.errors import CaseFailed
+from loaderbench.images.index import ImageIndex
+from loaderbench.images.scan import check_file
+from loaderbench.loaders.base import LoaderContext
+from loaderbench.loaders.samples import failure_list
+
+MOST_CHECKED = 20_000
+"""Files whose markers are looked at when the loader is built: minutes on slow storage otherwise."""
+
+
+def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
+    """(index, reason) of files whose header or end-of-image marker is missing, of up to MOST_CHECKED files.
+
+    Reads a few KB of each: 20 µs where they are cached. A library that decodes for itself makes a picture of some
+    of them, and stops at others. Of a larger set a random part is checked: `dataset scan` looks at all.
+
+    Raises:
+        CaseFailed: more than `max_failure_fraction` are broken, or a file cannot be read at all.
+    """
+    images: ImageIndex = context.images
+    failures = []
+    chosen = np.random.default_rng(0).permutation(len(images))[:MOST_CHECKED]
+    for index in sorted(chosen.tolist()):
+        _, header, reason = check_file(images.path(index))
+        if header is not None:
+            continue
+        if reason is not None and reason.startswith("cannot be read"):
+            raise CaseFailed(f"{images.path(index)} {reason}; the data set vanished or its storage failed")
+        failures.append((index, reason or "broken"))
+    if len(failures) > context.max_failure_fraction * len(chosen):
+        raise CaseFailed(
+            f"{failure_list(failures, len(images), images)}; at most {100 * context.max_failure_fraction:g} % "
+            f"are allowed (--max-failures)"
+        )
+    return failures
