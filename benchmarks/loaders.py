@@ -5,7 +5,8 @@
 The same training crops (RandomResizedCrop 224 and flip) as uint8 batches, files in the page cache, one worker on each
 usable CPU, no device. Each contestant lives in a process of its own, which sleeps while another one is measured; every
 round measures all in turn, in an order drawn anew. A ratio is the median of the rounds' ratios, with a 95 % bootstrap
-interval over the rounds. `limit` decodes the same crops from memory in C, on every CPU, and does nothing else.
+interval over the rounds; beside it stands the ratio of CPU seconds an image, which varies less where others use the
+machine. `limit` decodes the same crops from memory in C, on every CPU, and does nothing else.
 
 Each peer runs as its documentation sets it up (its own decoder, else Pillow) and, where it takes a decoder of ours,
 once more with the one that our fastest loader has. What cannot run here is listed with the reason.
@@ -102,7 +103,7 @@ def contestants() -> list[Contestant]:
 
 
 class Limit:
-    """`rate()` is of libjpeg-turbo alone."""
+    """Turns of libjpeg-turbo alone."""
 
     def __init__(self, setting: Setting, processes: bool, resized: bool) -> None:
         from loaderbench.decoders import libjpeg
@@ -123,32 +124,36 @@ class Limit:
             ctypes.c_double(setting.seconds),
         )  # fmt: skip
 
-    def rate(self) -> float:
+    def turn(self) -> tuple[float, float]:
+        """(images/s, CPU seconds an image)"""
+        begun_cpu, begun = cpu_s(), time.perf_counter()
         rate: float = self._call(*self._arguments)
         if rate < 0:
             raise LoaderbenchError("an image could not be decoded")
-        return rate
+        return rate, (cpu_s() - begun_cpu) / (rate * (time.perf_counter() - begun))
 
 
 class Stream:
-    """`rate()` is of an endless iterator of batches, from one batch's arrival to another's, its queue emptied first."""
+    """Turns of an endless iterator of batches, from one batch's arrival to another's, its queue emptied first."""
 
     def __init__(self, setting: Setting, batches: Callable[[], Iterator[Any]]) -> None:
         self._setting = setting
         self._batches = batches()
 
-    def rate(self) -> float:
+    def turn(self) -> tuple[float, float]:
+        """(images/s, CPU seconds an image)"""
         setting = self._setting
         workers = setting.workers
         for _ in range(workers * setting.prefetch + workers):
             next(self._batches)
-        begun, count = time.perf_counter(), 0
+        begun_cpu, begun, count = cpu_s(), time.perf_counter(), 0
         while True:
             next(self._batches)
             count += 1
             elapsed = time.perf_counter() - begun
             if elapsed >= setting.seconds and count >= LEAST_BATCHES * workers and count % workers == 0:
-                return count * setting.batch_size / elapsed
+                num_images = count * setting.batch_size
+                return num_images / elapsed, (cpu_s() - begun_cpu) / num_images
 
 
 def _context(setting: Setting, images: ImageIndex, contestant: Contestant) -> Any:
@@ -187,18 +192,16 @@ def cpu_s() -> float:
 
 
 def serve(pipe: Connection, contestant: Contestant, setting: Setting) -> None:
-    """A contestant's process: ("ready" | "skipped", reason), then (rate, CPU seconds) for each turn."""
+    """A contestant's process: ("ready" | "skipped", reason), then what each turn gives."""
     try:
         running = build(contestant, setting)
-        running.rate()  # a first turn for whatever is set up late
+        running.turn()  # a first one for whatever is set up late
     except (LoaderbenchError, ImportError, OSError, RuntimeError, ValueError, TypeError) as error:
         pipe.send(("skipped", f"{error or type(error).__name__}".splitlines()[0]))
         return
     pipe.send(("ready", ""))
     while pipe.recv():
-        begun_cpu, begun = cpu_s(), time.perf_counter()
-        rate = running.rate()
-        pipe.send((rate, (cpu_s() - begun_cpu) / (time.perf_counter() - begun)))
+        pipe.send(running.turn())
     pipe.close()
     os._exit(0)  # the libraries' own ends take seconds, and nothing is left to save
 
@@ -230,13 +233,13 @@ class Runner:
         return "skipped", f"no answer within {seconds:g} s"
 
     def turn(self) -> tuple[float, float] | None:
-        """(images/s, CPUs busy); None where it failed: `reason` then says why."""
+        """(images/s, CPU seconds an image); None where it failed: `reason` then says why."""
         self._pipe.send(True)
-        rate, cpus = self._answer(TURN_S)
+        rate, cpu_s = self._answer(TURN_S)
         if isinstance(rate, str):
-            self.reason = cpus
+            self.reason = cpu_s
             return None
-        return rate, cpus
+        return rate, cpu_s
 
     def end(self) -> None:
         with contextlib.suppress(OSError):  # it may have ended already
@@ -248,7 +251,7 @@ class Runner:
 
 
 def race(setting: Setting, chosen: list[Contestant], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """{"rates": {name: [images/s of each round]}, "cpus": {name: [CPUs busy]}, "skipped": [{name, reason}]}."""
+    """{"rates": {name: [images/s of each round]}, "cpu_s": {name: [CPU seconds an image]}, "skipped": […]}."""
     runners, skipped = [], []
     for contestant in chosen:
         runner = Runner(contestant, setting)
@@ -259,7 +262,7 @@ def race(setting: Setting, chosen: list[Contestant], rounds: int, say: Callable[
             say(f"  {contestant.name}: skipped: {runner.reason}")
             skipped.append({"name": contestant.name, "reason": runner.reason})
     rates: dict[str, list[float]] = {runner.contestant.name: [] for runner in runners}
-    cpus: dict[str, list[float]] = {runner.contestant.name: [] for runner in runners}
+    cpu_s: dict[str, list[float]] = {runner.contestant.name: [] for runner in runners}
     try:
         for number in range(rounds):
             say(f"  round {number + 1} of {rounds}")
@@ -267,15 +270,15 @@ def race(setting: Setting, chosen: list[Contestant], rounds: int, say: Callable[
                 name = runner.contestant.name
                 if runner.reason is None and (turn := runner.turn()) is not None:
                     rates[name].append(turn[0])
-                    cpus[name].append(turn[1])
+                    cpu_s[name].append(turn[1])
                 if runner.reason is not None and name in rates:
                     say(f"  {name}: given up: {runner.reason}")
                     skipped.append({"name": name, "reason": runner.reason})
-                    del rates[name], cpus[name]
+                    del rates[name], cpu_s[name]
     finally:
         for runner in runners:
             runner.end()
-    return {"rates": rates, "cpus": cpus, "skipped": skipped}
+    return {"rates": rates, "cpu_s": cpu_s, "skipped": skipped}
 
 
 def ratio(rates: dict[str, list[float]], name: str, other: str) -> tuple[float, float, float]:
@@ -300,10 +303,12 @@ def judge(found: dict[str, Any], chosen: list[Contestant], resolution: int) -> l
     rows = []
     for kind, name in against:
         value, low, high = ratio(rates, OURS, name)
+        by_cpu = ratio(found["cpu_s"], name, OURS)
         target = TARGETS[kind].get(resolution)
         rows.append({
             "resolution": resolution, "target_of": kind, "against": name, "ratio": value, "low": low, "high": high,
-            "target": target, "reached": None if target is None else value >= target,
+            "cpu_ratio": by_cpu[0], "cpu_low": by_cpu[1], "cpu_high": by_cpu[2], "target": target,
+            "reached": None if target is None else value >= target,
         })  # fmt: skip
     return rows
 
@@ -312,7 +317,7 @@ def show(found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     rates = found["rates"]
     print(f"\n{'':<40}{'images/s':>9}{'CPU ms/image':>14}{'÷ limit (95 %)':>26}")
     for name in sorted(rates, key=lambda one: -np.median(rates[one])):
-        cpu_ms = np.median(np.array(found["cpus"][name]) / np.array(rates[name])) * 1000
+        cpu_ms = np.median(found["cpu_s"][name]) * 1000
         line = f"{name:<40}{np.median(rates[name]):>9.0f}{cpu_ms:>14.3f}"
         if LIMIT in rates:
             line += "{:>10.3f} [{:.3f}, {:.3f}]".format(*ratio(rates, name, LIMIT))
@@ -321,6 +326,7 @@ def show(found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         verdict = "" if row["target"] is None else f"   target {row['target']:.2f} {'' if row['reached'] else 'MISSED'}"
         print(
             f"  {OURS} ÷ {row['against']}: {row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+            f"  by CPU {row['cpu_ratio']:.3f} [{row['cpu_low']:.3f}, {row['cpu_high']:.3f}]"
             f"  ({row['target_of']}){verdict}"
         )
     sys.stdout.flush()

@@ -21,6 +21,7 @@ from loaderbench.analysis.comparison import rate_of, ratio_of
 from loaderbench.analysis.record import ALL_ARMS
 from loaderbench.analysis.steps import arm_steps
 from loaderbench.cases.case import Case
+from loaderbench.cases.study import SCALING_DECODERS
 from loaderbench.errors import CaseFailed
 from loaderbench.prefixes import prefix_of
 from loaderbench.recording.store import Store
@@ -204,7 +205,8 @@ def snippet(case: Case) -> str:
     """Python that uses the setting in a training script. Runs as it is."""
     size = case.input_size or 224
     flat = not any(entry.is_dir() for entry in Path(case.dataset).iterdir())
-    if flat or case.loader not in ("serial", "multiprocess"):  # torchvision's ImageFolder wants a folder for each class
+    plain = case.loader in ("serial", "multiprocess") and case.decoder not in SCALING_DECODERS
+    if flat or not plain:  # torchvision's ImageFolder wants a folder for each class
         return f"""\
 from loaderbench import plugins
 from loaderbench.images.index import index_images
