@@ -200,9 +200,9 @@ def serve(pipe: Connection, contestant: Contestant, setting: Setting) -> None:
         pipe.send(("skipped", f"{error or type(error).__name__}".splitlines()[0]))
         return
     pipe.send(("ready", ""))
-    while pipe.recv():
-        pipe.send(running.turn())
-    pipe.close()
+    with contextlib.suppress(EOFError):  # the parent may have been killed
+        while pipe.recv():
+            pipe.send(running.turn())
     os._exit(0)  # the libraries' own ends take seconds, and nothing is left to save
 
 
@@ -357,8 +357,7 @@ def main() -> None:
         or any(part.strip() in one.name for part in arguments.only.split(","))
     ]
     tables, rows = [], []
-    with open(os.devnull, "w") if arguments.json == "-" else open(sys.stdout.fileno(), "w", closefd=False) as screen:
-        sys.stdout, stdout = screen, sys.stdout
+    with contextlib.redirect_stdout(sys.stderr if arguments.json == "-" else sys.stdout):
         for resolution in resolutions:
             dataset, name = resolve_dataset(arguments.dataset, resolution)
             images = index_images(dataset)
@@ -368,23 +367,22 @@ def main() -> None:
                 arguments.batch_size or (64 if resolution <= 512 else 32), arguments.input_size,
                 arguments.seconds or (1.0 if quick else 2.0),
             )  # fmt: skip
-            mean_kb = num_bytes / len(images) / 1000
-            print(f"\n{name}/{resolution}: {len(images)} files of {mean_kb:.0f} KB, {setting.workers} workers")
+            mean_bytes = num_bytes / len(images)
+            print(
+                f"\n{name}/{resolution}: {len(images)} files of {mean_bytes / 1000:.0f} KB, {setting.workers} workers"
+            )
             found = race(setting, chosen, rounds, lambda line: print(line, file=sys.stderr, flush=True))
             judged = judge(found, chosen, resolution)
             show(found, judged)
             rows += judged
-            about = {"resolution": resolution, "num_files": len(images), "mean_bytes": num_bytes / len(images)}
+            about = {"resolution": resolution, "num_files": len(images), "mean_bytes": mean_bytes}
+            about |= {key: value for key, value in vars(setting).items() if key != "dataset"} | {"rounds": rounds}
             tables.append(about | found)
-        sys.stdout = stdout
-    if arguments.json:
-        settings = {key: value for key, value in vars(setting).items() if key != "dataset"} | {"rounds": rounds}
-        figures = {"settings": settings, "environment": environment(), "ratios": rows, "tables": tables}
-        text = json.dumps(figures, indent=1) + "\n"
-        if arguments.json == "-":
-            sys.stdout.write(text)
-        else:
-            Path(arguments.json).write_text(text)
+            figures = {"environment": environment(), "ratios": rows, "tables": tables}
+            if arguments.json not in (None, "-"):  # an interrupted run keeps what is finished
+                Path(arguments.json).write_text(json.dumps(figures, indent=1) + "\n")
+    if arguments.json == "-":
+        print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":
