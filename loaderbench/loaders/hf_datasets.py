@@ -29,6 +29,7 @@ from loaderbench.loaders.torch_dataset import VOID, BatchDataset, Payload, Reque
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # local files need no hub
 try:
+    importlib.import_module("datasets.arrow_dataset")  # a folder `datasets` of one's own would be a package, too
     datasets: Any = importlib.import_module("datasets")
 except ImportError as error:
     raise UnavailableError(

@@ -41,7 +41,7 @@ PACKAGES = {
     "torchdata": "torchdata.nodes",
     "grain": "grain.python",
     "spdl": "spdl.io",
-    "hf-datasets": "datasets",
+    "hf-datasets": "datasets.arrow_dataset",
     "webdataset": "webdataset",
     "litdata": "litdata",
     "ray": "ray.data",
@@ -65,8 +65,10 @@ def need(name: str) -> None:
 
 
 def installed(name: str) -> bool:
-    package = PACKAGES.get(name)
-    return package is None or find_spec(package.partition(".")[0]) is not None
+    try:
+        return name not in PACKAGES or find_spec(PACKAGES[name]) is not None
+    except ImportError:
+        return False
 
 
 def context_for(name: str, tree: Path, **changes: Any) -> LoaderContext:
