@@ -29,6 +29,7 @@ from loaderbench.loaders.torch_dataset import VOID, BatchDataset, Payload, Reque
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # local files need no hub
 try:
+    importlib.import_module("datasets.arrow_dataset")  # a folder `datasets` of one's own would be a package, too
     datasets: Any = importlib.import_module("datasets")
     if not hasattr(datasets, "Dataset"):  # any folder of that name beside the program can be imported
         raise ImportError("the module `datasets` that was found is another one")

@@ -65,10 +65,9 @@ def need(name: str) -> None:
 
 
 def installed(name: str) -> bool:
-    package = PACKAGES.get(name)
     try:
-        return package is None or find_spec(package) is not None
-    except ModuleNotFoundError:
+        return name not in PACKAGES or find_spec(PACKAGES[name]) is not None
+    except ImportError:
         return False
 
 
