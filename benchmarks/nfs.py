@@ -43,8 +43,10 @@ def main() -> None:
             except LoaderbenchError as error:
                 sys.exit(f"nfs.py: {error}")
             show(found[-1])
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"environment": environment(), "latencies": found}, indent=1) + "\n")
+            if arguments.json is not None:  # after each latency: what was measured is kept
+                arguments.json.write_text(
+                    json.dumps({"environment": environment(), "latencies": found}, indent=1) + "\n"
+                )
 
 
 def make_images(root: Path, num_images: int) -> Path:
@@ -110,7 +112,8 @@ def show(found: dict[str, Any]) -> None:
     print("{:<14}{:>10}{:>12}{:>24}{:>11}{:>8}{:>12}".format(*head))
     for row in found["rows"]:
         rate = row["rate"]
-        spread = f"{rate['value']:.0f} [{rate['low']:.0f}, {rate['high']:.0f}]"
+        ends = "" if rate["low"] is None else f" [{rate['low']:.0f}, {rate['high']:.0f}]"
+        spread = f"{rate['value']:.0f}{ends}"
         ahead = "" if row["io_threads"] is None else row["io_threads"]
         print(
             f"{row['loader']:<14}{row['processes']:>10}{ahead:>12}{spread:>24}{rate['value'] / row['processes']:>11.0f}"

@@ -68,8 +68,9 @@ def fill(results: Path, num_runs: int, source: Path | None) -> None:
         copy["run_id"] = f"{number:05d}-{copy['run_id']}"
         copy["case"] |= {
             "dataset_name": f"set{number * 10 // num_runs}",
-            "workers": 1 + number // len(originals) % 30,
-            "resolution": copy["case"]["resolution"] or (256, 512, 1024)[number % 3],
+            "workers": 1 + number // 3,
+            "resolution": (resolution := (256, 512, 1024)[number % 3]),
+            "dataset": f"/data/set{number * 10 // num_runs}/{resolution}",
         }
         target = results / copy["run_id"]
         if folder is not None:

@@ -32,6 +32,7 @@ from loaderbench.cases.study import default_decoder
 from loaderbench.errors import UnavailableError
 from loaderbench.images.cache_state import evict_files, residency
 from loaderbench.images.index import SETTLED_NS, ImageIndex, index_images
+from loaderbench.images.shards import DataSet
 from loaderbench.images.synthesize import make_dataset
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.order import epoch_order, plan_batches
@@ -89,7 +90,7 @@ def probe_run(root: str) -> dict[str, Any]:
     next(plan_batches(len(images), 64, 0, 1))
     seconds["plan_first_batch"] = time.perf_counter() - begun
     begun = time.perf_counter()
-    CacheKeeper("as-is", images).survey()
+    CacheKeeper("as-is", DataSet(images)).survey()
     seconds["survey_cache"] = time.perf_counter() - begun
     begun = time.perf_counter()
     residency(images.paths())

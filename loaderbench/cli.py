@@ -50,7 +50,9 @@ Loader = Annotated[
 ]
 Decoder = Annotated[
     str | None,
-    typer.Option(help="pillow, pillow-simd, turbojpeg, torchvision, opencv  [default: pillow; threaded: the fastest]"),
+    typer.Option(
+        help="pillow, pillow-simd, turbojpeg, torchvision, opencv, libjpeg  [default: pillow; threaded: the fastest]"
+    ),
 ]
 DecodeScale = Annotated[
     str | None,

@@ -41,6 +41,22 @@ def processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
+def _check_own(path: Path) -> None:
+    """What lies there is run: nobody else may have put it there.
+
+    Raises:
+        UnavailableError: another user owns it, or others may write it.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        raise UnavailableError(
+            f"others may change {path}, which holds code that is run: set XDG_CACHE_HOME to your own"
+        )
+
+
 def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()) -> Path:
     """The shared library made from one C file, linked with `libraries`; built once for each content of the file.
 
@@ -54,12 +70,17 @@ def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()
     command = [*compiler(), *FLAGS, *flags]
     linked = [f"-l{name}" for name in libraries]
     key = hashlib.sha256(source.read_bytes())
-    key.update("\0".join([*command, *linked, processor()]).encode())
-    target = user_cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
+    key.update("\0".join([*command, *linked, processor(), *platform.libc_ver()]).encode())
+    try:
+        target = user_cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
+    except RuntimeError as error:
+        raise UnavailableError(f"no place to build {source.name} in: {error}; set XDG_CACHE_HOME") from error
+    _check_own(target.parent)
     if target.exists():
+        _check_own(target)
         return target
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder, target.name)
             done = subprocess.run([*command, str(source), "-o", str(made), *linked], capture_output=True, text=True)
@@ -67,6 +88,7 @@ def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()
                 lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
                 said = lines[0].replace(str(source), source.name) if lines else f"status {done.returncode}"
                 raise UnavailableError(f"{command[0]} cannot build {source.name}: {said}")
+            made.chmod(0o700)
             made.replace(target)
     except OSError as error:
         raise UnavailableError(

@@ -133,7 +133,8 @@ def workers_pace(segment: Segment) -> tuple[float, float, int] | None:
         return None
     opened, closed = _window(segment)
     rates, worked, known = [], 0.0, 0.0
-    workers = np.unique(segment.spans[:, SPAN["worker"]])
+    begun, ready = segment.spans[:, SPAN_ENDS].T
+    workers = np.unique(segment.spans[ready > begun, SPAN["worker"]])  # files read in vain have a span without a time
     for worker in workers:
         begun, ready = segment.spans[segment.spans[:, SPAN["worker"]] == worker][:, SPAN_ENDS].T
         inside = (ready > opened) & (ready <= closed)

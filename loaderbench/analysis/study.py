@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from loaderbench.analysis.comparison import PARITY, rate_of, ratio_of
-from loaderbench.cases.case import SHORT_RUN_STEPS
+from loaderbench.cases.case import SHORT_RUN_STEPS, Case
 
 Record = Mapping[str, Any]
 Row = dict[str, Any]
@@ -29,7 +29,9 @@ OF_THE_LOADER = (
 """Fields of Case in which a run may differ from the serial one that it is held against."""
 UNRULED = ("undetermined", None)
 OF_A_STUDY = ("dataset_name", "model", "mode", "precision", "device", "input_size", "cache", "overlap")
-"""Fields of Case that the runs of one study share; all others are what it varies."""
+"""Fields of Case that the runs of one study share, with the data set's place; all others are what it varies."""
+EFFORT = ("duration_s", "steps", "warmup", "ci_target", "arms", "kernels", "max_bytes", "max_failure_fraction")
+"""Fields of Case that say how long and how thoroughly to measure, not what: such runs are of one case."""
 
 
 def _key(case: Mapping[str, Any], *without: str) -> str:
@@ -50,17 +52,34 @@ def _grouped(records: Iterable[Record], *without: str) -> list[list[Record]]:
 def gather(records: Iterable[Record]) -> list[list[Record]]:
     """Stored runs, oldest first, as studies: the runs of one data set, workload and machine; newest study first.
 
-    Of a case that was measured more than once the newest run that ended well is taken, else the newest.
+    Of a case that was measured more than once the newest run with a verdict is taken, else the newest that ended
+    well, else the newest.
     """
     latest: dict[str, Record] = {}
     for one in records:
-        key = repr((_machine(one), sorted((name, str(value)) for name, value in one["case"].items())))
-        if one["status"] == "ok" or key not in latest or latest[key]["status"] != "ok":
+        fields = Case.from_json(one["case"]).to_json()  # runs stored by older versions lack fields
+        key = repr((_machine(one), sorted((name, str(value)) for name, value in fields.items() if name not in EFFORT)))
+        if key not in latest or _worth(one) >= _worth(latest[key]):
             latest[key] = one
     groups: dict[str, list[Record]] = {}
     for one in latest.values():
-        groups.setdefault(repr((_machine(one), [one["case"].get(name) for name in OF_A_STUDY])), []).append(one)
+        case = Case.from_json(one["case"]).to_json()
+        shared = [case[name] for name in OF_A_STUDY]
+        groups.setdefault(repr((_machine(one), _place(case), shared)), []).append(one)
     return sorted(groups.values(), key=lambda group: max(one["started_at"] for one in group), reverse=True)
+
+
+def _worth(record: Record) -> int:
+    """2: it has a verdict; 1: it ended well; 0: neither."""
+    if record["status"] != "ok":
+        return 0
+    return 1 if (record.get("verdict") or {}).get("bottleneck") in UNRULED else 2
+
+
+def _place(case: Mapping[str, Any]) -> str:
+    """The data set's folder without its variant's, so that resolutions of one set are one and two storages are two."""
+    path = str(case["dataset"]).rstrip("/")
+    return path.removesuffix(f"/{case['resolution']}")
 
 
 def _machine(record: Record) -> tuple[Any, ...]:
@@ -69,11 +88,18 @@ def _machine(record: Record) -> tuple[Any, ...]:
 
 
 def conclusions(rows: Sequence[Row]) -> list[Row]:
-    """For each resolution, small ones first, the row of the highest rate: what limits it limits the study there."""
+    """For each resolution, small ones first, the row of the highest rate: what limits it limits the study there.
+
+    A row without a verdict counts only where none has one.
+    """
     best: dict[int, Row] = {}
+
+    def order(row: Row) -> tuple[bool, float]:
+        return row["bottleneck"] not in UNRULED, row["rate"]["value"]
+
     for row in rows:
         resolution = row["case"].get("resolution") or 0
-        if resolution not in best or row["rate"]["value"] > best[resolution]["rate"]["value"]:
+        if resolution not in best or order(row) > order(best[resolution]):
             best[resolution] = row
     return [best[resolution] for resolution in sorted(best)]
 
@@ -121,7 +147,7 @@ def _row(runs: Sequence[Record], serial: Sequence[Record] | None, num_steps: int
         "total_s": num_steps * case["batch_size"] / rate["value"],
         "faster_than_serial": faster,
         "batch_bytes": None if mean_bytes is None else mean_bytes * case["batch_size"],
-        "read_bytes_per_s": read or None,
+        "read_bytes_per_s": read,
         "ceiling_bytes_per_s": _mean(one.get("ceiling_bytes_per_s") for one in storages),
         "utilization_fraction": _mean(one.get("accelerator_utilization_fraction") for one in runs),
         "gap_fraction": _mean(one.get("total_fraction") for one in gaps),

@@ -288,7 +288,8 @@ def default_decoder(loader: str) -> str | None:
 
 def can_build_libjpeg() -> bool:
     """Whether a C compiler and libjpeg-turbo's headers seem to be there; `doctor` builds the decoder to be sure."""
-    compiler = any(which(name.split()[0]) for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name)
+    wanted = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]  # as native.py looks for it
+    compiler = any(which(name.split()[0]) for name in wanted)
     given = [os.environ.get(name, "").split(os.pathsep) for name in ("CPATH", "C_INCLUDE_PATH")]
     folders = [*itertools.chain(*given), "/usr/include", "/usr/local/include"]
     return compiler and any(Path(folder, "jpeglib.h").is_file() for folder in folders if folder)

@@ -506,7 +506,10 @@ int lb_make(maker *m, const recipe *r, int num, const char *const *paths, const 
         }
         uint8_t *slot = out + (size_t)i * r->height * r->width * CHANNELS;
         int status = make_one(m, r, encoded, size, epochs[i], indices[i], slot, told);
-        if (status == FOREIGN_COLOURS) return i; /* whoever makes it counts its bytes */
+        if (status == FOREIGN_COLOURS) { /* whoever makes it counts its bytes, and reads it once more */
+            if (data == NULL) told->page_bytes += ((int64_t)size + page - 1) / page * page;
+            return i;
+        }
         told->encoded_bytes += (int64_t)size;
         told->page_bytes += ((int64_t)size + page - 1) / page * page;
         if (status) return i;

@@ -63,7 +63,12 @@ class Options:
 def library() -> ctypes.CDLL:
     """Raises UnavailableError where it cannot be built or loaded."""
     try:
-        library = ctypes.CDLL(str(native.build(SOURCE, ("jpeg", "m"), FLAGS)))
+        built = native.build(SOURCE, ("jpeg", "m"), FLAGS)
+        try:
+            library = ctypes.CDLL(str(built))
+        except OSError:  # of another system that shares this cache, or cut short: made anew once
+            built.unlink()
+            library = ctypes.CDLL(str(native.build(SOURCE, ("jpeg", "m"), FLAGS)))
     except UnavailableError as error:
         raise UnavailableError(
             f"{error}; --decoder libjpeg needs a C compiler and libjpeg-turbo's headers "

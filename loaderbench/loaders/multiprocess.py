@@ -103,7 +103,7 @@ class MultiprocessLoader:
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         limit = FailureLimit(self._context)
         self._drained = []
-        self._dataset.generation += 1
+        self._dataset.generation += 1 + int(self._dataset.generation) % 2  # odd: open, even: closed
         self._requests.open(int(self._dataset.generation), first_epoch, num_epochs)
         previous_handler = signal.getsignal(signal.SIGCHLD)
         try:

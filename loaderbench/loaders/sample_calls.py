@@ -151,6 +151,13 @@ class SampleCalls(LibraryThreads):
 
     def collate(self, samples: Sequence[Sample]) -> Payload:
         """The batch of samples that this thread made since its last one, stacked as torch's default_collate does."""
+        try:
+            return self._collate(samples)
+        except BaseException:
+            self.end()
+            raise
+
+    def _collate(self, samples: Sequence[Sample]) -> Payload:
         begun = time.perf_counter_ns()
         failed = next((one.failed for one in samples if one.failed), "")
         if failed:

@@ -287,6 +287,7 @@ class SampleMaker:
                 encoded = None if read is None else read[position]
                 indices[position], more = self._make(index, int(epochs[position]), slots[position], encoded, failures)
                 num_bytes += more
+                num_broken = 0
                 position += 1
                 continue
             failures.append((index, filled.reason))

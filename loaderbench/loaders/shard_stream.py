@@ -44,7 +44,7 @@ class ShardDataset(IterableDataset[Payload]):
         self.decoder: Decoder = make_decoder(context, default_decoder)
         self.shape = (context.input_size, context.input_size)
         self.generation = torch.zeros(1, dtype=torch.int64)
-        """Number of the open iterator; workers end a stream of an earlier one."""
+        """Number of the open iterator, odd while it is open; workers end a stream of another one."""
         self.span = torch.zeros(2, dtype=torch.int64)
         """First epoch of the open iterator, and how many (-1: endless)."""
 
@@ -66,6 +66,9 @@ class ShardDataset(IterableDataset[Payload]):
         maker = SampleMaker(self.context, self.decoder, self.shape, clock)
         live = self.generation.numpy()
         generation, (first, num) = int(live[0]), self.span.tolist()
+        if generation % 2 == 0:  # closed before this worker had begun
+            clock.close()
+            return
         work = _Batches(self.context, maker, clock)
         try:
             epoch = first

@@ -59,7 +59,8 @@ HATCHES = {
     "unexplained": "----",
     UNATTRIBUTED: "",
 }
-MARKERS = "os^Dv*"
+MARKERS = "os^Dv*P"
+"""One more than colours, so that the seventh line looks unlike the first."""
 MOST_BARS = 48
 """More runs in one figure cannot be told apart: of each loader and resolution the fastest setting is then drawn."""
 MOST_PANELS = 6
@@ -262,7 +263,8 @@ def _by_cause(
         f"{name}-causes",
         "Time of an image, by cause",
         "A bar is the step time over the batch's images, stacked by what it was spent on; time hidden under device "
-        "work is in no part.",
+        f"work is in no part. Of more than {MOST_BARS} settings the fastest of each loader and resolution; of repeats "
+        "the last.",
         ("resolution", "setting", *(f"{cause.replace(' ', '_')}_s" for cause in causes)),
         [(resolution, text, *(seconds[cause] for cause in causes)) for resolution, text, seconds in bars],
         1.15 + 0.24 * len(bars) + 0.12 * len({resolution for resolution, *_ in bars}),
@@ -349,7 +351,11 @@ def _against_workers(
                 if not line:
                     continue
                 values = np.array([row[3] for row in line])
-                style = {"color": colour(f"line{number % 6}"), "marker": MARKERS[number % 6], "markersize": 4}
+                style = {
+                    "color": colour(f"line{number % 6}"),
+                    "marker": MARKERS[number % len(MARKERS)],
+                    "markersize": 4,
+                }
                 errors = _errors(values, [row[4] for row in line], [row[5] for row in line])
                 axes.errorbar([row[2] for row in line], values, yerr=errors, label=text, linewidth=1.3, **style)
                 for row in line:
@@ -368,8 +374,9 @@ def _against_workers(
             axes.set_xlabel("workers")
             axes.grid()
         grid.flat[0].set_ylabel("images/s")
-        handles, labels = grid.flat[0].get_legend_handles_labels()
-        drawing.legend(handles, labels, loc="outside upper left", ncols=3)
+        drawn = [axes.get_legend_handles_labels() for axes in grid.flat]
+        by_name = {text: handle for handles, texts in drawn for handle, text in zip(handles, texts, strict=True)}
+        drawing.legend(by_name.values(), by_name.keys(), loc="outside upper left", ncols=3)
 
     return Figure(
         f"{name}-workers",
@@ -407,8 +414,8 @@ def _bandwidth(rows: Sequence[Record], label: Mapping[int, str], name: str) -> F
     return Figure(
         f"{name}-bandwidth",
         "What was read, and what the storage could give",
-        "A bar is what the run read from the storage; the upright line is the ceiling that the probe found. Bars that "
-        "reach their line are limited by the storage.",
+        "A bar is the growth of the storage's counter, which others of a shared disk move too; the upright line is the "
+        "ceiling that the probe found.",
         ("resolution", "setting", "read_bytes_per_s", "ceiling_bytes_per_s"),
         read,
         0.75 + 0.22 * len(read) + 0.12 * len({resolution for resolution, *_ in read}),
@@ -418,16 +425,17 @@ def _bandwidth(rows: Sequence[Record], label: Mapping[int, str], name: str) -> F
 
 def _gaps(rows: Sequence[Record], by_id: Mapping[str, Record], label: Mapping[int, str], name: str) -> Figure | None:
     """Gaps between kernels: their share of the step by class, and how many there are of which length."""
-    found = []
+    found: list[tuple[str, str, Record]] = []
     for resolution, group in fmt.by_resolution(rows):
         for row in group:
             gap = part(by_id[row["run_ids"][-1]], "device", "kernel_gap")
-            if gap is not None:
+            alike = gap is not None and (not found or _shape(gap) == _shape(found[0][2]))
+            if alike:  # another version may have classed and counted otherwise
                 found.append((resolution, label[id(row)], gap))
     if not found:
         return None
     classes = list(found[0][2]["by_class"])
-    class_colours = {"data_stall": "prep", "launch": "launch", "transfer": "transfer"}
+    class_colours = {"data_stall": "prep", "launch": "launch", "transfer_sync": "transfer"}
     edges = found[0][2]["histogram"]["edges_s"]
     spans = [f"< {fmt.duration(edges[0])}", *(f"{fmt.duration(edge)} +" for edge in edges)]
 
@@ -478,6 +486,10 @@ def _gaps(rows: Sequence[Record], by_id: Mapping[str, Record], label: Mapping[in
         1.3 + 0.24 * len(found) + 0.12 * len({resolution for resolution, *_ in found}),
         draw,
     )  # fmt: skip
+
+
+def _shape(gap: Mapping[str, Any]) -> tuple[list[str], list[float]]:
+    return list(gap["by_class"]), gap["histogram"]["edges_s"]
 
 
 def _buffers(rows: Sequence[Record], label: Mapping[int, str], name: str) -> Figure | None:
@@ -622,7 +634,8 @@ def timeline_figure(recording: Recording, series: Sequence[Series], title: str, 
     return Figure(
         f"{name}-timeline",
         "A few steps of one run, over time",
-        f"{title}. A stall is the device idle while the loop waits for data; below, how the storage's counter grew.",
+        f"{title}. A stall is the device idle while the loop waits for data, compute a step there with its gaps; "
+        "below, how the storage's counter grew.",
         ("lane", "what", "step", "begin_ms", "end_ms", "read_bytes_per_s"),
         table,
         3.1,

@@ -30,6 +30,7 @@ _QUIET_FIELDS = {
     "device": "{}",
     "prefetch": "prefetch {}",
     "buffer_ratio": "buffer {} of the run",
+    "decode_scale": "decode scale {}",
     "output": "{}",
     "loader_options": "{}",
     "decoder_options": "{}",
@@ -250,7 +251,10 @@ def row_label(record: Record, records: Sequence[Record]) -> str:
     apart = [
         _worded(text, record["case"].get(field))
         for field, text in {**_COMMON_FIELDS, **_QUIET_FIELDS}.items()
-        if _varies(records, field) and not _follows_loader(records, field)
+        if _varies(records, field)
+        and not _follows_loader(records, field)
+        # A buffer that is a part of the run has its prefetch follow from the workers.
+        and not (field == "prefetch" and record["case"].get("buffer_ratio") is not None)
     ]
     return " ".join([loader_name(record["case"]), *(text for text in apart if text)])
 

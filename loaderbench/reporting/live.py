@@ -99,7 +99,9 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def _place(self) -> str:
-        return f"[{self._number}/{self._num_cases}{self._left()}] " if self._num_cases > 1 else ""
+        if self._num_cases == 1 or self._number > self._num_cases:  # behind the last one, advice is verified
+            return ""
+        return f"[{self._number}/{self._num_cases}{self._left()}] "
 
     def _left(self) -> str:
         if not self._expected_s:

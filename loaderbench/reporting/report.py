@@ -100,10 +100,6 @@ class Report:
         return [part for part in self.parts if part.study is not None]
 
     @property
-    def comparisons(self) -> list[Part]:
-        return [part for part in self.parts if part.comparison is not None]
-
-    @property
     def figures(self) -> list[Figure]:
         return [figure for part in self.parts for figure in part.figures]
 
@@ -182,14 +178,15 @@ def _timeline(records: Sequence[Record], store: Store, name: str) -> list[Figure
     """The strip of the run whose device waited most."""
     measured = [one for one in records if one["status"] == "ok" and one.get("throughput")]
     waited = sorted(measured, key=lambda one: fmt.part(one, "accelerator_utilization_fraction") or 1.0)
-    for one in waited[:1]:
+    for one in waited:
         try:
             _, recording, series = load_recording(store.root / one["run_id"])
         except ConfigError:  # a record that came without its raw facts: of another machine, or trimmed
             continue
         title = f"{fmt.resolution(one)} · {fmt.row_label(one, records)}"
         figure = timeline_figure(recording, series, title, name)
-        return [figure] if figure is not None else []
+        if figure is not None:
+            return [figure]
     return []
 
 

@@ -91,8 +91,8 @@ def study_sentence(study: Mapping[str, Any]) -> str:
                 f", and without {what} {_listed([fmt.number(gain['value']) + '×' for gain in gains])} would be possible"
             )
         parts.append(text)
-    tried = len(study["rows"])
-    begin = f"With the fastest of {tried} settings tried: " if tried > len(best) else ""
+    tried = len({fmt.row_label(row, study["rows"]) for row in study["rows"]})
+    begin = f"With the fastest of {tried} settings tried: " if tried > 1 else ""
     text = begin + "; ".join(parts) + "."
     return text[0].upper() + text[1:]
 

@@ -126,7 +126,9 @@ def _print_verification(advice: Sequence[Mapping[str, Any]], console: Console) -
     for name in ("predicted", "measured", "error"):
         table.add_column(name, justify="right")
     for number, one in verified:
-        change = " ".join(f"{name}={fmt.clean(str(value))}" for name, value in one["change"].items() if value != {})
+        change = " ".join(
+            f"{name}={fmt.clean(str(value))}" for name, value in one["change"].items() if value not in ({}, None)
+        )
         measured = one["measured_speedup"]
         off = None if measured is None else one["predicted_speedup"]["value"] / measured["value"] - 1
         table.add_row(
@@ -371,7 +373,7 @@ def print_list(
     `findings`: stored studies and comparisons.
     """
     console = console or make_console()
-    if not runs:
+    if not runs and not findings:
         console.print(_text("no runs stored; measure one with `loaderbench run`"))
         return
     table = _plain_table()

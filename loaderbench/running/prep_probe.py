@@ -20,7 +20,7 @@ import torch
 
 from loaderbench import plugins
 from loaderbench.cases.case import OUTPUTS
-from loaderbench.decoders.base import DecodeError, Decoder
+from loaderbench.decoders.base import DecodeError, Decoder, Stopped
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.multiprocess import free_shared_memory_bytes
@@ -96,9 +96,10 @@ class _Probe:
         if self._filler is not None:
             place, epoch = np.array([index]), np.zeros(1, dtype=np.int64)
             filled = self._filler.fill([encoded], place, epoch, self._scratch[np.newaxis], in_memory=True)
-            if filled.stopped is not None:
+            if filled.stopped is None:
+                return (time.thread_time_ns() - begun) / 1e9
+            if filled.stopped != Stopped.NOT_HERE:
                 raise DecodeError(filled.reason)
-            return (time.thread_time_ns() - begun) / 1e9
         pixels = decoder.decode(encoded)
         height, width = decoder.size(pixels)
         if context.mode == "train":

@@ -22,7 +22,10 @@ def record(
         "status": "ok", "run_id": f"{resolution}-{loader}-{workers}", "case": asked | case,
         "throughput": {"value": rate, "low": 0.99 * rate, "high": 1.01 * rate, "n": 12, "unit": "samples/s"},
         "accelerator_utilization_fraction": 0.5, "verdict": {"bottleneck": verdict},
-        "storage": {"mean_file_bytes": 35_000.0, "bandwidth_bytes_per_s": 0.0, "ceiling_bytes_per_s": None},
+        "storage": {
+            "mean_file_bytes": 35_000.0, "bandwidth_bytes_per_s": 0.0, "cache_state": "warm",
+            "ceiling_bytes_per_s": None,
+        },
         "cpu": {"seconds_per_sample": 0.002, "workers_rss_bytes": 1e9 * workers}, "device": {"kernel_gap": None},
     }  # fmt: skip
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from loader_cases import FORMATS, build, context_for, copied, indices_of, need, open_loader
 from test_loaders import spoil
 
@@ -83,3 +84,15 @@ def test_shards_leave_the_page_cache_behind_the_reader(name: str, own_tree: Path
     assert after.fraction < 0.1
     pages = sum(int(batch.spans[SPAN_FIELDS.index("page_bytes")]) for batch in batches if batch.spans is not None)
     assert pages <= context.shards.files.sizes.sum()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_worker_that_begins_after_its_stream_was_closed_ends_at_once(name: str, image_tree: Path) -> None:
+    loader = build(name, context_for(name, image_tree))
+    dataset = loader._dataset  # type: ignore[attr-defined]
+    dataset.span[:] = torch.tensor([0, -1])
+    dataset.generation += 2  # opened and closed before the worker came to look
+    assert list(dataset) == []
+    dataset.generation += 1
+    assert next(iter(dataset)).inputs is not None
+    loader.close()

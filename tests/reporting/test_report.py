@@ -265,8 +265,9 @@ def test_a_thousand_runs_stay_a_small_page(tmp_path: Path) -> None:
     records = []
     for number in range(1000):
         one = examples.measured(
-            run_id=f"run{number:04d}", workers=1 + number % 50, resolution=(256, 512, 1024)[number % 3],
-            dataset_name=f"set{number // 100}", real_ms=60.0 + number % 97,
+            run_id=f"run{number:04d}", workers=1 + number // 3, resolution=(resolution := (256, 512, 1024)[number % 3]),
+            dataset_name=f"set{number // 100}", dataset=f"/data/set{number // 100}/{resolution}",
+            real_ms=60.0 + number % 97,
         )  # fmt: skip
         records.append(one)
     report = read_report(stored(tmp_path, records))

@@ -4,6 +4,7 @@ import pytest
 
 from loaderbench.images.cache_state import residency
 from loaderbench.images.index import index_images
+from loaderbench.images.shards import DataSet
 from loaderbench.running import cache
 from loaderbench.running.cache import CacheKeeper, can_prove_cold
 
@@ -22,6 +23,6 @@ def test_what_is_cold_already_is_not_evicted_again(
     evicted: list[str] = []
     really = cache.evict
     monkeypatch.setattr(cache, "evict", lambda path: (evicted.append(path), really(path)))
-    with CacheKeeper("cold", images) as keeper:
+    with CacheKeeper("cold", DataSet(images)) as keeper:
         assert len(evicted) == (len(images) if num_read else 0)
         assert residency(images.paths()).resident_pages == 0 and not keeper.caveats
