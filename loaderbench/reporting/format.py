@@ -41,7 +41,7 @@ _QUIET_FIELDS = {
 """Shown only where the runs differ in them."""
 
 
-_FOLLOWING = ("decoder", "output")
+_FOLLOWING = {"decoder": "decoders", "output": "outputs", "decode_scale": "decode scale"}
 """Settings with a default for each loader: where each loader has one, they are said once and not in each row."""
 
 
@@ -239,10 +239,10 @@ def common_settings(records: Sequence[Record]) -> list[str]:
         common.append(
             next((device_name(record) for record in records if part(record, "device", "name")), case["device"])
         )
-    for field in _FOLLOWING:
+    for field, word in _FOLLOWING.items():
         if _varies(records, field) and _follows_loader(records, field):
             pairs = dict.fromkeys((record["case"]["loader"], record["case"].get(field)) for record in records)
-            common.append(f"{field}s: " + ", ".join(f"{clean(a)} {clean(b)}" for a, b in pairs if b))
+            common.append(f"{word}: " + ", ".join(f"{clean(a)} {clean(b)}" for a, b in pairs if b))
     return [text for text in common if text]
 
 
