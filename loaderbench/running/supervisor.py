@@ -167,11 +167,13 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
     Orphans are reaped, and what killed processes left in /dev/shm is removed.
     """
+    members = set(session_members(process.pid))
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         _wait(process, GRACE_S)
     deadline = time.monotonic() + GRACE_S
     while (left := session_members(process.pid)) and time.monotonic() < deadline:
+        members.update(left)
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -181,6 +183,10 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
         with suppress(ChildProcessError):  # another's to reap
             os.waitpid(pid, os.WNOHANG)
     remove_leftovers()
+    for pid in members:  # torch names a batch's memory before it unlinks it: a worker killed in between leaves it
+        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+            with suppress(OSError):
+                path.unlink()
 
 
 def _how_it_died(returncode: int | None, log: Path) -> str:

@@ -136,3 +136,16 @@ def test_a_measured_case_is_stored_though_ctrl_c_comes_while_it_is_written(
     (stored,) = Store(tmp_path).runs()
     assert stored.status == "failed"
     assert [record["run_id"] for record in finished] == [stored.run_id]
+
+
+def test_memory_that_a_killed_worker_left_is_removed() -> None:
+    """A process that dies between torch's naming of shared memory and its unlinking."""
+    command = "import os, time; open(f'/dev/shm/torch_{os.getpid()}_1_0', 'w'); print(flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    left = Path(f"/dev/shm/torch_{process.pid}_1_0")
+    assert left.exists()
+    end_session(process)
+    process.stdout.close()
+    assert not left.exists()
