@@ -35,8 +35,9 @@ import numpy as np
 from loaderbench import native, plugins
 from loaderbench.cases.study import DECODES_ITSELF, default_decoder
 from loaderbench.errors import LoaderbenchError
-from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
+from loaderbench.images.shards import DataSet, open_data_set
 from loaderbench.machine import environment, usable_cpus
 
 OURS = "threaded libjpeg auto"
@@ -117,7 +118,7 @@ class Limit:
         self._call = library.lb_limit
         self._call.restype = ctypes.c_double
         data = [Path(path).read_bytes() for path in images.paths()]
-        recipe = recipe_of(_context(setting, images, Contestant(LIMIT, "limit")), (setting.input_size,) * 2)
+        recipe = recipe_of(_context(setting, DataSet(images), Contestant(LIMIT, "limit")), (setting.input_size,) * 2)
         self._arguments = (
             ctypes.byref(libjpeg.c_recipe(recipe, "auto")), len(data), (ctypes.c_char_p * len(data))(*data),
             (ctypes.c_int64 * len(data))(*map(len, data)), setting.workers, int(processes), int(resized),
@@ -156,11 +157,12 @@ class Stream:
                 return num_images / elapsed, (cpu_s() - begun_cpu) / num_images
 
 
-def _context(setting: Setting, images: ImageIndex, contestant: Contestant) -> Any:
+def _context(setting: Setting, data: DataSet, contestant: Contestant) -> Any:
     from loaderbench.loaders.base import LoaderContext
 
     return LoaderContext(
-        images=images, batch_size=setting.batch_size, workers=0 if contestant.loader == "serial" else setting.workers,
+        images=data.images, shards=data.shards, batch_size=setting.batch_size,
+        workers=0 if contestant.loader == "serial" else setting.workers,
         prefetch=setting.prefetch, decoder=contestant.decoder, input_size=setting.input_size, mode="train",
         output="uint8", seed=0, device="cpu",
         decoder_options={"scale": contestant.scale} if contestant.decoder == "libjpeg" else None,
@@ -176,7 +178,8 @@ def build(contestant: Contestant, setting: Setting) -> Any:
         arguments = argparse.Namespace(**vars(setting), output="uint8")
         return Stream(setting, reference(arguments, setting.workers))
     module = plugins.load("loaders", contestant.loader)
-    context = _context(setting, index_images(setting.dataset), contestant)
+    data = open_data_set(setting.dataset, getattr(module, "DATA_FORMAT", None))  # says how to convert, where it must be
+    context = _context(setting, data, contestant)
     return Stream(setting, module.build(module.Options(), context).batches)
 
 
