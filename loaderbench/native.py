@@ -65,16 +65,13 @@ def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()
     Processes that build it at the same time each make the same file; the last one stays.
 
     Raises:
-        UnavailableError: no compiler, it refuses the file (its first error is named), or the cache cannot be written.
+        UnavailableError: no compiler, it refuses the file (its first error is named), or there is no cache to write to.
     """
     command = [*compiler(), *FLAGS, *flags]
     linked = [f"-l{name}" for name in libraries]
     key = hashlib.sha256(source.read_bytes())
     key.update("\0".join([*command, *linked, processor(), *platform.libc_ver()]).encode())
-    try:
-        target = user_cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
-    except RuntimeError as error:
-        raise UnavailableError(f"no place to build {source.name} in: {error}; set XDG_CACHE_HOME") from error
+    target = user_cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
     _check_own(target.parent)
     if target.exists():
         _check_own(target)

@@ -44,11 +44,7 @@ def _has_avx2() -> bool:
 def folder(name: str) -> Path:
     """Where the package is, or would be: by Python's ABI and instruction set, as a home may serve several machines."""
     instructions = "avx2" if _has_avx2() else "sse4"
-    try:
-        cache = user_cache_folder()
-    except RuntimeError as error:
-        raise UnavailableError(f"no place for {name}: {error}; set XDG_CACHE_HOME") from error
-    return cache / "prefixes" / f"{name}-{sysconfig.get_config_var('SOABI')}-{instructions}"
+    return user_cache_folder() / "prefixes" / f"{name}-{sysconfig.get_config_var('SOABI')}-{instructions}"
 
 
 def prefix_of(decoder: str | None) -> Path | None:

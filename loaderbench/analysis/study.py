@@ -55,18 +55,16 @@ def gather(records: Iterable[Record]) -> list[list[Record]]:
     Of a case that was measured more than once the newest run with a verdict is taken, else the newest that ended
     well, else the newest.
     """
-    latest: dict[str, Record] = {}
+    studies: dict[str, dict[str, Record]] = {}
     for one in records:
-        fields = Case.from_json(one["case"]).to_json()  # runs stored by older versions lack fields
-        key = repr((_machine(one), sorted((name, str(value)) for name, value in fields.items() if name not in EFFORT)))
+        case = Case.from_json(one["case"]).to_json()  # runs stored by older versions lack fields
+        study = repr((_machine(one), _place(case), [case[name] for name in OF_A_STUDY]))
+        latest = studies.setdefault(study, {})
+        key = repr([value for name, value in sorted(case.items()) if name not in EFFORT])
         if key not in latest or _worth(one) >= _worth(latest[key]):
             latest[key] = one
-    groups: dict[str, list[Record]] = {}
-    for one in latest.values():
-        case = Case.from_json(one["case"]).to_json()
-        shared = [case[name] for name in OF_A_STUDY]
-        groups.setdefault(repr((_machine(one), _place(case), shared)), []).append(one)
-    return sorted(groups.values(), key=lambda group: max(one["started_at"] for one in group), reverse=True)
+    groups = [list(latest.values()) for latest in studies.values()]
+    return sorted(groups, key=lambda group: max(one["started_at"] for one in group), reverse=True)
 
 
 def _worth(record: Record) -> int:

@@ -17,6 +17,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf1
 """What each stores and computes in: docs/precision.md, `The modes`."""
 MODES = ("train", "infer")
 OUTPUTS = ("float32", "uint8")
+DECODE_SCALES = ("auto", "off")
 SHARED_QUEUE = frozenset({"dali"})
 """Loaders whose prefetch counts batches in all, not for each worker."""
 SHORT_RUN_STEPS = 100

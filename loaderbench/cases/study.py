@@ -14,7 +14,17 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from loaderbench.cases.case import ARMS, CACHE_STATES, MODES, OUTPUTS, PRECISIONS, SHARED_QUEUE, SHORT_RUN_STEPS, Case
+from loaderbench.cases.case import (
+    ARMS,
+    CACHE_STATES,
+    DECODE_SCALES,
+    MODES,
+    OUTPUTS,
+    PRECISIONS,
+    SHARED_QUEUE,
+    SHORT_RUN_STEPS,
+    Case,
+)
 from loaderbench.errors import ConfigError
 
 DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data"})
@@ -25,7 +35,6 @@ FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
 """Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""
 SCALING_DECODERS = frozenset({"libjpeg"})
 READS_AHEAD = frozenset({"threaded"})
-DECODE_SCALES = ("auto", "off")
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of the two limits are refused: no figure would mean anything."""
 SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")

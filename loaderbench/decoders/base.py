@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.cases.case import DECODE_SCALES
 from loaderbench.errors import ConfigError
-
-DECODE_SCALES = ("off", "auto")
 
 Pixels = Any
 """A decoded image in the decoder's own form (PIL image, uint8 array). Only the decoder that made it reads it."""

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tarfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,18 +201,18 @@ def _read(path: str) -> bytes:
         raise CaseFailed(f"cannot read {path}: {error.strerror}") from error
 
 
-class _Writer:
+class _Writer(ABC):
     """How the containers of one format are written."""
 
-    def check_available(self) -> None:
+    def check_available(self) -> None:  # noqa: B027 - tar needs no package
         """Raises UnavailableError where the format's package is not installed."""
 
-    def file_name(self, number: int) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def file_name(self, number: int) -> str: ...
 
+    @abstractmethod
     def write(self, job: _Job) -> int:
         """Write one container in one step. Returns the number of its images."""
-        raise NotImplementedError
 
     def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
         """Name → text of what lies beside the containers."""

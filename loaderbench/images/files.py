@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from loaderbench.errors import UnavailableError
+
 PART_SUFFIX = ".part"
 """No image suffix: a file that is being written is never taken for an image."""
 
@@ -23,10 +25,13 @@ def user_cache_folder() -> Path:
     """loaderbench's part of the user's cache folder: $XDG_CACHE_HOME, else ~/.cache (XDG Base Directory Specification).
 
     Raises:
-        RuntimeError: the user has no home.
+        UnavailableError: the user has no home.
     """
     given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "loaderbench"  # noqa: PTH117
+    try:
+        return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "loaderbench"  # noqa: PTH117
+    except RuntimeError as error:
+        raise UnavailableError(f"there is no place to keep files: {error}; set XDG_CACHE_HOME") from error
 
 
 def holds_foreign_files(folder: Path) -> bool:

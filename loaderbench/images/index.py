@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.errors import ConfigError
+from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.files import OWN_FILES_PREFIX, exclusive, replace_file, user_cache_folder
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.packed import map_packed, write_packed
@@ -252,7 +252,7 @@ def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> Im
     def write(file: BinaryIO) -> None:
         write_packed(file, facts, arrays)
 
-    with contextlib.suppress(OSError, RuntimeError):  # no home, a full or read-only disk: the next run lists again
+    with contextlib.suppress(OSError, UnavailableError):  # no home, a full or read-only disk: the next run lists again
         if _may_be_kept(root, listing, begun_ns):
             _keep(root, write)
     return _in_memory(root, write, check=False)[0]
@@ -270,7 +270,7 @@ def _kept_list(root: str) -> ImageIndex | None:
         # Copied, for what is mapped straight from a file may go away under it: on NFS when another host replaces it.
         with path.open("rb") as kept:
             index, folders = _in_memory(root, lambda file: shutil.copyfileobj(kept, file, 1 << 20), check=True)
-    except (OSError, ValueError, RuntimeError):
+    except (OSError, ValueError, UnavailableError):
         return None
     with contextlib.suppress(OSError):  # a folder that others write for all
         os.utime(path)  # the lists used least recently go first
@@ -307,7 +307,7 @@ def _may_be_kept(root: str, listing: _Listing, begun_ns: int) -> bool:
 
 
 def _keep(root: str, write: Callable[[BinaryIO], None]) -> None:
-    """Keep a list for the next run. OSError or RuntimeError where the cache folder cannot be written."""
+    """Keep a list for the next run. OSError or UnavailableError where the cache folder cannot be written."""
     path = _list_path(root)
     path.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(path.parent / ".loaderbench-lock"):

@@ -31,8 +31,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # local files need no hub
 try:
     importlib.import_module("datasets.arrow_dataset")  # a folder `datasets` of one's own would be a package, too
     datasets: Any = importlib.import_module("datasets")
-    if not hasattr(datasets, "Dataset"):  # any folder of that name beside the program can be imported
-        raise ImportError("the module `datasets` that was found is another one")
 except ImportError as error:
     raise UnavailableError(
         f"Hugging Face datasets is not installed ({error}); pip install 'loaderbench[hf-datasets]'"

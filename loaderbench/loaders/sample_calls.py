@@ -1,11 +1,11 @@
-"""One sample at a time: what a user brings to another library, which calls it from threads of its own."""
+"""What a user brings to another library, which calls it from threads of its own: one sample at a time, or a batch."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from loaderbench.decoders.base import Decoder
 from loaderbench.errors import CaseFailed
-from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext
+from loaderbench.loaders.base import SPAN_FIELDS, Batch, LoaderContext
 from loaderbench.loaders.order import BatchPlan
-from loaderbench.loaders.samples import SampleMaker, SpanClock
-from loaderbench.loaders.torch_dataset import VOID, Payload
+from loaderbench.loaders.samples import FailureLimit, SampleMaker, SpanClock, output_shape
+from loaderbench.loaders.torch_dataset import VOID, Payload, to_batch
 
 
 class LibraryThreads:
@@ -89,6 +89,40 @@ class LibraryThreads:
             spans = list(self._undelivered.values())
             self._undelivered.clear()
         return np.stack(spans) if spans else no_spans()
+
+
+class LibraryLoader:
+    """What the loaders over a library's threads share: `batches` is each one's own."""
+
+    decodes = True
+    owns_transfer = False
+    evicts_own_reads = True
+
+    def __init__(self, context: LoaderContext) -> None:
+        self._context = context
+        self._shape = output_shape(context)
+        self._pin = context.pin_memory and torch.cuda.is_available()
+        self._num_torch_threads = torch.get_num_threads()
+        self._drained = no_spans()
+
+    def _delivered(self, payloads: Iterable[Payload], threads: LibraryThreads, *, pin: bool) -> Iterator[Batch]:
+        """The library's payloads as batches, pinned here where it does not do that itself."""
+        limit = FailureLimit(self._context)
+        for payload in payloads:
+            # A thread's setting is also what threads born later begin with: put it back.
+            torch.set_num_threads(self._num_torch_threads)
+            batch = to_batch(threads.delivered(payload))
+            limit.add(batch.num_samples, batch.failures)
+            if pin:
+                batch.inputs, batch.targets = batch.inputs.pin_memory(), batch.targets.pin_memory()
+            yield batch
+
+    def drained_spans(self) -> NDArray[np.int64]:
+        """Spans [M, F] of batches that were finished or begun but not delivered when the last iterator was closed."""
+        return self._drained
+
+    def close(self) -> None:
+        """Nothing to end: a stream's threads end with it."""
 
 
 def _key(span: NDArray[np.int64]) -> tuple[int, int]:

@@ -336,19 +336,14 @@ class SampleMaker:
                 encoded = self._read(index)
             num_bytes += len(encoded)
             clock.add_pages(len(encoded))
-            begun = time.perf_counter_ns()
             try:
-                pixels = self._decoder.decode(encoded)
+                pixels = self._decode(encoded)
             except DecodeError as error:
-                clock.decode_ns += time.perf_counter_ns() - begun
                 failures.append((index, str(error)))
                 index = (index + 1) % len(self._images)
                 encoded = None
                 continue
-            decoded = time.perf_counter_ns()
-            clock.decode_ns += decoded - begun
             self._augment(index, epoch, pixels, slot)
-            clock.augment_ns += time.perf_counter_ns() - decoded
             return index, num_bytes
         raise CaseFailed(failure_list(failures, len(failures), self._images))
 
@@ -358,17 +353,17 @@ class SampleMaker:
         Raises:
             DecodeError: they are no complete image; its time counts as decoding.
         """
-        clock = self.clock
+        self._augment(index, epoch, self._decode(encoded), slot)
+
+    def _decode(self, encoded: bytes) -> Any:
         begun = time.perf_counter_ns()
         try:
-            pixels = self._decoder.decode(encoded)
+            return self._decoder.decode(encoded)
         finally:
-            decoded = time.perf_counter_ns()
-            clock.decode_ns += decoded - begun
-        self._augment(index, epoch, pixels, slot)
-        clock.augment_ns += time.perf_counter_ns() - decoded
+            self.clock.decode_ns += time.perf_counter_ns() - begun
 
     def _augment(self, index: int, epoch: int, pixels: Any, slot: NDArray[Any]) -> None:
+        begun = time.perf_counter_ns()
         height, width = self._decoder.size(pixels)
         if self._context.input_size is None and (height, width) != self._shape:
             raise self._wrong_size(index, height, width)
@@ -382,6 +377,7 @@ class SampleMaker:
         else:
             self._decoder.crop_resize(pixels, geometry, self._scratch[0])
             self._normalize(self._scratch[0], slot)
+        self.clock.augment_ns += time.perf_counter_ns() - begun
 
     def _wrong_size(self, index: int, height: int, width: int) -> CaseFailed:
         return CaseFailed(

@@ -7,6 +7,7 @@ containers and a shuffle of its own; batches are made in the worker.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class Encoded(NamedTuple):
     data: bytes
 
 
-class ShardDataset(IterableDataset[Payload]):
+class ShardDataset(IterableDataset[Payload], ABC):
     """Yields whole batches. `samples` is the format's; the rest is one for all."""
 
     def __init__(self, context: LoaderContext, default_decoder: str = "pillow") -> None:
@@ -52,13 +53,13 @@ class ShardDataset(IterableDataset[Payload]):
         item = 4 if self.context.output == "float32" else 1
         return self.context.batch_size * self.shape[0] * self.shape[1] * 3 * item
 
+    @abstractmethod
     def samples(self, epoch: int, clock: SpanClock) -> Iterator[Encoded]:
         """This worker's part of one epoch, shuffled by (seed, epoch). Adds what it reads to `clock.page_bytes`.
 
         Raises:
             CaseFailed: a container cannot be read.
         """
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Payload]:
         info = get_worker_info()

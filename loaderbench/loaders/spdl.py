@@ -19,15 +19,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from loaderbench.decoders.base import DecodeError, Geometry
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import BatchPlan, plan_batches
-from loaderbench.loaders.sample_calls import LibraryThreads, no_spans
-from loaderbench.loaders.samples import MOST_REPLACEMENTS, FailureLimit, failure_list, output_shape, read_file
-from loaderbench.loaders.torch_dataset import VOID, Payload, to_batch
+from loaderbench.loaders.sample_calls import LibraryLoader, LibraryThreads
+from loaderbench.loaders.samples import MOST_REPLACEMENTS, failure_list, read_file
+from loaderbench.loaders.torch_dataset import VOID, Payload
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
 
 try:
@@ -47,22 +46,11 @@ class Options:
     """No options."""
 
 
-class SpdlLoader:
+class SpdlLoader(LibraryLoader):
     """`workers` threads, `workers × prefetch` batches ahead (those being made included)."""
-
-    decodes = True
-    owns_transfer = False
-    evicts_own_reads = True
-
-    def __init__(self, context: LoaderContext) -> None:
-        self._context = context
-        self._shape = output_shape(context)
-        self._pin = context.pin_memory and torch.cuda.is_available()
-        self._drained = no_spans()
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         context = self._context
-        limit = FailureLimit(context)
         work = _Work(context, self._shape)
         plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
         pipeline = (
@@ -72,24 +60,12 @@ class SpdlLoader:
             .add_sink(max(1, context.workers * (context.prefetch - 1)))
             .build(num_threads=context.workers)
         )
-        num_torch_threads = torch.get_num_threads()
         pipeline.start()
         try:
-            for payload in pipeline.get_iterator():
-                # A thread's setting is also what threads born later begin with: put it back.
-                torch.set_num_threads(num_torch_threads)
-                batch = to_batch(work.delivered(payload))
-                limit.add(batch.num_samples, batch.failures)
-                if self._pin:
-                    batch.inputs, batch.targets = batch.inputs.pin_memory(), batch.targets.pin_memory()
-                yield batch
+            yield from self._delivered(pipeline.get_iterator(), work, pin=self._pin)
         finally:
             self._drained = work.cancel()
             pipeline.stop()
-
-    def drained_spans(self) -> NDArray[np.int64]:
-        """Spans [M, F] of batches that were finished or begun but not delivered when the last iterator was closed."""
-        return self._drained
 
     def describe(self) -> dict[str, Any]:
         """Facts for the record."""
@@ -99,9 +75,6 @@ class SpdlLoader:
             "num_threads": self._context.workers,
             "resize": "FFmpeg swscale, bilinear",
         }
-
-    def close(self) -> None:
-        """Nothing to end: a stream's threads end with it."""
 
 
 class _Work(LibraryThreads):

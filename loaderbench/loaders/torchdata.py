@@ -15,16 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from loaderbench.errors import UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import BatchPlan, plan_batches
-from loaderbench.loaders.sample_calls import SampleCalls, no_spans
-from loaderbench.loaders.samples import FailureLimit, make_decoder, output_shape
-from loaderbench.loaders.torch_dataset import Payload, to_batch
+from loaderbench.loaders.sample_calls import LibraryLoader, SampleCalls
+from loaderbench.loaders.samples import make_decoder
+from loaderbench.loaders.torch_dataset import Payload
 
 try:
     nodes: Any = importlib.import_module("torchdata.nodes")
@@ -40,23 +36,15 @@ class Options:
     """No options."""
 
 
-class TorchdataLoader:
+class TorchdataLoader(LibraryLoader):
     """`workers` threads of a ParallelMapper; max(workers × prefetch, workers × MAPPER_AHEAD + 1) batches ahead."""
 
-    decodes = True
-    owns_transfer = False
-    evicts_own_reads = True
-
     def __init__(self, context: LoaderContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._decoder = make_decoder(context, "pillow")
-        self._shape = output_shape(context)
-        self._pin = context.pin_memory and torch.cuda.is_available()
-        self._drained = no_spans()
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         context = self._context
-        limit = FailureLimit(context)
         calls = SampleCalls(context, self._decoder, self._shape)
 
         def make_batch(plan: BatchPlan) -> Payload:
@@ -70,22 +58,12 @@ class TorchdataLoader:
             chain.append(nodes.PinMemory(mapper))
         further = max(1, context.workers * (context.prefetch - MAPPER_AHEAD))
         chain.append(nodes.Prefetcher(chain[-1], prefetch_factor=further))
-        num_torch_threads = torch.get_num_threads()
         try:
-            for payload in nodes.Loader(chain[-1]):
-                # A thread's setting is also what threads born later begin with: put it back.
-                torch.set_num_threads(num_torch_threads)
-                batch = to_batch(calls.delivered(payload))
-                limit.add(batch.num_samples, batch.failures)
-                yield batch
+            yield from self._delivered(nodes.Loader(chain[-1]), calls, pin=False)  # a node pins
         finally:
             self._drained = calls.cancel()
             for node in chain:
                 _end_threads(node)
-
-    def drained_spans(self) -> NDArray[np.int64]:
-        """Spans [M, F] of batches that were finished or begun but not delivered when the last iterator was closed."""
-        return self._drained
 
     def describe(self) -> dict[str, Any]:
         """Facts for the record."""
@@ -96,9 +74,6 @@ class TorchdataLoader:
             "pin_memory": self._pin,
             "decoder": self._decoder.describe(),
         }
-
-    def close(self) -> None:
-        """Nothing to end: a stream's threads end with it."""
 
 
 def _end_threads(node: Any) -> None:

@@ -45,12 +45,8 @@ def print_comparison(comparison: Record, console: Console | None = None) -> None
     _bullets(console, "Parity", [line for one in comparison["parities"] for line in parity_lines(one, labels)])
     for pair in comparison["pairs"]:
         _print_pair(pair, labels, console)
-    differs = [
-        f"{one['field']}: {fmt.clean(one['a'])} in {labels['a']}, {fmt.clean(one['b'])} in {labels['b']}"
-        for one in comparison["differs"]
-    ]
     beside = f" beside {', '.join(comparison['factor'])}" if comparison["factor"] else ""
-    _bullets(console, f"They differ{beside} in", [fmt.clean(line) for line in differs])
+    _bullets(console, f"They differ{beside} in", difference_lines(comparison, labels))
     _bullets(console, "Not measured", [line for pair in comparison["pairs"] for line in failure_lines(pair, labels)])
     _bullets(console, "Notes", [fmt.clean(note) for note in comparison.get("notes") or []])
     _print_caveats(comparison, labels, console)
@@ -197,6 +193,14 @@ def _print_pair(pair: Mapping[str, Any], labels: Mapping[str, str], console: Con
     for side in ("a", "b"):
         if pair[side]["summary"]:
             console.print(_text(f"{labels[side]}: {fmt.clean(pair[side]['summary'])}"))
+
+
+def difference_lines(comparison: Record, labels: Mapping[str, str]) -> list[str]:
+    """What the two runs differ in beside the compared factor."""
+    return [
+        fmt.clean(f"{one['field']}: {fmt.clean(one['a'])} in {labels['a']}, {fmt.clean(one['b'])} in {labels['b']}")
+        for one in comparison["differs"]
+    ]
 
 
 def failure_lines(pair: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:

@@ -239,7 +239,7 @@ def _by_cause(
     def draw(drawing: Drawing) -> None:
         axes = drawing.subplots()
         longest = max(sum(seconds.values()) for *_, seconds in bars)
-        places = _places([resolution for resolution, *_ in bars])
+        places = _name_rows(axes, bars)
         scale, unit = _scale(longest)
         for (_, _, seconds), place in zip(bars, places, strict=True):
             left = 0.0
@@ -255,7 +255,6 @@ def _by_cause(
                         fontsize=7.5, bbox={"facecolor": colour("page"), "edgecolor": "none", "pad": 1.2},
                     )  # fmt: skip
                 left += width
-        _name_bars(axes, [f"{resolution} · {text}" for resolution, text, _ in bars], places)
         axes.set_xlabel(f"{unit} an image")
         _legend(drawing, causes)
 
@@ -267,7 +266,7 @@ def _by_cause(
         "the last.",
         ("resolution", "setting", *(f"{cause.replace(' ', '_')}_s" for cause in causes)),
         [(resolution, text, *(seconds[cause] for cause in causes)) for resolution, text, seconds in bars],
-        1.15 + 0.24 * len(bars) + 0.12 * len({resolution for resolution, *_ in bars}),
+        _height_in(bars, 1.15, 0.24),
         draw,
     )
 
@@ -283,15 +282,8 @@ def _over_serial(rows: Sequence[Record], label: Mapping[int, str], num_steps: in
         return None
 
     def draw(drawing: Drawing) -> None:
-        axes = drawing.subplots()
-        places = _places([resolution for resolution, *_ in points])
-        for (_, _, ratio, _), place in zip(points, places, strict=True):
-            _dot(axes, ratio, place)
-        axes.axvline(1.0, color=colour("soft"), linewidth=1, linestyle="--")
-        _name_bars(axes, [f"{resolution} · {text}" for resolution, text, *_ in points], places)
+        axes = _dots(drawing, [(resolution, text, ratio) for resolution, text, ratio, _ in points])
         axes.set_xlabel("× faster than the serial loader (images/s, with 95 % interval)")
-        axes.set_xlim(0, _reach([ratio for _, _, ratio, _ in points]))
-        axes.grid(axis="x")
 
     return Figure(
         f"{name}-serial",
@@ -302,7 +294,7 @@ def _over_serial(rows: Sequence[Record], label: Mapping[int, str], num_steps: in
             (resolution, text, ratio["value"], ratio["low"], ratio["high"], total_s)
             for resolution, text, ratio, total_s in points
         ],
-        0.75 + 0.22 * len(points) + 0.12 * len({resolution for resolution, *_ in points}),
+        _height_in(points, 0.75, 0.22),
         draw,
     )
 
@@ -402,12 +394,11 @@ def _bandwidth(rows: Sequence[Record], label: Mapping[int, str], name: str) -> F
 
     def draw(drawing: Drawing) -> None:
         axes = drawing.subplots()
-        places = _places([resolution for resolution, *_ in read])
+        places = _name_rows(axes, read)
         for (_, _, given, ceiling), place in zip(read, places, strict=True):
             axes.barh(place, given / 1e6, height=0.6, color=colour("storage"), hatch=HATCHES["storage"])
             if ceiling is not None:
                 axes.plot([ceiling / 1e6] * 2, [place - 0.42, place + 0.42], color=colour("ink"), linewidth=2)
-        _name_bars(axes, [f"{resolution} · {text}" for resolution, text, *_ in read], places)
         axes.set_xlabel("MB/s")
         axes.grid(axis="x")
 
@@ -418,7 +409,7 @@ def _bandwidth(rows: Sequence[Record], label: Mapping[int, str], name: str) -> F
         "ceiling that the probe found.",
         ("resolution", "setting", "read_bytes_per_s", "ceiling_bytes_per_s"),
         read,
-        0.75 + 0.22 * len(read) + 0.12 * len({resolution for resolution, *_ in read}),
+        _height_in(read, 0.75, 0.22),
         draw,
     )
 
@@ -441,7 +432,7 @@ def _gaps(rows: Sequence[Record], by_id: Mapping[str, Record], label: Mapping[in
 
     def draw(drawing: Drawing) -> None:
         left, right = drawing.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": [1, 1]})
-        places = _places([resolution for resolution, *_ in found])
+        places = _name_rows(left, found)
         for (_, _, gap), place in zip(found, places, strict=True):
             at = 0.0
             for kind in classes:
@@ -458,7 +449,6 @@ def _gaps(rows: Sequence[Record], by_id: Mapping[str, Record], label: Mapping[in
                     if count >= 0.5:
                         right.annotate(fmt.number(count, 2), (number, place), (5, 0), textcoords="offset points",
                                        fontsize=6.5, va="center")  # fmt: skip
-        _name_bars(left, [f"{resolution} · {text}" for resolution, text, _ in found], places)
         left.set_xlabel("% of the step in gaps")
         right.set_xticks(range(len(spans)), spans, rotation=45, ha="right", fontsize=7)
         right.set_xlabel("gaps a step, by length")
@@ -483,7 +473,7 @@ def _gaps(rows: Sequence[Record], by_id: Mapping[str, Record], label: Mapping[in
             )
             for resolution, text, gap in found
         ],
-        1.3 + 0.24 * len(found) + 0.12 * len({resolution for resolution, *_ in found}),
+        _height_in(found, 1.3, 0.24),
         draw,
     )  # fmt: skip
 
@@ -504,15 +494,8 @@ def _buffers(rows: Sequence[Record], label: Mapping[int, str], name: str) -> Fig
         return None
 
     def draw(drawing: Drawing) -> None:
-        axes = drawing.subplots()
-        places = _places([resolution for resolution, *_ in found])
-        for (_, _, short), place in zip(found, places, strict=True):
-            _dot(axes, short["flatters"], place)
-        axes.axvline(1.0, color=colour("soft"), linewidth=1, linestyle="--")
-        _name_bars(axes, [f"{resolution} · {text}" for resolution, text, _ in found], places)
+        axes = _dots(drawing, [(resolution, text, short["flatters"]) for resolution, text, short in found])
         axes.set_xlabel("rate of the short run ÷ rate of the steady run")
-        axes.set_xlim(0, _reach([short["flatters"] for _, _, short in found]))
-        axes.grid(axis="x")
 
     return Figure(
         f"{name}-buffers",
@@ -527,7 +510,7 @@ def _buffers(rows: Sequence[Record], label: Mapping[int, str], name: str) -> Fig
             )
             for resolution, text, short in found
         ],
-        0.75 + 0.22 * len(found) + 0.12 * len({resolution for resolution, *_ in found}),
+        _height_in(found, 0.75, 0.22),
         draw,
     )  # fmt: skip
 
@@ -699,12 +682,33 @@ def _name_bars(axes: Axes, names: Sequence[str], places: Sequence[float]) -> Non
     axes.tick_params(axis="y", length=0)
 
 
-def _dot(axes: Axes, estimate: Mapping[str, Any], place: float) -> None:
-    errors = _errors(np.array([estimate["value"]]), [estimate["low"]], [estimate["high"]])
+def _name_rows(axes: Axes, rows: Sequence[Row]) -> list[float]:
+    """Name each row after its first two values, (resolution, setting). Returns their places."""
+    places = _places([row[0] for row in rows])
+    _name_bars(axes, [f"{resolution} · {text}" for resolution, text, *_ in rows], places)
+    return places
+
+
+def _height_in(rows: Sequence[Row], around: float, each: float) -> float:
+    """Of a figure with `each` for a row, room between resolutions, and `around` for axis and legend."""
+    return around + each * len(rows) + 0.12 * len({row[0] for row in rows})
+
+
+def _dots(drawing: Drawing, points: Sequence[Row]) -> Axes:
+    """Ratios with their intervals, (resolution, setting, estimate) each, about a dashed line at 1."""
+    axes = drawing.subplots()
     style: dict[str, Any] = {"color": colour("line0"), "markersize": 5, "capsize": 2, "linewidth": 1.4}
-    axes.errorbar(estimate["value"], place, xerr=errors, fmt="o", **style)
-    axes.annotate(f"{estimate['value']:.2f}×", (estimate["value"], place), (0, 5), textcoords="offset points",
-                  fontsize=6.5, ha="center")  # fmt: skip
+    for (*_, estimate), place in zip(points, _name_rows(axes, points), strict=True):
+        errors = _errors(np.array([estimate["value"]]), [estimate["low"]], [estimate["high"]])
+        axes.errorbar(estimate["value"], place, xerr=errors, fmt="o", **style)
+        axes.annotate(
+            f"{estimate['value']:.2f}×", (estimate["value"], place), (0, 5), textcoords="offset points",
+            fontsize=6.5, ha="center",
+        )  # fmt: skip
+    axes.axvline(1.0, color=colour("soft"), linewidth=1, linestyle="--")
+    axes.set_xlim(0, _reach([estimate for *_, estimate in points]))
+    axes.grid(axis="x")
+    return axes
 
 
 def _reach(estimates: Sequence[Mapping[str, Any]]) -> float:

@@ -135,7 +135,7 @@ class Progress:
         return Group(*lines, line)
 
     def _figures(self, case: Case) -> str:
-        """`579 images/s · device fed 29 % · stall 71 % · files 66 MB/s`, of the last windows."""
+        """`579 images/s · stall 71 % · files 66 MB/s`, of the last windows."""
         real, ready = self._step_s.get("real"), self._step_s.get("device")
         parts = []
         if real:

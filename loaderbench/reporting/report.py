@@ -12,7 +12,14 @@ from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
 from loaderbench.recording.store import Store, load_recording
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.comparison import configuration, failure_lines, headline, pair_rows, parity_lines
+from loaderbench.reporting.comparison import (
+    configuration,
+    difference_lines,
+    failure_lines,
+    headline,
+    pair_rows,
+    parity_lines,
+)
 from loaderbench.reporting.figures import Figure, comparison_figure, study_figures, timeline_figure
 from loaderbench.reporting.format import Record
 from loaderbench.reporting.study import flip_line, gap_lines, knee_line, ratio, short_run_lines, study_sentence
@@ -148,7 +155,7 @@ def with_records(stored: Record, by_id: Mapping[str, Record]) -> Record:
 
 def _study_part(group: Sequence[Record], name: str, store: Store, *, drawn: bool) -> Part:
     ordered = sorted(
-        (one for _, some in fmt.by_resolution(group) for one in some),
+        group,
         key=lambda one: (one["case"].get("resolution") or 0, one["case"]["loader"], one["case"]["workers"]),
     )
     study = summarize(ordered)
@@ -278,10 +285,6 @@ def _comparison_tables(comparison: Record) -> list[Table]:
 
 def _comparison_findings(comparison: Record) -> list[tuple[str, list[str]]]:
     labels = {side: fmt.clean(text) for side, text in comparison["labels"].items()}
-    differs = [
-        f"{one['field']}: {fmt.clean(one['a'])} in {labels['a']}, {fmt.clean(one['b'])} in {labels['b']}"
-        for one in comparison["differs"]
-    ]
     verdicts = [
         f"{configuration(pair)}, {labels[side]}: {fmt.clean(pair[side]['summary'])}"
         for pair in comparison["pairs"]
@@ -291,7 +294,7 @@ def _comparison_findings(comparison: Record) -> list[tuple[str, list[str]]]:
     found = [
         ("Verdicts", verdicts),
         ("Parity", [line for one in comparison["parities"] for line in parity_lines(one, labels)]),
-        ("They differ in", differs),
+        ("They differ in", difference_lines(comparison, labels)),
         ("Not measured", [line for pair in comparison["pairs"] for line in failure_lines(pair, labels)]),
         ("Notes", [fmt.clean(note) for note in comparison.get("notes") or []]),
     ]

@@ -447,7 +447,7 @@ class _Measurement:
         self.device.synchronize()
         real = [segment for segment in self.segments if segment.arm == "real"]
         step_s = float(np.mean(_durations(real[-1]))) if real else 1.0
-        limit = time.monotonic() + 4 * self.case.lanes * self.case.prefetch * step_s + 10 * IDLE_S
+        limit = time.monotonic() + 4 * self.case.buffer_batches * step_s + 10 * IDLE_S
         before, seen = _work_done(), time.monotonic()
         looking = 2 * (_work_done()[1] - before[1])  # looking reads, too
         while time.monotonic() < limit:
