@@ -716,7 +716,7 @@ def dataset_derive(
 @dataset_app.command("convert")
 def dataset_convert(
     src: Annotated[str, typer.Argument(help="Folder of images or name of a data set")],
-    to: Annotated[str, typer.Option(help="wds (tar shards, for --loader webdataset) or litdata")],
+    to: Annotated[str, typer.Option(help="wds (tar shards, for --loader webdataset), litdata or ffcv")],
     res: Annotated[int | None, typer.Option(help="Stored resolution: the data set's variant N")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to make  [default: inside SRC, where the loader finds it]")

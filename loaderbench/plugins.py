@@ -29,6 +29,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "spdl": "loaderbench.loaders.spdl",
         "webdataset": "loaderbench.loaders.webdataset",
         "litdata": "loaderbench.loaders.litdata",
+        "ffcv": "loaderbench.loaders.ffcv",
         "hf-datasets": "loaderbench.loaders.hf_datasets",
         "ray": "loaderbench.loaders.ray",
         "tf-data": "loaderbench.loaders.tf_data",

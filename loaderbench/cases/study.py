@@ -27,9 +27,9 @@ from loaderbench.cases.case import (
 )
 from loaderbench.errors import ConfigError
 
-DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data"})
+DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data", "ffcv"})
 NEEDS_NO_DECODER = DECODES_ITSELF | {"synthetic"}
-WITHOUT_COLD = frozenset({"litdata", "ray"})
+WITHOUT_COLD = frozenset({"litdata", "ffcv", "ray"})
 """Loaders whose reads cannot be made cold, or not be counted (docs/loaders.md)."""
 FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
 """Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""

@@ -9,7 +9,7 @@ import os
 import shutil
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, replace_file
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.images.pool import run_parallel
+from loaderbench.images.scan import check_file
 from loaderbench.images.shards import (
     INDEX_NAME,
     ShardSet,
@@ -38,6 +39,15 @@ Progress = Callable[[int, int], None]
 MIN_SHARD_IMAGES, MAX_SHARD_IMAGES = 16, 1000
 SHARDS_WANTED = 64
 """A shard is read by one worker: a set gets so many, where they do not become smaller or larger than the limits."""
+PIECE_SUFFIX = ".json"
+"""What a writer notes beside a container for `side_files`, until the record is there."""
+BROKEN_FILE = "broken.json"
+BETON_FIELDS = ("image", "label")
+"""Names of a .beton's fields, those of FFCV's examples."""
+IMAGE_MODE_JPG = 0
+"""ffcv.fields.rgb_image.IMAGE_MODES["jpg"]."""
+IMAGES_PER_PAGE = 8
+"""A page of a .beton holds at least so many, so that little of it stays empty."""
 CONVERTER_VERSION = 1
 """Part of the record: raise it when the same images give other containers."""
 
@@ -94,7 +104,9 @@ def convert_dataset(
     writer = WRITERS[format_name]
     writer.check_available()
     images = index_images(str(src))
-    num = shard_images_for(len(images)) if shard_images is None else shard_images
+    if writer.one_file and shard_images is not None:
+        raise ConfigError(f"the format {format_name} is one file; leave --shard-images out")
+    num = len(images) if writer.one_file else shard_images_for(len(images)) if shard_images is None else shard_images
     if num < 1:
         raise ConfigError(f"--shard-images must be 1 or more, not {num}")
     folder = folder_inside(images.root, format_name) if out is None else Path(out).resolve()
@@ -170,8 +182,8 @@ def _write_all(
         for name, begin in zip(names, begins, strict=True)
     ]
     num_done = 0
-    for done in run_parallel(writer.write, jobs, processes=processes, chunk=1):
-        num_done += sum(done)
+    for done in writer.write_all(jobs, processes):
+        num_done += done
         if progress:
             progress(num_done, len(shuffled))
     sizes = [(folder / name).stat().st_size for name in names]
@@ -185,6 +197,8 @@ def _write_all(
     shards = ShardSet(parameters["format"], samples, files, first, first[:-1], order, side_files)
     write_shards(shards, str(folder / INDEX_NAME))
     (folder / f"{CONVERTED_RECORD}.partial").replace(folder / CONVERTED_RECORD)
+    for path in files.paths():  # not before: an interrupted call is completed from them
+        Path(f"{path}{PIECE_SUFFIX}").unlink(missing_ok=True)
 
 
 def _named_by_file(shuffled: ImageIndex, files: ImageIndex, first: NDArray[np.int64]) -> ImageIndex:
@@ -204,6 +218,9 @@ def _read(path: str) -> bytes:
 class _Writer(ABC):
     """How the containers of one format are written."""
 
+    one_file = False
+    """Whether a data set is one container."""
+
     def check_available(self) -> None:  # noqa: B027 - tar needs no package
         """Raises UnavailableError where the format's package is not installed."""
 
@@ -213,6 +230,11 @@ class _Writer(ABC):
     @abstractmethod
     def write(self, job: _Job) -> int:
         """Write one container in one step. Returns the number of its images."""
+
+    def write_all(self, jobs: list[_Job], processes: int | None) -> Iterator[int]:
+        """Write all of them. Yields numbers of images done."""
+        for done in run_parallel(self.write, jobs, processes=processes, chunk=1):
+            yield sum(done)
 
     def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
         """Name → text of what lies beside the containers."""
@@ -257,7 +279,7 @@ class _Litdata(_Writer):
             for number, (path, label) in enumerate(zip(job.paths, job.labels, strict=True)):
                 writer.add_item(number, {"image": _read(path), "index": job.first + number, "label": label})
             writer.done()
-            (work / "0.index.json").replace(f"{job.path}.json")
+            (work / "0.index.json").replace(f"{job.path}{PIECE_SUFFIX}")
             (work / "chunk-0-0.bin").replace(job.path)
             work.rmdir()
         return len(job.paths)
@@ -265,12 +287,9 @@ class _Litdata(_Writer):
     def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
         chunks = []
         for path in files.paths():
-            described = json.loads(Path(f"{path}.json").read_text())
+            described = json.loads(Path(f"{path}{PIECE_SUFFIX}").read_text())
             chunks.append({**described["chunks"][0], "filename": Path(path).name})
-        text = json.dumps({"chunks": chunks, "config": described["config"]}, sort_keys=True)
-        for path in files.paths():
-            Path(f"{path}.json").unlink()
-        return {"index.json": text}
+        return {"index.json": json.dumps({"chunks": chunks, "config": described["config"]}, sort_keys=True)}
 
 
 def _litdata_writer() -> Any:
@@ -280,4 +299,92 @@ def _litdata_writer() -> Any:
         raise UnavailableError(f"litdata is not installed ({error}); pip install 'loaderbench[litdata]'") from error
 
 
-WRITERS: dict[str, _Writer] = {"wds": _Tar(), "litdata": _Litdata()}
+class _Beton(_Writer):
+    """FFCV's .beton of sound images: fields `image` (mode jpg) and `label`. Its own types, but not its DatasetWriter.
+
+    That one takes decoded pixels and encodes them anew; and it waits without end for a worker that died.
+    The layout is DatasetWriter's: header, descriptors of the fields, a row a sample, pages that no sample crosses, and
+    a table of (sample, offset, bytes).
+    """
+
+    one_file = True
+
+    def check_available(self) -> None:
+        _ffcv()
+
+    def file_name(self, number: int) -> str:
+        return "images.beton"
+
+    def write_all(self, jobs: list[_Job], processes: int | None) -> Iterator[int]:
+        for job in jobs:
+            yield from self._write_images(job)
+
+    def write(self, job: _Job) -> int:
+        return sum(self._write_images(job))
+
+    def _write_images(self, job: _Job) -> Iterator[int]:
+        if os.path.exists(job.path):  # noqa: PTH110 - of a call that was interrupted
+            yield len(job.paths)
+            return
+        types, fields, pages = _ffcv()
+        handlers = [fields.RGBImageField(), fields.IntField()]
+        sound, broken = [], {}
+        for number, path in enumerate(job.paths):
+            size, found, reason = check_file(path)
+            if found is None:
+                broken[number] = reason
+            else:
+                sound.append((number, size, found))
+        rows = np.zeros(len(sound), dtype=types.get_metadata_type(handlers))
+        table = np.zeros(len(sound), dtype=types.ALLOC_TABLE_TYPE)
+        header = np.zeros(1, dtype=types.HeaderType)
+        descriptors = np.zeros(len(handlers), dtype=types.FieldDescType)
+        type_ids = {handler: number for number, handler in types.TYPE_ID_HANDLER.items()}
+        for descriptor, name, handler in zip(descriptors, BETON_FIELDS, handlers, strict=True):
+            descriptor["type_id"] = type_ids[type(handler)]
+            descriptor["name"][: len(name)] = np.frombuffer(name.encode(), dtype=np.uint8)
+        page_bytes = pages.MIN_PAGE_SIZE
+        while page_bytes < IMAGES_PER_PAGE * max((size for _, size, _ in sound), default=0):
+            page_bytes *= 2
+        end = header.nbytes + descriptors.nbytes + rows.nbytes
+        with replace_file(job.path) as file:
+            for place, (number, size, image) in enumerate(sound):
+                if place == 0 or end % page_bytes + size > page_bytes:
+                    end += -end % page_bytes
+                encoded = _read(job.paths[number])
+                file.seek(end)
+                file.write(encoded)
+                rows[place] = ((IMAGE_MODE_JPG, image.width, image.height, end), job.labels[number])
+                table[place] = (place, end, len(encoded))
+                end += len(encoded)
+                yield 1
+            end += -end % page_bytes
+            header[0] = (types.CURRENT_VERSION, len(handlers), page_bytes, len(sound), end)
+            file.seek(end)
+            file.write(table.tobytes())
+            file.seek(0)
+            for part in (header, descriptors, rows):
+                file.write(part.tobytes())
+            Path(f"{job.path}{PIECE_SUFFIX}").write_text(json.dumps(broken))
+        yield len(broken)
+
+    def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
+        return {BROKEN_FILE: Path(f"{files.path(0)}{PIECE_SUFFIX}").read_text()}
+
+
+def _ffcv() -> tuple[Any, Any, Any]:
+    """FFCV's types, fields and writer."""
+    try:
+        types, fields, writer = (importlib.import_module(f"ffcv.{name}") for name in ("types", "fields", "writer"))
+    except (ImportError, OSError) as error:  # OSError: OpenCV's libraries
+        raise UnavailableError(f"FFCV is not installed ({error}); pip install 'loaderbench[ffcv]'") from error
+    return types, fields, writer
+
+
+def broken_images(shards: ShardSet) -> list[tuple[int, str]]:
+    """(position, reason) of the images that a .beton of `shards` leaves out."""
+    found: dict[str, str] = json.loads(shards.side_files[BROKEN_FILE])
+    return [(int(position), reason) for position, reason in found.items()]
+
+
+WRITERS: dict[str, _Writer] = {"wds": _Tar(), "litdata": _Litdata(), "ffcv": _Beton()}

@@ -1,4 +1,4 @@
-"""Data sets in the container formats of other loaders: tar shards, litdata's chunks.
+"""Data sets in the container formats of other loaders: tar shards, litdata's chunks, FFCV's file.
 
 A converted folder holds the containers, an index of its samples and a record of what it was made from. Where it is
 not given another place it lies inside the tree of its images, so that one data set serves every loader of a study.
@@ -21,7 +21,7 @@ from loaderbench.images.files import CONVERTED_RECORD, OWN_FILES_PREFIX
 from loaderbench.images.index import ImageIndex, index_images
 
 INDEX_NAME = f"{OWN_FILES_PREFIX}converted.npz"
-READERS = {"wds": "webdataset", "litdata": "litdata"}
+READERS = {"wds": "webdataset", "litdata": "litdata", "ffcv": "ffcv"}
 """The loader of each format."""
 
 

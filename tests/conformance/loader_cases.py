@@ -33,6 +33,7 @@ WORKERS = {
     "hf-datasets": 2,
     "webdataset": 2,
     "litdata": 2,
+    "ffcv": 2,
     "ray": 2,
     "tf-data": 2,
 }
@@ -44,12 +45,15 @@ PACKAGES = {
     "hf-datasets": "datasets.arrow_dataset",
     "webdataset": "webdataset",
     "litdata": "litdata",
+    "ffcv": "ffcv.loader",
     "ray": "ray.data",
     "tf-data": "tensorflow",
 }
 """What a loader needs beside loaderbench's own dependencies; without it its tests are skipped."""
-FORMATS = {"webdataset": "wds", "litdata": "litdata"}
+FORMATS = {"webdataset": "wds", "litdata": "litdata", "ffcv": "ffcv"}
 """Of the loaders that read converted images."""
+SHARD_LOADERS = ("webdataset", "litdata")
+"""Those whose workers have containers of their own."""
 PYTHON_LOADERS = ("serial", "multiprocess", "threaded", "torchdata", "grain", "hf-datasets")
 """Those that read a tree and decode with a decoder of ours."""
 SAME_ORDER_LOADERS = tuple(name for name in PYTHON_LOADERS if name != "grain")
@@ -73,7 +77,7 @@ def installed(name: str) -> bool:
 
 def context_for(name: str, tree: Path, **changes: Any) -> LoaderContext:
     if name in FORMATS and read_record(folder_inside(tree, FORMATS[name])) is None:
-        convert_dataset(tree, FORMATS[name], shard_images=6, processes=1)
+        convert_dataset(tree, FORMATS[name], shard_images=6 if name in SHARD_LOADERS else None, processes=1)
     data = open_data_set(str(tree), FORMATS.get(name))
     values: dict[str, Any] = {
         "images": data.images,

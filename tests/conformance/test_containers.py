@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from loader_cases import FORMATS, build, context_for, copied, indices_of, need, open_loader
+from loader_cases import FORMATS, SHARD_LOADERS, build, context_for, copied, indices_of, need, open_loader
 from test_loaders import spoil
 
 from loaderbench.errors import CaseFailed, ConfigError
@@ -32,10 +32,11 @@ def test_broken_images_are_left_out_and_named(name: str, own_tree: Path) -> None
     assert sorted(images.path(index)[-11:] for index, _ in failures) == [str(path)[-11:] for path in broken]
     assert all(reason for _, reason in failures)
     assert sorted(indices_of(batches)) == sorted(set(range(24)) - {index for index, _ in failures})
-    assert sum(batch.encoded_bytes for batch in batches) == images.sizes.sum()
+    skipped = [index for index, _ in failures] if name == "ffcv" else []  # which are not in its container
+    assert sum(batch.encoded_bytes for batch in batches) == images.sizes.sum() - images.sizes[skipped].sum()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", SHARD_LOADERS)
 def test_spans_tell_the_stages_and_the_bytes_read(name: str, image_tree: Path) -> None:
     with open_loader(name, image_tree, input_size=224) as loader:
         stream = loader.batches()
@@ -49,7 +50,7 @@ def test_spans_tell_the_stages_and_the_bytes_read(name: str, image_tree: Path) -
         assert sum(stages) <= row["ready_ns"] - row["start_ns"]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", SHARD_LOADERS)
 def test_a_killed_worker_fails_the_case(name: str, image_tree: Path) -> None:
     with open_loader(name, image_tree) as loader:
         stream = loader.batches()
@@ -62,7 +63,7 @@ def test_a_killed_worker_fails_the_case(name: str, image_tree: Path) -> None:
         assert psutil.Process().children() == []
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", SHARD_LOADERS)
 def test_too_few_containers_are_refused(name: str, image_tree: Path) -> None:
     with pytest.raises(ConfigError, match=r"has 4 containers, too few for --workers 5"):
         build(name, context_for(name, image_tree, workers=5))
@@ -86,7 +87,7 @@ def test_shards_leave_the_page_cache_behind_the_reader(name: str, own_tree: Path
     assert pages <= context.shards.files.sizes.sum()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", SHARD_LOADERS)
 def test_a_worker_that_begins_after_its_stream_was_closed_ends_at_once(name: str, image_tree: Path) -> None:
     loader = build(name, context_for(name, image_tree))
     dataset = loader._dataset  # type: ignore[attr-defined]

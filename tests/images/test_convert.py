@@ -12,6 +12,7 @@ import pytest
 from commands import TINY, records, run
 
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.images import convert
 from loaderbench.images.cache_state import ram_copy
 from loaderbench.images.convert import convert_dataset, shard_images_for
 from loaderbench.images.index import index_images
@@ -67,7 +68,7 @@ def test_other_contents_are_refused(own_tree: Path, tmp_path: Path) -> None:
     (tmp_path / "mine" / "file").touch()
     with pytest.raises(ConfigError, match="did not make"):
         convert_dataset(own_tree, "wds", tmp_path / "mine")
-    with pytest.raises(ConfigError, match="unknown format 'zip'; known: wds, litdata"):
+    with pytest.raises(ConfigError, match="unknown format 'zip'; known: wds, litdata, ffcv"):
         convert_dataset(own_tree, "zip")
 
 
@@ -159,6 +160,65 @@ def test_litdata_chunks_are_complete(own_tree: Path, tmp_path: Path) -> None:
     assert Counter(item["image"] for item in items) == sources
     assert sorted(item["index"] for item in items) == list(range(24))
     assert read_shards(str(out)).samples.labels.tolist() == [item["label"] for item in items]
+
+
+def test_an_interrupted_conversion_is_completed_from_its_pieces(
+    own_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("litdata", reason="litdata is not installed: pip install 'loaderbench[litdata]'")
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "write_shards", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            convert_dataset(own_tree, "litdata", tmp_path / "lit", shard_images=7, processes=1)
+    made = convert_dataset(own_tree, "litdata", tmp_path / "lit", shard_images=7, processes=1)
+    assert not made.was_there
+    assert not list(made.folder.glob(f"*.bin{convert.PIECE_SUFFIX}"))
+    assert len(read_shards(str(made.folder)).samples) == 24
+
+
+def interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ffcv_missing_names_the_extra(own_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ffcv.types", None)
+    with pytest.raises(UnavailableError, match=r"pip install 'loaderbench\[ffcv\]'"):
+        convert_dataset(own_tree, "ffcv")
+
+
+def test_ffcvs_own_reader_finds_the_bytes_of_the_files(own_tree: Path, tmp_path: Path) -> None:
+    reader = pytest.importorskip("ffcv.reader", reason="FFCV is not installed: pip install 'loaderbench[ffcv]'")
+    paths = sorted(own_tree.rglob("*.jpg"))
+    paths[5].write_bytes(paths[5].read_bytes()[:-40])
+    with pytest.raises(ConfigError, match="leave --shard-images out"):
+        convert_dataset(own_tree, "ffcv", tmp_path / "out", shard_images=8)
+    told: list[tuple[int, int]] = []
+    out = convert_dataset(
+        own_tree, "ffcv", tmp_path / "out", progress=lambda done, total: told.append((done, total))
+    ).folder
+    assert told[-1] == (24, 24)
+    assert sorted(path.name for path in out.iterdir() if not path.name.startswith(".")) == [
+        "broken.json",
+        "images.beton",
+    ]
+
+    shards = read_shards(str(out))
+    ((broken, reason),) = convert.broken_images(shards)
+    assert shards.samples.path(broken).endswith(paths[5].name)
+    assert "end-of-image" in reason
+    sound = [position for position in range(24) if position != broken]
+    beton = reader.Reader(str(out / "images.beton"))
+    content = (out / "images.beton").read_bytes()
+    images = index_images(str(own_tree))
+    assert beton.num_samples == len(beton.alloc_table) == 23
+    assert [int(label) for _, label in beton.metadata] == shards.samples.labels[sound].tolist()
+    for position, (image, _), (number, begin, size) in zip(sound, beton.metadata, beton.alloc_table, strict=True):
+        assert shards.samples.sizes[position] == size
+        assert image["data_ptr"] == begin
+        assert begin // beton.page_size == (begin + size - 1) // beton.page_size
+        assert content[begin : begin + size] == Path(images.path(shards.original[position])).read_bytes()
+        assert (image["mode"], image["width"], image["height"]) == (0, 96, 80)
+        assert sound[number] == position
 
 
 def test_a_run_reads_the_shards(own_tree: Path, tmp_path: Path) -> None:

@@ -1,0 +1,208 @@
+"""FFCV: one memory-mapped file of images, prepared in threads by code that numba compiles when the loader is built.
+
+Set up as its ImageNet example: RandomResizedCropRGBImageDecoder and RandomHorizontalFlip (train) or
+CenterCropRGBImageDecoder (infer), NormalizeImage for float32, ToTensor, ToTorchImage. It decodes for itself:
+
+* The order is that of the Python loaders, given to FFCV's iterator.
+* Crops and flips are drawn by numba's own generators, which nobody can seed in its threads: in train the pixels of two
+  runs with one seed differ. It decodes whole images, with libjpeg-turbo, and resizes by OpenCV's INTER_AREA.
+* It does not look at what its decoder returns. `dataset convert` leaves out files without their start or end, and each
+  is reported; of one damaged inside the pixels are what the decoder left in the buffer.
+
+Mapped pages cannot be evicted, so a cold run is refused. Reads `loaderbench dataset convert SRC --to ffcv`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from queue import Empty, Queue
+from typing import Any
+
+import numpy as np
+import torch
+
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.images.convert import BETON_FIELDS, broken_images
+from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch, LoaderContext, check_workers
+from loaderbench.loaders.order import plan_batches
+from loaderbench.loaders.samples import FailureLimit
+from loaderbench.loaders.transform import (
+    CROP_RATIO,
+    CROP_SCALE,
+    FLIP_PROBABILITY,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    resize_shorter_side,
+)
+
+try:
+    ffcv: Any = importlib.import_module("ffcv.loader")
+    decoders: Any = importlib.import_module("ffcv.fields.decoders")
+    transforms: Any = importlib.import_module("ffcv.transforms")
+    EpochIterator: Any = importlib.import_module("ffcv.loader.epoch_iterator").EpochIterator
+    numba: Any = importlib.import_module("numba")
+except (ImportError, OSError) as error:  # OSError: OpenCV's libraries, which it loads itself
+    raise UnavailableError(f"FFCV is not installed ({error}); pip install 'loaderbench[ffcv]'") from error
+
+DATA_FORMAT = "ffcv"
+ITERATOR_BATCHES = 256
+"""An endless stream is a sequence of FFCV's iterators of so many batches: each takes its whole order beforehand."""
+POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Options:
+    """No options."""
+
+
+class FfcvLoader:
+    """`workers` threads at one batch after another, `prefetch` batches ahead (FFCV's `batches_ahead`)."""
+
+    decodes = True
+    owns_transfer = False
+    evicts_own_reads = False
+
+    def __init__(self, context: LoaderContext) -> None:
+        shards = context.shards
+        assert shards is not None
+        self._context = context
+        self._pin = context.pin_memory and torch.cuda.is_available()
+        self._failures = tuple(broken_images(shards))
+        broken = {index for index, _ in self._failures}
+        FailureLimit(context).add(len(context.images) - len(broken), self._failures)
+        self._sound = np.array([n for n in range(len(context.images)) if n not in broken], dtype=np.int64)
+        self._num_torch_threads = torch.get_num_threads()
+        image, label = BETON_FIELDS
+        try:
+            self._loader = ffcv.Loader(
+                shards.files.path(0),
+                batch_size=context.batch_size,
+                num_workers=context.workers,
+                order=ffcv.OrderOption.SEQUENTIAL,
+                seed=0,
+                drop_last=False,
+                # FFCV hands over buffers that it soon writes to again: this many more of them than wait (_Stream).
+                batches_ahead=context.prefetch + MAX_STEPS_IN_FLIGHT,
+                pipelines={image: self._operations(), label: [decoders.IntDecoder(), transforms.ToTensor()]},
+            )
+        finally:
+            torch.set_num_threads(self._num_torch_threads)  # FFCV sets it for the whole process
+
+    def _operations(self) -> list[Any]:
+        context = self._context
+        assert context.input_size is not None
+        shape = (context.input_size, context.input_size)
+        operations: list[Any]
+        if context.mode == "train":
+            decoder = decoders.RandomResizedCropRGBImageDecoder(shape, CROP_SCALE, CROP_RATIO)
+            operations = [decoder, transforms.RandomHorizontalFlip(FLIP_PROBABILITY)]
+        else:
+            ratio = context.input_size / resize_shorter_side(context.input_size)
+            operations = [decoders.CenterCropRGBImageDecoder(shape, ratio)]
+        if context.output == "float32":
+            mean, std = (255 * np.array(values) for values in (IMAGENET_MEAN, IMAGENET_STD))
+            operations.append(transforms.NormalizeImage(mean, std, np.float32))
+        return [*operations, transforms.ToTensor(), transforms.ToTorchImage()]
+
+    def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
+        context = self._context
+        failures = self._failures
+        plans = plan_batches(len(self._sound), context.batch_size, context.seed, first_epoch, num_epochs)
+        while some := [plan.indices for plan in islice(plans, ITERATOR_BATCHES)]:
+            stream = _Stream(self._loader, np.concatenate(some).astype(np.uint64))
+            try:
+                for rows in some:
+                    inputs, targets = stream.take()
+                    torch.set_num_threads(self._num_torch_threads)
+                    batch = self._to_batch(inputs, targets.flatten().clone(), self._sound[rows])
+                    batch.failures, failures = failures, ()  # files left out are reported once an iterator
+                    yield batch
+            finally:
+                stream.end()
+                torch.set_num_threads(self._num_torch_threads)
+
+    def _to_batch(self, inputs: Any, targets: Any, indices: Any) -> Batch:
+        if self._pin:
+            inputs, targets = inputs.pin_memory(), targets.pin_memory()
+        return Batch(inputs, targets, len(indices), int(self._context.images.sizes[indices].sum()), indices)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the record."""
+        return {
+            "loader": "FFCV",
+            "version": version("ffcv"),
+            "numba": version("numba"),
+            "threading_layer": numba.threading_layer(),
+            "num_threads": self._context.workers,
+            "resize": "OpenCV INTER_AREA",
+            "num_left_out": len(self._failures),
+        }
+
+    def close(self) -> None:
+        """Nothing to end: a stream's thread ends with it; numba's wait for work as long as the process lives."""
+
+
+class _Stream(EpochIterator):  # type: ignore[misc]
+    """FFCV's iterator, made so that buffers stay untouched, errors reach the consumer, and its end is the end."""
+
+    def start(self) -> None:
+        """As the last act of the constructor, begin.
+
+        Of batches_ahead + 2 buffers one is being written, one is the consumer's, the others wait in the queue. A
+        shorter queue leaves MAX_STEPS_IN_FLIGHT more of them to the consumer.
+        """
+        self.output_queue: Queue[Any] = Queue(self.loader.batches_ahead - MAX_STEPS_IN_FLIGHT)
+        self.failed: BaseException | None = None
+        super().start()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:  # it would die unseen, and leave the consumer waiting
+            self.failed = error
+            self.output_queue.put(None)
+
+    def take(self) -> Any:
+        """The next batch.
+
+        Raises:
+            CaseFailed: FFCV failed.
+        """
+        try:
+            return next(self)
+        except StopIteration:
+            raise CaseFailed(f"FFCV failed: {self.failed or 'its stream ended early'}") from self.failed
+
+    def end(self) -> None:
+        """Return when its thread has ended: after the batch that it is at."""
+        self.iter_ixes = iter(())
+        self.close()
+        while self.is_alive():
+            try:
+                self.output_queue.get(timeout=POLL_S)
+            except Empty:
+                self.join(POLL_S)
+
+
+def build(options: Options, context: LoaderContext) -> FfcvLoader:
+    """
+    Raises:
+        ConfigError: a decoder was asked for, or numba was started with fewer threads than workers.
+        CaseFailed: too many files are broken.
+    """
+    if context.decoder is not None:
+        raise ConfigError(f"FFCV decodes for itself; leave --decoder {context.decoder} out")
+    if context.input_size is None:
+        raise ConfigError("--input-size full reads image files; give --input-size N, or --loader multiprocess")
+    check_workers("ffcv", context)
+    most = numba.config.NUMBA_NUM_THREADS
+    if context.workers > most:
+        raise ConfigError(
+            f"FFCV has {most} threads here, one a CPU: give --workers {most} or fewer, or set "
+            f"NUMBA_NUM_THREADS={context.workers}"
+        )
+    return FfcvLoader(context)
