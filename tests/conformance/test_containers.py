@@ -52,6 +52,7 @@ def test_spans_tell_the_stages_and_the_bytes_read(name: str, image_tree: Path) -
 
 @pytest.mark.parametrize("name", SHARD_LOADERS)
 def test_a_killed_worker_fails_the_case(name: str, image_tree: Path) -> None:
+    before = psutil.Process().children()  # multiprocessing's own, of other tests
     with open_loader(name, image_tree) as loader:
         stream = loader.batches()
         next(stream)
@@ -60,7 +61,7 @@ def test_a_killed_worker_fails_the_case(name: str, image_tree: Path) -> None:
         with pytest.raises(CaseFailed, match=r"killed by signal 9"):
             for _ in range(1000):
                 next(stream)
-        assert psutil.Process().children() == []
+        assert set(psutil.Process().children()) <= set(before)
 
 
 @pytest.mark.parametrize("name", SHARD_LOADERS)
