@@ -46,6 +46,8 @@ NOT_RACED = ("synthetic", "cached")
 """Loaders that decode nothing."""
 LEAST_BATCHES = 4
 """Of each worker in a measurement: fewer would be a matter of when a batch happens to be finished."""
+MOST_AT_REST, REST_TRIES = 0.2, 8
+"""CPU seconds in a second between two turns, and how many seconds a contestant has to come to rest."""
 START_S, TURN_S = 180.0, 120.0
 """Longest start and longest turn of a contestant before it is given up."""
 TARGETS = {
@@ -194,11 +196,24 @@ def cpu_s() -> float:
     return total
 
 
+def check_rest() -> None:
+    """Raises LoaderbenchError where this process goes on working while it should wait for its next turn."""
+    used = 0.0
+    for _ in range(REST_TRIES):  # it may fill its queue first
+        begun_cpu = cpu_s()
+        time.sleep(1)
+        used = cpu_s() - begun_cpu
+        if used < MOST_AT_REST:
+            return
+    raise LoaderbenchError(f"uses {used:.1f} CPUs while it waits, which the others would lack")
+
+
 def serve(pipe: Connection, contestant: Contestant, setting: Setting) -> None:
     """A contestant's process: ("ready" | "skipped", reason), then what each turn gives."""
     try:
         running = build(contestant, setting)
         running.turn()  # a first one for whatever is set up late
+        check_rest()
     except (LoaderbenchError, ImportError, OSError, RuntimeError, ValueError, TypeError) as error:
         pipe.send(("skipped", f"{error or type(error).__name__}".splitlines()[0]))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ class BatchThreads(Generic[J, R]):
         self._begin_work = begin_work
         self._threads: list[threading.Thread] = []
         self._begun = threading.Semaphore(0)
+        self._failure: BaseException | None = None
         self._jobs: queue.SimpleQueue[tuple[int, int, J] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._generation = 0
@@ -46,9 +48,11 @@ class BatchThreads(Generic[J, R]):
 
         Raises:
             RuntimeError: the system gives no more threads; those that started have ended again.
+            Whatever `begin_work` raised.
         """
         if self._threads:
             return
+        atexit.register(self.close)  # later the interpreter stops its threads wherever they are
         try:
             for number in range(self._num_threads):
                 thread = threading.Thread(target=self._run, args=(number,), name=f"batch-{number}", daemon=True)
@@ -59,10 +63,17 @@ class BatchThreads(Generic[J, R]):
             raise
         for _ in self._threads:
             self._begun.acquire()
+        if self._failure is not None:
+            self.close()
+            failure, self._failure = self._failure, None
+            raise failure
 
     def _run(self, number: int) -> None:
         try:
             work = self._begin_work(number)
+        except BaseException as error:  # handed to the consumer, who raises it
+            self._failure = error
+            return
         finally:
             self._begun.release()
         while (request := self._jobs.get()) is not None:
@@ -129,7 +140,9 @@ class BatchThreads(Generic[J, R]):
         self.drained = [result for result in results if not isinstance(result, BaseException)]
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, each after the job that it is at."""
+        atexit.unregister(self.close)
+        self._generation += 1
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:

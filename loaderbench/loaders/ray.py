@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import BatchPlan, epoch_order
 from loaderbench.loaders.samples import FailureLimit, SampleMaker, SpanClock, make_decoder, output_shape
@@ -104,6 +105,11 @@ class RayLoader:
 
         settings = ray_data.DataContext.get_current()
         settings.execution_options.preserve_order = True
+        # Without a limit its tasks go on to the end of the execution, whoever waits for whatever.
+        ahead = context.workers * context.prefetch
+        settings.execution_options.resource_limits = ray_data.ExecutionResources(
+            cpu=context.workers, object_store_memory=ahead * self._bytes_per_batch()
+        )
         settings.enable_progress_bars = False
         rows = ray_data.range(num_samples, override_num_blocks=-(-num_samples // batch_size))
         made = rows.map_batches(make, batch_size=None, batch_format="numpy", concurrency=context.workers, num_cpus=1)
@@ -116,6 +122,10 @@ class RayLoader:
             yield from iterator
         finally:
             del iterator, made  # ends the execution
+
+    def _bytes_per_batch(self) -> int:
+        item = 4 if self._context.output == "float32" else 1
+        return self._context.batch_size * math.prod(self._shape) * 3 * item
 
     def _to_batch(self, columns: dict[str, NDArray[Any]]) -> Batch:
         told = [json.loads(text) for text in columns["told"] if text]
@@ -162,8 +172,8 @@ def _join_cluster(options: Options, context: LoaderContext) -> None:
             where = {"num_cpus": context.workers, "include_dashboard": False}
         try:
             if options.address:
-                host, _, port = options.address.removeprefix("ray://").rpartition(":")
-                socket.create_connection((host, int(port)), CONNECT_S).close()  # Ray itself would try for minutes
+                # Ray itself would try for minutes.
+                socket.create_connection(_host_and_port(options.address), CONNECT_S).close()
             ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             raise UnavailableError(
@@ -171,6 +181,14 @@ def _join_cluster(options: Options, context: LoaderContext) -> None:
             ) from error
         logging.getLogger("ray.data").setLevel(logging.ERROR)
     PER_CLUSTER.append(context.workers)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Raises ConfigError where it is no address."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"loader option address must be HOST:PORT or ray://HOST:PORT, not '{address}'")
+    return host, int(port)
 
 
 @lru_cache(maxsize=4)
@@ -207,7 +225,7 @@ def make_rows(reference: Any, positions: NDArray[np.int64]) -> dict[str, NDArray
 def build(options: Options, context: LoaderContext) -> RayLoader:
     """
     Raises:
-        ConfigError: there is no task to work.
+        ConfigError: there is no task to work, or the address is none.
         UnavailableError: no cluster can be reached or started.
     """
     check_workers("ray", context)

@@ -6,6 +6,7 @@ at once on the processors. Each has its own threads here.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
 
@@ -81,6 +82,7 @@ class ReadAhead:
         if self._threads:
             return
         self._ending = False
+        atexit.register(self.close)  # later the interpreter stops its threads wherever they are
         try:
             for number in range(self._num_threads):
                 thread = threading.Thread(target=self._run, name=f"read-{number}", daemon=True)
@@ -148,6 +150,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """End the threads."""
+        atexit.unregister(self.close)
         self.cancel()
         with self.lock:
             self._ending = True

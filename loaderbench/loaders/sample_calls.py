@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 import time
@@ -34,6 +35,7 @@ class LibraryThreads:
         self._changed = threading.Condition()
         self._num_at_work = 0
         self._undelivered: dict[tuple[int, int], NDArray[np.int64]] = {}
+        atexit.register(self.cancel)  # later the interpreter stops its threads wherever they are
 
     def clock(self) -> SpanClock:
         """The calling thread's."""
@@ -82,6 +84,7 @@ class LibraryThreads:
 
         Returns the spans [M, F] of batches that were made or begun, and not delivered.
         """
+        atexit.unregister(self.cancel)
         with self._changed:
             self.cancelled = True
             while self._num_at_work:

@@ -352,8 +352,30 @@ class SampleMaker:
 
         Raises:
             DecodeError: they are no complete image; its time counts as decoding.
+            CaseFailed: it has another size, with `full`.
         """
+        if self._filler is not None and self._fill_from(encoded, index, epoch, slot):
+            return
         self._augment(index, epoch, self._decode(encoded), slot)
+
+    def _fill_from(self, encoded: bytes, index: int, epoch: int, slot: NDArray[Any]) -> bool:
+        """`make_from` by the decoder's filler; False where that cannot read this kind of picture."""
+        assert self._filler is not None
+        out = slot[None] if self._normalize is None else self._scratch[:1]
+        filled = self._filler.fill([encoded], np.array([index]), np.array([epoch]), out, in_memory=True)
+        self.clock.decode_ns += filled.decode_ns
+        self.clock.augment_ns += filled.augment_ns
+        if filled.stopped == Stopped.NOT_HERE:
+            return False
+        if filled.stopped == Stopped.WRONG_SIZE:
+            raise self._wrong_size(index, *filled.size)
+        if filled.stopped is not None:
+            raise DecodeError(filled.reason)
+        if self._normalize is not None:
+            begun = time.perf_counter_ns()
+            self._normalize(out[0], slot)
+            self.clock.augment_ns += time.perf_counter_ns() - begun
+        return True
 
     def _decode(self, encoded: bytes) -> Any:
         begun = time.perf_counter_ns()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -99,10 +100,21 @@ class _TarDataset(ShardDataset):
             wds.tariterators.group_by_keys,
             wds.detshuffle(self._options.shuffle_buffer, seed=seed, epoch=epoch - 1),
         )
-        for sample in pipeline:
-            number = numbers[sample["__url__"]]
-            position = int(shards.first[number] + int(sample["__key__"]) - shards.first_key[number])
-            yield Encoded(position, sample["jpg"])
+        samples = iter(pipeline)
+        while True:
+            try:
+                sample = next(samples, None)
+                if sample is None:
+                    return
+                number = numbers[sample["__url__"]]
+                position = int(shards.first[number] + int(sample["__key__"]) - shards.first_key[number])
+                found = Encoded(position, sample["jpg"])
+            except (tarfile.TarError, KeyError, ValueError) as error:
+                raise CaseFailed(
+                    f"a container in {shards.files.root} is damaged ({error}); remove the folder and convert the "
+                    f"images again"
+                ) from error
+            yield found
 
 
 def build(options: Options, context: LoaderContext) -> ShardLoader:

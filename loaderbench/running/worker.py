@@ -228,7 +228,7 @@ class _Measurement:
             },
             "num_failures": len(self.failures),
             "failures": [list(failure) for failure in dict.fromkeys(self.failures)][:100],
-            "queue_depth": case.lanes * case.prefetch,
+            "queue_depth": case.buffer_batches,
             "storage_source": self.storage.source,
             "storage_reason": self.storage.reason,
             "cache": self.cache.facts(),
@@ -330,7 +330,7 @@ class _Measurement:
     def _batch_bytes(self) -> int:
         side = self.case.input_size or 1024
         pixel = 4 if self.case.output == "float32" else 1
-        return self.case.batch_size * 3 * side * side * pixel * (self.case.lanes * self.case.prefetch + 4)
+        return self.case.batch_size * 3 * side * side * pixel * (self.case.buffer_batches + 4)
 
     def _collect_ready_batches(self) -> None:
         """Take real batches for the `device` and `host` arms; they have the loader's own shape and type."""
@@ -640,7 +640,7 @@ class _Measurement:
             loop.run(4, sys.maxsize)
             return len(loop.host), True
         # Without workers there is no queue, but the first batches pay for memory and tables that later ones find.
-        depth = case.lanes * case.prefetch if case.workers else 0
+        depth = case.buffer_batches
         limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5) * 1e9)
         loop.run(case.lanes + 1, sys.maxsize)
         while len(loop.host) < min(4 * depth + 16, most):

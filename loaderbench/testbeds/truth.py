@@ -115,7 +115,7 @@ def _copied(rig: Rig, batch: Batch) -> tuple[Any, Any]:
 
 
 def _depth(case: Case) -> int:
-    return case.lanes * case.prefetch
+    return max(case.buffer_batches, 1)
 
 
 def _close(batches: Any) -> None:

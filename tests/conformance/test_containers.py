@@ -22,6 +22,18 @@ def _need_package(name: str) -> None:
     need(name)
 
 
+@pytest.mark.parametrize("name", ["webdataset"])
+def test_a_damaged_container_is_named(name: str, own_tree: Path) -> None:
+    context = context_for(name, own_tree)
+    assert context.shards is not None
+    path = Path(context.shards.files.path(2))
+    content = path.read_bytes()
+    path.write_bytes(b"x" * 512 + content[512:])  # the header of its first member
+    with open_loader(name, own_tree) as loader, pytest.raises(CaseFailed, match=r"damaged .*convert") as caught:
+        list(loader.batches(0, 1))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_broken_images_are_left_out_and_named(name: str, own_tree: Path) -> None:
     broken = spoil(own_tree)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -167,9 +168,10 @@ def test_python_loaders_give_the_same_pixels(image_tree: Path, decoder: str, mod
             assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("decoder", ["pillow", "libjpeg"])
 @pytest.mark.parametrize("name", ["grain", *SHARD_LOADERS])
-def test_another_order_has_the_same_pixels(name: str, image_tree: Path) -> None:
-    expected, found = pictures("serial", image_tree), pictures(name, image_tree)
+def test_another_order_has_the_same_pixels(name: str, decoder: str, image_tree: Path) -> None:
+    expected, found = (pictures(one, image_tree, decoder=decoder) for one in ("serial", name))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     assert found.keys() == expected.keys()
 
@@ -394,6 +396,27 @@ def test_a_loader_dropped_with_its_stream_open_leaves_nothing(name: str, image_t
     stream.close()  # type: ignore[attr-defined]
     assert psutil.Process().children() == []
     assert settled_tasks(before) <= before
+
+
+OPEN_AT_THE_END = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+from pathlib import Path
+from loader_cases import build, context_for
+loader = build(sys.argv[3], context_for(sys.argv[3], Path(sys.argv[4])), **eval(sys.argv[5]))
+stream = loader.batches()
+next(stream)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("threaded", {}), ("threaded", {"io_threads": 4}), ("torchdata", {}), ("grain", {})]
+)
+def test_a_program_that_ends_with_a_stream_open_ends(name: str, options: dict[str, Any], image_tree: Path) -> None:
+    here = Path(__file__).parent
+    arguments = [str(here), str(here.parent), name, str(image_tree), repr(options)]
+    ended = subprocess.run([sys.executable, "-c", OPEN_AT_THE_END, *arguments], timeout=60, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("name", ALL_LOADERS)

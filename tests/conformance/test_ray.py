@@ -14,7 +14,7 @@ import pytest
 import torch
 from loader_cases import build, context_for, indices_of, need, open_loader, take
 
-from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,6 +58,8 @@ def test_pixels_epochs_failures_and_the_end(own_tree: Path) -> None:
 def test_a_cluster_that_is_not_there(image_tree: Path) -> None:
     with pytest.raises(UnavailableError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         build("ray", context_for("ray", image_tree), address="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        build("ray", context_for("ray", image_tree), address="127.0.0.1")
 
 
 SCRIPT = """
