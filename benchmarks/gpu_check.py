@@ -75,6 +75,7 @@ def study(check: Check) -> None:
         ("serial,multiprocess,threaded", "1,2,4,8,16"),
         ("dali", "4,16", "--loader-option", "gpu_decode=no"),
         ("dali", "8", "--loader-option", "gpu_decode=yes"),
+        ("nvjpeg", "8"),
     ):
         target.unlink(missing_ok=True)
         check.call(

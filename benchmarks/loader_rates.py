@@ -43,7 +43,8 @@ def reference(arguments: argparse.Namespace, workers: int) -> Contestant:
         steps += [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
     else:
         steps.append(transforms.PILToTensor())
-    dataset = ImageFolder(arguments.dataset, transforms.Compose(steps))
+    # allow_empty: a conversion inside the tree (`dataset convert`) looks like a class without images.
+    dataset = ImageFolder(arguments.dataset, transforms.Compose(steps), allow_empty=True)
     loader = DataLoader(
         dataset,
         arguments.batch_size,

@@ -42,8 +42,8 @@ from loaderbench.machine import environment, usable_cpus
 
 OURS = "threaded libjpeg auto"
 LIMIT = "limit"
-NOT_RACED = ("synthetic", "cached")
-"""Loaders that decode nothing."""
+NOT_RACED = ("synthetic", "cached", "nvjpeg")
+"""Loaders that decode nothing, or nothing on a CPU."""
 LEAST_BATCHES = 4
 """Of each worker in a measurement: fewer would be a matter of when a batch happens to be finished."""
 MOST_AT_REST, REST_TRIES = 0.2, 8

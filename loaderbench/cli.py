@@ -737,6 +737,8 @@ def dataset_convert(
     typer.echo(
         f"{made.folder}: {state}, {made.num_images} images in {made.num_files} files, {made.total_bytes:,} bytes"
     )
+    if out is None:
+        typer.echo("torchvision's ImageFolder takes that folder for a class: allow_empty=True there, or --out here")
 
 
 @dataset_app.command("scan")

@@ -33,6 +33,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "hf-datasets": "loaderbench.loaders.hf_datasets",
         "ray": "loaderbench.loaders.ray",
         "tf-data": "loaderbench.loaders.tf_data",
+        "nvjpeg": "loaderbench.loaders.nvjpeg",
     },
     "decoders": {
         "pillow": "loaderbench.decoders.pillow",

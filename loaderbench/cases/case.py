@@ -18,7 +18,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf1
 MODES = ("train", "infer")
 OUTPUTS = ("float32", "uint8")
 DECODE_SCALES = ("auto", "off")
-SHARED_QUEUE = frozenset({"dali", "ffcv"})
+SHARED_QUEUE = frozenset({"dali", "ffcv", "nvjpeg"})
 """Loaders whose prefetch counts batches in all, not for each worker."""
 SHORT_RUN_STEPS = 100
 """Iterations of a short run and of a study's total times, unless `steps` says so: those of the study that this one

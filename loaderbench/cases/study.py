@@ -27,7 +27,7 @@ from loaderbench.cases.case import (
 )
 from loaderbench.errors import ConfigError
 
-DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data", "ffcv"})
+DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data", "ffcv", "nvjpeg"})
 NEEDS_NO_DECODER = DECODES_ITSELF | {"synthetic"}
 WITHOUT_COLD = frozenset({"litdata", "ffcv", "ray"})
 """Loaders whose reads cannot be made cold, or not be counted (docs/loaders.md)."""

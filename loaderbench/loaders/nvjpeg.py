@@ -1,0 +1,258 @@
+"""nvJPEG through torchvision: threads read files, the GPU decodes them a batch at a time, crops, resizes and flips.
+
+`workers` threads read ahead; one more thread hands batch after batch to torchvision's CUDA operator of
+`torchvision.io.decode_jpeg` and enqueues the transform, all on a stream of its own. Order, boxes and flips are those of
+the Python loaders; the resize is torch's antialiased bilinear in float. Batches arrive on the device.
+
+A batch that nvJPEG refuses is decoded image by image: a broken one is counted and replaced by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+from torchvision.io import ImageReadMode
+
+from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.loaders.base import Batch, LoaderContext, check_workers
+from loaderbench.loaders.batch_threads import BatchThreads
+from loaderbench.loaders.order import BatchPlan, plan_batches
+from loaderbench.loaders.read_ahead import BatchReads, ReadAhead
+from loaderbench.loaders.samples import MOST_REPLACEMENTS, FailureLimit, failure_list, output_shape, read_file
+from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD, SampleRandom, infer_geometry, train_geometry
+
+RGB = ImageReadMode.RGB.value
+END_OF_IMAGE = b"\xff\xd9"
+MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Options:
+    """No options."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    plan: BatchPlan
+    reads: BatchReads
+
+
+@dataclass(frozen=True)
+class _Made:
+    inputs: torch.Tensor
+    """[N, 3, H, W] on the device, channels_last."""
+    indices: NDArray[np.int64]
+    encoded_bytes: int
+    failures: tuple[tuple[int, str], ...]
+    done: Any
+    """torch.cuda.Event behind the last kernel; None on the CPU."""
+
+
+class NvjpegLoader:
+    """`workers` reading threads, `prefetch` batches ahead on the device."""
+
+    decodes = True
+    owns_transfer = True
+    evicts_own_reads = True
+    no_stage_times = "the GPU decodes and resizes, while the host only tells it to"
+
+    def __init__(self, context: LoaderContext, device: torch.device) -> None:
+        """`device`: the CPU is there for tests; torchvision decodes in that place then."""
+        self._context, self._device = context, device
+        self._shape = output_shape(context)
+        self.num_readers = context.workers
+        self._read_ahead = ReadAhead(context, context.workers, context.batch_size)
+        self._threads: BatchThreads[_Job, _Made] = BatchThreads(
+            1, context.prefetch, lambda number: _DecodingThread(context, device, self._shape)
+        )
+
+    def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
+        context = self._context
+        limit = FailureLimit(context)
+        try:
+            self._read_ahead.start()
+            self._threads.start()
+        except RuntimeError as error:
+            raise CaseFailed(f"could not start the loader's threads ({error}); use fewer --workers") from error
+        plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
+        stream = self._threads.stream(_Job(plan, self._read_ahead.ask(plan)) for plan in plans)
+        try:
+            for made in stream:
+                batch = self._to_batch(made)
+                limit.add(batch.num_samples, batch.failures)
+                yield batch
+        finally:
+            self._read_ahead.cancel()
+            stream.close()  # type: ignore[attr-defined]
+
+    def _to_batch(self, made: _Made) -> Batch:
+        if made.done is not None:
+            consumer = torch.cuda.current_stream(self._device)
+            consumer.wait_event(made.done)
+            made.inputs.record_stream(consumer)  # it was allocated on the decoding stream
+        targets = torch.from_numpy(self._context.images.labels[made.indices].astype(np.int64))
+        return Batch(
+            made.inputs, targets.to(self._device, non_blocking=True), len(made.indices), made.encoded_bytes,
+            made.indices, failures=made.failures, on_device=True,
+        )  # fmt: skip
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the record."""
+        return {
+            "loader": "torchvision nvJPEG",
+            "version": torchvision.__version__,
+            "num_threads": self._context.workers,
+            "decode_device": str(self._device),
+            "resize": "torch antialiased bilinear, float",
+        }
+
+    def close(self) -> None:
+        self._threads.close()
+        self._read_ahead.close()
+
+
+class _DecodingThread:
+    """The work of the thread that hands batches to the GPU."""
+
+    def __init__(self, context: LoaderContext, device: torch.device, shape: tuple[int, int]) -> None:
+        self._context, self._device, self._shape = context, device, shape
+        self._stream: Any = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        if context.output == "float32":
+            mean, std = (
+                torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD)
+            )
+            self._mean, self._scale = 255 * mean, 1 / (255 * std)
+
+    def __call__(self, job: _Job, is_cancelled: Callable[[], bool]) -> _Made | None:
+        encoded: list[bytes] = []
+        while len(encoded) < len(job.plan.indices):
+            some = job.reads.take(MOST_BYTES, len(job.plan.indices))
+            if some is None or is_cancelled():
+                return None
+            encoded += some
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            made = self._make(job.plan, encoded)
+            done = None
+            if self._stream is not None:
+                done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                done.record(self._stream)
+        return _Made(*made, done)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _make(
+        self, plan: BatchPlan, encoded: list[bytes]
+    ) -> tuple[torch.Tensor, NDArray[np.int64], int, tuple[tuple[int, str], ...]]:
+        indices = plan.indices.copy()
+        num_bytes = sum(map(len, encoded))
+        failures: list[tuple[int, str]] = []
+        try:
+            pictures = self._decode(encoded)
+        except DecodeError:
+            pictures = []
+            for position, data in enumerate(encoded):
+                picture, indices[position], more = self._decode_or_next(int(indices[position]), data, failures)
+                pictures.append(picture)
+                num_bytes += more
+        samples = [
+            self._sample(picture, index, epoch)
+            for picture, index, epoch in zip(pictures, indices.tolist(), plan.epochs.tolist(), strict=True)
+        ]
+        inputs = torch.stack(samples).contiguous(memory_format=torch.channels_last)
+        if self._context.output == "float32":
+            inputs = (inputs.float() - self._mean) * self._scale
+        return inputs, indices, num_bytes, tuple(failures)
+
+    def _decode(self, encoded: Sequence[bytes]) -> list[torch.Tensor]:
+        """uint8 [3, H, W] of each, on the device.
+
+        Raises:
+            DecodeError: one of them is no complete JPEG.
+            CaseFailed: the device's memory is full.
+        """
+        for data in encoded:
+            if END_OF_IMAGE not in data:
+                raise DecodeError("truncated: no end-of-image marker" if data else "empty file")
+        # A copy (5 µs per 100 KB), because torch warns about buffers that it may not write to.
+        tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded]
+        try:
+            if self._device.type == "cuda":
+                found: list[torch.Tensor] = torch.ops.image.decode_jpegs_cuda(tensors, RGB, self._device)
+                return found
+            return [torch.ops.image.decode_jpeg(one, RGB, False) for one in tensors]
+        except torch.OutOfMemoryError as error:
+            raise CaseFailed(
+                f"the GPU has no memory for {len(encoded)} decoded images: use a smaller --batch-size"
+            ) from error
+        except (RuntimeError, ValueError) as error:
+            raise DecodeError(str(error).partition("\n")[0].rpartition(": ")[2]) from error
+
+    def _decode_or_next(
+        self, index: int, data: bytes, failures: list[tuple[int, str]]
+    ) -> tuple[torch.Tensor, int, int]:
+        """(picture, its index, bytes read beside `data`) of `data`, or of the next image that can be decoded."""
+        images, num_bytes = self._context.images, 0
+        for _ in range(min(MOST_REPLACEMENTS, len(images))):
+            try:
+                return self._decode([data])[0], index, num_bytes
+            except DecodeError as error:
+                failures.append((index, str(error)))
+            index = (index + 1) % len(images)
+            data = read_file(images.path(index), self._context.evict_after_read)
+            num_bytes += len(data)
+        raise CaseFailed(failure_list(failures, len(failures), images))
+
+    def _sample(self, picture: torch.Tensor, index: int, epoch: int) -> torch.Tensor:
+        """uint8 [3, H, W]"""
+        context = self._context
+        height, width = picture.shape[1:]
+        if context.input_size is None and (height, width) != self._shape:
+            raise CaseFailed(
+                f"--input-size full needs images of one size, but {context.images.path(index)} is {width}×{height} and "
+                f"the first is {self._shape[1]}×{self._shape[0]}; make them equal with `loaderbench dataset derive`"
+            )
+        if context.mode == "train":
+            geometry = train_geometry(height, width, context.input_size, SampleRandom(context.seed, epoch, index))
+        else:
+            geometry = infer_geometry(height, width, context.input_size)
+        return crop_resize(picture, geometry, self._shape)
+
+
+def crop_resize(picture: torch.Tensor, geometry: Geometry, shape: tuple[int, int]) -> torch.Tensor:
+    """The part of `picture` (uint8 [3, H, W]) that `geometry` names, as uint8 [3, *shape] on the same device."""
+    top, left, height, width, resized_height, resized_width, window_top, window_left, flip = geometry
+    box = picture[:, top : top + height, left : left + width]
+    if (resized_height, resized_width) != (height, width):
+        size = [resized_height, resized_width]
+        resized = interpolate(box[None].float(), size, mode="bilinear", antialias=True, align_corners=False)
+        box = resized[0].round().to(torch.uint8)  # a weighted mean of levels stays among them
+    window = box[:, window_top : window_top + shape[0], window_left : window_left + shape[1]]
+    return window.flip(2) if flip else window
+
+
+def build(options: Options, context: LoaderContext) -> NvjpegLoader:
+    """
+    Raises:
+        ConfigError: a decoder was asked for, there is no reading thread, or the case runs on no GPU.
+        UnavailableError: torchvision has no CUDA decoder (any more).
+    """
+    if context.decoder is not None:
+        raise ConfigError(f"nvJPEG is the decoder of the nvjpeg loader; leave --decoder {context.decoder} out")
+    check_workers("nvjpeg", context)
+    if not context.device.startswith("cuda"):
+        raise ConfigError(f"the nvjpeg loader decodes on a GPU: it needs --device cuda, not {context.device}")
+    if not hasattr(torch.ops.image, "decode_jpegs_cuda"):
+        raise UnavailableError(f"torchvision {torchvision.__version__} has no CUDA decoder; use --loader dali")
+    return NvjpegLoader(context, torch.device(context.device))
