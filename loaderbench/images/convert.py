@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, replace_file
@@ -92,7 +93,8 @@ def convert_dataset(
     """Copy the images of `src` into containers of `format_name`, in an order drawn once (seed 0), bytes unchanged.
 
     `out` None: inside `src`. A finished conversion is left as it is; an interrupted one is completed. Containers
-    and the record appear in one step each. Broken images are copied too: a loader counts them.
+    and the record appear in one step each. Broken images are copied too, for a loader to count (not to FFCV, which
+    would not see them: they are noted beside its file).
 
     Raises:
         ConfigError: `src` holds no JPEG; `out` holds something else or cannot be written; an unknown format.
@@ -332,7 +334,11 @@ class _Beton(_Writer):
         for number, path in enumerate(job.paths):
             size, found, reason = check_file(path)
             if found is None:
+                if reason is not None and reason.startswith("cannot be read"):
+                    raise CaseFailed(f"{path} {reason}")
                 broken[number] = reason
+            elif is_cmyk(path):
+                broken[number] = "CMYK, which FFCV does not decode"
             else:
                 sound.append((number, size, found))
         rows = np.zeros(len(sound), dtype=types.get_metadata_type(handlers))
@@ -379,6 +385,11 @@ def _ffcv() -> tuple[Any, Any, Any]:
     except (ImportError, OSError) as error:  # OSError: OpenCV's libraries
         raise UnavailableError(f"FFCV is not installed ({error}); pip install 'loaderbench[ffcv]'") from error
     return types, fields, writer
+
+
+def is_cmyk(path: str) -> bool:
+    with Image.open(path) as image:
+        return image.mode == "CMYK"
 
 
 def broken_images(shards: ShardSet) -> list[tuple[int, str]]:

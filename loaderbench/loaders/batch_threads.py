@@ -63,9 +63,8 @@ class BatchThreads(Generic[J, R]):
             raise
         for _ in self._threads:
             self._begun.acquire()
-        if self._failure is not None:
+        if (failure := self._failure) is not None:
             self.close()
-            failure, self._failure = self._failure, None
             raise failure
 
     def _run(self, number: int) -> None:
@@ -149,3 +148,6 @@ class BatchThreads(Generic[J, R]):
             thread.join()
         self._threads = []
         self.drained = []
+        # What those that never began have left: the next start is a fresh one.
+        self._jobs, self._begun = queue.SimpleQueue(), threading.Semaphore(0)
+        self._failure = None

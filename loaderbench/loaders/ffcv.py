@@ -14,6 +14,7 @@ Mapped pages cannot be evicted, so a cold run is refused. Reads `loaderbench dat
 
 from __future__ import annotations
 
+import atexit
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from loaderbench.images.convert import BETON_FIELDS, broken_images
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import plan_batches
 from loaderbench.loaders.samples import FailureLimit
+from loaderbench.loaders.threaded import check_memory
 from loaderbench.loaders.transform import (
     CROP_RATIO,
     CROP_SCALE,
@@ -51,6 +53,8 @@ except (ImportError, OSError) as error:  # OSError: OpenCV's libraries, which it
 DATA_FORMAT = "ffcv"
 ITERATOR_BATCHES = 256
 """An endless stream is a sequence of FFCV's iterators of so many batches: each takes its whole order beforehand."""
+OWN_BUFFERS = 2
+"""Buffers that FFCV has beside `batches_ahead`: the one being written and the consumer's."""
 POLL_S = 0.01
 
 
@@ -91,6 +95,11 @@ class FfcvLoader:
             )
         finally:
             torch.set_num_threads(self._num_torch_threads)  # FFCV sets it for the whole process
+        self._stream: _Stream | None = None
+        pictures = self._loader.reader.metadata["f0"]
+        # Beside the samples, it has room for a whole decoded picture in each of their places.
+        largest = int(pictures["height"].max()) * int(pictures["width"].max()) * 3
+        check_memory(self._loader.batches_ahead + OWN_BUFFERS, context.batch_size * largest)
 
     def _operations(self) -> list[Any]:
         context = self._context
@@ -113,16 +122,17 @@ class FfcvLoader:
         failures = self._failures
         plans = plan_batches(len(self._sound), context.batch_size, context.seed, first_epoch, num_epochs)
         while some := [plan.indices for plan in islice(plans, ITERATOR_BATCHES)]:
-            stream = _Stream(self._loader, np.concatenate(some).astype(np.uint64))
+            self._stream = _Stream(self._loader, np.concatenate(some).astype(np.uint64))
+            atexit.register(self.close)  # later the interpreter stops its thread wherever it is
             try:
                 for rows in some:
-                    inputs, targets = stream.take()
+                    inputs, targets = self._stream.take()
                     torch.set_num_threads(self._num_torch_threads)
                     batch = self._to_batch(inputs, targets.flatten().clone(), self._sound[rows])
                     batch.failures, failures = failures, ()  # files left out are reported once an iterator
                     yield batch
             finally:
-                stream.end()
+                self.close()
                 torch.set_num_threads(self._num_torch_threads)
 
     def _to_batch(self, inputs: Any, targets: Any, indices: Any) -> Batch:
@@ -143,7 +153,11 @@ class FfcvLoader:
         }
 
     def close(self) -> None:
-        """Nothing to end: a stream's thread ends with it; numba's wait for work as long as the process lives."""
+        """End the open stream. numba's threads wait for work as long as the process lives."""
+        atexit.unregister(self.close)
+        stream, self._stream = self._stream, None  # its buffers go before the next stream's come
+        if stream is not None:
+            stream.end()
 
 
 class _Stream(EpochIterator):  # type: ignore[misc]

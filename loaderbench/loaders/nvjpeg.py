@@ -10,7 +10,6 @@ A batch that nvJPEG refuses is decoded image by image: a broken one is counted a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,10 @@ from loaderbench.loaders.samples import MOST_REPLACEMENTS, FailureLimit, failure
 from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD, SampleRandom, infer_geometry, train_geometry
 
 RGB = ImageReadMode.RGB.value
+START_OF_IMAGE = b"\xff\xd8"
 END_OF_IMAGE = b"\xff\xd9"
+TAIL_BYTES = 65536
+"""How far before its end a file's last marker may be: cameras append data of their own."""
 MOST_BYTES = 1 << 30
 
 
@@ -53,8 +55,6 @@ class _Made:
     indices: NDArray[np.int64]
     encoded_bytes: int
     failures: tuple[tuple[int, str], ...]
-    done: Any
-    """torch.cuda.Event behind the last kernel; None on the CPU."""
 
 
 class NvjpegLoader:
@@ -82,7 +82,7 @@ class NvjpegLoader:
             self._read_ahead.start()
             self._threads.start()
         except RuntimeError as error:
-            raise CaseFailed(f"could not start the loader's threads ({error}); use fewer --workers") from error
+            raise CaseFailed(f"could not start the loader's threads: {error}") from error
         plans = plan_batches(len(context.images), context.batch_size, context.seed, first_epoch, num_epochs)
         stream = self._threads.stream(_Job(plan, self._read_ahead.ask(plan)) for plan in plans)
         try:
@@ -95,10 +95,8 @@ class NvjpegLoader:
             stream.close()  # type: ignore[attr-defined]
 
     def _to_batch(self, made: _Made) -> Batch:
-        if made.done is not None:
-            consumer = torch.cuda.current_stream(self._device)
-            consumer.wait_event(made.done)
-            made.inputs.record_stream(consumer)  # it was allocated on the decoding stream
+        if made.inputs.is_cuda:  # it is finished, but was allocated on the decoding stream
+            made.inputs.record_stream(torch.cuda.current_stream(self._device))
         targets = torch.from_numpy(self._context.images.labels[made.indices].astype(np.int64))
         return Batch(
             made.inputs, targets.to(self._device, non_blocking=True), len(made.indices), made.encoded_bytes,
@@ -121,18 +119,16 @@ class NvjpegLoader:
 
 
 class _DecodingThread:
-    """The work of the thread that hands batches to the GPU."""
+    """The work of the thread that hands batches to the GPU, on a stream of its own."""
 
     def __init__(self, context: LoaderContext, device: torch.device, shape: tuple[int, int]) -> None:
         self._context, self._device, self._shape = context, device, shape
+        mean, std = (255 * torch.tensor(values, device=device) for values in (IMAGENET_MEAN, IMAGENET_STD))
+        self._mean, self._std = mean.view(1, 3, 1, 1), std.view(1, 3, 1, 1)
         self._stream: Any = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        if context.output == "float32":
-            mean, std = (
-                torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD)
-            )
-            self._mean, self._scale = 255 * mean, 1 / (255 * std)
+            torch.cuda.synchronize(device)  # mean and std come from another stream
 
     def __call__(self, job: _Job, is_cancelled: Callable[[], bool]) -> _Made | None:
         encoded: list[bytes] = []
@@ -141,20 +137,18 @@ class _DecodingThread:
             if some is None or is_cancelled():
                 return None
             encoded += some
-        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+        if self._stream is None:
+            return self._make(job.plan, encoded)
+        with torch.cuda.stream(self._stream):
             made = self._make(job.plan, encoded)
-            done = None
-            if self._stream is not None:
-                done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                done.record(self._stream)
-        return _Made(*made, done)
+            # torchvision writes pictures on a stream of its own: no later ones may come where these are still read.
+            self._stream.synchronize()
+        return made
 
     def close(self) -> None:
         """Nothing to end."""
 
-    def _make(
-        self, plan: BatchPlan, encoded: list[bytes]
-    ) -> tuple[torch.Tensor, NDArray[np.int64], int, tuple[tuple[int, str], ...]]:
+    def _make(self, plan: BatchPlan, encoded: list[bytes]) -> _Made:
         indices = plan.indices.copy()
         num_bytes = sum(map(len, encoded))
         failures: list[tuple[int, str]] = []
@@ -172,8 +166,8 @@ class _DecodingThread:
         ]
         inputs = torch.stack(samples).contiguous(memory_format=torch.channels_last)
         if self._context.output == "float32":
-            inputs = (inputs.float() - self._mean) * self._scale
-        return inputs, indices, num_bytes, tuple(failures)
+            inputs = (inputs.float() - self._mean) / self._std
+        return _Made(inputs, indices, num_bytes, tuple(failures))
 
     def _decode(self, encoded: Sequence[bytes]) -> list[torch.Tensor]:
         """uint8 [3, H, W] of each, on the device.
@@ -183,8 +177,10 @@ class _DecodingThread:
             CaseFailed: the device's memory is full.
         """
         for data in encoded:
-            if END_OF_IMAGE not in data:
+            if END_OF_IMAGE not in data[-TAIL_BYTES:]:
                 raise DecodeError("truncated: no end-of-image marker" if data else "empty file")
+            if not data.startswith(START_OF_IMAGE):
+                raise DecodeError("not a JPEG")
         # A copy (5 µs per 100 KB), because torch warns about buffers that it may not write to.
         tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded]
         try:
@@ -197,7 +193,7 @@ class _DecodingThread:
                 f"the GPU has no memory for {len(encoded)} decoded images: use a smaller --batch-size"
             ) from error
         except (RuntimeError, ValueError) as error:
-            raise DecodeError(str(error).partition("\n")[0].rpartition(": ")[2]) from error
+            raise DecodeError(str(error).partition("\n")[0]) from error
 
     def _decode_or_next(
         self, index: int, data: bytes, failures: list[tuple[int, str]]

@@ -117,7 +117,7 @@ class ThreadedLoader:
             self._read_ahead = ReadAhead(context, io_threads, max(2, -(-2 * io_threads // context.workers)))
         self.num_readers = io_threads or context.workers
         """Files that are read at once."""
-        _check_memory(context, self.num_buffers, self.bytes_per_batch())
+        check_memory(self.num_buffers, self.bytes_per_batch())
 
     @property
     def num_buffers(self) -> int:
@@ -217,7 +217,7 @@ def _to_batch(made: _Made) -> Batch:
     )
 
 
-def _check_memory(context: LoaderContext, num_buffers: int, bytes_per_batch: int) -> None:
+def check_memory(num_buffers: int, bytes_per_batch: int) -> None:
     """Raises ConfigError where the buffers do not fit into the memory that is free."""
     needed, free = num_buffers * bytes_per_batch, psutil.virtual_memory().available
     if needed > free:

@@ -79,9 +79,13 @@ class _TarDataset(ShardDataset):
     def samples(self, epoch: int, clock: SpanClock) -> Iterator[Encoded]:
         shards, seed = self.shards, self.context.seed
         numbers = {path: number for number, path in enumerate(shards.files.paths())}
+        num_expected = num_read = 0
 
         def opened(urls: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+            nonlocal num_expected
             for one in urls:
+                number = numbers[one["url"]]
+                num_expected += int(shards.first[number + 1] - shards.first[number])
                 try:
                     shard = _Shard(one["url"], clock, self.context.evict_after_read)
                 except OSError as error:
@@ -105,16 +109,20 @@ class _TarDataset(ShardDataset):
             try:
                 sample = next(samples, None)
                 if sample is None:
-                    return
+                    break
                 number = numbers[sample["__url__"]]
                 position = int(shards.first[number] + int(sample["__key__"]) - shards.first_key[number])
                 found = Encoded(position, sample["jpg"])
             except (tarfile.TarError, KeyError, ValueError) as error:
-                raise CaseFailed(
-                    f"a container in {shards.files.root} is damaged ({error}); remove the folder and convert the "
-                    f"images again"
-                ) from error
+                raise self._damaged(str(error)) from error
+            num_read += 1
             yield found
+        if num_read != num_expected:  # tarfile takes a damaged header for the end of the archive
+            raise self._damaged(f"{num_expected - num_read} of {num_expected} images are not found in it")
+
+    def _damaged(self, why: str) -> CaseFailed:
+        root = self.shards.files.root
+        return CaseFailed(f"a container in {root} is damaged ({why}); remove the folder and convert the images again")
 
 
 def build(options: Options, context: LoaderContext) -> ShardLoader:

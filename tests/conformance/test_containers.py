@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import tarfile
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from loader_cases import FORMATS, SHARD_LOADERS, build, context_for, copied, indices_of, need, open_loader
+from loader_cases import FORMATS, SHARD_LOADERS, build, context_for, copied, indices_of, need, open_loader, take
 from test_loaders import spoil
 
 from loaderbench.errors import CaseFailed, ConfigError
@@ -22,16 +24,31 @@ def _need_package(name: str) -> None:
     need(name)
 
 
+@pytest.mark.parametrize("member", [0, 2])
 @pytest.mark.parametrize("name", ["webdataset"])
-def test_a_damaged_container_is_named(name: str, own_tree: Path) -> None:
+def test_a_damaged_container_is_named(name: str, member: int, own_tree: Path) -> None:
     context = context_for(name, own_tree)
     assert context.shards is not None
     path = Path(context.shards.files.path(2))
     content = path.read_bytes()
-    path.write_bytes(b"x" * 512 + content[512:])  # the header of its first member
+    with tarfile.open(path) as tar:
+        header = tar.getmembers()[member].offset
+    path.write_bytes(content[:header] + b"x" * 512 + content[header + 512 :])
     with open_loader(name, own_tree) as loader, pytest.raises(CaseFailed, match=r"damaged .*convert") as caught:
         list(loader.batches(0, 1))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ffcv"])
+def test_the_order_goes_on_behind_an_iterators_end(
+    name: str, image_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_loader(name, image_tree, batch_size=5) as loader:
+        expected = [batch.indices.tolist() for batch in take(loader, 12) if batch.indices is not None]
+        monkeypatch.setattr(sys.modules["loaderbench.loaders.ffcv"], "ITERATOR_BATCHES", 3)
+        found = [batch.indices.tolist() for batch in take(loader, 12) if batch.indices is not None]
+    assert found == expected
+    assert len(found) == 12
 
 
 @pytest.mark.parametrize("name", FORMATS)

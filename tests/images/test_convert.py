@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import tarfile
 from collections import Counter
@@ -186,8 +187,12 @@ def test_ffcv_missing_names_the_extra(own_tree: Path, monkeypatch: pytest.Monkey
         convert_dataset(own_tree, "ffcv")
 
 
-def test_ffcvs_own_reader_finds_the_bytes_of_the_files(own_tree: Path, tmp_path: Path) -> None:
+def test_ffcvs_own_reader_finds_the_bytes_of_the_files(
+    own_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader = pytest.importorskip("ffcv.reader", reason="FFCV is not installed: pip install 'loaderbench[ffcv]'")
+    monkeypatch.setattr(importlib.import_module("ffcv.writer"), "MIN_PAGE_SIZE", 4096)
+    monkeypatch.setattr(convert, "IMAGES_PER_PAGE", 3)
     paths = sorted(own_tree.rglob("*.jpg"))
     paths[5].write_bytes(paths[5].read_bytes()[:-40])
     with pytest.raises(ConfigError, match="leave --shard-images out"):
@@ -211,6 +216,7 @@ def test_ffcvs_own_reader_finds_the_bytes_of_the_files(own_tree: Path, tmp_path:
     content = (out / "images.beton").read_bytes()
     images = index_images(str(own_tree))
     assert beton.num_samples == len(beton.alloc_table) == 23
+    assert len(set(beton.alloc_table["ptr"] // beton.page_size)) > 3
     assert [int(label) for _, label in beton.metadata] == shards.samples.labels[sound].tolist()
     for position, (image, _), (number, begin, size) in zip(sound, beton.metadata, beton.alloc_table, strict=True):
         assert shards.samples.sizes[position] == size
