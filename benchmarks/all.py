@@ -18,12 +18,12 @@ from loaderbench.images.manifest import resolve_dataset
 
 HERE = Path(__file__).parent
 FULL = {
-    "loaders": ["--rounds", "5"],
+    "loaders": ["--rounds", "5", "--seconds", "1"],
     "overhead": ["DATASET", "--rounds", "12", "--seconds", "8"],
     "fidelity": [],
     "dali_stages": [],
-    "time_to_verdict": [],
-    "nfs": [],
+    "time_to_verdict": ["--rounds", "2"],
+    "nfs": ["--duration", "6"],
 }
 QUICK = {
     "loaders": ["--quick"],
