@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -10,8 +11,10 @@ def main() -> None:
     try:
         from loaderbench.cli import main as run
     except KeyboardInterrupt:
-        print("loaderbench: interrupted", file=sys.stderr)
-        sys.exit(130)
+        print("loaderbench: interrupted", file=sys.stderr, flush=True)
+        # Not sys.exit: Python ends by SIGINT where the interrupt came inside an exec(), as dataclasses call it
+        # (pythonrun.c, unhandled_keyboard_interrupt). There is nothing to clean up yet.
+        os._exit(130)
     run()
 
 

@@ -1247,4 +1247,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # it ends already; one more must not change the exit code
     if message is not None:
         typer.echo(f"loaderbench: {message}", err=True)
+    # An interrupt inside an exec(), as dataclasses call it, leaves a mark by which Python would end by SIGINT whatever
+    # the exit code; the next exec() takes it away (pythonrun.c, unhandled_keyboard_interrupt).
+    exec("")
     sys.exit(code if isinstance(code, int) else 0)
