@@ -179,14 +179,6 @@ def test_several_processes_may_make_one_set_at_once(tmp_path: Path) -> None:
     assert len(digests(tmp_path / "out")) == 24 * 5
 
 
-def test_a_megapixel_takes_less_than_150_ms_of_one_core() -> None:
-    paint(np.random.default_rng(0), 64, 64, 0, 2.0)  # the textures are made once per process
-    begun = time.process_time()
-    for number in range(5):
-        encode(paint(np.random.default_rng(number), 1024, 1024, 0, 2.0), 95)
-    assert (time.process_time() - begun) / 5 < 0.15
-
-
 @pytest.mark.parametrize("token", ["big", "12x", "1x2x3", "-5", "0", "8", "99999", ""])
 def test_bad_resolutions_are_refused(token: str) -> None:
     with pytest.raises(ConfigError, match="resolution"):
