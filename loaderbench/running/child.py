@@ -28,6 +28,9 @@ END_S = 4
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    # A parent of several threads that is killed sends one for each (Linux hands a child from thread to thread,
+    # kernel/exit.c, forget_original_parent): the second must not interrupt the tidying that the first began.
+    signal.signal(number, signal.SIG_IGN)
     # SIGALRM is left to its default, which ends the process: code that is stuck, or a place where Python
     # drops exceptions (a destructor), cannot keep it alive. Its workers die with it.
     signal.alarm(END_S)
