@@ -645,7 +645,7 @@ def _why_no_ceiling(run: Run, facts: dict[str, Any]) -> str:
 def _steadiness_caveats(run: Run, recording: Recording, arms: dict[str, ArmSteps], say: Say) -> None:
     if any(one.arm == SHORT and not one.steady for one in recording.segments):
         say("buffer_not_full", "the loader did not come to rest before a short run: its buffer may not have been full")
-    depth = recording.facts["queue_depth"]
+    depth = run.case.buffer_batches
     real = arms["real"]
     if real.num_steps < 10 * depth and run.case.workers:
         say("short_run", f"{real.num_steps} steps are fewer than ten prefetch buffers ({depth} batches each)")

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, replace_file
@@ -47,6 +46,7 @@ BETON_FIELDS = ("image", "label")
 """Names of a .beton's fields, those of FFCV's examples."""
 IMAGE_MODE_JPG = 0
 """ffcv.fields.rgb_image.IMAGE_MODES["jpg"]."""
+CMYK_COMPONENTS = 4
 IMAGES_PER_PAGE = 8
 """A page of a .beton holds at least so many, so that little of it stays empty."""
 CONVERTER_VERSION = 1
@@ -230,20 +230,27 @@ class _Writer(ABC):
     def file_name(self, number: int) -> str: ...
 
     @abstractmethod
-    def write(self, job: _Job) -> int:
-        """Write one container in one step. Returns the number of its images."""
-
     def write_all(self, jobs: list[_Job], processes: int | None) -> Iterator[int]:
-        """Write all of them. Yields numbers of images done."""
-        for done in run_parallel(self.write, jobs, processes=processes, chunk=1):
-            yield sum(done)
+        """Write all containers, each in one step. Yields numbers of images done."""
 
     def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
         """Name → text of what lies beside the containers."""
         return {}
 
 
-class _Tar(_Writer):
+class _ShardWriter(_Writer):
+    """Containers that processes write one by one."""
+
+    @abstractmethod
+    def write(self, job: _Job) -> int:
+        """Write one container in one step. Returns the number of its images."""
+
+    def write_all(self, jobs: list[_Job], processes: int | None) -> Iterator[int]:
+        for done in run_parallel(self.write, jobs, processes=processes, chunk=1):
+            yield sum(done)
+
+
+class _Tar(_ShardWriter):
     """WebDataset's: tar files whose members 000000012.jpg and 000000012.cls are one sample."""
 
     def file_name(self, number: int) -> str:
@@ -263,7 +270,7 @@ class _Tar(_Writer):
         return len(job.paths)
 
 
-class _Litdata(_Writer):
+class _Litdata(_ShardWriter):
     """litdata's chunks, by its own BinaryWriter: {"image": bytes, "index": int, "label": int} a sample."""
 
     def check_available(self) -> None:
@@ -318,13 +325,7 @@ class _Beton(_Writer):
         return "images.beton"
 
     def write_all(self, jobs: list[_Job], processes: int | None) -> Iterator[int]:
-        for job in jobs:
-            yield from self._write_images(job)
-
-    def write(self, job: _Job) -> int:
-        return sum(self._write_images(job))
-
-    def _write_images(self, job: _Job) -> Iterator[int]:
+        (job,) = jobs
         if os.path.exists(job.path):  # noqa: PTH110 - of a call that was interrupted
             yield len(job.paths)
             return
@@ -337,7 +338,7 @@ class _Beton(_Writer):
                 if reason is not None and reason.startswith("cannot be read"):
                     raise CaseFailed(f"{path} {reason}")
                 broken[number] = reason
-            elif is_cmyk(path):
+            elif found.num_components == CMYK_COMPONENTS:
                 broken[number] = "CMYK, which FFCV does not decode"
             else:
                 sound.append((number, size, found))
@@ -385,11 +386,6 @@ def _ffcv() -> tuple[Any, Any, Any]:
     except (ImportError, OSError) as error:  # OSError: OpenCV's libraries
         raise UnavailableError(f"FFCV is not installed ({error}); pip install 'loaderbench[ffcv]'") from error
     return types, fields, writer
-
-
-def is_cmyk(path: str) -> bool:
-    with Image.open(path) as image:
-        return image.mode == "CMYK"
 
 
 def broken_images(shards: ShardSet) -> list[tuple[int, str]]:

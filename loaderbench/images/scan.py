@@ -43,6 +43,8 @@ class JpegHeader:
     progressive: bool
     end: int
     """Offset just behind the frame header."""
+    num_components: int = field(repr=False)
+    """4: CMYK or YCCK."""
 
 
 class NotJpegError(ValueError):
@@ -75,12 +77,13 @@ def parse_jpeg_header(head: bytes) -> JpegHeader | None:
             at += 1
             continue
         if marker in _FRAMES:
-            if at + 9 > len(head):
+            if at + 10 > len(head):
                 return None
             height, width = int.from_bytes(head[at + 5 : at + 7]), int.from_bytes(head[at + 7 : at + 9])
             if not width or not height:
                 raise NotJpegError("damaged header: an image of no pixels")
-            return JpegHeader(width, height, _FRAMES[marker], at + 2 + int.from_bytes(head[at + 2 : at + 4]))
+            end = at + 2 + int.from_bytes(head[at + 2 : at + 4])
+            return JpegHeader(width, height, _FRAMES[marker], end, head[at + 9])
         if marker in _OTHER_FRAMES:
             raise NotJpegError(f"unsupported kind of JPEG (frame marker FF{marker:02X}: lossless or arithmetic)")
         if marker in (0xD9, 0xDA):

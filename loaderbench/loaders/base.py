@@ -15,7 +15,16 @@ from loaderbench.images.index import ImageIndex
 from loaderbench.images.shards import ShardSet
 from loaderbench.recording.types import SPAN_FIELDS
 
-__all__ = ["MAX_STEPS_IN_FLIGHT", "SPAN_FIELDS", "Batch", "Loader", "LoaderContext", "check_workers"]
+__all__ = [
+    "MAX_STEPS_IN_FLIGHT",
+    "SPAN_FIELDS",
+    "Batch",
+    "Loader",
+    "LoaderContext",
+    "check_no_decoder",
+    "check_workers",
+    "fixed_input_size",
+]
 
 MAX_STEPS_IN_FLIGHT = 2
 """Steps that the host may be ahead of the device. A loader that reuses its buffers keeps the last
@@ -116,6 +125,19 @@ class LoaderContext:
     """None in every real run."""
     shards: ShardSet | None = None
     """The containers that hold the images; None: each is a file of its own, `images.path(i)`."""
+
+
+def check_no_decoder(library: str, context: LoaderContext) -> None:
+    """Raises ConfigError where a loader that decodes for itself is given a decoder."""
+    if context.decoder is not None:
+        raise ConfigError(f"{library} decodes for itself; leave --decoder {context.decoder} out")
+
+
+def fixed_input_size(context: LoaderContext) -> int:
+    """The input size, for loaders that read no image files. Raises ConfigError where it is `full`."""
+    if context.input_size is None:
+        raise ConfigError("--input-size full reads image files; give --input-size N, or --loader multiprocess")
+    return context.input_size
 
 
 def check_workers(loader: str, context: LoaderContext) -> None:

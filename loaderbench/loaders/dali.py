@@ -35,9 +35,9 @@ from torch.utils.dlpack import from_dlpack
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.index import ImageIndex
 from loaderbench.loaders import nvtx_times
-from loaderbench.loaders.base import Batch, LoaderContext, check_workers
+from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.order import epoch_order
-from loaderbench.loaders.sound_files import find_broken
+from loaderbench.loaders.sound_files import find_broken, sound_positions
 from loaderbench.loaders.transform import (
     CROP_RATIO,
     CROP_SCALE,
@@ -98,8 +98,7 @@ class DaliLoader:
         self._pin = context.pin_memory and not self._on_gpu and torch.cuda.is_available()
         self._pipeline: Any = None
         self._failures = find_broken(context)
-        broken = np.array([index for index, _ in self._failures], dtype=np.int64)
-        self._sound = np.setdiff1d(np.arange(len(context.images)), broken, assume_unique=True)
+        self._sound = sound_positions(len(context.images), self._failures)
 
     def _build_pipeline(self, first_epoch: int) -> Any:
         context = self._context
@@ -279,8 +278,7 @@ def build(options: Options, context: LoaderContext) -> DaliLoader:
         ConfigError: a decoder was asked for, there is no thread, or GPU decoding without a GPU.
         CaseFailed: too many files are broken.
     """
-    if context.decoder is not None:
-        raise ConfigError(f"DALI decodes for itself; leave --decoder {context.decoder} out")
+    check_no_decoder("DALI", context)
     check_workers("dali", context)
     if options.gpu_decode not in GPU_DECODE:
         raise ConfigError(f"loader option gpu_decode={options.gpu_decode} is unknown; known: {', '.join(GPU_DECODE)}")

@@ -28,9 +28,17 @@ import torch
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.convert import BETON_FIELDS, broken_images
-from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch, LoaderContext, check_workers
+from loaderbench.loaders.base import (
+    MAX_STEPS_IN_FLIGHT,
+    Batch,
+    LoaderContext,
+    check_no_decoder,
+    check_workers,
+    fixed_input_size,
+)
 from loaderbench.loaders.order import plan_batches
 from loaderbench.loaders.samples import FailureLimit
+from loaderbench.loaders.sound_files import sound_positions
 from loaderbench.loaders.threaded import check_memory
 from loaderbench.loaders.transform import (
     CROP_RATIO,
@@ -76,9 +84,8 @@ class FfcvLoader:
         self._context = context
         self._pin = context.pin_memory and torch.cuda.is_available()
         self._failures = tuple(broken_images(shards))
-        broken = {index for index, _ in self._failures}
-        FailureLimit(context).add(len(context.images) - len(broken), self._failures)
-        self._sound = np.array([n for n in range(len(context.images)) if n not in broken], dtype=np.int64)
+        self._sound = sound_positions(len(context.images), self._failures)
+        FailureLimit(context).add(len(self._sound), self._failures)
         self._num_torch_threads = torch.get_num_threads()
         image, label = BETON_FIELDS
         try:
@@ -103,15 +110,13 @@ class FfcvLoader:
 
     def _operations(self) -> list[Any]:
         context = self._context
-        assert context.input_size is not None
-        shape = (context.input_size, context.input_size)
+        size = fixed_input_size(context)
         operations: list[Any]
         if context.mode == "train":
-            decoder = decoders.RandomResizedCropRGBImageDecoder(shape, CROP_SCALE, CROP_RATIO)
+            decoder = decoders.RandomResizedCropRGBImageDecoder((size, size), CROP_SCALE, CROP_RATIO)
             operations = [decoder, transforms.RandomHorizontalFlip(FLIP_PROBABILITY)]
         else:
-            ratio = context.input_size / resize_shorter_side(context.input_size)
-            operations = [decoders.CenterCropRGBImageDecoder(shape, ratio)]
+            operations = [decoders.CenterCropRGBImageDecoder((size, size), size / resize_shorter_side(size))]
         if context.output == "float32":
             mean, std = (255 * np.array(values) for values in (IMAGENET_MEAN, IMAGENET_STD))
             operations.append(transforms.NormalizeImage(mean, std, np.float32))
@@ -205,13 +210,10 @@ class _Stream(EpochIterator):  # type: ignore[misc]
 def build(options: Options, context: LoaderContext) -> FfcvLoader:
     """
     Raises:
-        ConfigError: a decoder was asked for, or numba was started with fewer threads than workers.
+        ConfigError: a decoder or `--input-size full` was asked for, or numba has fewer threads than workers.
         CaseFailed: too many files are broken.
     """
-    if context.decoder is not None:
-        raise ConfigError(f"FFCV decodes for itself; leave --decoder {context.decoder} out")
-    if context.input_size is None:
-        raise ConfigError("--input-size full reads image files; give --input-size N, or --loader multiprocess")
+    check_no_decoder("FFCV", context)
     check_workers("ffcv", context)
     most = numba.config.NUMBA_NUM_THREADS
     if context.workers > most:

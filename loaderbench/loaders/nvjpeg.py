@@ -22,18 +22,23 @@ from torchvision.io import ImageReadMode
 
 from loaderbench.decoders.base import DecodeError, Geometry
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.loaders.base import Batch, LoaderContext, check_workers
+from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.batch_threads import BatchThreads
 from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.read_ahead import BatchReads, ReadAhead
-from loaderbench.loaders.samples import MOST_REPLACEMENTS, FailureLimit, failure_list, output_shape, read_file
-from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD, SampleRandom, infer_geometry, train_geometry
+from loaderbench.loaders.samples import (
+    MOST_REPLACEMENTS,
+    FailureLimit,
+    check_end,
+    failure_list,
+    output_shape,
+    read_file,
+    sample_geometry,
+)
+from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
 
 RGB = ImageReadMode.RGB.value
 START_OF_IMAGE = b"\xff\xd8"
-END_OF_IMAGE = b"\xff\xd9"
-TAIL_BYTES = 65536
-"""How far before its end a file's last marker may be: cameras append data of their own."""
 MOST_BYTES = 1 << 30
 
 
@@ -177,8 +182,7 @@ class _DecodingThread:
             CaseFailed: the device's memory is full.
         """
         for data in encoded:
-            if END_OF_IMAGE not in data[-TAIL_BYTES:]:
-                raise DecodeError("truncated: no end-of-image marker" if data else "empty file")
+            check_end(data)
             if not data.startswith(START_OF_IMAGE):
                 raise DecodeError("not a JPEG")
         # A copy (5 µs per 100 KB), because torch warns about buffers that it may not write to.
@@ -212,17 +216,8 @@ class _DecodingThread:
 
     def _sample(self, picture: torch.Tensor, index: int, epoch: int) -> torch.Tensor:
         """uint8 [3, H, W]"""
-        context = self._context
         height, width = picture.shape[1:]
-        if context.input_size is None and (height, width) != self._shape:
-            raise CaseFailed(
-                f"--input-size full needs images of one size, but {context.images.path(index)} is {width}×{height} and "
-                f"the first is {self._shape[1]}×{self._shape[0]}; make them equal with `loaderbench dataset derive`"
-            )
-        if context.mode == "train":
-            geometry = train_geometry(height, width, context.input_size, SampleRandom(context.seed, epoch, index))
-        else:
-            geometry = infer_geometry(height, width, context.input_size)
+        geometry = sample_geometry(self._context, self._shape, height, width, epoch, index)
         return crop_resize(picture, geometry, self._shape)
 
 
@@ -244,8 +239,7 @@ def build(options: Options, context: LoaderContext) -> NvjpegLoader:
         ConfigError: a decoder was asked for, there is no reading thread, or the case runs on no GPU.
         UnavailableError: torchvision has no CUDA decoder (any more).
     """
-    if context.decoder is not None:
-        raise ConfigError(f"nvJPEG is the decoder of the nvjpeg loader; leave --decoder {context.decoder} out")
+    check_no_decoder("nvJPEG", context)
     check_workers("nvjpeg", context)
     if not context.device.startswith("cuda"):
         raise ConfigError(f"the nvjpeg loader decodes on a GPU: it needs --device cuda, not {context.device}")

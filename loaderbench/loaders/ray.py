@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import math
 import os
 import socket
 import sys
@@ -31,6 +30,7 @@ from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import BatchPlan, epoch_order
 from loaderbench.loaders.samples import FailureLimit, SampleMaker, SpanClock, make_decoder, output_shape
+from loaderbench.loaders.torch_dataset import bytes_per_batch
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 try:
@@ -108,7 +108,7 @@ class RayLoader:
         # Without a limit its tasks go on to the end of the execution, whoever waits for whatever.
         ahead = context.workers * context.prefetch
         settings.execution_options.resource_limits = ray_data.ExecutionResources(
-            cpu=context.workers, object_store_memory=ahead * self._bytes_per_batch()
+            cpu=context.workers, object_store_memory=ahead * bytes_per_batch(context, self._shape)
         )
         settings.enable_progress_bars = False
         rows = ray_data.range(num_samples, override_num_blocks=-(-num_samples // batch_size))
@@ -122,10 +122,6 @@ class RayLoader:
             yield from iterator
         finally:
             del iterator, made  # ends the execution
-
-    def _bytes_per_batch(self) -> int:
-        item = 4 if self._context.output == "float32" else 1
-        return self._context.batch_size * math.prod(self._shape) * 3 * item
 
     def _to_batch(self, columns: dict[str, NDArray[Any]]) -> Batch:
         told = [json.loads(text) for text in columns["told"] if text]

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from loaderbench import plugins
-from loaderbench.decoders.base import DecodeError, Decoder, FillingDecoder, SlotFiller, Stopped
+from loaderbench.decoders.base import DecodeError, Decoder, FillingDecoder, Geometry, SlotFiller, Stopped
 from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex
+from loaderbench.images.scan import TAIL_BYTES
 from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext
 from loaderbench.loaders.order import BatchPlan
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, recipe_of, train_geometry
@@ -198,7 +199,6 @@ class SampleMaker:
         self._decoder = decoder
         self._filler = slot_filler(decoder, context, shape)
         self._shape = shape
-        self._train = context.mode == "train"
         self._normalize = Normalizer(*shape) if context.output == "float32" else None
         num_at_once = 1 if self._filler is None or self._normalize is None else MOST_AT_ONCE
         self._scratch = np.empty((num_at_once, *shape, 3), dtype=np.uint8)
@@ -282,7 +282,7 @@ class SampleMaker:
             if filled.stopped == Stopped.UNREADABLE:
                 raise unreadable(images.path(index), filled.error_number)
             if filled.stopped == Stopped.WRONG_SIZE:
-                raise self._wrong_size(index, *filled.size)
+                raise wrong_size(self._context, self._shape, index, *filled.size)
             if filled.stopped == Stopped.NOT_HERE:
                 encoded = None if read is None else read[position]
                 indices[position], more = self._make(index, int(epochs[position]), slots[position], encoded, failures)
@@ -368,7 +368,7 @@ class SampleMaker:
         if filled.stopped == Stopped.NOT_HERE:
             return False
         if filled.stopped == Stopped.WRONG_SIZE:
-            raise self._wrong_size(index, *filled.size)
+            raise wrong_size(self._context, self._shape, index, *filled.size)
         if filled.stopped is not None:
             raise DecodeError(filled.reason)
         if self._normalize is not None:
@@ -386,14 +386,7 @@ class SampleMaker:
 
     def _augment(self, index: int, epoch: int, pixels: Any, slot: NDArray[Any]) -> None:
         begun = time.perf_counter_ns()
-        height, width = self._decoder.size(pixels)
-        if self._context.input_size is None and (height, width) != self._shape:
-            raise self._wrong_size(index, height, width)
-        if self._train:
-            random = SampleRandom(self._context.seed, epoch, index)
-            geometry = train_geometry(height, width, self._context.input_size, random)
-        else:
-            geometry = infer_geometry(height, width, self._context.input_size)
+        geometry = sample_geometry(self._context, self._shape, *self._decoder.size(pixels), epoch, index)
         if self._normalize is None:
             self._decoder.crop_resize(pixels, geometry, slot)
         else:
@@ -401,11 +394,37 @@ class SampleMaker:
             self._normalize(self._scratch[0], slot)
         self.clock.augment_ns += time.perf_counter_ns() - begun
 
-    def _wrong_size(self, index: int, height: int, width: int) -> CaseFailed:
-        return CaseFailed(
-            f"--input-size full needs images of one size, but {self._images.path(index)} is {width}×{height} and "
-            f"the first is {self._shape[1]}×{self._shape[0]}; make them equal with `loaderbench dataset derive`"
-        )
+
+def sample_geometry(
+    context: LoaderContext, shape: tuple[int, int], height: int, width: int, epoch: int, index: int
+) -> Geometry:
+    """What sample `index` of an epoch takes of its picture of height × width pixels.
+
+    Raises:
+        CaseFailed: with `full` the picture is not of `shape`.
+    """
+    if context.input_size is None and (height, width) != shape:
+        raise wrong_size(context, shape, index, height, width)
+    if context.mode == "train":
+        return train_geometry(height, width, context.input_size, SampleRandom(context.seed, epoch, index))
+    return infer_geometry(height, width, context.input_size)
+
+
+def wrong_size(context: LoaderContext, shape: tuple[int, int], index: int, height: int, width: int) -> CaseFailed:
+    return CaseFailed(
+        f"--input-size full needs images of one size, but {context.images.path(index)} is {width}×{height} and "
+        f"the first is {shape[1]}×{shape[0]}; make them equal with `loaderbench dataset derive`"
+    )
+
+
+def check_end(encoded: bytes) -> None:
+    """For decoders that make a picture of a part of a file.
+
+    Raises:
+        DecodeError: no end-of-image marker stands in its last TAIL_BYTES.
+    """
+    if b"\xff\xd9" not in encoded[-TAIL_BYTES:]:
+        raise DecodeError("truncated: no end-of-image marker" if encoded else "empty file")
 
 
 def failure_list(failures: list[tuple[int, str]], num_read: int, images: ImageIndex) -> str:

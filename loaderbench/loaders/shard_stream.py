@@ -19,10 +19,10 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 from loaderbench.decoders.base import DecodeError, Decoder
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.images.shards import ShardSet
-from loaderbench.loaders.base import Batch, LoaderContext
+from loaderbench.loaders.base import Batch, LoaderContext, fixed_input_size
 from loaderbench.loaders.multiprocess import MultiprocessLoader, Options
 from loaderbench.loaders.samples import MOST_REPLACEMENTS, SampleMaker, SpanClock, failure_list, make_decoder
-from loaderbench.loaders.torch_dataset import VOID, Payload
+from loaderbench.loaders.torch_dataset import VOID, Payload, bytes_per_batch
 
 
 class Encoded(NamedTuple):
@@ -38,20 +38,18 @@ class ShardDataset(IterableDataset[Payload], ABC):
 
     def __init__(self, context: LoaderContext, default_decoder: str = "pillow") -> None:
         assert context.shards is not None
-        if context.input_size is None:
-            raise ConfigError("--input-size full reads image files; give --input-size N, or --loader multiprocess")
+        size = fixed_input_size(context)
         self.context = context
         self.shards: ShardSet = context.shards
         self.decoder: Decoder = make_decoder(context, default_decoder)
-        self.shape = (context.input_size, context.input_size)
+        self.shape = (size, size)
         self.generation = torch.zeros(1, dtype=torch.int64)
         """Number of the open iterator, odd while it is open; workers end a stream of another one."""
         self.span = torch.zeros(2, dtype=torch.int64)
         """First epoch of the open iterator, and how many (-1: endless)."""
 
     def bytes_per_batch(self) -> int:
-        item = 4 if self.context.output == "float32" else 1
-        return self.context.batch_size * self.shape[0] * self.shape[1] * 3 * item
+        return bytes_per_batch(self.context, self.shape)
 
     @abstractmethod
     def samples(self, epoch: int, clock: SpanClock) -> Iterator[Encoded]:

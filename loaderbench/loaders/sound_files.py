@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex
@@ -39,3 +42,9 @@ def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
             f"are allowed (--max-failures)"
         )
     return failures
+
+
+def sound_positions(num_images: int, failures: Sequence[tuple[int, str]]) -> NDArray[np.int64]:
+    """The positions that are left of 0 … num_images, in order."""
+    broken = np.array([index for index, _ in failures], dtype=np.int64)
+    return np.setdiff1d(np.arange(num_images), broken, assume_unique=True)

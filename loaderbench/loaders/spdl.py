@@ -21,13 +21,13 @@ import numpy as np
 import torch
 
 from loaderbench.decoders.base import DecodeError, Geometry
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.loaders.base import Batch, LoaderContext, check_workers
+from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.sample_calls import LibraryLoader, LibraryThreads
-from loaderbench.loaders.samples import MOST_REPLACEMENTS, failure_list, read_file
+from loaderbench.loaders.samples import MOST_REPLACEMENTS, check_end, failure_list, read_file, sample_geometry
 from loaderbench.loaders.torch_dataset import VOID, Payload
-from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
+from loaderbench.loaders.transform import Normalizer
 
 try:
     spdl: Any = importlib.import_module("spdl.io")
@@ -35,9 +35,6 @@ try:
 except ImportError as error:
     raise UnavailableError(f"SPDL is not installed ({error}); pip install 'loaderbench[spdl]'") from error
 
-END_OF_IMAGE = b"\xff\xd9"
-TAIL_BYTES = 65536
-"""How far before its end a file's last marker may be: cameras append data of their own."""
 DEBIAN_PACKAGES = "libavdevice59 libavfilter8 libavformat59"
 
 
@@ -143,23 +140,13 @@ class _Work(LibraryThreads):
 
     def _decode(self, encoded: bytes, index: int, epoch: int) -> Any:
         """Decode, crop, resize and flip: one call, so that all of it counts as decoding."""
-        context = self._context
-        if END_OF_IMAGE not in encoded[-TAIL_BYTES:]:
-            raise DecodeError("truncated: no end-of-image marker" if encoded else "empty file")
+        check_end(encoded)
         try:
             packets = spdl.demux_image(encoded)
             height, width = packets.height, packets.width
         except RuntimeError as error:
             raise DecodeError(_first_line(error)) from error
-        if context.input_size is None and (height, width) != self._shape:
-            raise CaseFailed(
-                f"--input-size full needs images of one size, but {context.images.path(index)} is {width}×{height} and "
-                f"the first is {self._shape[1]}×{self._shape[0]}; make them equal with `loaderbench dataset derive`"
-            )
-        if context.mode == "train":
-            geometry = train_geometry(height, width, context.input_size, SampleRandom(context.seed, epoch, index))
-        else:
-            geometry = infer_geometry(height, width, context.input_size)
+        geometry = sample_geometry(self._context, self._shape, height, width, epoch, index)
         try:
             return spdl.decode_packets(packets, filter_desc=filters(geometry, self._shape))
         except RuntimeError as error:
@@ -193,8 +180,7 @@ def build(options: Options, context: LoaderContext) -> SpdlLoader:
         ConfigError: a decoder was asked for, or there is no thread to work.
         UnavailableError: the system has no FFmpeg libraries that SPDL can load.
     """
-    if context.decoder is not None:
-        raise ConfigError(f"SPDL decodes for itself; leave --decoder {context.decoder} out")
+    check_no_decoder("SPDL", context)
     check_workers("spdl", context)
     try:
         spdl.demux_config()  # loads FFmpeg

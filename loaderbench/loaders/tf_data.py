@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.loaders.base import Batch, LoaderContext, check_workers
-from loaderbench.loaders.sound_files import find_broken
+from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
+from loaderbench.loaders.sound_files import find_broken, sound_positions
 from loaderbench.loaders.transform import (
     CROP_RATIO,
     CROP_SCALE,
@@ -61,8 +61,7 @@ class TfDataLoader:
         if tf.config.list_physical_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")  # the model's GPU is torch's
         self._failures = find_broken(context)
-        broken = {index for index, _ in self._failures}
-        self._sound = np.array([n for n in range(len(context.images)) if n not in broken], dtype=np.int64)
+        self._sound = sound_positions(len(context.images), self._failures)
 
     def _data_set(self, first_epoch: int, num_epochs: int | None) -> Any:
         context, num_sound = self._context, len(self._sound)
@@ -184,7 +183,6 @@ def build(options: Options, context: LoaderContext) -> TfDataLoader:
         ConfigError: a decoder was asked for, or there is no thread to work.
         CaseFailed: too many files are broken.
     """
-    if context.decoder is not None:
-        raise ConfigError(f"tf.data decodes for itself; leave --decoder {context.decoder} out")
+    check_no_decoder("tf.data", context)
     check_workers("tf-data", context)
     return TfDataLoader(context)

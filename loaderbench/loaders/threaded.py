@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from loaderbench.loaders.batch_threads import BatchThreads
 from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.read_ahead import BatchReads, ReadAhead
 from loaderbench.loaders.samples import FailureLimit, MadeBatch, SampleMaker, SpanClock, make_decoder, output_shape
-from loaderbench.loaders.torch_dataset import TORCH_TYPES
+from loaderbench.loaders.torch_dataset import TORCH_TYPES, bytes_per_batch
 
 MOST_IO_THREADS = 256
 """More would only wait for each other: an NFS mount has 128 requests in flight at most (RPC slots, 64 by default)."""
@@ -124,8 +123,7 @@ class ThreadedLoader:
         return self._depth + MAX_STEPS_IN_FLIGHT + 2
 
     def bytes_per_batch(self) -> int:
-        item = TORCH_TYPES[self._context.output].itemsize
-        return self._context.batch_size * math.prod(self._shape) * 3 * item
+        return bytes_per_batch(self._context, self._shape)
 
     def _begin_work(self, number: int) -> _DecodingThread:
         return _DecodingThread(number, self._context, self._decoder, self._shape, self._pin, self._abandoned)

@@ -21,6 +21,11 @@ from loaderbench.loaders.samples import SampleMaker, SpanClock, make_decoder, ou
 TORCH_TYPES = {"float32": torch.float32, "uint8": torch.uint8}
 
 
+def bytes_per_batch(context: LoaderContext, shape: tuple[int, int]) -> int:
+    """Of the pixels of one batch of samples of (height, width) `shape`."""
+    return context.batch_size * math.prod(shape) * 3 * TORCH_TYPES[context.output].itemsize
+
+
 class Request(NamedTuple):
     """What a worker is asked for. Void where `generation` is older than the data set's."""
 
@@ -63,8 +68,7 @@ class BatchDataset:
         self._maker_pid = 0
 
     def bytes_per_batch(self) -> int:
-        item = TORCH_TYPES[self.context.output].itemsize
-        return self.context.batch_size * math.prod(self.shape) * 3 * item
+        return bytes_per_batch(self.context, self.shape)
 
     def __len__(self) -> int:
         return len(self.context.images)

@@ -104,19 +104,14 @@ class _TarDataset(ShardDataset):
             wds.tariterators.group_by_keys,
             wds.detshuffle(self._options.shuffle_buffer, seed=seed, epoch=epoch - 1),
         )
-        samples = iter(pipeline)
-        while True:
-            try:
-                sample = next(samples, None)
-                if sample is None:
-                    break
+        try:
+            for sample in pipeline:
                 number = numbers[sample["__url__"]]
                 position = int(shards.first[number] + int(sample["__key__"]) - shards.first_key[number])
-                found = Encoded(position, sample["jpg"])
-            except (tarfile.TarError, KeyError, ValueError) as error:
-                raise self._damaged(str(error)) from error
-            num_read += 1
-            yield found
+                num_read += 1
+                yield Encoded(position, sample["jpg"])
+        except (tarfile.TarError, KeyError, ValueError) as error:
+            raise self._damaged(str(error)) from error
         if num_read != num_expected:  # tarfile takes a damaged header for the end of the archive
             raise self._damaged(f"{num_expected - num_read} of {num_expected} images are not found in it")
 

@@ -228,7 +228,6 @@ class _Measurement:
             },
             "num_failures": len(self.failures),
             "failures": [list(failure) for failure in dict.fromkeys(self.failures)][:100],
-            "queue_depth": case.buffer_batches,
             "storage_source": self.storage.source,
             "storage_reason": self.storage.reason,
             "cache": self.cache.facts(),

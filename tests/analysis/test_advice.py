@@ -58,7 +58,7 @@ def advice(
         "device": {"kind": "emulated", "name": "emulated device", "overlap": pipeline.overlap},
         "workload": {}, "peak_memory_bytes": None,
         "loader": {"decodes": True, "owns_transfer": owns_transfer}, "num_failures": 0, "failures": [],
-        "queue_depth": 4, "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test",
+        "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test",
         "storage_reason": None, "cache": {"state": asked.cache, "measured_once": False, "caveats": []},
         "build_s_real": 0.5, "stopped_by": "duration", "num_rounds": 3, "loop_overhead_s": 1e-5, "arms": [],
         "prep_probe": prep_probe or probe(pillow=0.002), "ceiling": ceiling,

@@ -29,7 +29,7 @@ def simulated(pipeline: Pipeline, arms: tuple[str, ...] | None = None) -> Run:
     facts = {
         "device": {"kind": "emulated", "name": "emulated device"}, "workload": {}, "peak_memory_bytes": None,
         "loader": {"decodes": True, "owns_transfer": False, "description": {"loader": "simulated"}},
-        "num_failures": 0, "failures": [], "queue_depth": 4,
+        "num_failures": 0, "failures": [],
         "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test", "storage_reason": None,
         "cache": {"state": "cold", "measured_once": False, "caveats": []}, "build_s_real": 0.5,
         "batch_bytes": 10_000_000, "link_bytes_per_s": 50e9,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from loader_cases import build, context_for, copied, indices_of, open_loader, take
+from test_loaders import spoil
 
 from loaderbench.devices.select import num_visible_gpus
 from loaderbench.errors import CaseFailed, ConfigError
@@ -56,12 +57,7 @@ def test_the_pictures_are_those_of_the_python_loaders(image_tree: Path, device: 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_epochs_end_and_broken_images_are_replaced(own_tree: Path, device: str) -> None:
-    paths = sorted(own_tree.rglob("*.jpg"))
-    content = paths[7].read_bytes()
-    for path, broken in zip(
-        (paths[2], paths[7], paths[23]), (b"", content[: len(content) // 2], b"text" * 99), strict=True
-    ):
-        path.write_bytes(broken)
+    spoil(own_tree)
     with nvjpeg(own_tree, device, max_failure_fraction=0.5) as loader:
         batches = [copied(batch) for batch in loader.batches(0, 1)]
     failures = dict(failure for batch in batches for failure in batch.failures)
