@@ -14,6 +14,7 @@ against the same loaders with the clocks taken out.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,18 +23,50 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import psutil
 import torch
 from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from loaderbench import plugins
+from loaderbench.errors import LoaderbenchError
 from loaderbench.images.index import index_images
 from loaderbench.loaders import samples
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
 
 Contestant = Callable[[], Iterator[Any]]
+
+MOST_AT_REST = 0.2
+"""CPUs that a contestant may use between two turns."""
+REST_CHECK_S, REST_LIMIT_S = 0.2, 8.0
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and its children, ended ones included."""
+    total = sum(os.times()[:4])
+    for child in psutil.Process().children(recursive=True):
+        times = child.cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def come_to_rest() -> None:
+    """Return when this process and its children wait: after a turn they go on until their queues are full again,
+    which a slow contestant's do for a second and more, on the CPUs of the next.
+
+    Raises:
+        LoaderbenchError: they go on working.
+    """
+    used, deadline = 0.0, time.monotonic() + REST_LIMIT_S
+    while time.monotonic() < deadline:
+        begun_cpu, begun = cpu_s(), time.monotonic()
+        time.sleep(REST_CHECK_S)
+        used = (cpu_s() - begun_cpu) / (time.monotonic() - begun)
+        if used < MOST_AT_REST:
+            return
+    raise LoaderbenchError(f"uses {used:.1f} CPUs while it waits, which the others would lack")
 
 
 def reference(arguments: argparse.Namespace, workers: int) -> Contestant:
@@ -77,7 +110,7 @@ def ours(arguments: argparse.Namespace, name: str, decoder: str | None, stack: E
 
 
 def rate(contestant: Contestant, seconds: float, num_warmup: int, batch_size: int) -> float:
-    """Images a second, the queue's first fill left out."""
+    """Images a second, the queue's first fill left out. Returns when the contestant is at rest."""
     stream = contestant()
     for _ in islice(stream, num_warmup):
         pass
@@ -88,6 +121,8 @@ def rate(contestant: Contestant, seconds: float, num_warmup: int, batch_size: in
     close = getattr(stream, "close", None)
     if close is not None:
         close()
+    del stream  # ends DataLoader's workers
+    come_to_rest()
     return num_batches * batch_size / elapsed
 
 

@@ -3,10 +3,11 @@
     python benchmarks/loaders.py [--res 256,512,1024,2048] [--rounds 7] [--seconds 2] [--quick] [--json FILE]
 
 The same training crops (RandomResizedCrop 224 and flip) as uint8 batches, files in the page cache, one worker on each
-usable CPU, no device. Each contestant lives in a process of its own, which sleeps while another one is measured; every
-round measures all in turn, in an order drawn anew. A ratio is the median of the rounds' ratios, with a 95 % bootstrap
-interval over the rounds; beside it stands the ratio of CPU seconds an image, which varies less where others use the
-machine. `limit` decodes the same crops from memory in C, on every CPU, and does nothing else.
+usable CPU, no device. Each contestant lives in a process of its own, which has filled its queue and sleeps before
+another one is measured; every round measures all in turn, in an order drawn anew. A ratio is the median of the rounds'
+ratios, with a 95 % bootstrap interval over the rounds; beside it stands the ratio of CPU seconds an image, which
+varies less where others use the machine. `limit` decodes the same crops from memory in C, on every CPU, and does
+nothing else.
 
 Each peer runs as its documentation sets it up (its own decoder, else Pillow) and, where it takes a decoder of ours,
 once more with the one that our fastest loader has. What cannot run here is listed with the reason.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import itertools
 import json
 import multiprocessing
 import os
@@ -25,12 +27,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from loader_rates import come_to_rest, cpu_s, reference
 
 from loaderbench import native, plugins
 from loaderbench.cases.study import DECODES_ITSELF, default_decoder
@@ -46,8 +50,6 @@ NOT_RACED = ("synthetic", "cached", "nvjpeg")
 """Loaders that decode nothing, or nothing on a CPU."""
 LEAST_BATCHES = 4
 """Of each worker in a measurement: fewer would be a matter of when a batch happens to be finished."""
-MOST_AT_REST, REST_TRIES = 0.2, 8
-"""CPU seconds in a second between two turns, and how many seconds a contestant has to come to rest."""
 START_S, TURN_S = 180.0, 120.0
 """Longest start and longest turn of a contestant before it is given up."""
 TARGETS = {
@@ -175,8 +177,6 @@ def build(contestant: Contestant, setting: Setting) -> Any:
     if contestant.kind == "limit":
         return Limit(setting, "processes" in contestant.name, "resize" in contestant.name)
     if not contestant.loader:
-        from loader_rates import reference
-
         arguments = argparse.Namespace(**vars(setting), output="uint8")
         return Stream(setting, reference(arguments, setting.workers))
     module = plugins.load("loaders", contestant.loader)
@@ -185,42 +185,25 @@ def build(contestant: Contestant, setting: Setting) -> Any:
     return Stream(setting, module.build(module.Options(), context).batches)
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process and its children, ended ones included."""
-    import psutil
-
-    total = sum(os.times()[:4])
-    for child in psutil.Process().children(recursive=True):
-        times = child.cpu_times()
-        total += times.user + times.system
-    return total
-
-
-def check_rest() -> None:
-    """Raises LoaderbenchError where this process goes on working while it should wait for its next turn."""
-    used = 0.0
-    for _ in range(REST_TRIES):  # it may fill its queue first
-        begun_cpu = cpu_s()
-        time.sleep(1)
-        used = cpu_s() - begun_cpu
-        if used < MOST_AT_REST:
-            return
-    raise LoaderbenchError(f"uses {used:.1f} CPUs while it waits, which the others would lack")
-
-
 def serve(pipe: Connection, contestant: Contestant, setting: Setting) -> None:
     """A contestant's process: ("ready" | "skipped", reason), then what each turn gives."""
     try:
         running = build(contestant, setting)
         running.turn()  # a first one for whatever is set up late
-        check_rest()
+        come_to_rest()
     except (LoaderbenchError, ImportError, OSError, RuntimeError, ValueError, TypeError) as error:
         pipe.send(("skipped", f"{error or type(error).__name__}".splitlines()[0]))
         return
     pipe.send(("ready", ""))
     with contextlib.suppress(EOFError):  # the parent may have been killed
         while pipe.recv():
-            pipe.send(running.turn())
+            try:
+                turn = running.turn()
+                come_to_rest()
+            except LoaderbenchError as error:
+                pipe.send(("skipped", str(error)))
+            else:
+                pipe.send(turn)
     os._exit(0)  # the libraries' own ends take seconds, and nothing is left to save
 
 
@@ -271,8 +254,9 @@ class Runner:
 def race(setting: Setting, chosen: list[Contestant], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """{"rates": {name: [images/s of each round]}, "cpu_s": {name: [CPU seconds an image]}, "skipped": […]}."""
     runners, skipped = [], []
-    for contestant in chosen:
-        runner = Runner(contestant, setting)
+    with ThreadPoolExecutor(setting.workers) as starting:
+        started = list(starting.map(Runner, chosen, itertools.repeat(setting)))
+    for contestant, runner in zip(chosen, started, strict=True):
         if runner.reason is None:
             runners.append(runner)
         else:
