@@ -18,7 +18,7 @@ from loaderbench.images.manifest import resolve_dataset
 
 HERE = Path(__file__).parent
 FULL = {
-    "loaders": ["--rounds", "5", "--seconds", "1"],
+    "loaders": ["--rounds", "4", "--seconds", "1"],
     "overhead": ["DATASET", "--rounds", "12", "--seconds", "8"],
     "fidelity": [],
     "dali_stages": [],
