@@ -26,7 +26,7 @@ FULL = {
     "nfs": ["--duration", "6"],
 }
 QUICK = {
-    "loaders": ["--quick"],
+    "loaders": ["--quick", "--res", "512"],
     "overhead": ["DATASET", "--rounds", "3", "--seconds", "8"],
     "fidelity": ["--quick"],
     "dali_stages": ["--quick"],
