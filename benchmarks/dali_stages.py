@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from turns import median_interval
 
 from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
@@ -112,9 +113,8 @@ def medians(rows: list[dict[str, Any]], name: str) -> list[float]:
 
 def interval(values: list[float]) -> dict[str, float]:
     """Median with its 95 % bootstrap interval."""
-    draws = np.median(np.random.default_rng(0).choice(values, (4000, len(values))), axis=1)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return {"value": float(np.median(values)), "low": float(low), "high": float(high)}
+    value, low, high = median_interval(values)
+    return {"value": value, "low": low, "high": high}
 
 
 def show(name: str, found: dict[str, float], aim: str) -> None:

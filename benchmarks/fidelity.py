@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from loader_rates import Contestant, ours, rate, reference
+from turns import median_interval
 
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.loaders.transform import CROP_RATIO, CROP_SCALE, CROP_TRIES, IMAGENET_MEAN, IMAGENET_STD
@@ -85,10 +86,8 @@ def measure(pair: str, sides: dict[str, Contestant], arguments: argparse.Namespa
         told = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in rates.items())
         print(f"{pair}, round {number + 1} of {arguments.rounds}: {told} images/s", flush=True)
     first, second = (np.array(values) for values in rates.values())
-    ratios = first / second
-    draws = np.median(np.random.default_rng(0).choice(ratios, (4000, len(ratios))), axis=1)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return {"pair": pair, "ratio": float(np.median(ratios)), "low": float(low), "high": float(high), "rates": rates}
+    ratio, low, high = median_interval(first / second)
+    return {"pair": pair, "ratio": ratio, "low": low, "high": high, "rates": rates}
 
 
 def judged(row: dict[str, Any]) -> str:

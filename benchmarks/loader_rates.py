@@ -14,7 +14,6 @@ against the same loaders with the clocks taken out.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,50 +22,19 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import psutil
 import torch
 from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
+from turns import come_to_rest, median_interval
 
 from loaderbench import plugins
-from loaderbench.errors import LoaderbenchError
 from loaderbench.images.index import index_images
 from loaderbench.loaders import samples
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
 
 Contestant = Callable[[], Iterator[Any]]
-
-MOST_AT_REST = 0.2
-"""CPUs that a contestant may use between two turns."""
-REST_CHECK_S, REST_LIMIT_S = 0.2, 8.0
-
-
-def cpu_s() -> float:
-    """CPU seconds of this process and its children, ended ones included."""
-    total = sum(os.times()[:4])
-    for child in psutil.Process().children(recursive=True):
-        times = child.cpu_times()
-        total += times.user + times.system
-    return total
-
-
-def come_to_rest() -> None:
-    """Return when this process and its children wait: after a turn they go on until their queues are full again,
-    which a slow contestant's do for a second and more, on the CPUs of the next.
-
-    Raises:
-        LoaderbenchError: they go on working.
-    """
-    used, deadline = 0.0, time.monotonic() + REST_LIMIT_S
-    while time.monotonic() < deadline:
-        begun_cpu, begun = cpu_s(), time.monotonic()
-        time.sleep(REST_CHECK_S)
-        used = (cpu_s() - begun_cpu) / (time.monotonic() - begun)
-        if used < MOST_AT_REST:
-            return
-    raise LoaderbenchError(f"uses {used:.1f} CPUs while it waits, which the others would lack")
 
 
 def reference(arguments: argparse.Namespace, workers: int) -> Contestant:
@@ -135,14 +103,12 @@ def compare(contestants: dict[str, Contestant], against: dict[str, str], argumen
         for name in order if number % 2 == 0 else reversed(order):
             warmup = 1 if "serial" in name or "w0" in name else num_warmup
             rates[name].append(rate(contestants[name], arguments.seconds, warmup, arguments.batch_size))
-    random = np.random.default_rng(0)
     for name, values in rates.items():
         line = f"{name:32s} {np.median(values):8.0f} images/s"
         if name in against:
             ratios = np.array(values) / np.array(rates[against[name]])
-            draws = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
-            low, high = np.quantile(draws, [0.025, 0.975])
-            line += f"   {np.median(ratios):.3f} [{low:.3f}, {high:.3f}] × {against[name]}"
+            middle, low, high = median_interval(ratios)
+            line += f"   {middle:.3f} [{low:.3f}, {high:.3f}] × {against[name]}"
         print(line)
 
 

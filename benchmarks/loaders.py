@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from loader_rates import come_to_rest, cpu_s, reference
+from loader_rates import reference
+from turns import come_to_rest, cpu_s, median_interval
 
 from loaderbench import native, plugins
 from loaderbench.cases.study import DECODES_ITSELF, default_decoder
@@ -285,10 +286,7 @@ def race(setting: Setting, chosen: list[Contestant], rounds: int, say: Callable[
 
 def ratio(rates: dict[str, list[float]], name: str, other: str) -> tuple[float, float, float]:
     """(median, low, high) of the rounds' ratios, 95 % by resampling the rounds."""
-    ratios = np.array(rates[name]) / np.array(rates[other])
-    draws = np.median(np.random.default_rng(0).choice(ratios, (4000, len(ratios))), axis=1)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return float(np.median(ratios)), float(low), float(high)
+    return median_interval(np.array(rates[name]) / np.array(rates[other]))
 
 
 def judge(found: dict[str, Any], chosen: list[Contestant], resolution: int) -> list[dict[str, Any]]:

@@ -24,8 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from loader_rates import cpu_s
+from turns import cpu_s, median_interval
 
 from loaderbench.cases.case import Case
 from loaderbench.cases.study import default_decoder, default_output
@@ -104,13 +103,6 @@ def turn(side: Side, *arguments: Any) -> tuple[float, float]:
     return steps / (time.perf_counter() - begun), steps / (cpu_s() - begun_cpu)
 
 
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Median with its 95 % bootstrap interval."""
-    draws = np.median(np.random.default_rng(0).choice(ratios, (2000, len(ratios))), axis=1)
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return float(np.median(ratios)), float(low), float(high)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset")
@@ -161,8 +153,8 @@ def main() -> None:
                   f"{ratios[-1]:.4f}, by CPU time {cpu_ratios[-1]:.4f}", flush=True)  # fmt: skip
         batches.close()
     near.send(False)
-    ratio, low, high = interval(ratios)
-    cpu_ratio, cpu_low, cpu_high = interval(cpu_ratios)
+    ratio, low, high = median_interval(ratios)
+    cpu_ratio, cpu_low, cpu_high = median_interval(cpu_ratios)
     cpu = sampling_cpu / (arguments.rounds * arguments.seconds)
     print(f"\nratio {ratio:.4f} [{low:.4f}, {high:.4f}], by CPU time {cpu_ratio:.4f} [{cpu_low:.4f}, {cpu_high:.4f}], "
           f"sampling {cpu:.2%} of one core; {case.title}")  # fmt: skip
