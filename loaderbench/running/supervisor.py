@@ -167,21 +167,23 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
     Orphans are reaped, and what killed processes left in /dev/shm is removed.
     """
-    members = set(session_members(process.pid))
+    members: set[int] = set()
     if process.poll() is None:
+        members.update(session_members(process.pid))
         process.send_signal(signal.SIGTERM)
         _wait(process, GRACE_S)
     deadline = time.monotonic() + GRACE_S
-    while (left := session_members(process.pid)) and time.monotonic() < deadline:
+    # Zombies too: workers die with their parent, before they are looked for here, and leave what the others leave.
+    while (left := session_members(process.pid, zombies=True)) and time.monotonic() < deadline:
         members.update(left)
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):  # another's to reap
+                if pid != process.pid:
+                    os.waitpid(pid, os.WNOHANG)
+        process.poll()
         time.sleep(0.02)
-    _wait(process, GRACE_S)
-    for pid in session_members(process.pid, zombies=True):
-        with suppress(ChildProcessError):  # another's to reap
-            os.waitpid(pid, os.WNOHANG)
     remove_leftovers()
     for pid in members:  # torch names a batch's memory before it unlinks it: a worker killed in between leaves it
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):

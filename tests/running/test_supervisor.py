@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -16,7 +17,14 @@ from loaderbench.cases.case import Case
 from loaderbench.recording.store import Store
 from loaderbench.recording.types import Run
 from loaderbench.running import supervisor
-from loaderbench.running.supervisor import Child, JobFailed, end_session, session_members, supervise
+from loaderbench.running.supervisor import (
+    PR_SET_CHILD_SUBREAPER,
+    Child,
+    JobFailed,
+    end_session,
+    session_members,
+    supervise,
+)
 from loaderbench.studies import measure
 
 
@@ -149,3 +157,27 @@ def test_memory_that_a_killed_worker_left_is_removed() -> None:
     end_session(process)
     process.stdout.close()
     assert not left.exists()
+
+
+def test_memory_is_removed_of_a_worker_that_died_with_its_parent() -> None:
+    """It is dead before anybody looks: only its zombie tells which memory was its own."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    worker = "import os, sys; open(f'/dev/shm/torch_{os.getpid()}_1_0', 'w'); print(os.getpid(), flush=True); input()"
+    command = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {worker!r}], stdin=subprocess.PIPE)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{command}.wait()"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.kill()  # the worker's standard input ends with it, and so does the worker
+    process.wait()
+    while session_members(process.pid):
+        time.sleep(0.01)
+    assert session_members(process.pid, zombies=True) == [pid]
+    assert Path(f"/dev/shm/torch_{pid}_1_0").exists()
+
+    end_session(process)
+
+    process.stdout.close()
+    assert not Path(f"/dev/shm/torch_{pid}_1_0").exists()
+    assert session_members(process.pid, zombies=True) == []
