@@ -23,7 +23,7 @@ FULL = {
     "fidelity": [],
     "dali_stages": [],
     "time_to_verdict": ["--rounds", "2"],
-    "nfs": ["--duration", "6"],
+    "nfs": ["--rounds", "3"],
 }
 QUICK = {
     "loaders": ["--quick", "--res", "512"],
@@ -31,7 +31,7 @@ QUICK = {
     "fidelity": ["--quick"],
     "dali_stages": ["--quick"],
     "time_to_verdict": ["--quick"],
-    "nfs": ["--latencies-ms", "5", "--duration", "5", "--num-images", "200"],
+    "nfs": ["--quick"],
 }
 
 

@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from loader_rates import reference
 from turns import come_to_rest, cpu_s, median_interval
 
 from loaderbench import native, plugins
@@ -123,7 +122,7 @@ class Limit:
         self._call = library.lb_limit
         self._call.restype = ctypes.c_double
         data = [Path(path).read_bytes() for path in images.paths()]
-        recipe = recipe_of(_context(setting, DataSet(images), Contestant(LIMIT, "limit")), (setting.input_size,) * 2)
+        recipe = recipe_of(context_of(setting, DataSet(images), Contestant(LIMIT, "limit")), (setting.input_size,) * 2)
         self._arguments = (
             ctypes.byref(libjpeg.c_recipe(recipe, "auto")), len(data), (ctypes.c_char_p * len(data))(*data),
             (ctypes.c_int64 * len(data))(*map(len, data)), setting.workers, int(processes), int(resized),
@@ -162,7 +161,7 @@ class Stream:
                 return num_images / elapsed, (cpu_s() - begun_cpu) / num_images
 
 
-def _context(setting: Setting, data: DataSet, contestant: Contestant) -> Any:
+def context_of(setting: Setting, data: DataSet, contestant: Contestant) -> Any:
     from loaderbench.loaders.base import LoaderContext
 
     return LoaderContext(
@@ -178,11 +177,13 @@ def build(contestant: Contestant, setting: Setting) -> Any:
     if contestant.kind == "limit":
         return Limit(setting, "processes" in contestant.name, "resize" in contestant.name)
     if not contestant.loader:
+        from loader_rates import reference  # imports torchvision
+
         arguments = argparse.Namespace(**vars(setting), output="uint8")
         return Stream(setting, reference(arguments, setting.workers))
     module = plugins.load("loaders", contestant.loader)
     data = open_data_set(setting.dataset, getattr(module, "DATA_FORMAT", None))  # says how to convert, where it must be
-    context = _context(setting, data, contestant)
+    context = context_of(setting, data, contestant)
     return Stream(setting, module.build(module.Options(), context).batches)
 
 

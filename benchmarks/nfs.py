@@ -1,124 +1,196 @@
 """Images/s and processes over a late wire: the threaded loader with read-ahead against DataLoader's workers.
 
-    python benchmarks/nfs.py [--latencies-ms 5,20] [--duration 12] [--num-images 400] [--json FILE]
+    python benchmarks/nfs.py [--latencies-ms 5,20] [--mbit 24] [--rounds 4] [--seconds 4] [--quick] [--json FILE]
 
-A real NFS server and client inside User-Mode Linux (`make test-beds` installs it), one processor, every file evicted
-before it is read. For each latency loaderbench runs inside: `multiprocess` with 1, 2, 4 and 8 processes, `threaded` in
-one process with one decoding thread and 0, 8 and 32 threads that read ahead. The rate is the loader's own (arm `free`).
-Beside it the limits: the rate at which 32 plain readers get the files (nfs_probe), and the one at which the processor
-in there prepares images that are in memory. Aim: the lower limit with at most a quarter of the processes.
+A real NFS server and client inside User-Mode Linux (`make test-beds` installs it), one processor. Every contestant
+takes the same crops with the same decoder: DataLoader with 1, 2, 4 and 8 processes, `threaded` in one process with one
+decoding thread and 8 or 32 threads that read ahead. They take turns; the client's page cache is emptied before each
+one, and the bytes that the server sent are held against those of the images (`by wire`, 1 where all came from there).
+
+The limit is the lower of two: how many of these files a second the wire's bandwidth carries (closed form, without what
+protocols add), and how many the processor in there prepares when they are in memory (measured in the same rounds). A
+ratio is the median of the rounds' ratios, with a 95 % bootstrap interval over the rounds. Aim: the limit with at most a
+quarter of the processes that DataLoader needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from loaders import Contestant, Setting, Stream, context_of
+from turns import come_to_rest, median_interval
+
+from loaderbench import plugins
 from loaderbench.errors import LoaderbenchError
+from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.images.shards import DataSet
+from loaderbench.images.synthesize import make_dataset
 from loaderbench.machine import environment
+from loaderbench.samplers.nfs import MOUNTSTATS_PATH, find_mount, parse_mountstats
+from loaderbench.testbeds.uml_init import set_speed
 from loaderbench.testbeds.uml_nfs import INSIDE_OUT, INSIDE_PATH, uml_nfs
 
 PROCESSES = (1, 2, 4, 8)
-IO_THREADS = (0, 8, 32)
-PROBE_READERS = 32
+IO_THREADS = (8, 32)
+NUM_IMAGES, NUM_COPIES = 250, 8
+"""Files of 256×256 pixels on the server: more than a turn reads."""
+BATCH_SIZE = 16
+PREFETCH = {"multiprocess": 2, "threaded": 8}
+"""Batches ahead of each worker: one decoding thread holds as many as DataLoader with 4 processes."""
+PROCESSOR = "files in memory"
+Turn = Callable[[], tuple[float, int]]
+"""(images/s, images taken)"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--latencies-ms", default="5,20", help="round trips of the wire")
-    parser.add_argument("--duration", type=float, default=12.0, help="seconds of measuring a case")
-    parser.add_argument("--num-images", type=int, default=400, help="images of 256×256 on the server")
+    parser.add_argument("--latencies-ms", help="round trips of the wire  [default: 5,20; quick: 20]")
+    parser.add_argument("--mbit", type=float, default=60.0, help="bandwidth of the wire, Mbit/s")
+    parser.add_argument("--rounds", type=int, help="[default: 4; quick: 2]")
+    parser.add_argument("--seconds", type=float, help="of a turn, at least  [default: 4; quick: 3]")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    found = []
+    quick = arguments.quick
+    latencies = arguments.latencies_ms or ("20" if quick else "5,20")
+    rounds, seconds = arguments.rounds or (2 if quick else 4), arguments.seconds or (3.0 if quick else 4.0)
+    if arguments.inside is not None:
+        race_inside(arguments.inside, [float(text) for text in latencies.split(",")], arguments.mbit, rounds, seconds)
+        os._exit(0)  # as in loaders.py: nothing is left to save
     with tempfile.TemporaryDirectory(prefix="loaderbench-nfs-") as folder:
-        tree = make_images(Path(folder, "set"), arguments.num_images)
-        for latency_ms in (float(text) for text in arguments.latencies_ms.split(",")):
-            try:
-                found.append(measure(tree, Path(folder, f"{latency_ms:g}"), latency_ms, arguments.duration))
-            except LoaderbenchError as error:
-                sys.exit(f"nfs.py: {error}")
-            show(found[-1])
-            if arguments.json is not None:  # after each latency: what was measured is kept
-                arguments.json.write_text(
-                    json.dumps({"environment": environment(), "latencies": found}, indent=1) + "\n"
-                )
+        tree = make_images(Path(folder, "set"))
+        inside = [sys.executable, __file__, "--inside", str(tree), "--latencies-ms", latencies]
+        inside += ["--mbit", str(arguments.mbit), "--rounds", str(rounds), "--seconds", str(seconds)]
+        try:
+            with uml_nfs(tree) as bed:
+                ended = bed.run(inside, out_dir=Path(folder, "out"), timeout_s=1800.0)
+        except LoaderbenchError as error:
+            sys.exit(f"nfs.py: {error}")
+        if ended.rc:
+            sys.exit(f"nfs.py: inside the bed it ended with {ended.rc}: {ended.stderr.strip().splitlines()[-1:]}")
+        found = json.loads((ended.out_dir / "found.json").read_text())
+    for one in found:
+        show(one)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"environment": environment(), "latencies": found}, indent=1) + "\n")
 
 
-def make_images(root: Path, num_images: int) -> Path:
-    from loaderbench.images.synthesize import make_dataset
+def make_images(root: Path) -> Path:
+    """Copies beside the originals: each is a file of its own to the server and to the client's page cache."""
+    make_dataset(root, [256], NUM_IMAGES)
+    tree = root / "256"
+    for path in [path for path in tree.rglob("*") if path.suffix in (".jpg", ".jpeg")]:
+        for number in range(1, NUM_COPIES):
+            shutil.copyfile(path, path.with_stem(f"{path.stem}-{number}"))
+    return tree
 
-    make_dataset(root, [256], num_images)
-    return root / "256"
+
+# -- inside ----------------------------------------------------------------------------------------------
 
 
-def measure(tree: Path, out: Path, latency_ms: float, duration_s: float) -> dict[str, Any]:
-    """The rows of one latency: {latency_ms, read_limit, prep_limit, rows[{loader, processes, io_threads, rate}]}."""
-    results = f"{INSIDE_OUT}/results"
-    common = [
-        INSIDE_PATH, "--device", "emulated", "--mode", "infer", "--input-size", "224", "--batch-size", "16",
-        "--cache", "cold", "--arms", "real,free", "--no-kernels", "--duration", str(duration_s), "--output", "uint8",
-        "--decoder", "turbojpeg", "--quiet", "--results", results,
-    ]  # fmt: skip
-    bench = f"{sys.executable} -m loaderbench"
-    workers = ",".join(map(str, PROCESSES))
-    probe = f"{sys.executable} -m loaderbench.testbeds.nfs_probe {INSIDE_PATH} --readers {PROBE_READERS}"
-    lines = [
-        f"{probe} > {INSIDE_OUT}/probe",
-        f"{bench} sweep {' '.join(common)} --loader multiprocess --workers {workers} --json {INSIDE_OUT}/mp.json",
-    ]
-    for number in IO_THREADS:
-        io = f"--io-threads {number} --json {INSIDE_OUT}/threaded{number}.json"
-        lines.append(f"{bench} run {' '.join(common)} --loader threaded --workers 1 {io}")
-    warm = [text if text != "cold" else "warm" for text in common]
-    lines.append(f"{bench} run {' '.join(warm)} --loader threaded --workers 1 --json {INSIDE_OUT}/warm.json")
-    with uml_nfs(tree, latency_s=latency_ms / 1e3) as bed:
-        ended = bed.run(["sh", "-e", "-c", "\n".join(lines)], out_dir=out, timeout_s=900.0)
-    if ended.rc:
-        sys.exit(f"nfs.py: inside the bed it ended with {ended.rc}: {ended.stderr.strip().splitlines()[-1:]}")
-    probed = [json.loads(line) for line in (out / "probe").read_text().splitlines()]
-    runs = [(one, None) for one in json.loads((out / "mp.json").read_text())["runs"]]
-    runs += [(json.loads((out / f"threaded{number}.json").read_text()), number) for number in IO_THREADS]
-    rows = [
-        {
-            "loader": record["case"]["loader"],
-            "processes": record["case"]["workers"] if record["case"]["loader"] == "multiprocess" else 1,
-            "io_threads": io_threads,
-            "rate": record["loader_rate"],
-            "cold_proven": record["storage"]["cold_proven"],
-        }
-        for record, io_threads in runs
-    ]
-    return {
-        "latency_ms": latency_ms,
-        "read_limit": probed[-1]["num_files"] / probed[-1]["wall_s"],
-        "prep_limit": json.loads((out / "warm.json").read_text())["loader_rate"]["value"],
-        "rows": rows,
+def race_inside(host_tree: str, latencies_ms: list[float], mbit: float, rounds: int, seconds: float) -> None:
+    """Start all, run them in turn at each latency, and write the list of what `race` returns to found.json."""
+    near = index_images(host_tree)  # the same files without a wire: listing them over it would take minutes
+    far = near.at_root(INSIDE_PATH)
+    # Those with processes first: they fork while this process has no threads yet.
+    turns: dict[str, Turn] = {
+        f"DataLoader, {number} processes": start("multiprocess", {}, number, far, seconds) for number in PROCESSES
     }
+    for number in IO_THREADS:
+        turns[f"threaded, {number} reading ahead"] = start("threaded", {"io_threads": number}, 1, far, seconds)
+    turns[PROCESSOR] = start("threaded", {}, 1, near, seconds)
+    found = []
+    for latency_ms in latencies_ms:
+        set_speed(mbit * 1e6, latency_ms / 1e3)
+        about = {"latency_ms": latency_ms, "mbit": mbit, "seconds": seconds, "num_files": len(near)}
+        found.append(about | race(turns, rounds, float(near.sizes.mean())))
+    Path(INSIDE_OUT, "found.json").write_text(json.dumps(found))
+
+
+def race(turns: dict[str, Turn], rounds: int, mean_bytes: float) -> dict[str, Any]:
+    """{"mean_bytes": …, "rates": {name: [images/s]}, "served": {name: [share]}}.
+
+    `served` is the bytes that the server sent over those of the images that were taken: 1 where all came by wire.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in turns}
+    served: dict[str, list[float]] = {name: [] for name in turns}
+    for number in range(rounds):
+        for name in np.random.default_rng(number).permutation(list(turns)).tolist():
+            if name != PROCESSOR:
+                Path("/proc/sys/vm/drop_caches").write_text("1")
+            before = server_bytes()
+            rate, num_images = turns[name]()
+            wait_for_silence()  # what it reads until its queue is full again replaces what was there before the turn
+            rates[name].append(rate)
+            served[name].append((server_bytes() - before) / (num_images * mean_bytes))
+            print(f"round {number + 1} {name}: {rate:.0f} images/s, {served[name][-1]:.2f} by wire", flush=True)
+    return {"mean_bytes": mean_bytes, "rates": rates, "served": served}
+
+
+def start(loader: str, options: dict[str, Any], workers: int, images: ImageIndex, seconds: float) -> Turn:
+    """A loader with its queue full."""
+    setting = Setting(images.root, workers, PREFETCH[loader], BATCH_SIZE, 224, seconds)
+    module = plugins.load("loaders", loader)
+    context = context_of(setting, DataSet(images), Contestant(loader, "", loader, "libjpeg", "auto"))
+    batches = module.build(module.Options(**options), context).batches()
+    num_taken = itertools.count()
+    stream = Stream(setting, lambda: (batch for batch, _ in zip(batches, num_taken, strict=False)))
+
+    def turn() -> tuple[float, int]:
+        before = next(num_taken)
+        rate, _ = stream.turn()
+        return rate, (next(num_taken) - before - 1) * BATCH_SIZE
+
+    turn()
+    wait_for_silence()
+    print(f"{loader} {options or workers} is up", flush=True)
+    return turn
+
+
+def wait_for_silence() -> None:
+    """Return when nothing is computed and nothing comes over the wire: a loader that waits for files uses no CPU."""
+    while True:
+        before = server_bytes()
+        come_to_rest()
+        if server_bytes() == before:
+            return
+
+
+def server_bytes() -> int:
+    mount = find_mount(parse_mountstats(Path(MOUNTSTATS_PATH).read_text()), INSIDE_PATH)
+    assert mount is not None
+    return mount.bytes["serverread"]
+
+
+# -- outside ---------------------------------------------------------------------------------------------
 
 
 def show(found: dict[str, Any]) -> None:
-    limit = min(found["read_limit"], found["prep_limit"])
+    rates = {name: np.array(values) for name, values in found["rates"].items()}
+    wire = found["mbit"] * 1e6 / 8 / found["mean_bytes"]
+    limit = np.minimum(wire, rates[PROCESSOR])
+    best = max((name for name in rates if name.startswith("DataLoader")), key=lambda name: np.median(rates[name]))
     print(
-        f"round trip {found['latency_ms']:g} ms: {PROBE_READERS} plain readers get {found['read_limit']:.0f} files/s, "
-        f"the processor prepares {found['prep_limit']:.0f} images/s"
+        f"\nround trip {found['latency_ms']:g} ms, {found['mbit']:g} Mbit/s "
+        f"= {wire:.0f} files/s of {found['mean_bytes'] / 1000:.1f} KB"
     )
-    best = max(row["rate"]["value"] for row in found["rows"] if row["loader"] == "multiprocess")
-    head = ("loader", "processes", "read ahead", "images/s", "a process", "limit", "DataLoader")
-    print("{:<14}{:>10}{:>12}{:>24}{:>11}{:>8}{:>12}".format(*head))
-    for row in found["rows"]:
-        rate = row["rate"]
-        ends = "" if rate["low"] is None else f" [{rate['low']:.0f}, {rate['high']:.0f}]"
-        spread = f"{rate['value']:.0f}{ends}"
-        ahead = "" if row["io_threads"] is None else row["io_threads"]
-        print(
-            f"{row['loader']:<14}{row['processes']:>10}{ahead:>12}{spread:>24}{rate['value'] / row['processes']:>11.0f}"
-            f"{rate['value'] / limit:>8.0%}{rate['value'] / best:>11.2f}×"
-        )
+    print(f"{'':<28}{'images/s':>9}{'by wire':>9}{'÷ limit (95 %)':>26}{'÷ best DataLoader (95 %)':>26}")
+    for name, values in rates.items():
+        line = f"{name:<28}{np.median(values):>9.0f}{np.median(found['served'][name]):>9.2f}"
+        for other in (limit, rates[best]):
+            line += "{:>10.2f} [{:.2f}, {:.2f}]".format(*median_interval(values / other)).rjust(26)
+        print(line)
     print(flush=True)
 
 

@@ -97,13 +97,13 @@ def start_server(export: str) -> None:
 
 def set_speed(bits_per_s: float | None, latency_s: float | None) -> None:
     """Cap the loopback, and delay each direction by half of `latency_s`."""
-    add = ["tc", "qdisc", "add", "dev", "lo", "root"]
+    set_root = ["tc", "qdisc", "replace", "dev", "lo", "root"]
     rate = [] if bits_per_s is None else ["rate", f"{round(bits_per_s)}bit"]
     if latency_s is not None:
         delay = ["delay", f"{round(latency_s / 2 * 1e6)}us", "limit", "100000"]
-        subprocess.run([*add, "netem", *delay, *rate], check=True)
+        subprocess.run([*set_root, "netem", *delay, *rate], check=True)
     elif rate:
-        subprocess.run([*add, "tbf", *rate, "burst", "128kb", "latency", "500ms"], check=True)
+        subprocess.run([*set_root, "tbf", *rate, "burst", "128kb", "latency", "500ms"], check=True)
 
 
 def prepare(config: dict[str, Any]) -> None:
