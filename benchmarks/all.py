@@ -46,7 +46,7 @@ def main() -> None:
         parser.error(f"--only takes some of {', '.join(FULL)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     dataset, _ = resolve_dataset(None, 512)
-    failed = []
+    failed, all_begun = [], time.monotonic()
     for name in chosen:
         flags = [dataset if flag == "DATASET" else flag for flag in (QUICK if arguments.quick else FULL)[name]]
         print(f"== {name}.py {' '.join((QUICK if arguments.quick else FULL)[name])}", flush=True)
@@ -56,6 +56,7 @@ def main() -> None:
         print(f"== {name}: {time.monotonic() - begun:.0f} s\n", flush=True)
         if ended.returncode:
             failed.append(name)
+    print(f"== all: {time.monotonic() - all_begun:.0f} s", flush=True)
     if failed:
         sys.exit(f"did not run to its end: {', '.join(failed)}")
 

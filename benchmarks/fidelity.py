@@ -4,11 +4,12 @@
 
 - `multiprocess` with Pillow against torchvision's reference training: ImageFolder, its transforms, DataLoader.
 - `dali` on the CPU against NVIDIA's ResNet-50 example: file reader, random-crop decoder, resize, crop-mirror-normalize,
-  its PyTorch iterator.
+  its PyTorch iterator; with the example's channels-last layout, which is what our model takes, and with its other one.
 
 Both sides read the same files, crop with the same ranges, and hand over float32 batches of one size; batches are taken
 and dropped. Every round runs the two sides of a pair once each, in an order that alternates, behind a warm-up that
-empties their queues. Printed: the median over rounds of ours ÷ theirs with its 95 % bootstrap interval. The aim is that
+empties their queues. Printed: the median over rounds of ours ÷ theirs with its 95 % bootstrap interval, and the same of
+the CPU seconds an image, theirs ÷ ours, which varies less where others use the machine. The aim is that
 the ratio is at least 0.98: a verdict about our loader then holds for the user's own.
 """
 
@@ -32,7 +33,7 @@ from loaderbench.machine import environment, usable_cpus
 REACH = 0.98
 
 
-def nvidia_example(arguments: argparse.Namespace) -> Contestant:
+def nvidia_example(arguments: argparse.Namespace, layout: str) -> Contestant:
     """The pipeline of DALI's ResNet-50 training example with its `dali_cpu` switch, without a GPU; endless.
 
     Its crop ranges (area from 0.1, ratio 0.8 to 1.25) are torchvision's here, since they decide how much is decoded.
@@ -53,7 +54,7 @@ def nvidia_example(arguments: argparse.Namespace) -> Contestant:
         side = arguments.input_size
         images = fn.resize(images, resize_x=side, resize_y=side, interp_type=types.INTERP_TRIANGULAR)
         images = fn.crop_mirror_normalize(
-            images, dtype=types.FLOAT, output_layout="CHW", crop=(side, side),
+            images, dtype=types.FLOAT, output_layout=layout, crop=(side, side),
             mean=[255 * value for value in IMAGENET_MEAN], std=[255 * value for value in IMAGENET_STD],
             mirror=fn.random.coin_flip(probability=0.5),
         )  # fmt: skip
@@ -77,17 +78,21 @@ def nvidia_example(arguments: argparse.Namespace) -> Contestant:
 
 
 def measure(pair: str, sides: dict[str, Contestant], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Rates of both sides in turn, and the ratio of the first to the second."""
+    """Rates of both sides in turn, the ratio of ours to theirs, and that of CPU seconds an image, theirs to ours."""
     rates: dict[str, list[float]] = {name: [] for name in sides}
+    cpu: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(arguments.rounds):
         for name in list(sides)[:: 1 if number % 2 else -1]:
             num_warmup = arguments.workers * arguments.prefetch + 2
-            rates[name].append(rate(sides[name], arguments.seconds, num_warmup, arguments.batch_size))
+            turn = rate(sides[name], arguments.seconds, num_warmup, arguments.batch_size)
+            rates[name].append(turn[0])
+            cpu[name].append(turn[1])
         told = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in rates.items())
         print(f"{pair}, round {number + 1} of {arguments.rounds}: {told} images/s", flush=True)
     first, second = (np.array(values) for values in rates.values())
     ratio, low, high = median_interval(first / second)
-    return {"pair": pair, "ratio": ratio, "low": low, "high": high, "rates": rates}
+    by_cpu = median_interval(np.array(cpu["theirs"]) / np.array(cpu["ours"]))
+    return {"pair": pair, "ratio": ratio, "low": low, "high": high, "by_cpu": by_cpu, "rates": rates, "cpu_s": cpu}
 
 
 def judged(row: dict[str, Any]) -> str:
@@ -124,15 +129,19 @@ def main() -> None:
             )
         )
         try:
-            theirs = nvidia_example(arguments)
+            theirs = {layout: nvidia_example(arguments, layout) for layout in ("HWC", "CHW")}
         except ImportError as error:
             print(f"dali ÷ NVIDIA's example: skipped ({error}); pip install 'loaderbench[dali]'")
         else:
-            sides = {"ours": ours(arguments, "dali", None, stack), "theirs": theirs}
-            rows.append(measure("dali ÷ NVIDIA's example", sides, arguments))
+            dali = ours(arguments, "dali", None, stack)
+            for layout, example in theirs.items():
+                pair = f"dali ÷ NVIDIA's example, {layout}"
+                rows.append(measure(pair, {"ours": dali, "theirs": example}, arguments))
     print()
     for row in rows:
-        print(f"{row['pair']:28s} {row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}]  ≥ {REACH}: {judged(row)}")
+        by_cpu = "by CPU {:.3f} [{:.3f}, {:.3f}]".format(*row["by_cpu"])
+        spread = f"{row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
+        print(f"{row['pair']:30s} {spread}  {by_cpu}  ≥ {REACH}: {judged(row)}")
     if arguments.json:
         settings = {
             name: getattr(arguments, name)

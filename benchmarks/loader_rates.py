@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
-from turns import come_to_rest, median_interval
+from turns import come_to_rest, cpu_s, median_interval
 
 from loaderbench import plugins
 from loaderbench.images.index import index_images
@@ -77,21 +77,23 @@ def ours(arguments: argparse.Namespace, name: str, decoder: str | None, stack: E
     return loader.batches  # type: ignore[no-any-return]
 
 
-def rate(contestant: Contestant, seconds: float, num_warmup: int, batch_size: int) -> float:
-    """Images a second, the queue's first fill left out. Returns when the contestant is at rest."""
+def rate(contestant: Contestant, seconds: float, num_warmup: int, batch_size: int) -> tuple[float, float]:
+    """(images/s, CPU seconds an image), the queue's first fill left out. Returns when the contestant is at rest."""
     stream = contestant()
     for _ in islice(stream, num_warmup):
         pass
-    begun, num_batches = time.perf_counter(), 0
+    begun_cpu, begun, num_batches = cpu_s(), time.perf_counter(), 0
     while (elapsed := time.perf_counter() - begun) < seconds:
         next(stream)
         num_batches += 1
+    used_s = cpu_s() - begun_cpu
     close = getattr(stream, "close", None)
     if close is not None:
         close()
     del stream  # ends DataLoader's workers
     come_to_rest()
-    return num_batches * batch_size / elapsed
+    num_images = num_batches * batch_size
+    return num_images / elapsed, used_s / num_images
 
 
 def compare(contestants: dict[str, Contestant], against: dict[str, str], arguments: argparse.Namespace) -> None:
@@ -102,7 +104,7 @@ def compare(contestants: dict[str, Contestant], against: dict[str, str], argumen
         order = list(contestants)
         for name in order if number % 2 == 0 else reversed(order):
             warmup = 1 if "serial" in name or "w0" in name else num_warmup
-            rates[name].append(rate(contestants[name], arguments.seconds, warmup, arguments.batch_size))
+            rates[name].append(rate(contestants[name], arguments.seconds, warmup, arguments.batch_size)[0])
     for name, values in rates.items():
         line = f"{name:32s} {np.median(values):8.0f} images/s"
         if name in against:

@@ -119,6 +119,8 @@ class LoaderContext:
     pin_memory: bool = False
     evict_after_read: bool = False
     """Drop each file's pages from the page cache right after reading it (cold arms)."""
+    keep_evictable: bool = False
+    """Map no file into memory: mapped pages cannot be dropped. The same in all arms of a case."""
     max_failure_fraction: float = 0.01
     decoder_options: Any = None
     slowdown: Slowdown | None = None

@@ -118,7 +118,7 @@ class DaliLoader:
                     file_root=context.images.root,
                     file_list=path,
                     shuffle_after_epoch=True,
-                    dont_use_mmap=True,  # mapped pages could not be evicted
+                    dont_use_mmap=context.keep_evictable,
                     name="files",
                 )
                 if context.slowdown is not None:
@@ -164,6 +164,7 @@ class DaliLoader:
         failures = tuple(self._failures)
         try:
             self._pipeline = self._build_pipeline(first_epoch)
+            self._pipeline.schedule_run()  # the first call begins `prefetch` runs
             while left is None or left > 0:
                 batch = self._next_batch(left)
                 batch.failures, failures = failures, ()  # files left out are reported once an iterator
@@ -177,10 +178,12 @@ class DaliLoader:
 
     def _next_batch(self, most_samples: int | None) -> Batch:
         images = self._context.images
-        if self._on_gpu:
-            pixels, labels = self._pipeline.run(torch.cuda.current_stream())
-        else:
-            pixels, labels = self._pipeline.run()
+        stream = torch.cuda.current_stream() if self._on_gpu else None
+        pixels, labels = self._pipeline.share_outputs(stream)
+        # The next run begins now, as with DALI's own iterator: begun at the next call (Pipeline.run) there would be one
+        # batch less on its way while the consumer works.
+        self._pipeline.release_outputs()
+        self._pipeline.schedule_run()
         if not pixels.is_dense_tensor():
             sizes = sorted({f"{shape[1]}×{shape[0]}" for shape in pixels.shape()})
             raise CaseFailed(
@@ -223,7 +226,7 @@ class DaliLoader:
             "num_threads": self._context.workers,
             "prefetch_queue_depth": self._context.prefetch,
             "decode_device": "mixed" if self._on_gpu else "cpu",
-            "dont_use_mmap": True,
+            "dont_use_mmap": self._context.keep_evictable,
             "resize": "DALI linear, antialiased",
             "num_left_out": len(self._failures),
         }

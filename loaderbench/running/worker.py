@@ -146,6 +146,7 @@ class Rig:
             device=case.device,
             pin_memory=self._pin,
             evict_after_read=evict,
+            keep_evictable=case.cache != "warm",
             max_failure_fraction=case.max_failure_fraction,
             decoder_options={
                 **case.decoder_options,

@@ -1,0 +1,92 @@
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loaderbench.errors import ConfigError
+from loaderbench.images.index import index_images
+
+pytest.importorskip("nvidia.dali")
+
+from nvidia.dali import Pipeline, fn
+
+from loaderbench.loaders.base import LoaderContext
+from loaderbench.loaders.dali import DaliLoader, Options, file_list
+
+NAMES = (" a/ 1.jpg", "a/2 3.jpg", "a/4.jpg 5.jpg", "a/tab\t6.jpg", "b #/\udcff.JPG", "b #/'\"%s.jpeg")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for number, name in enumerate(NAMES, start=1):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes([number] * number))
+    return tmp_path
+
+
+def test_dali_reads_what_the_list_names_and_labels(root: Path) -> None:
+    images = index_images(str(root))
+    order = np.array([4, 0, 5, 2, 1, 3])
+    pipeline = Pipeline(batch_size=len(order), num_threads=1, device_id=None, exec_dynamic=True)
+    with file_list(images, order) as path:
+        with pipeline:
+            pipeline.set_outputs(*fn.readers.file(file_root=images.root, file_list=path))
+        pipeline.build()
+    assert not os.path.exists(path)  # noqa: PTH110
+    encoded, labels = pipeline.run()
+    assert np.array(labels.as_array()).ravel().tolist() == order.tolist()
+    for position, index in enumerate(order.tolist()):
+        assert bytes(np.array(encoded.at(position))) == Path(images.path(index)).read_bytes()
+
+
+def test_a_name_of_two_lines_is_refused_by_name(root: Path) -> None:
+    (root / "a" / "two\nlines.jpg").write_bytes(b"1")
+    images = index_images(str(root))
+    with pytest.raises(ConfigError, match=r"two\\nlines\.jpg") as told, file_list(images, np.arange(len(images))):
+        pass
+    assert "\n" not in str(told.value)
+
+
+def loader_of(dataset: Path, **changes: Any) -> DaliLoader:
+    values: dict[str, Any] = {
+        "images": index_images(str(dataset)), "batch_size": 4, "workers": 1, "prefetch": 2, "decoder": None,
+        "input_size": 32, "mode": "train", "output": "uint8", "seed": 0, "device": "cpu",
+    }  # fmt: skip
+    return DaliLoader(Options(), LoaderContext(**{**values, **changes}))
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_as_many_batches_as_asked_for_are_made_while_the_consumer_works(prefetch: int, small_set: Path) -> None:
+    """As with DALI's own iterator, which begins a run when it hands a batch over."""
+
+    class CountImages:
+        num_made = 0
+
+        def burn_image(self, encoded: Any) -> Any:
+            self.num_made += 1
+            return encoded
+
+    counter = CountImages()
+    batches = loader_of(small_set / "96", prefetch=prefetch, slowdown=counter).batches()
+    for number in (1, 2):
+        next(batches)
+        deadline = time.monotonic() + 10
+        while counter.num_made < 4 * (number + prefetch) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)  # no more than those
+        assert counter.num_made == 4 * (number + prefetch)
+    batches.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("keep_evictable", [False, True])
+def test_files_are_mapped_only_where_their_pages_need_not_be_dropped(keep_evictable: bool, small_set: Path) -> None:
+    loader = loader_of(small_set / "96", keep_evictable=keep_evictable)
+    batches = loader.batches()
+    next(batches)
+    maps = Path("/proc/self/maps").read_text()
+    batches.close()  # type: ignore[attr-defined]
+    assert (str(small_set) in maps) == (not keep_evictable)
+    assert loader.describe()["dont_use_mmap"] == keep_evictable
