@@ -270,6 +270,8 @@ def explain(message: str) -> str:
         return f"DALI could not decode {found[1]}; remove it or use a Python loader, which takes the next image instead"
     if found := re.search(r"Could not open file (.+): (.+)", message):
         return f"cannot read {found[1]}: {found[2]}; the data set vanished while it was read"
+    if found := re.search(r"File mapping failed: (.+)", message):
+        return f"cannot read {found[1]}: it cannot be mapped; the data set vanished while it was read"
     told = message.partition("encountered:")[2] or message
     lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("Current pipeline")]
     return f"DALI failed: {' '.join(lines[:2])}"
