@@ -27,11 +27,11 @@ FULL = {
 }
 QUICK = {
     "loaders": ["--quick", "--res", "512"],
-    "overhead": ["DATASET", "--rounds", "3", "--seconds", "8"],
+    "overhead": ["DATASET", "--rounds", "3", "--seconds", "5"],
     "fidelity": ["--quick"],
     "dali_stages": ["--quick"],
     "time_to_verdict": ["--quick"],
-    "nfs": ["--quick"],
+    "nfs": ["--quick", "--seconds", "2"],
 }
 
 
