@@ -81,6 +81,7 @@ class ShardDataset(IterableDataset[Payload], ABC):
                         return
                     if work.add(sample, epoch):
                         yield work.batch()
+                        clock.begin()  # the wait for the next request is no work
                     begun = time.perf_counter_ns()
                 if num < 0 and not num_read:
                     raise CaseFailed(
@@ -125,7 +126,7 @@ class _Batches:
         return len(self.made) == self._context.batch_size
 
     def batch(self) -> Payload:
-        """What was made, stacked by torch's default_collate (in shared memory), and a new batch begun."""
+        """What was made, stacked by torch's default_collate (in shared memory), and room for another one."""
         begun = time.perf_counter_ns()
         indices = np.array([position for position, _ in self.made], dtype=np.int64)
         side = self._context.input_size
@@ -146,7 +147,6 @@ class _Batches:
             stacked.permute(0, 3, 1, 2), targets, self._encoded_bytes, indices, self._clock.end(), self.failures
         )
         self.made, self.failures, self._encoded_bytes = [], [], 0
-        self._clock.begin()
         return payload
 
 

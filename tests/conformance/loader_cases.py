@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -36,6 +37,7 @@ WORKERS = {
     "ffcv": 2,
     "ray": 2,
     "tf-data": 2,
+    "plain": 2,
 }
 PACKAGES = {
     "dali": "nvidia.dali",
@@ -54,8 +56,8 @@ FORMATS = {"webdataset": "wds", "litdata": "litdata", "ffcv": "ffcv"}
 """Of the loaders that read converted images."""
 SHARD_LOADERS = ("webdataset", "litdata")
 """Those whose workers have containers of their own."""
-PYTHON_LOADERS = ("serial", "multiprocess", "threaded", "torchdata", "grain", "hf-datasets")
-"""Those that read a tree and decode with a decoder of ours."""
+PYTHON_LOADERS = ("serial", "multiprocess", "threaded", "plain", "torchdata", "grain", "hf-datasets")
+"""Those that read a tree and decode with a decoder of ours; `plain` is the example of the documentation."""
 SAME_ORDER_LOADERS = tuple(name for name in PYTHON_LOADERS if name != "grain")
 TREE_LOADERS = (*PYTHON_LOADERS, "spdl", "dali", "tf-data")
 DECODING_LOADERS = (*TREE_LOADERS, *FORMATS)
@@ -96,7 +98,10 @@ def context_for(name: str, tree: Path, **changes: Any) -> LoaderContext:
 
 
 def build(name: str, context: LoaderContext, **options: Any) -> Loader:
-    module = fetch if name == "fetch" else plugins.load("loaders", name)
+    if name == "plain":
+        module = importlib.import_module("plain_loader")
+    else:
+        module = fetch if name == "fetch" else plugins.load("loaders", name)
     loader: Loader = module.build(module.Options(**options), context)
     return loader
 

@@ -522,6 +522,20 @@ def test_spans_account_for_the_time_of_the_work(name: str, image_tree: Path) -> 
         assert (mine[1:, 1] >= mine[:-1, 2]).all()  # a worker makes one batch after another
 
 
+@pytest.mark.parametrize("name", [*PYTHON_LOADERS, "spdl", *SHARD_LOADERS])
+def test_a_wait_for_the_next_request_is_no_work(name: str, image_tree: Path) -> None:
+    with open_loader(name, image_tree, workers=min(WORKERS[name], 1)) as loader:
+        stream, waits_s = loader.batches(), 0.25
+        spans = []
+        for _ in range(8):
+            spans.append(next(stream).spans)
+            time.sleep(waits_s)
+        stream.close()  # type: ignore[attr-defined]
+    whole = [int(span[2] - span[1]) / 1e9 for span in spans if span is not None]
+    assert len(whole) == 8
+    assert np.median(whole) < waits_s / 2  # a batch of these takes milliseconds
+
+
 @pytest.mark.parametrize("name", ["multiprocess", "threaded", "fetch"])
 def test_batches_left_in_the_queue_are_reported(name: str, image_tree: Path) -> None:
     with open_loader(name, image_tree) as loader:
