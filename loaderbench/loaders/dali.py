@@ -212,7 +212,12 @@ class DaliLoader:
         if self.no_stage_times is not None:
             return None
         times = dict.fromkeys(("read", "decode", "resize", "normalize"), (0, 0))
-        for name, time in nvtx_times.read().items():
+        try:
+            ranges = nvtx_times.read()
+        except nvtx_times.LostRanges as error:
+            self.no_stage_times = str(error)
+            return None
+        for name, time in ranges.items():
             if (stage := STAGE_OF_RANGE.get(name)) is not None:
                 batches, ns = times[stage]
                 times[stage] = (max(batches, time.num_ranges), ns + time.ns)

@@ -2,8 +2,8 @@
  *
  * The program (here DALI) loads it by the path in NVTX_INJECTION64_PATH and calls InitializeInjectionNvtx2, which puts the
  * functions below into NVTX's table (NVTX's nvtxTypes.h: the callbacks of module CORE2). Only ranges that are pushed and
- * popped on one thread are kept, as DALI marks its operators; they nest, and a range's own time is what its inner ones
- * leave of it. Ranges that differ only in what follows " #" (DALI numbers some) are one entry.
+ * popped on one thread are kept, as DALI marks its operators. Ranges that differ only in what follows " #" (DALI
+ * numbers some) are one entry.
  *
  * No locks: an entry is claimed once by a compare-and-swap and found again by its hash; sums are atomic additions.
  */
@@ -22,18 +22,17 @@ struct row {
     char name[NAME_BYTES];
     uint64_t count;
     uint64_t ns;
-    uint64_t own_ns;
 };
 
 struct entry {
     _Atomic int state;
     char name[NAME_BYTES];
-    _Atomic uint64_t count, ns, own_ns;
+    _Atomic uint64_t count, ns;
 };
 
 struct open_range {
     struct entry *entry;
-    uint64_t begun_ns, inner_ns;
+    uint64_t begun_ns;
 };
 
 static struct entry table[ENTRIES];
@@ -75,7 +74,6 @@ static struct entry *find(const char *name) {
 static int push(const char *name) {
     if (depth < DEPTH) {
         stack[depth].entry = name ? find(name) : NULL;
-        stack[depth].inner_ns = 0;
         stack[depth].begun_ns = now_ns();
     } else {
         atomic_fetch_add(&num_lost, 1);
@@ -91,9 +89,7 @@ static int pop(void) {
         if (range->entry) {
             atomic_fetch_add_explicit(&range->entry->count, 1, memory_order_relaxed);
             atomic_fetch_add_explicit(&range->entry->ns, ns, memory_order_relaxed);
-            atomic_fetch_add_explicit(&range->entry->own_ns, ns - range->inner_ns, memory_order_relaxed);
         }
-        if (depth > 0 && depth <= DEPTH) stack[depth - 1].inner_ns += ns;
     }
     return (int)depth;
 }
@@ -107,13 +103,12 @@ int nvtx_times_read(struct row *rows, int most) {
         memcpy(rows[count].name, one->name, NAME_BYTES);
         rows[count].count = atomic_load_explicit(&one->count, memory_order_relaxed);
         rows[count].ns = atomic_load_explicit(&one->ns, memory_order_relaxed);
-        rows[count].own_ns = atomic_load_explicit(&one->own_ns, memory_order_relaxed);
         count++;
     }
     return count;
 }
 
-/* Ranges that found no room; 0 unless a program makes up more than ENTRIES names. */
+/* Ranges that found no room; 0 unless a program makes up more than ENTRIES names or nests deeper than DEPTH. */
 uint64_t nvtx_times_lost(void) { return atomic_load(&num_lost); }
 
 /* NVTX's side: nvtxEventAttributes_t, version 2 and later, up to its message. */

@@ -20,8 +20,11 @@ class _Row(ctypes.Structure):
         ("name", ctypes.c_char * 96),
         ("count", ctypes.c_uint64),
         ("ns", ctypes.c_uint64),
-        ("own_ns", ctypes.c_uint64),
     )
+
+
+class LostRanges(Exception):
+    """The sums are incomplete."""
 
 
 class RangeTime(NamedTuple):
@@ -29,9 +32,7 @@ class RangeTime(NamedTuple):
 
     num_ranges: int
     ns: int
-    """Wall time from their begin to their end."""
-    own_ns: int
-    """Without the ranges within them, on the same thread."""
+    """Wall time from their begin to their end, ranges within them included."""
 
 
 def inject() -> str | None:
@@ -52,8 +53,14 @@ def read() -> dict[str, RangeTime]:
     """Range name → its time so far in this process. A range is numbered behind ` #` in no name.
 
     Call it only where `inject` has returned None. Takes about 10 µs.
+
+    Raises:
+        LostRanges: some found no room, so that sums are too small.
     """
     library = ctypes.CDLL(os.environ[VARIABLE])  # the copy that NVTX has loaded: one table a process
+    library.nvtx_times_lost.restype = ctypes.c_uint64
+    if num_lost := library.nvtx_times_lost():
+        raise LostRanges(f"{num_lost} of DALI's ranges found no room in the table of their times")
     rows = (_Row * MOST_NAMES)()
     num_rows = library.nvtx_times_read(rows, MOST_NAMES)
-    return {row.name.decode(): RangeTime(row.count, row.ns, row.own_ns) for row in rows[:num_rows]}
+    return {row.name.decode(): RangeTime(row.count, row.ns) for row in rows[:num_rows]}

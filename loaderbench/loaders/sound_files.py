@@ -38,7 +38,7 @@ def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
         failures.append((index, reason or "broken"))
     if len(failures) > context.max_failure_fraction * len(chosen):
         raise CaseFailed(
-            f"{failure_list(failures, len(images), images)}; at most {100 * context.max_failure_fraction:g} % "
+            f"{failure_list(failures, len(chosen), images)}; at most {100 * context.max_failure_fraction:g} % "
             f"are allowed (--max-failures)"
         )
     return failures

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loaderbench.errors import ConfigError
+from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.images.index import index_images
 
 pytest.importorskip("nvidia.dali")
 
 from nvidia.dali import Pipeline, fn
 
+from loaderbench.loaders import nvtx_times, sound_files
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.dali import DaliLoader, Options, file_list
 
@@ -90,3 +91,25 @@ def test_files_are_mapped_only_where_their_pages_need_not_be_dropped(keep_evicta
     batches.close()  # type: ignore[attr-defined]
     assert (str(small_set) in maps) == (not keep_evictable)
     assert loader.describe()["dont_use_mmap"] == keep_evictable
+
+
+def test_lost_ranges_are_no_stage_times(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(image_tree)
+    if loader.no_stage_times is not None:
+        pytest.skip(loader.no_stage_times)
+    assert loader.stage_times() is not None
+
+    def lost() -> None:
+        raise nvtx_times.LostRanges("3 ranges were lost")
+
+    monkeypatch.setattr(nvtx_times, "read", lost)
+    assert loader.stage_times() is None
+    assert loader.no_stage_times == "3 ranges were lost"
+    loader.close()
+
+
+def test_of_a_large_set_the_files_looked_at_are_counted(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sound_files, "MOST_CHECKED", 4)
+    monkeypatch.setattr(sound_files, "check_file", lambda path: (0, None, "empty file"))
+    with pytest.raises(CaseFailed, match="4 of 4 images could not be decoded"):
+        loader_of(image_tree)

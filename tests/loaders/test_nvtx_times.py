@@ -105,8 +105,8 @@ def test_times_and_counts_by_name_with_what_lies_within(nvtx: FakeNvtx) -> None:
     assert set(found) == {"outer", "inner"}
     outer, inner = found["outer"], found["inner"]
     assert (outer.num_ranges, inner.num_ranges) == (3, 3)
-    assert inner.ns == inner.own_ns >= 3 * 20_000_000
-    assert outer.own_ns == outer.ns - inner.ns >= 3 * 10_000_000
+    assert inner.ns >= 3 * 20_000_000
+    assert outer.ns - inner.ns >= 3 * 10_000_000
 
 
 def test_only_dalis_domain_counts_and_a_lonely_end_does_no_harm(nvtx: FakeNvtx) -> None:
@@ -121,12 +121,15 @@ def test_only_dalis_domain_counts_and_a_lonely_end_does_no_harm(nvtx: FakeNvtx) 
 
 def test_deep_nests_and_long_names_are_kept_in_bounds(nvtx: FakeNvtx) -> None:
     dali = nvtx.domain(b"DALI")
-    for _ in range(100):
-        nvtx.push(dali, b"x" * 500)
-    for _ in range(100):
-        nvtx.pop(dali)
-    assert {name: one.num_ranges for name, one in nvtx_times.read().items()} == {"x" * 95: 64}
-    assert nvtx.library.nvtx_times_lost() == 36
+    for depth in (64, 100):
+        for _ in range(depth):
+            nvtx.push(dali, b"x" * 500)
+        for _ in range(depth):
+            nvtx.pop(dali)
+        if depth == 64:
+            assert {name: one.num_ranges for name, one in nvtx_times.read().items()} == {"x" * 95: 64}
+    with pytest.raises(nvtx_times.LostRanges, match="36 of DALI's ranges"):
+        nvtx_times.read()
 
 
 def test_threads_that_meet_a_name_at_once_make_one_entry_and_lose_nothing(nvtx: FakeNvtx) -> None:
@@ -151,8 +154,10 @@ def test_more_names_than_there_is_room_for_are_counted_as_lost(nvtx: FakeNvtx) -
     for number in range(1100):
         nvtx.push(dali, b"name %d" % number)
         nvtx.pop(dali)
-    assert len(nvtx_times.read()) == 1024
-    assert nvtx.library.nvtx_times_lost() == 76
+        if number == 1023:
+            assert len(nvtx_times.read()) == 1024
+    with pytest.raises(nvtx_times.LostRanges, match="76 of DALI's ranges"):
+        nvtx_times.read()
 
 
 def test_another_receiver_and_a_missing_compiler_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
