@@ -732,7 +732,11 @@ def dataset_convert(
     with _progress("preparing the data set") as progress:
         folder, _ = resolve_dataset(src, res, progress=progress)
     with _progress("converting images") as progress:
-        made = convert_dataset(folder, to, out, shard_images=shard_images, progress=progress)
+        try:
+            made = convert_dataset(folder, to, out, shard_images=shard_images, progress=progress)
+        except KeyboardInterrupt:
+            typer.echo("what was converted is kept: the same command completes it", err=True)
+            raise
     state = "was there" if made.was_there else "made"
     typer.echo(
         f"{made.folder}: {state}, {made.num_images} images in {made.num_files} files, {made.total_bytes:,} bytes"

@@ -58,7 +58,9 @@ def names(kind: str) -> list[str]:
 def check_name(kind: str, name: str) -> None:
     """Raise ConfigError, naming the known ones, where ``name`` is no plug-in of ``kind``."""
     if name not in names(kind):
-        raise ConfigError(f"unknown {kind[:-1]} '{name}'; known: {', '.join(names(kind))}")
+        other = next((one for one in BUILT_IN if one != kind and name in names(one)), None)
+        hint = f" (it is a {other[:-1]}: --{other[:-1]} {name})" if other else ""
+        raise ConfigError(f"unknown {kind[:-1]} '{name}'{hint}; known: {', '.join(names(kind))}")
 
 
 def load(kind: str, name: str) -> ModuleType:
@@ -79,6 +81,10 @@ def load(kind: str, name: str) -> ModuleType:
         raise UnavailableError(f"{kind[:-1]} '{name}' is not available: {error}") from error
     if not isinstance(module, ModuleType):
         raise ConfigError(f"entry point loaderbench.{kind}:{name} must name a module")
+    if not (hasattr(module, "Options") and hasattr(module, "build")):
+        raise ConfigError(
+            f"{kind[:-1]} '{name}': {module.__name__} lacks `Options` or `build`, see docs/add-a-loader.md"
+        )
     return module
 
 

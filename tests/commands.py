@@ -107,13 +107,14 @@ class Started:
 
     def copies_left(self) -> set[str]:
         """The copies of images that the command left in /dev/shm."""
-        left = set(os.listdir("/dev/shm")) - self._shm  # noqa: PTH208
-        return {name for name in left if any(f"-{pid}-" in name for pid in self.sessions)}
+        return {name for name in self._new_in_memory() if any(f"-{pid}-" in name for pid in self.sessions)}
 
     def shared_memory_left(self) -> set[str]:
         """What the command left in /dev/shm: copies of images, torch's batches."""
-        left = set(os.listdir("/dev/shm")) - self._shm  # noqa: PTH208
-        return self.copies_left() | {name for name in left if name.startswith("torch_")}
+        return self.copies_left() | {name for name in self._new_in_memory() if name.startswith("torch_")}
+
+    def _new_in_memory(self) -> set[str]:
+        return set(os.listdir("/dev/shm")) - self._shm  # noqa: PTH208
 
 
 def records(results: Path) -> list[dict[str, Any]]:

@@ -568,7 +568,7 @@ def _caveats(
     if starved is not None and starved > STARVED:
         say(
             "cpu_contention",
-            f"workers were runnable but had no processor for {starved:.0%} of their time; prep includes it",
+            f"workers were runnable but had no processor for {starved:.0%} of their time: the share contention",
         )
     if figures["stages"] is None:
         reason = facts["loader"].get("no_stage_times") or "this loader does not tell the time in read, decode, augment"

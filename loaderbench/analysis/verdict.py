@@ -88,7 +88,7 @@ def _of_ceiling(ceiling: Mapping[str, Any]) -> str:
     rate, readers = ceiling["bytes_per_s"]["value"] / 1e6, ceiling["readers"]
     rising = ", still rising" if ceiling["still_rising"] else ""
     bound = {
-        "bandwidth": "; more readers than this run has get no more: bandwidth",
+        "bandwidth": "; more readers than this run has get little more: bandwidth",
         "latency": f"; twice this run's readers get {ceiling['growth_per_doubling'] or 0:.1f}×: latency",
         None: "",
     }[ceiling["bound_by"]]

@@ -42,6 +42,7 @@ SHARDS_WANTED = 64
 PIECE_SUFFIX = ".json"
 """What a writer notes beside a container for `side_files`, until the record is there."""
 BROKEN_FILE = "broken.json"
+INSTALL_FFCV = "apt-get install libopencv-dev libturbojpeg0-dev pkg-config g++, then pip install 'loaderbench[ffcv]'"
 BETON_FIELDS = ("image", "label")
 """Names of a .beton's fields, those of FFCV's examples."""
 IMAGE_MODE_JPG = 0
@@ -384,7 +385,7 @@ def _ffcv() -> tuple[Any, Any, Any]:
     try:
         types, fields, writer = (importlib.import_module(f"ffcv.{name}") for name in ("types", "fields", "writer"))
     except (ImportError, OSError) as error:  # OSError: OpenCV's libraries
-        raise UnavailableError(f"FFCV is not installed ({error}); pip install 'loaderbench[ffcv]'") from error
+        raise UnavailableError(f"FFCV is not installed ({error}); {INSTALL_FFCV}") from error
     return types, fields, writer
 
 

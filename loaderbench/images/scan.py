@@ -48,7 +48,7 @@ class JpegHeader:
 
 
 class NotJpegError(ValueError):
-    """The bytes are no JPEG that a decoder here can read; the message says why."""
+    """The bytes are no JPEG that every decoder here can read; the message says why."""
 
 
 _MAGIC = {b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WebP or another RIFF file", b"BM": "BMP", b"<": "text"}
@@ -63,7 +63,7 @@ def parse_jpeg_header(head: bytes) -> JpegHeader | None:
     JpegHeader(width=768, height=512, progressive=True, end=21)
 
     Raises:
-        NotJpegError: this is not a JPEG, or of a kind (lossless, arithmetic) that libjpeg does not read.
+        NotJpegError: this is not a JPEG, or of a kind (lossless, arithmetic) that not every decoder reads.
     """
     if len(head) >= 2 and head[:2] != b"\xff\xd8":
         kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "unknown")
@@ -85,7 +85,9 @@ def parse_jpeg_header(head: bytes) -> JpegHeader | None:
             end = at + 2 + int.from_bytes(head[at + 2 : at + 4])
             return JpegHeader(width, height, _FRAMES[marker], end, head[at + 9])
         if marker in _OTHER_FRAMES:
-            raise NotJpegError(f"unsupported kind of JPEG (frame marker FF{marker:02X}: lossless or arithmetic)")
+            raise NotJpegError(
+                f"a kind of JPEG that not every decoder reads (frame marker FF{marker:02X}: lossless or arithmetic)"
+            )
         if marker in (0xD9, 0xDA):
             raise NotJpegError("damaged header: no frame header before the image data")
         at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD8 else 2 + int.from_bytes(head[at + 2 : at + 4])

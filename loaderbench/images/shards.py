@@ -169,6 +169,10 @@ def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int],
             )
         return DataSet(index_images(root, on_listed))
     if record is None:
+        if Path(root, f"{CONVERTED_RECORD}.partial").exists():
+            raise ConfigError(
+                f"{root} holds an unfinished conversion: repeat the `loaderbench dataset convert` that began it"
+            )
         inside = folder_inside(root, format_name)
         record = read_record(inside)
         convert = f"`loaderbench dataset convert {root} --to {format_name}`"

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.images.convert import BETON_FIELDS, broken_images
+from loaderbench.images.convert import BETON_FIELDS, INSTALL_FFCV, broken_images
 from loaderbench.loaders.base import (
     MAX_STEPS_IN_FLIGHT,
     Batch,
@@ -56,7 +56,7 @@ try:
     EpochIterator: Any = importlib.import_module("ffcv.loader.epoch_iterator").EpochIterator
     numba: Any = importlib.import_module("numba")
 except (ImportError, OSError) as error:  # OSError: OpenCV's libraries, which it loads itself
-    raise UnavailableError(f"FFCV is not installed ({error}); pip install 'loaderbench[ffcv]'") from error
+    raise UnavailableError(f"FFCV is not installed ({error}); {INSTALL_FFCV}") from error
 
 DATA_FORMAT = "ffcv"
 ITERATOR_BATCHES = 256

@@ -29,13 +29,15 @@ from loaderbench.loaders.samples import MOST_REPLACEMENTS, check_end, failure_li
 from loaderbench.loaders.torch_dataset import VOID, Payload
 from loaderbench.loaders.transform import Normalizer
 
+DEBIAN_PACKAGES = "libavdevice59 libavfilter8 libavformat59"
+
 try:
     spdl: Any = importlib.import_module("spdl.io")
     builder: Any = importlib.import_module("spdl.pipeline")
 except ImportError as error:
-    raise UnavailableError(f"SPDL is not installed ({error}); pip install 'loaderbench[spdl]'") from error
-
-DEBIAN_PACKAGES = "libavdevice59 libavfilter8 libavformat59"
+    raise UnavailableError(
+        f"SPDL is not installed ({error}); apt-get install {DEBIAN_PACKAGES}, then pip install 'loaderbench[spdl]'"
+    ) from error
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
                     os.waitpid(pid, os.WNOHANG)
         process.poll()
         time.sleep(0.02)
+    _wait(process, GRACE_S)
     remove_leftovers()
     for pid in members:  # torch names a batch's memory before it unlinks it: a worker killed in between leaves it
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):

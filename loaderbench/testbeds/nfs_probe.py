@@ -39,7 +39,8 @@ def _read(path: str) -> int:
     return num_bytes
 
 
-def _mount(mount_point: str) -> NfsMount:
+def mount_at(mount_point: str) -> NfsMount:
+    """What the mount's counters say now. Raises ConfigError where it is no NFS mount point."""
     mount = find_mount(parse_mountstats(Path("/proc/self/mountstats").read_text()), mount_point)
     if mount is None:
         raise ConfigError(f"{mount_point} is no NFS mount point; see /proc/self/mountstats")
@@ -50,12 +51,12 @@ def run_stage(mount_point: str, paths: Sequence[str], readers: int) -> dict[str,
     """Read all files once, evicted before, by `readers` threads. Times of operations are per operation."""
     for path in paths:
         _evict(path)
-    before = _mount(mount_point)
+    before = mount_at(mount_point)
     begun_s = time.perf_counter()
     with ThreadPoolExecutor(readers) as pool:
         num_bytes = sum(pool.map(_read, paths))
     wall_s = time.perf_counter() - begun_s
-    seen = delta(before, _mount(mount_point), wall_s)
+    seen = delta(before, mount_at(mount_point), wall_s)
     return {
         "readers": readers,
         "num_files": len(paths),

@@ -261,7 +261,7 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("fuzz")
     source, program = folder / "fuzz.c", folder / "fuzz"
     source.write_text(libjpeg.SOURCE.read_text() + FUZZ)
-    flags = ["-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags = [*libjpeg.FLAGS, "-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     done = subprocess.run([*compiler, *flags, str(source), "-o", str(program), "-ljpeg", "-lm"], capture_output=True)
     if done.returncode:
         pytest.skip(f"{compiler[0]} has no sanitizers here: {done.stderr.decode().splitlines()[-1]}")

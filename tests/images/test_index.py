@@ -45,3 +45,11 @@ def test_select_keeps_the_order_asked_for(tree: Path) -> None:
 def test_nothing_to_read_is_a_config_error(tree: Path, name: str) -> None:
     with pytest.raises(ConfigError):
         index_images(str(tree / name))
+
+
+def test_ten_thousand_files_are_all_listed(tmp_path: Path) -> None:
+    for folder in range(10):
+        (tmp_path / str(folder)).mkdir()
+        for number in range(1000):
+            (tmp_path / str(folder) / f"{number}.jpg").touch()
+    assert len(index_images(str(tmp_path))) == 10_000
