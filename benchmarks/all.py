@@ -2,7 +2,7 @@
 
     python benchmarks/all.py [--quick] [--only NAME,NAME] [--out results/benchmarks]
 
-About 40 minutes on 2 cores, 10 with --quick. A benchmark that fails or cannot run is named at the end, and the exit
+About 44 minutes on 2 cores, 10 with --quick. A benchmark that fails or cannot run is named at the end, and the exit
 status is 1. Leave the machine alone meanwhile: see README.md of this folder.
 """
 
@@ -18,12 +18,12 @@ from loaderbench.images.manifest import resolve_dataset
 
 HERE = Path(__file__).parent
 FULL = {
-    "loaders": ["--rounds", "4", "--seconds", "1"],
-    "overhead": ["DATASET", "--rounds", "12", "--seconds", "8"],
+    "loaders": ["--rounds", "6", "--seconds", "1"],
+    "overhead": ["DATASET", "--rounds", "12", "--seconds", "6"],
     "fidelity": [],
     "dali_stages": [],
     "time_to_verdict": ["--rounds", "2"],
-    "nfs": ["--rounds", "3"],
+    "nfs": ["--rounds", "6", "--processes", "8"],
 }
 QUICK = {
     "loaders": ["--quick", "--res", "512"],
@@ -31,7 +31,7 @@ QUICK = {
     "fidelity": ["--quick"],
     "dali_stages": ["--quick"],
     "time_to_verdict": ["--quick"],
-    "nfs": ["--quick", "--seconds", "2"],
+    "nfs": ["--quick"],
 }
 
 

@@ -5,7 +5,7 @@
 Two processes run the `dali` loader free: in one NVTX's ranges are received (loaderbench/loaders/nvtx_times.c), in the
 other NVTX finds no receiver. They take turns, the other one waiting, in an order that alternates. Where its memory
 happens to lie makes one process up to a tenth slower than another for all its life, so new pairs of them are started.
-Printed, with 95 % bootstrap intervals over the pairs' medians: the rate with ÷ the rate without (aim: within 1 % of
+Printed, with 95 % intervals over the pairs' medians: the rate with ÷ the rate without (aim: within 1 % of
 1); the same of images a second of processor time, which other programs on the machine disturb less; and, of one
 thread, the operators' times of a batch ÷ the wall time of a batch (aim: within 5 % of 1).
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import median_interval
+from turns import judged, median_interval, spread
 
 from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
@@ -111,14 +111,15 @@ def medians(rows: list[dict[str, Any]], name: str) -> list[float]:
     return [float(np.median([row[name] for row in rows if row["pair"] == pair])) for pair in pairs]
 
 
-def interval(values: list[float]) -> dict[str, float]:
-    """Median with its 95 % bootstrap interval."""
+def interval(values: list[float]) -> dict[str, float | None]:
+    """Median with its 95 % interval."""
     value, low, high = median_interval(values)
     return {"value": value, "low": low, "high": high}
 
 
-def show(name: str, found: dict[str, float], aim: str) -> None:
-    print(f"{name:44s} {found['value']:.4f} [{found['low']:.4f}, {found['high']:.4f}]  {aim}")
+def show(name: str, found: dict[str, Any], aim: tuple[float, float]) -> None:
+    interval = found["value"], found["low"], found["high"]
+    print(f"{name:44s} {spread(interval, 4)}  aim {aim[0]:g} to {aim[1]:g}: {judged(interval, *aim)}")
 
 
 def main() -> None:
@@ -140,12 +141,15 @@ def main() -> None:
         rows += [{"pair": pair, **row} for row in run_pair(dataset, arguments, pair)]
     ratio, cpu, total = (interval(medians(rows, name)) for name in ("ratio", "cpu_ratio", "sum_fraction"))
     print()
-    show("rate with ÷ without", ratio, "aim 0.99 to 1.01")
-    show("the same by CPU time", cpu, "aim 0.99 to 1.01")
-    show("operators' times ÷ time of a batch", total, "aim 0.95 to 1.05, of one thread")
+    show("rate with ÷ without", ratio, (0.99, 1.01))
+    show("the same by CPU time", cpu, (0.99, 1.01))
+    show("operators' times ÷ time of a batch", total, (0.95, 1.05))
     names = list(rows[0]["stages_s"])
     stages = {name: float(np.median([row["stages_s"][name] for row in rows])) for name in names}
-    print("ms a batch: " + ", ".join(f"{name} {1e3 * value:.2f}" for name, value in stages.items()))
+    print(
+        f"ms a batch of {arguments.batch_size}, DALI with {arguments.workers} threads: "
+        + ", ".join(f"{name} {1e3 * value:.2f}" for name, value in stages.items())
+    )
     if arguments.json:
         figures = {"rate_ratio": ratio, "cpu_ratio": cpu, "sum_fraction": total, "stages_s": stages, "rounds": rows,
                    "workers": arguments.workers, "environment": environment()}  # fmt: skip

@@ -32,6 +32,7 @@ static void *work(void *given) {
     share *s = given;
     maker *m = lb_new();
     uint8_t *out = malloc((size_t)s->r->height * s->r->width * CHANNELS);
+    if (m == NULL || out == NULL) abort();
     s->begun_ns = now_ns();
     int64_t deadline = s->begun_ns + (int64_t)(s->seconds * 1e9);
     for (int64_t i = s->worker; s->count >= 0 && now_ns() < deadline; i += s->num_workers)
@@ -51,8 +52,9 @@ double lb_limit(const recipe *r, int num, const uint8_t *const *data, const int6
     pid_t children[num_workers];
     for (int i = 0; i < num_workers; i++) {
         shares[i] = (share){r, data, sizes, num, i, num_workers, resized, seconds, 0, 0, 0};
-        if (!processes) pthread_create(&threads[i], NULL, work, &shares[i]);
-        else if ((children[i] = fork()) == 0) {
+        int failed = processes ? (children[i] = fork()) < 0 : pthread_create(&threads[i], NULL, work, &shares[i]);
+        if (failed) abort();
+        if (processes && children[i] == 0) {
             work(&shares[i]);
             _exit(0);
         }

@@ -5,7 +5,7 @@
 The same training crops (RandomResizedCrop 224 and flip) as uint8 batches, files in the page cache, one worker on each
 usable CPU, no device. Each contestant lives in a process of its own, which has filled its queue and sleeps before
 another one is measured; every round measures all in turn, in an order drawn anew. A ratio is the median of the rounds'
-ratios, with a 95 % bootstrap interval over the rounds; beside it stands the ratio of CPU seconds an image, which
+ratios, with a 95 % interval over the rounds; beside it stands the ratio of CPU seconds an image, which
 varies less where others use the machine. `limit` decodes the same crops from memory in C, on every CPU, and does
 nothing else.
 
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from turns import come_to_rest, cpu_s, median_interval
+from turns import Interval, come_to_rest, cpu_s, judged, median_interval, spread
 
 from loaderbench import native, plugins
 from loaderbench.cases.study import DECODES_ITSELF, default_decoder
@@ -287,8 +287,8 @@ def race(setting: Setting, chosen: list[Contestant], rounds: int, say: Callable[
     return {"rates": rates, "cpu_s": cpu_s, "skipped": skipped}
 
 
-def ratio(rates: dict[str, list[float]], name: str, other: str) -> tuple[float, float, float]:
-    """(median, low, high) of the rounds' ratios, 95 % by resampling the rounds."""
+def ratio(rates: dict[str, list[float]], name: str, other: str) -> Interval:
+    """Of the rounds' ratios."""
     return median_interval(np.array(rates[name]) / np.array(rates[other]))
 
 
@@ -311,7 +311,7 @@ def judge(found: dict[str, Any], chosen: list[Contestant], resolution: int) -> l
         rows.append({
             "resolution": resolution, "target_of": kind, "against": name, "ratio": value, "low": low, "high": high,
             "cpu_ratio": by_cpu[0], "cpu_low": by_cpu[1], "cpu_high": by_cpu[2], "target": target,
-            "reached": None if target is None else value >= target,
+            "judged": None if target is None else judged((value, low, high), target),
         })  # fmt: skip
     return rows
 
@@ -323,15 +323,18 @@ def show(found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         cpu_ms = np.median(found["cpu_s"][name]) * 1000
         line = f"{name:<40}{np.median(rates[name]):>9.0f}{cpu_ms:>14.3f}"
         if LIMIT in rates:
-            line += "{:>10.3f} [{:.3f}, {:.3f}]".format(*ratio(rates, name, LIMIT))
+            line += spread(ratio(rates, name, LIMIT)).rjust(26)
         print(line)
     for row in rows:
-        verdict = "" if row["target"] is None else f"   target {row['target']:.2f} {'' if row['reached'] else 'MISSED'}"
+        verdict = "" if row["target"] is None else f"   ≥ {row['target']:.2f}: {row['judged']}"
         print(
-            f"  {OURS} ÷ {row['against']}: {row['ratio']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-            f"  by CPU {row['cpu_ratio']:.3f} [{row['cpu_low']:.3f}, {row['cpu_high']:.3f}]"
+            f"  {OURS} ÷ {row['against']}: {spread((row['ratio'], row['low'], row['high']))}"
+            f"  by CPU {spread((row['cpu_ratio'], row['cpu_low'], row['cpu_high']))}"
             f"  ({row['target_of']}){verdict}"
         )
+    if rows and found["skipped"]:
+        missing = dict.fromkeys(one["name"].split()[0] for one in found["skipped"])
+        print(f"  (the best peer is the best of those that ran: not {', '.join(missing)})")
     sys.stdout.flush()
 
 
@@ -342,7 +345,7 @@ def main() -> None:
     parser.add_argument("--only", help="contestants whose names hold one of these, comma separated; the limit always")
     parser.add_argument("--workers", type=int, default=usable_cpus())
     parser.add_argument("--prefetch", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, help="[default: 64; above 512 pixels 32]")
+    parser.add_argument("--batch-size", type=int, help="[default: 64; above 512 pixels 32, above 1024 16]")
     parser.add_argument("--input-size", type=int, default=224)
     parser.add_argument("--rounds", type=int, help="[default: 7; quick: 3]")
     parser.add_argument("--seconds", type=float, help="of a turn, at least  [default: 2; quick: 1]")
@@ -365,10 +368,10 @@ def main() -> None:
             dataset, name = resolve_dataset(arguments.dataset, resolution)
             images = index_images(dataset)
             num_bytes = sum(len(Path(path).read_bytes()) for path in images.paths())  # into the page cache
+            batch_size = 64 if resolution <= 512 else 32 if resolution <= 1024 else 16
             setting = Setting(
-                dataset, arguments.workers, arguments.prefetch,
-                arguments.batch_size or (64 if resolution <= 512 else 32), arguments.input_size,
-                arguments.seconds or (1.0 if quick else 2.0),
+                dataset, arguments.workers, arguments.prefetch, arguments.batch_size or batch_size,
+                arguments.input_size, arguments.seconds or (1.0 if quick else 2.0),
             )  # fmt: skip
             mean_bytes = num_bytes / len(images)
             print(

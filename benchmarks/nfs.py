@@ -1,16 +1,16 @@
 """Images/s and processes over a late wire: the threaded loader with read-ahead against DataLoader's workers.
 
-    python benchmarks/nfs.py [--latencies-ms 5,20] [--mbit 24] [--rounds 4] [--seconds 4] [--quick] [--json FILE]
+    python benchmarks/nfs.py [--latencies-ms 5,20] [--processes 1,2,4,8] [--mbit 60] [--quick] [--json FILE]
 
 A real NFS server and client inside User-Mode Linux (`make test-beds` installs it), one processor. Every contestant
-takes the same crops with the same decoder: DataLoader with 1, 2, 4 and 8 processes, `threaded` in one process with one
+takes the same crops with the same decoder: DataLoader with 1 to 8 processes, `threaded` in one process with one
 decoding thread and 8 or 32 threads that read ahead. They take turns; the client's page cache is emptied before each
 one, and the bytes that the server sent are held against those of the images (`by wire`, 1 where all came from there).
 
 The limit is the lower of two: how many of these files a second the wire's bandwidth carries (closed form, without what
 protocols add), and how many the processor in there prepares when they are in memory (measured in the same rounds). A
-ratio is the median of the rounds' ratios, with a 95 % bootstrap interval over the rounds. Aim: the limit with at most a
-quarter of the processes that DataLoader needs.
+ratio is the median of the rounds' ratios, with a 95 % interval over the rounds; against the limit only what came by
+wire counts. Aim: the limit with at most a quarter of the processes that DataLoader needs.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from typing import Any
 
 import numpy as np
 from loaders import Contestant, Setting, Stream, context_of
-from turns import come_to_rest, median_interval
+from turns import come_to_rest, median_interval, spread
 
 from loaderbench import plugins
 from loaderbench.errors import LoaderbenchError
+from loaderbench.images.files import replace_file
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.images.shards import DataSet
 from loaderbench.images.synthesize import make_dataset
 from loaderbench.machine import environment
-from loaderbench.samplers.nfs import MOUNTSTATS_PATH, find_mount, parse_mountstats
+from loaderbench.testbeds.nfs_probe import mount_at
 from loaderbench.testbeds.uml_init import set_speed
 from loaderbench.testbeds.uml_nfs import INSIDE_OUT, INSIDE_PATH, uml_nfs
 
-PROCESSES = (1, 2, 4, 8)
 IO_THREADS = (8, 32)
 NUM_IMAGES, NUM_COPIES = 250, 8
 """Files of 256×256 pixels on the server: more than a turn reads."""
@@ -55,6 +55,7 @@ Turn = Callable[[], tuple[float, int]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latencies-ms", help="round trips of the wire  [default: 5,20; quick: 20]")
+    parser.add_argument("--processes", help="of DataLoader  [default: 1,2,4,8; quick: 4,8]")
     parser.add_argument("--mbit", type=float, default=60.0, help="bandwidth of the wire, Mbit/s")
     parser.add_argument("--rounds", type=int, help="[default: 4; quick: 2]")
     parser.add_argument("--seconds", type=float, help="of a turn, at least  [default: 4; quick: 3]")
@@ -64,33 +65,42 @@ def main() -> None:
     arguments = parser.parse_args()
     quick = arguments.quick
     latencies = arguments.latencies_ms or ("20" if quick else "5,20")
+    processes = arguments.processes or ("4,8" if quick else "1,2,4,8")
     rounds, seconds = arguments.rounds or (2 if quick else 4), arguments.seconds or (3.0 if quick else 4.0)
     if arguments.inside is not None:
-        race_inside(arguments.inside, [float(text) for text in latencies.split(",")], arguments.mbit, rounds, seconds)
+        counts, waits_ms = [int(text) for text in processes.split(",")], [float(text) for text in latencies.split(",")]
+        race_inside(arguments.inside, counts, waits_ms, arguments.mbit, rounds, seconds)
         os._exit(0)  # as in loaders.py: nothing is left to save
     with tempfile.TemporaryDirectory(prefix="loaderbench-nfs-") as folder:
         tree = make_images(Path(folder, "set"))
         inside = [sys.executable, __file__, "--inside", str(tree), "--latencies-ms", latencies]
-        inside += ["--mbit", str(arguments.mbit), "--rounds", str(rounds), "--seconds", str(seconds)]
+        inside += ["--processes", processes, "--mbit", str(arguments.mbit)]
+        inside += ["--rounds", str(rounds), "--seconds", str(seconds)]
+        out = Path(folder, "out")
+        failed = None
         try:
             with uml_nfs(tree) as bed:
-                ended = bed.run(inside, out_dir=Path(folder, "out"), timeout_s=1800.0)
+                ended = bed.run(inside, out_dir=out, timeout_s=1800.0)
+            if ended.rc:
+                failed = f"inside the bed it ended with {ended.rc}: {ended.stderr.strip().splitlines()[-1:]}"
         except LoaderbenchError as error:
-            sys.exit(f"nfs.py: {error}")
-        if ended.rc:
-            sys.exit(f"nfs.py: inside the bed it ended with {ended.rc}: {ended.stderr.strip().splitlines()[-1:]}")
-        found = json.loads((ended.out_dir / "found.json").read_text())
+            failed = str(error)
+        except KeyboardInterrupt:
+            failed = "interrupted"
+        found = [json.loads(path.read_text()) for path in sorted(out.glob("latency-*.json"))]
     for one in found:
         show(one)
-    if arguments.json is not None:
+    if arguments.json is not None and found:
         arguments.json.write_text(json.dumps({"environment": environment(), "latencies": found}, indent=1) + "\n")
+    if failed is not None:
+        sys.exit(f"nfs.py: {failed}" + (f"; {len(found)} finished latencies count" if found else ""))
 
 
 def make_images(root: Path) -> Path:
     """Copies beside the originals: each is a file of its own to the server and to the client's page cache."""
     make_dataset(root, [256], NUM_IMAGES)
     tree = root / "256"
-    for path in [path for path in tree.rglob("*") if path.suffix in (".jpg", ".jpeg")]:
+    for path in list(tree.rglob("*.jpg")):
         for number in range(1, NUM_COPIES):
             shutil.copyfile(path, path.with_stem(f"{path.stem}-{number}"))
     return tree
@@ -99,23 +109,25 @@ def make_images(root: Path) -> Path:
 # -- inside ----------------------------------------------------------------------------------------------
 
 
-def race_inside(host_tree: str, latencies_ms: list[float], mbit: float, rounds: int, seconds: float) -> None:
-    """Start all, run them in turn at each latency, and write the list of what `race` returns to found.json."""
+def race_inside(
+    host_tree: str, processes: list[int], latencies_ms: list[float], mbit: float, rounds: int, seconds: float
+) -> None:
+    """Start all, run them in turn at each latency, and write what `race` returns to a file of each latency."""
     near = index_images(host_tree)  # the same files without a wire: listing them over it would take minutes
     far = near.at_root(INSIDE_PATH)
     # Those with processes first: they fork while this process has no threads yet.
     turns: dict[str, Turn] = {
-        f"DataLoader, {number} processes": start("multiprocess", {}, number, far, seconds) for number in PROCESSES
+        f"DataLoader, {number} processes": start("multiprocess", {}, number, far, seconds) for number in processes
     }
     for number in IO_THREADS:
         turns[f"threaded, {number} reading ahead"] = start("threaded", {"io_threads": number}, 1, far, seconds)
     turns[PROCESSOR] = start("threaded", {}, 1, near, seconds)
-    found = []
-    for latency_ms in latencies_ms:
+    for number, latency_ms in enumerate(latencies_ms):
         set_speed(mbit * 1e6, latency_ms / 1e3)
         about = {"latency_ms": latency_ms, "mbit": mbit, "seconds": seconds, "num_files": len(near)}
-        found.append(about | race(turns, rounds, float(near.sizes.mean())))
-    Path(INSIDE_OUT, "found.json").write_text(json.dumps(found))
+        found = about | race(turns, rounds, float(near.sizes.mean()))
+        with replace_file(Path(INSIDE_OUT, f"latency-{number:02}.json")) as file:
+            file.write(json.dumps(found).encode())
 
 
 def race(turns: dict[str, Turn], rounds: int, mean_bytes: float) -> dict[str, Any]:
@@ -168,9 +180,7 @@ def wait_for_silence() -> None:
 
 
 def server_bytes() -> int:
-    mount = find_mount(parse_mountstats(Path(MOUNTSTATS_PATH).read_text()), INSIDE_PATH)
-    assert mount is not None
-    return mount.bytes["serverread"]
+    return mount_at(INSIDE_PATH).bytes["serverread"]
 
 
 # -- outside ---------------------------------------------------------------------------------------------
@@ -185,11 +195,13 @@ def show(found: dict[str, Any]) -> None:
         f"\nround trip {found['latency_ms']:g} ms, {found['mbit']:g} Mbit/s "
         f"= {wire:.0f} files/s of {found['mean_bytes'] / 1000:.1f} KB"
     )
-    print(f"{'':<28}{'images/s':>9}{'by wire':>9}{'÷ limit (95 %)':>26}{'÷ best DataLoader (95 %)':>26}")
+    print(f"{'':<28}{'images/s':>9}{'by wire':>9}{'by wire ÷ limit (95 %)':>26}{'÷ best DataLoader (95 %)':>26}")
     for name, values in rates.items():
         line = f"{name:<28}{np.median(values):>9.0f}{np.median(found['served'][name]):>9.2f}"
-        for other in (limit, rates[best]):
-            line += "{:>10.2f} [{:.2f}, {:.2f}]".format(*median_interval(values / other)).rjust(26)
+        # An image may come again while it is in memory.
+        by_wire = values if name == PROCESSOR else values * np.minimum(1.0, found["served"][name])
+        for ratios in (by_wire / limit, values / rates[best]):
+            line += spread(median_interval(ratios), 2).rjust(26)
         print(line)
     print(flush=True)
 

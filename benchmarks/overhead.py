@@ -5,7 +5,7 @@
 Both feed the same model from the same loader, in one process, in turn; the samplers run in a process of their
 own, as `loaderbench run` has them, and only while its loop runs. The bare loop is what a training script does:
 next, copy, step, and a bound on the steps in flight. Printed: the ratio of the rates (ours ÷ bare), the median over
-rounds with its 95 % bootstrap interval, and the same of steps a second of processor time, all processes counted, which
+rounds with its 95 % interval, and the same of steps a second of processor time, all processes counted, which
 neighbours on the machine disturb less; 1 is free of cost.
 """
 
@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from turns import cpu_s, median_interval
+from turns import cpu_s, median_interval, spread
 
 from loaderbench.cases.case import Case
 from loaderbench.cases.study import default_decoder, default_output
@@ -153,11 +153,12 @@ def main() -> None:
                   f"{ratios[-1]:.4f}, by CPU time {cpu_ratios[-1]:.4f}", flush=True)  # fmt: skip
         batches.close()
     near.send(False)
-    ratio, low, high = median_interval(ratios)
-    cpu_ratio, cpu_low, cpu_high = median_interval(cpu_ratios)
+    ratio, low, high = by_clock = median_interval(ratios)
+    cpu_ratio, cpu_low, cpu_high = by_cpu = median_interval(cpu_ratios)
     cpu = sampling_cpu / (arguments.rounds * arguments.seconds)
-    print(f"\nratio {ratio:.4f} [{low:.4f}, {high:.4f}], by CPU time {cpu_ratio:.4f} [{cpu_low:.4f}, {cpu_high:.4f}], "
-          f"sampling {cpu:.2%} of one core; {case.title}")  # fmt: skip
+    print(
+        f"\nratio {spread(by_clock, 4)}, by CPU time {spread(by_cpu, 4)}, sampling {cpu:.2%} of one core; {case.title}"
+    )
     if arguments.json:
         figures = {
             "ratio": ratio, "low": low, "high": high, "ratios": ratios, "cpu_ratio": cpu_ratio, "cpu_low": cpu_low,

@@ -14,8 +14,9 @@ stopwatch's: the wall time of that run against the same one without the cause, i
 
 Seconds count from the start of the way's first process to its answer. The error is that of the data stall, the
 fraction of the step that always-ready data would save, in points. `cause` counts answers that name the built-in cause
-(compute where there is none); TraceML does not tell storage from preparation, so there `input` counts for both. Every
-round asks all ways about all causes, in an order that turns; intervals are 95 % bootstrap ones over rounds and causes.
+(compute where there is none; a row in which the stopwatch sees another one is marked `!`); TraceML does not tell
+storage from preparation, so there `input` counts for both. Every round asks all ways about all causes, in an order that
+turns; in brackets stand the lowest and the highest answer.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def train_under_traceml(job: Path) -> None:
     with ExitStack() as stack:
         rig = Rig(case, stack, lambda kind, payload: None, told["injection"])
         evict_files(rig.images.paths())
-        batches = rig.build_loader(rig.images, evict=True).batches()
+        batches = rig.build_loader(rig.data, evict=True).batches()
         model, fetched = Step(rig), traceml.wrap_dataloader_fetch(batches)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # TraceML wants a backward pass and an update to see
         for _ in range(len(rig.images) // case.batch_size):
@@ -220,11 +221,9 @@ def train_under_traceml(job: Path) -> None:
         batches.close()  # type: ignore[attr-defined]
 
 
-def bootstrap(values: list[float]) -> tuple[float, float, float]:
-    """Mean with its 95 % bootstrap interval."""
-    draws = np.random.default_rng(0).choice(values, (4000, len(values))).mean(axis=1)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return float(np.mean(values)), float(low), float(high)
+def mean_and_range(values: list[float]) -> tuple[float, float, float]:
+    """(mean, lowest, highest)"""
+    return float(np.mean(values)), min(values), max(values)
 
 
 def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -234,8 +233,8 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {
                 "way": way,
-                "seconds": bootstrap([row["seconds"] for row in mine]),
-                "error": bootstrap([abs(row["stall"] - row["stall_true"]) for row in mine]),
+                "seconds": mean_and_range([row["seconds"] for row in mine]),
+                "error": mean_and_range([abs(row["stall"] - row["stall_true"]) for row in mine]),
                 "named": sum(row["named"] for row in mine),
                 "asked": len(mine),
             }
@@ -261,9 +260,9 @@ def ask_all(
                         true, stall_true = bench.truth(subject)
                         for way in names[number % len(names) :] + names[: number % len(names)]:
                             answer = ways[way](subject, log, arguments)
-                            right = {true} if true == "compute" else {true, "input"}
+                            right = {cause.kind} if cause.kind == "compute" else {cause.kind, "input"}
                             yield {
-                                "round": number, "built_in": cause.name, "way": way, "true": true,
+                                "round": number, "built_in": cause.name, "kind": cause.kind, "way": way, "true": true,
                                 "stall_true": stall_true, "stall": answer.stall_fraction, "says": answer.cause,
                                 "named": answer.cause in right, "seconds": answer.seconds,
                             }  # fmt: skip
@@ -303,7 +302,7 @@ def main() -> None:
     try:
         for row in ask_all(causes, rounds, ways, arguments):
             rows.append(row)
-            truth = f"truth {row['true']:8s} {row['stall_true']:6.1%}"
+            truth = f"truth {row['true']:8s} {row['stall_true']:6.1%}{' ' if row['true'] == row['kind'] else '!'}"
             answer = f"{row['way']:13s} {row['says']:12s} {row['stall']:6.1%}  {row['seconds']:5.1f} s"
             print(f"round {row['round'] + 1} {row['built_in']:13s} {truth}  {answer}", flush=True)
     except KeyboardInterrupt:
