@@ -43,27 +43,40 @@ class Child:
     it and its workers find before all others (loaderbench.prefixes).
     """
 
+    process: subprocess.Popen[bytes]
+
     def __init__(self, log_path: Path, prefix: Path | None = None) -> None:
         self.log_path = log_path
+        self._prefix = prefix
+
+    def __enter__(self) -> Child:
+        started = False
+        try:
+            with interrupts_held():  # raised within Popen, one would leave a process that nobody knows
+                self._start()
+                started = True
+        except (KeyboardInterrupt, SystemExit) as stop:
+            if started:
+                self.__exit__(type(stop), stop, stop.__traceback__)
+            raise
+        return self
+
+    def _start(self) -> None:
         # The child's workers become ours when it is killed: in a container nobody else might reap them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        ours, theirs = Pipe()
+        self._pipe, theirs = Pipe()
         command = [sys.executable, "-m", "loaderbench.running.child", str(theirs.fileno()), str(os.getpid())]
-        with log_path.open("ab") as log:
+        with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=with_prefix(prefix, os.environ),
+                env=with_prefix(self._prefix, os.environ),
                 start_new_session=True,
             )
         theirs.close()
-        self._pipe = ours
-
-    def __enter__(self) -> Child:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -118,8 +131,8 @@ def supervise(case: Case, folder: RunFolder, on_message: OnMessage) -> Run:
     with Child(folder.log_path, prefix_of(case.decoder)) as child:
         samplers, caveats = samplers_for(case.dataset, child.process.pid, case.device)
         sampling = SamplerThread(samplers)
-        sampling.start()
         try:
+            sampling.start()
             recording = child.ask("measure", case, on_message)
         except JobFailed as error:
             failure = (error.kind, error.message)

@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.interrupts import interrupts_held
 from loaderbench.testbeds.base import (
     Truth,
     check_dataset_dir,
@@ -139,9 +140,10 @@ def slow_fuse(
             Path(bed._counters).write_bytes(bytes(mmap.PAGESIZE))
             resources.mounts.append(bed.path)
             resources.save()
-            daemon = _start_daemon(resources.folder, tree, truth)
-            resources.sessions.append(daemon.pid)
-            resources.save()
+            with interrupts_held():  # raised within Popen, one would leave a process that nobody knows
+                daemon = _start_daemon(resources.folder, tree, truth)
+                resources.sessions.append(daemon.pid)
+                resources.save()
             _wait_for_mount(daemon, resources.folder)
             yield replace(bed, daemon_pid=daemon.pid)
     finally:

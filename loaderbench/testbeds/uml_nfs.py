@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.interrupts import interrupts_held
 from loaderbench.testbeds.base import (
     Resources,
     Truth,
@@ -194,7 +195,8 @@ class UmlNfsBed:
         kernel += ["con0=null,fd:1", "con=null", "ssl=null", "quiet"]
         # The guest's memory is a file; on a disk every page of it would be written back.
         big_enough = Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > _memory_bytes(self.memory)
-        with console.open("wb") as output:
+        # Raised within Popen, an interrupt would leave a process that nobody knows.
+        with interrupts_held(), console.open("wb") as output:
             uml = subprocess.Popen(
                 [find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", *kernel],
                 stdin=subprocess.DEVNULL,
@@ -203,8 +205,8 @@ class UmlNfsBed:
                 start_new_session=True,
                 env=os.environ | {"TMPDIR": "/dev/shm" if big_enough else str(folder)},
             )
-        self._resources.sessions.append(uml.pid)
-        self._resources.save()
+            self._resources.sessions.append(uml.pid)
+            self._resources.save()
         try:
             uml.wait(timeout_s)
         except subprocess.TimeoutExpired:

@@ -76,6 +76,28 @@ def test_a_death_is_told_by_how_it_died(code: str, says: str, monkeypatch: pytes
         child.ask("measure", case_of(tmp_path), quiet)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_child_is_started_ends_it(
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started, start = [], subprocess.Popen
+
+    def popen(*command: object, **options: object) -> subprocess.Popen[bytes]:
+        process = start(*command, **options)  # type: ignore[call-overload]
+        started.append(process)
+        signal.raise_signal(number)  # with the process there, and nobody yet who has its number
+        return process  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(supervisor.subprocess, "Popen", popen)
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), Child(tmp_path / "log"):
+            raise AssertionError("the interrupt was lost")
+    finally:
+        signal.signal(number, before)
+    assert session_members(started[0].pid, zombies=True) == []
+
+
 def test_a_child_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(supervisor, "HANG_S", 0.3)
     replace_child(monkeypatch, "time.sleep(1000)")
