@@ -11,7 +11,7 @@ The daemon is a Python process on the same CPUs as the workers it serves (`daemo
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import mmap
 import os
@@ -42,14 +42,18 @@ def check_available() -> None:
     """Tell whether this machine can make the bed.
 
     Raises:
-        UnavailableError: no /dev/fuse, or a missing package.
+        UnavailableError: no /dev/fuse, no libfuse, or a missing package.
     """
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         raise UnavailableError(
             "slow_fuse needs read and write access to /dev/fuse (in a container: --device /dev/fuse)"
         )
-    if importlib.util.find_spec("mfusepy") is None:
-        raise UnavailableError("slow_fuse needs mfusepy; install loaderbench with the extra `beds`")
+    try:
+        importlib.import_module("mfusepy")
+    except ImportError:
+        raise UnavailableError("slow_fuse needs mfusepy; install loaderbench with the extra `beds`") from None
+    except OSError as error:  # it loads libfuse when it is imported
+        raise UnavailableError(f"slow_fuse needs libfuse ({error}); install Debian's package fuse3") from error
     if os.geteuid() != 0:
         find_program("fusermount3", "fuse3")
 

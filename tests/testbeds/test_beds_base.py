@@ -1,5 +1,6 @@
 """The notes that let a later run clean up, and the refusals; no bed is needed here."""
 
+import ctypes.util
 import json
 import os
 import subprocess
@@ -147,6 +148,15 @@ def test_without_root_a_throttled_loop_says_so(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(UnavailableError, match="needs root"):
         throttled_loop.check_available()
+
+
+def test_without_libfuse_a_slow_fuse_names_the_package(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mfusepy", raising=False)
+    monkeypatch.delenv("FUSE_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    with pytest.raises(UnavailableError, match=r"libfuse.*package fuse3"):
+        slow_fuse.check_available()
 
 
 def test_on_another_processor_uml_says_so(monkeypatch):
