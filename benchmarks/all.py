@@ -22,7 +22,7 @@ FULL = {
     "overhead": ["DATASET", "--rounds", "12", "--seconds", "6"],
     "fidelity": [],
     "dali_stages": [],
-    "time_to_verdict": ["--rounds", "2"],
+    "time_to_verdict": ["--rounds", "1"],
     "nfs": ["--rounds", "6", "--processes", "8"],
 }
 QUICK = {

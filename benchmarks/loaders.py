@@ -141,17 +141,18 @@ class Limit:
 class Stream:
     """Turns of an endless iterator of batches, from one batch's arrival to another's, its queue emptied first."""
 
-    def __init__(self, setting: Setting, batches: Callable[[], Iterator[Any]]) -> None:
+    def __init__(self, setting: Setting, batches: Callable[[], Iterator[Any]], has_queue: bool = True) -> None:
         self._setting = setting
         self._batches = batches()
+        # Some hold more batches than they are asked to (torchdata eight, not four): one that is ready before the turn
+        # begins would count as made in it.
+        self._most_ready = setting.workers * (2 * setting.prefetch + 1) if has_queue else 0
 
     def turn(self) -> tuple[float, float]:
         """(images/s, CPU seconds an image)"""
         setting = self._setting
         workers = setting.workers
-        # Some hold more batches than they are asked to (torchdata eight, not four): one that is ready before the turn
-        # begins would count as made in it.
-        for _ in range(2 * workers * setting.prefetch + workers):
+        for _ in range(self._most_ready):
             next(self._batches)
         begun_cpu, begun, count = cpu_s(), time.perf_counter(), 0
         while True:
@@ -186,7 +187,7 @@ def build(contestant: Contestant, setting: Setting) -> Any:
     module = plugins.load("loaders", contestant.loader)
     data = open_data_set(setting.dataset, getattr(module, "DATA_FORMAT", None))  # says how to convert, where it must be
     context = context_of(setting, data, contestant)
-    return Stream(setting, module.build(module.Options(), context).batches)
+    return Stream(setting, module.build(module.Options(), context).batches, has_queue=contestant.loader != "serial")
 
 
 def serve(pipe: Connection, contestant: Contestant, setting: Setting) -> None:
