@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -1223,15 +1222,8 @@ class _Interrupted(LoaderbenchError):
         self.exit_code = exit_code
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
     """Entry point: turns errors into one line and the exit codes of cli.md."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
-            signal.signal(number, _terminate)
     message: object = None
     try:
         code: Any = app(standalone_mode=False)

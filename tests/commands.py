@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,12 @@ class Started:
         for pid in self.alive():
             psutil.Process(pid).kill()
         self.process.communicate()
+
+    def takes_signals(self) -> bool:
+        """The command has come so far that it takes SIGTERM itself; the rest of it is not imported yet."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)  # proc(5)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
 
     def child(self) -> int | None:
         """The measuring process, once it is there."""

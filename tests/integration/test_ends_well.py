@@ -29,7 +29,7 @@ def wait_until_gone(started: Started) -> None:
 def test_an_interrupted_run_leaves_nothing(number: int, moment: str, small_set: Path, tmp_path: Path) -> None:
     with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
         if moment == "while Python starts":
-            time.sleep(0.15)
+            started.wait_for(started.takes_signals)
         elif moment == "while torch is imported":
             started.wait_for(started.child)
         else:
