@@ -1,4 +1,6 @@
-"""The errors a user can meet. Each carries one line that says what to change."""
+"""All errors that loaderbench raises on purpose, and the exit code each one ends the program with."""
+
+from __future__ import annotations
 
 
 class LoaderbenchError(Exception):
@@ -19,3 +21,13 @@ class UnavailableError(LoaderbenchError):
 
 class CaseFailed(LoaderbenchError):
     """The case was started and could not be finished. Other cases go on. Exit code 1."""
+
+
+class OutOfMemory(CaseFailed):
+    """What was asked for does not fit into memory. An answer, never a reason to go on with less."""
+
+
+KINDS: dict[str, type[LoaderbenchError]] = {
+    kind.__name__: kind for kind in (ConfigError, UnavailableError, CaseFailed, OutOfMemory)
+}
+"""Name → class: errors cross a pipe, and are stored, by their names."""

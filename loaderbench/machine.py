@@ -10,10 +10,13 @@ import re
 import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import loaderbench
 from loaderbench.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from loaderbench.recording.facts import Environment, Gpu
 
 PACKAGES = re.compile(
     r"torch|torchvision|nvidia-dali-cuda\d+|pillow|pillow-simd|simplejpeg|opencv-python(-headless)?|numpy|nvidia-ml-py",
@@ -181,7 +184,7 @@ def memlock_limit_bytes() -> int | None:
     return cache_state.memlock_limit_bytes()
 
 
-def _gpus() -> tuple[list[dict[str, Any]], str | None]:
+def _gpus() -> tuple[list[Gpu], str | None]:
     """(GPUs, why they are not known)."""
     from loaderbench.samplers.nvml import gpu_facts  # late: it needs numpy
 
@@ -204,33 +207,35 @@ def _relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: shortened(value) for name, value in sorted(environ.items()) if ENVIRONMENT_VARIABLES.fullmatch(name)}
 
 
-def environment(root: Path = Path("/")) -> dict[str, Any]:
-    """The facts stored with each run, plain JSON types. None where this machine does not tell.
+def environment(root: Path = Path("/")) -> Environment:
+    """The facts stored with each run. None where this machine does not tell.
 
     Neither the host's name nor the user's, no serial number, no folder of the user is among them.
     """
+    from loaderbench.recording.facts import Environment  # late: it needs numpy
+
     usable, cpu_reason = _cpu_limit(root)
     memory, memory_source = memory_limit_bytes(root)
     gpus, gpus_reason = _gpus()
     shm = shm_bytes()
-    return {
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "architecture": platform.machine(),
-        "cpu_model": cpu_model(root),
-        "cpus_online": os.cpu_count(),
-        "cpus_usable": usable,
-        "cpu_limit_reason": cpu_reason,
-        "cpu_governor": _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "memory_limit_bytes": memory,
-        "memory_limit_source": memory_source,
-        "transparent_huge_pages": _transparent_huge_pages(root),
-        "shm_size_bytes": shm[0] if shm else None,
-        "open_files_limit": open_files_limit(),
-        "memlock_limit_bytes": memlock_limit_bytes(),
-        "container": container_hint(root),
-        "packages": package_versions(),
-        "gpus": gpus,
-        "gpus_reason": gpus_reason,
-        "variables": _relevant_variables(os.environ),
-    }
+    return Environment(
+        python=platform.python_version(),
+        kernel=platform.release(),
+        architecture=platform.machine(),
+        cpu_model=cpu_model(root),
+        cpus_online=os.cpu_count(),
+        cpus_usable=usable,
+        cpu_limit_reason=cpu_reason,
+        cpu_governor=_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        memory_limit_bytes=memory,
+        memory_limit_source=memory_source,
+        transparent_huge_pages=_transparent_huge_pages(root),
+        shm_size_bytes=shm[0] if shm else None,
+        open_files_limit=open_files_limit(),
+        memlock_limit_bytes=memlock_limit_bytes(),
+        container=container_hint(root),
+        packages=package_versions(),
+        gpus=tuple(gpus),
+        gpus_reason=gpus_reason,
+        variables=_relevant_variables(os.environ),
+    )

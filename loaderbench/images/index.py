@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,8 +139,8 @@ def _mapped(root: str, descriptor: int, *, check: bool) -> tuple[ImageIndex, lis
     if check and (facts["format"], facts["root"]) != (FORMAT, root):
         raise ValueError("the list of something else")
     offsets, labels, sizes = (arrays[name] for name in ("offsets", "labels", "sizes"))
-    index = ImageIndex(root, arrays["names"].data, offsets, labels, sizes, tuple(facts["classes"]), descriptor)
-    return index, facts["folders"]
+    classes, folders = cast("list[str]", facts["classes"]), cast("list[list[Any]]", facts["folders"])
+    return ImageIndex(root, arrays["names"].data, offsets, labels, sizes, tuple(classes), descriptor), folders
 
 
 class _Listing:

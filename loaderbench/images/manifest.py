@@ -17,6 +17,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.images.files import user_cache_folder
 from loaderbench.images.scan import find_variants
 from loaderbench.images.synthesize import make_dataset, parse_resolution, variant_name
+from loaderbench.plain import JsonObject
 
 Progress = Callable[[int, int], None]
 
@@ -35,7 +36,7 @@ class Manifest:
     """Folder of the tree, absolute; None for a generated set."""
     variants: dict[int, Path] = field(default_factory=dict)
     """Variant folders named in the manifest; empty: those found under `root`."""
-    generate: dict[str, Any] | None = None
+    generate: JsonObject | None = None
     """Arguments of `make_dataset`."""
 
 
@@ -103,10 +104,15 @@ def default_dataset(
     return _make_generated(manifest, resolutions, num_images, progress)
 
 
+def _arguments(manifest: Manifest) -> dict[str, Any]:
+    """Of make_dataset."""
+    return {**(manifest.generate or {})}
+
+
 def _make_generated(
     manifest: Manifest, resolutions: Sequence[int | str] | None, num_images: int | None, progress: Progress | None
 ) -> Path:
-    arguments = dict(manifest.generate or {})
+    arguments = _arguments(manifest)
     listed = arguments.pop("resolutions", ())
     usual = arguments.pop("num_images", 0)
     number = usual if num_images is None else num_images
@@ -150,7 +156,7 @@ def resolve_dataset(
 
 
 def _resolve_generated(manifest: Manifest, resolution: int | str | None, progress: Progress | None) -> str:
-    listed = (manifest.generate or {}).get("resolutions", ())
+    listed = _arguments(manifest).get("resolutions", ())
     known = [variant_name(*parse_resolution(token)) for token in listed]
     if resolution is None or variant_name(*parse_resolution(resolution)) not in known:
         raise _wrong_variant(manifest.name, resolution, known)

@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.plain import JsonObject
+
 ALIGNMENT = 64
 """Each array begins at a multiple of it in the file, so that items of every type may lie there."""
 CRC_BYTES = 4
@@ -22,7 +24,7 @@ def _padding(num_bytes: int) -> int:
     return -num_bytes % ALIGNMENT
 
 
-def write_packed(file: BinaryIO, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_packed(file: BinaryIO, facts: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write `facts` (what JSON can hold) and flat `arrays` to the start of an empty file.
 
     One line of JSON padded with spaces, each array's bytes (this machine's byte order) padded with zeros, and
@@ -42,7 +44,7 @@ def write_packed(file: BinaryIO, facts: Mapping[str, Any], arrays: Mapping[str, 
     file.flush()
 
 
-def map_packed(descriptor: int, *, check: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]], mmap.mmap]:
+def map_packed(descriptor: int, *, check: bool) -> tuple[JsonObject, dict[str, NDArray[Any]], mmap.mmap]:
     """(facts, read-only arrays, the mapping) of an open file that `write_packed` wrote.
 
     The arrays keep the mapping alive. `check` reads the whole file (65 MB: 30 ms).

@@ -10,6 +10,7 @@ import numpy as np
 
 from loaderbench.errors import ConfigError
 from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.recording.studies import SameFiles
 
 HASHED_FILES = 64
 HASHED_BYTES = 100_000_000
@@ -17,10 +18,8 @@ HASHED_BYTES = 100_000_000
 MOST_NAMED = 3
 
 
-def check_same_files(
-    folders: Sequence[str], labels: Sequence[str], max_hashed_bytes: int = HASHED_BYTES
-) -> dict[str, int]:
-    """What two trees both hold: {num_images, total_bytes, num_hashed, hashed_bytes}.
+def check_same_files(folders: Sequence[str], labels: Sequence[str], max_hashed_bytes: int = HASHED_BYTES) -> SameFiles:
+    """What two trees both hold.
 
     The contents compared are those of the same random files on both sides, SHA-256.
 
@@ -36,12 +35,12 @@ def check_same_files(
     if changed:
         names = [os.path.relpath(a.path(index), a.root) for index in changed]
         raise _not_the_same(labels, [f"{_named(names)} of {len(sample)} sampled with other content"])
-    return {
-        "num_images": len(a),
-        "total_bytes": int(a.sizes.sum()),
-        "num_hashed": len(sample),
-        "hashed_bytes": int(a.sizes[sample].sum()),
-    }
+    return SameFiles(
+        num_images=len(a),
+        total_bytes=int(a.sizes.sum()),
+        num_hashed=len(sample),
+        hashed_bytes=int(a.sizes[sample].sum()),
+    )
 
 
 def _not_the_same(labels: Sequence[str], parts: Sequence[str]) -> ConfigError:

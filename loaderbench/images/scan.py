@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench import plain
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import OWN_FILES_PREFIX
 from loaderbench.images.filesystem import FileSystem, storage_behind
 from loaderbench.images.index import IMAGE_SUFFIXES
 from loaderbench.images.shards import read_record, read_shards
+from loaderbench.plain import JsonObject
 
 Progress = Callable[[int, int], None]
 
@@ -184,30 +185,34 @@ class DatasetScan:
     def mean_bytes(self) -> float | None:
         return self.total_bytes / self.num_images if self.num_images else None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The form of `dataset scan --json`; what was not measured is null."""
-        return {
-            "root": self.root,
-            "num_images": self.num_images,
-            "num_classes": self.num_classes,
-            "total_bytes": self.total_bytes,
-            "mean_bytes": self.mean_bytes,
-            "bytes_per_pixel": self.bytes_per_pixel,
-            "progressive_fraction": self.progressive_fraction,
-            "resolutions": self.resolutions,
-            "num_resolutions": self.num_resolutions,
-            "file_sizes_bytes": self.file_sizes_bytes,
-            "shorter_sides": self.shorter_sides,
-            "variants": self.variants,
-            "file_system": self.file_system.to_json(),
-            "broken": [{"path": path, "reason": reason} for path, reason in self.broken],
-            "num_broken": len(self.broken),
-            "other_files": self.other_files,
-            "num_other_files": self.num_other_files,
-            "other_suffixes": self.other_suffixes,
-            "content_checked": self.content_checked,
-            "format": self.format,
-        }
+        found = plain.to_json(
+            {
+                "root": self.root,
+                "num_images": self.num_images,
+                "num_classes": self.num_classes,
+                "total_bytes": self.total_bytes,
+                "mean_bytes": self.mean_bytes,
+                "bytes_per_pixel": self.bytes_per_pixel,
+                "progressive_fraction": self.progressive_fraction,
+                "resolutions": self.resolutions,
+                "num_resolutions": self.num_resolutions,
+                "file_sizes_bytes": self.file_sizes_bytes,
+                "shorter_sides": self.shorter_sides,
+                "variants": self.variants,
+                "file_system": self.file_system.to_json(),
+                "broken": [{"path": path, "reason": reason} for path, reason in self.broken],
+                "num_broken": len(self.broken),
+                "other_files": self.other_files,
+                "num_other_files": self.num_other_files,
+                "other_suffixes": self.other_suffixes,
+                "content_checked": self.content_checked,
+                "format": self.format,
+            }
+        )
+        assert isinstance(found, dict)
+        return found
 
 
 def find_variants(root: str | Path) -> dict[int, Path]:

@@ -128,7 +128,7 @@ def listing_digest(images: ImageIndex) -> str:
     return digest.hexdigest()[:16]
 
 
-def read_record(folder: str | Path) -> dict[str, Any] | None:
+def read_record(folder: str | Path) -> dict[str, str | int] | None:
     """What a converted folder was made from; None for any other folder.
 
     Raises:
@@ -136,7 +136,7 @@ def read_record(folder: str | Path) -> dict[str, Any] | None:
     """
     record = Path(folder) / CONVERTED_RECORD
     try:
-        content: dict[str, Any] = json.loads(record.read_text())
+        content: dict[str, str | int] = json.loads(record.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -164,7 +164,7 @@ def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int],
     if format_name is None:
         if record is not None:
             raise ConfigError(
-                f"{root} holds images converted to {record['format']}: use --loader {READERS[record['format']]}, "
+                f"{root} holds images converted to {record['format']}: use --loader {READERS[str(record['format'])]}, "
                 f"or give the tree of images"
             )
         return DataSet(index_images(root, on_listed))

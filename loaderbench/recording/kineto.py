@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError
-from loaderbench.recording.types import COPY, KERNEL, MEMSET
+from loaderbench.recording.facts import COPY, KERNEL, MEMSET
 
 ACTIVITY_FIELDS = (
     "begin_ns",

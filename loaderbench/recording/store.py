@@ -2,14 +2,15 @@
 
 ::
 
-    ROOT/<run_id>/case.json        what was asked for
-                  running.json     who measures it; gone once run.json is there
-                  worker.log       what the measuring process printed
-                  recording.json   raw facts …
-                  arrays.npz       … and their tables
-                  run.json         the record (run.schema.json), written last
-    ROOT/<comparison_id>/compare.json   what `compare` found, with the ids of its runs; they lie beside it
-    ROOT/<study_id>/study.json          what `sweep` found, likewise
+    ROOT/<run_id>/case.json      what was asked for
+                  running.json   who measures it; gone once run.json is there
+                  worker.log     what the measuring process printed
+                  facts.json     the run: all that was measured …
+                  arrays.npz     … and its tables
+                  run.json       the record (run.schema.json), written last
+    ROOT/<study_id>/study.json   facts and findings of several runs, which lie beside it
+                    arrays.npz   tables of the facts, where there are any
+                    runs/        a store of the runs that only this study needs
 
 Several processes may write into one store: every run has a folder of its own, which appears under its
 final name only when it holds case.json and running.json.
@@ -17,39 +18,50 @@ final name only when it holds case.json and running.json.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import math
 import os
 import re
 import secrets
 import shutil
 import socket
-import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-
+from loaderbench import plain
 from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.recording.types import SCHEMA, STEP_FIELDS, Caveat, Recording, Segment, Series
+from loaderbench.plain import JsonObject
+from loaderbench.recording import schema1
+from loaderbench.recording.facts import SCHEMA, Run
+from loaderbench.recording.files import (
+    FACTS_FILE,
+    json_bytes,
+    load_arrays,
+    load_facts,
+    not_finite_caveat,
+    read_json,
+    reading_facts,
+    save_facts,
+    write_arrays,
+    write_atomic,
+)
+from loaderbench.recording.record import RunRecord, finite
+from loaderbench.recording.studies import KINDS, StudyKind, StudyRecord
 
 CASE_FILE = "case.json"
 MARKER_FILE = "running.json"
 LOG_FILE = "worker.log"
-RECORDING_FILE = "recording.json"
-ARRAYS_FILE = "arrays.npz"
 RECORD_FILE = "run.json"
-COMPARISON_FILE = "compare.json"
 STUDY_FILE = "study.json"
+RUNS_FOLDER = "runs"
 SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
-"""The record's JSON Schema (draft 2020-12)."""
+"""The record's JSON Schema (draft 2020-12), made by recording/schema.py."""
 
+STUDY_SLUGS: Mapping[str, str] = {"sweep": "study"}
+"""What a study's name says of its kind, where that is another word."""
 PROBE_BYTES = 4 << 20
 """What `check_writable` writes and removes: more than the files of a usual run, about 100 bytes a step and arm."""
 
@@ -64,68 +76,25 @@ class StoredRun:
     """ok | failed | skipped | interrupted as recorded; running | crashed | unreadable where there is no record."""
     problem: str | None
     """Why there is no record, in one line; None where there is one."""
-    record: dict[str, Any] | None
+    record: RunRecord | None
     """run.json; None where it is missing, damaged or of a newer schema."""
     title: str
     """`Case.title`, or the run_id where the case cannot be read."""
 
 
+@dataclass(frozen=True)
+class StoredStudy:
+    """One study as the listing sees it."""
+
+    study_id: str
+    path: Path
+    study: StudyRecord | None
+    problem: str | None
+    """Why it cannot be read; None where it can."""
+
+
 def _write_reason(error: OSError) -> str:
     return f"{error.strerror or error}; free some space, mend its permissions, or name another folder with --results"
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` under `path` wholly or not at all, durable against a crash. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        # Makes the new name durable. Some FUSE file systems refuse it; the content is safe either way.
-        with contextlib.suppress(OSError):
-            os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def plain_json(value: Any, not_finite: list[str], where: str = "") -> Any:
-    """`value` in plain JSON types: numpy scalars and arrays, tuples and paths converted.
-
-    JSON knows no NaN and no infinity: they become null, and their places (`throughput.low`) are added
-    to `not_finite`. Raises TypeError for what has no JSON form.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        not_finite.append(where)
-        return None
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {
-            str(key): plain_json(item, not_finite, f"{where}.{key}" if where else str(key))
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [plain_json(item, not_finite, f"{where}[{number}]") for number, item in enumerate(value)]
-    raise TypeError(f"{where or 'the value'} has no JSON form: {type(value).__name__}")
-
-
-def _json_bytes(plain: Any) -> bytes:
-    return (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _process_start_ticks(pid: int) -> int | None:
@@ -146,7 +115,7 @@ def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _marker(started_at: str) -> dict[str, Any]:
+def _marker(started_at: str) -> JsonObject:
     """Names this process so that no later one with the same pid is taken for it."""
     return {
         "schema": SCHEMA,
@@ -171,96 +140,46 @@ def _unfinished(marker: Mapping[str, Any] | None) -> tuple[str, str]:
     return "crashed", f"process {pid} ended before the result was written; see {LOG_FILE} in its folder"
 
 
-def save_recording(folder: Path, recording: Recording, series: Sequence[Series]) -> None:
-    """Write recording.json and arrays.npz into `folder`, the tables first. Raises OSError."""
-    arrays: dict[str, Any] = {}
-    segments = []
-    for number, segment in enumerate(recording.segments):
-        arrays[f"segment{number}_steps"] = segment.steps
-        if segment.spans is not None:
-            arrays[f"segment{number}_spans"] = segment.spans
-        if segment.phases is not None:
-            arrays[f"segment{number}_phases"] = segment.phases
-        if segment.kernels is not None:
-            arrays[f"segment{number}_kernels"] = segment.kernels
-        segments.append(
-            {
-                "arm": segment.arm,
-                "round": segment.round,
-                "num_warmup": segment.num_warmup,
-                "steady": segment.steady,
-                "facts": segment.facts,
-            }
-        )
-    channels = []
-    for number, one in enumerate(series):
-        arrays[f"series{number}_t_ns"] = one.t_ns
-        arrays[f"series{number}_value"] = one.value
-        channels.append({"name": one.name, "unit": one.unit, "kind": one.kind, "source": one.source})
-    not_finite: list[str] = []
-    plain = plain_json(
-        {
-            "schema": SCHEMA,
-            "step_fields": STEP_FIELDS,
-            "segments": segments,
-            "series": channels,
-            "facts": recording.facts,
-            "caveats": [{"code": caveat.code, "message": caveat.message} for caveat in recording.caveats],
-        },
-        not_finite,
-    )
-    plain["caveats"] += _not_finite_caveats(not_finite)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    write_atomic(folder / ARRAYS_FILE, buffer.getvalue())
-    write_atomic(folder / RECORDING_FILE, _json_bytes(plain))
-
-
-def _not_finite_caveats(places: Sequence[str]) -> list[dict[str, str]]:
-    if not places:
-        return []
-    message = f"computed as NaN or infinity, so stored as null: {', '.join(places)}; please report it as a bug"
-    return [{"code": "not_finite", "message": message}]
-
-
-def load_recording(path: str | os.PathLike[str]) -> tuple[Case, Recording, list[Series]]:
-    """The raw facts of the run in folder `path`, as they were given to `write_recording`.
-
-    Raises:
-        ConfigError: there are none, they are damaged, or a newer version wrote them.
-    """
-    folder = Path(path)
-    try:
-        case = Case.from_json(json.loads((folder / CASE_FILE).read_bytes()))
-        plain = json.loads((folder / RECORDING_FILE).read_bytes())
-        if plain["schema"] > SCHEMA:
-            raise ConfigError(_newer(folder.name, plain["schema"]))
-        # Opened here because np.load leaks the file when it turns out to be damaged.
-        with open(folder / ARRAYS_FILE, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            segments = [
-                Segment(
-                    **entry,
-                    steps=arrays[f"segment{number}_steps"],
-                    spans=arrays.get(f"segment{number}_spans"),
-                    phases=arrays.get(f"segment{number}_phases"),
-                    kernels=arrays.get(f"segment{number}_kernels"),
-                )
-                for number, entry in enumerate(plain["segments"])
-            ]
-            series = [
-                Series(**entry, t_ns=arrays[f"series{number}_t_ns"], value=arrays[f"series{number}_value"])
-                for number, entry in enumerate(plain["series"])
-            ]
-        caveats = [Caveat(**entry) for entry in plain["caveats"]]
-        return case, Recording(segments, plain["facts"], caveats), series
-    except OSError as error:
-        raise ConfigError(f"{folder} holds no raw facts to analyse: {error.strerror} ({error.filename})") from error
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"the raw facts in {folder} are damaged: {type(error).__name__}: {error}") from error
-
-
 def _newer(name: str, schema: Any) -> str:
     return f"{name} was written with schema {schema}, this loaderbench reads up to {SCHEMA}: upgrade loaderbench"
+
+
+def read_record(value: Any) -> RunRecord:
+    """The record that a `run.json` holds, whatever its schema.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is damaged.
+    """
+    if value["schema"] == schema1.SCHEMA:
+        return schema1.record_from(value)
+    return plain.from_json(RunRecord, value)
+
+
+def record_json(record: RunRecord) -> tuple[JsonObject, RunRecord]:
+    """The record as it is stored, and as it is read again: with a caveat where a figure was not finite, and null."""
+    record = finite(record)
+    return cast(JsonObject, plain.to_json(record)), record
+
+
+def load_run(folder: str | os.PathLike[str]) -> Run:
+    """The run in a folder, whole, whatever its schema.
+
+    Raises:
+        ConfigError: it has no facts, they are damaged, or a newer version wrote them.
+    """
+    path = Path(folder)
+    with reading_facts(path):
+        if (path / FACTS_FILE).exists():
+            schema = json.loads((path / FACTS_FILE).read_bytes())["schema"]
+            if schema > SCHEMA:
+                raise ConfigError(_newer(path.name, schema))
+            return load_facts(path, Run)
+        if not (path / schema1.RECORDING_FILE).exists():  # runs of schema 1 that failed recorded nothing
+            if not (path / RECORD_FILE).exists():
+                raise ConfigError(f"{path} holds no raw facts to analyse: it ended before they were written")
+            if json.loads((path / RECORD_FILE).read_bytes())["schema"] != schema1.SCHEMA:
+                raise ConfigError(f"{path} holds no raw facts to analyse: {FACTS_FILE} is missing")
+        return schema1.load_run(path)
 
 
 @dataclass(frozen=True)
@@ -277,29 +196,90 @@ class RunFolder:
         """Where the measuring process's output goes."""
         return self.path / LOG_FILE
 
-    def write_recording(self, recording: Recording, series: Sequence[Series]) -> None:
-        """Store the raw facts. Raises CaseFailed where they cannot be written."""
+    def write_run(self, run: Run) -> Run:
+        """Store the run whole.
+
+        Returns it as stored, for whoever judges it: with a caveat `not_finite` where a NaN became null.
+        Raises CaseFailed where it cannot be written.
+        """
         try:
-            save_recording(self.path, recording, series)
+            not_finite = save_facts(self.path, run, SCHEMA)
+            if not_finite:
+                said = [caveat for caveat in not_finite_caveat(not_finite) if not any(map(caveat.same_as, run.caveats))]
+                run = replace(run, caveats=[*run.caveats, *said])
+                save_facts(self.path, run, SCHEMA)
+                run = load_facts(self.path, Run)
+            return run
         except OSError as error:
             raise CaseFailed(f"cannot store the raw facts in {self.path}: {_write_reason(error)}") from error
 
-    def write_record(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def write_record(self, record: RunRecord) -> RunRecord:
         """Store the record, last of all: from then on the run counts as finished.
 
-        Returns it as stored: plain JSON types, with a caveat `not_finite` where a NaN became null.
+        Returns it as stored: with a caveat `not_finite` where a NaN became null.
         Raises CaseFailed where it cannot be written.
         """
-        not_finite: list[str] = []
-        plain: dict[str, Any] = plain_json(record, not_finite)
-        if not_finite:
-            plain["caveats"] = [*(plain.get("caveats") or []), *_not_finite_caveats(not_finite)]
+        value, stored = record_json(record)
         try:
-            write_atomic(self.path / RECORD_FILE, _json_bytes(plain))
+            write_atomic(self.path / RECORD_FILE, json_bytes(value))
             (self.path / MARKER_FILE).unlink(missing_ok=True)
         except OSError as error:
             raise CaseFailed(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
-        return plain
+        return stored
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """The folder of a study."""
+
+    study_id: str
+    path: Path
+    started_at: str
+
+    @property
+    def runs(self) -> Store:
+        """The runs that only this study needs."""
+        return Store(self.path / RUNS_FOLDER)
+
+    def write(self, study: StudyRecord) -> None:
+        """Store the study over what is there of it. Raises CaseFailed where it cannot be written."""
+        arrays: dict[str, Any] = {}
+        value = plain.to_json(study, None, arrays)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_arrays(self.path, arrays)
+            write_atomic(self.path / STUDY_FILE, json_bytes(value))
+        except OSError as error:
+            raise CaseFailed(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
+
+
+def read_study(folder: Path) -> StudyRecord:
+    """The study in a folder.
+
+    Raises:
+        ConfigError: there is none, it is damaged, or a newer version wrote it.
+    """
+    with reading_facts(folder):
+        if (folder / schema1.COMPARISON_FILE).exists():
+            return schema1.comparison_from(json.loads((folder / schema1.COMPARISON_FILE).read_bytes()))
+        value = json.loads((folder / STUDY_FILE).read_bytes())
+        if value["schema"] == schema1.SCHEMA:
+            return schema1.study_from(value)
+        if value["schema"] > SCHEMA:
+            raise ConfigError(_newer(folder.name, value["schema"]))
+        types, arrays = KINDS[value["kind"]], load_arrays(folder)
+        facts = plain.from_json(types.facts, value["facts"], arrays)
+        return StudyRecord(
+            schema=value["schema"],
+            rules_version=value["rules_version"],
+            study_id=value["study_id"],
+            kind=value["kind"],
+            started_at=value["started_at"],
+            facts=facts,
+            findings=None if value["findings"] is None else plain.from_json(types.findings, value["findings"]),
+            runs=tuple(value["runs"]),
+            own_runs=tuple(value["own_runs"]),
+        )
 
 
 def _slug(parts: Sequence[str]) -> str:
@@ -310,19 +290,13 @@ def _time_stamp(now: datetime) -> str:
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
 
 
-def _read_json(path: Path) -> Any:
-    """The file's content, None where it is missing. Raises OSError, ValueError."""
+def _title(folder: Path) -> str:
+    """`Case.title` of a run without a record, its name where the case cannot be read. Raises OSError, ValueError."""
+    value = read_json(folder / CASE_FILE)
     try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-
-
-def _title(case_json: Any, otherwise: str) -> str:
-    try:
-        return Case.from_json(case_json).title
-    except (TypeError, AttributeError):
-        return otherwise
+        return schema1.case_from(cast(JsonObject, value)).title
+    except (ValueError, TypeError):
+        return folder.name
 
 
 def _read_run(folder: Path) -> StoredRun:
@@ -333,17 +307,17 @@ def _read_run(folder: Path) -> StoredRun:
         return StoredRun(run_id, folder, status, problem, None, title)
 
     try:
-        record = _read_json(folder / RECORD_FILE)
-        if record is None:
-            marker = _read_json(folder / MARKER_FILE)
+        value = read_json(folder / RECORD_FILE)
+        if value is None:
+            marker = read_json(folder / MARKER_FILE)
             # It may have been finished between the two looks.
-            record = _read_json(folder / RECORD_FILE)
-            if record is None:
-                return without_record(*_unfinished(marker), _title(_read_json(folder / CASE_FILE), run_id))
-        title = _title(record["case"], run_id)
-        if record["schema"] > SCHEMA:
-            return without_record("unreadable", _newer(run_id, record["schema"]), title)
-        return StoredRun(run_id, folder, str(record["status"]), None, record, title)
+            value = read_json(folder / RECORD_FILE)
+            if value is None:
+                return without_record(*_unfinished(cast(JsonObject | None, marker)), _title(folder))
+        if value["schema"] > SCHEMA:  # type: ignore[call-overload, index, operator]
+            return without_record("unreadable", _newer(run_id, value["schema"]), _title(folder))  # type: ignore[call-overload, index]
+        record = read_record(value)
+        return StoredRun(run_id, folder, record.status, None, record, record.case.title)
     except OSError as error:
         return without_record("unreadable", f"cannot read {error.filename}: {error.strerror}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -379,15 +353,16 @@ class Store:
             ConfigError: the store cannot be written.
         """
         now = datetime.now(UTC)
-        slug = _slug([str(case.resolution or case.dataset_name), case.loader, f"w{case.workers}"])
+        what = str(case.subject.resolution or case.subject.dataset_name)
+        slug = _slug([what, case.feed.loader, f"w{case.feed.workers}"])
         run_id = f"{_time_stamp(now)}-{slug}-{case.key[:8]}-{secrets.token_hex(3)}"
         started_at = now.isoformat(timespec="milliseconds")
         staging = self.root / f".new-{run_id}"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             staging.mkdir()
-            write_atomic(staging / CASE_FILE, _json_bytes(case.to_json()))
-            write_atomic(staging / MARKER_FILE, _json_bytes(_marker(started_at)))
+            write_atomic(staging / CASE_FILE, json_bytes(case.to_json()))
+            write_atomic(staging / MARKER_FILE, json_bytes(_marker(started_at)))
             staging.rename(self.root / run_id)  # fails where a run of this name exists: it is never empty
         except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
@@ -396,57 +371,40 @@ class Store:
             raise
         return RunFolder(run_id, self.root / run_id, started_at)
 
-    def new_comparison_id(self, labels: Sequence[str]) -> str:
-        """A name for a comparison that no other has."""
-        return f"{_time_stamp(datetime.now(UTC))}-{_slug(['compare', *labels])}-{secrets.token_hex(3)}"
-
-    def write_comparison(self, comparison: Mapping[str, Any]) -> None:
-        """Store a comparison under its `comparison_id`, over what is there of it.
-
-        Raises:
-            CaseFailed: it cannot be written.
-        """
-        self._write_finding(comparison["comparison_id"], COMPARISON_FILE, comparison)
-
-    def write_study(self, study: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
-        """Store what a study of these runs found, under a new name, which is returned.
-
-        Raises:
-            CaseFailed: it cannot be written.
-        """
+    def new_study(self, kind: StudyKind, names: Sequence[str]) -> StudyFolder:
+        """A folder for a study, under a name that no other has; it is made when the study is first written."""
         now = datetime.now(UTC)
-        loaders = dict.fromkeys(str(record["case"]["loader"]) for record in records)
-        study_id = f"{_time_stamp(now)}-{_slug(['study', *loaders])}-{secrets.token_hex(3)}"
-        begun_at = min(record["started_at"] for record in records)
-        about = {"schema": SCHEMA, "study_id": study_id, "started_at": begun_at}
-        runs = [record["run_id"] for record in records]
-        self._write_finding(study_id, STUDY_FILE, {**about, "runs": runs, **study})
-        return study_id
+        study_id = f"{_time_stamp(now)}-{_slug([STUDY_SLUGS.get(kind, kind), *names])}-{secrets.token_hex(3)}"
+        return StudyFolder(study_id, self.root / study_id, now.isoformat(timespec="milliseconds"))
 
-    def _write_finding(self, name: str, file_name: str, value: Mapping[str, Any]) -> None:
-        folder = self.root / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / file_name, _json_bytes(plain_json(value, [])))
-        except OSError as error:
-            raise CaseFailed(f"cannot store the result in {folder}: {_write_reason(error)}") from error
+    def studies(self) -> list[StoredStudy]:
+        """Every study and comparison, oldest first; damaged and newer ones with their problem."""
+        paths = [*self.root.glob(f"[!.]*/{STUDY_FILE}"), *self.root.glob(f"[!.]*/{schema1.COMPARISON_FILE}")]
+        stored = []
+        for path in sorted(paths):
+            folder = path.parent
+            try:
+                stored.append(StoredStudy(folder.name, folder, read_study(folder), None))
+            except ConfigError as error:
+                stored.append(StoredStudy(folder.name, folder, None, str(error)))
+        return stored
 
-    def comparisons(self) -> list[dict[str, Any]]:
-        """What `compare` found, oldest first; damaged and newer files are left out."""
-        return self._findings(COMPARISON_FILE)
+    def find_study(self, text: str) -> StoredStudy | None:
+        """The study whose id begins with `text`, or whose folder it is; None where none or several do."""
+        matching = [study for study in self.studies() if study.study_id.startswith(text) or str(study.path) == text]
+        return matching[0] if len(matching) == 1 else None
 
-    def studies(self) -> list[dict[str, Any]]:
-        """What `sweep` found, oldest first; damaged and newer files are left out."""
-        return self._findings(STUDY_FILE)
+    def open_study(self, study: StudyRecord) -> StudyFolder:
+        """The folder of a stored study."""
+        return StudyFolder(study.study_id, self.root / study.study_id, study.started_at)
 
-    def _findings(self, file_name: str) -> list[dict[str, Any]]:
-        found = []
-        for path in sorted(self.root.glob(f"[!.]*/{file_name}")):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                one = json.loads(path.read_bytes())
-                if one["schema"] <= SCHEMA:
-                    found.append(one)
-        return found
+    def load_run(self, text: str) -> Run:
+        """The run that `text` names (`find`), whole.
+
+        Raises:
+            ConfigError: none or several match, or its facts are missing, damaged or of a newer version.
+        """
+        return load_run(self.find(text).path)
 
     def runs(self) -> list[StoredRun]:
         """Every run, oldest first. Broken, unfinished and newer ones are listed with their problem.

@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
-from loaderbench.recording.types import Caveat, Series
+from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import Series
 
 DEFAULT_INTERVAL_S = 0.1
 
@@ -21,7 +23,7 @@ class Channel:
 
     name: str
     unit: str
-    kind: str
+    kind: Literal["counter", "gauge"]
     source: str
     """Where it is read, as a path or an API name: `/proc/diskstats vda sectors_read`."""
 
@@ -72,8 +74,9 @@ class SamplerThread:
                     values = sampler.read()
                 except Exception as error:  # a broken source costs its own series, never the run
                     broken.add(number)
-                    names = ", ".join(channel.name for channel in sampler.channels)
-                    self._caveats.append(Caveat("sampler_failed", f"{names}: {type(error).__name__}: {error}"))
+                    lost: list[Json] = [channel.name for channel in sampler.channels]
+                    details: JsonObject = {"channels": lost, "error": f"{type(error).__name__}: {error}"}
+                    self._caveats.append(Caveat("sampler_failed", details))
                 else:
                     self._rows[number].append((time.perf_counter_ns(), values))
             self._cpu_ns = time.thread_time_ns() - begun_cpu

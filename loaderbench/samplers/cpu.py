@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from loaderbench.errors import UnavailableError
-from loaderbench.recording.types import Caveat
+from loaderbench.recording.caveats import Caveat
 from loaderbench.samplers.base import Channel
 from loaderbench.samplers.procfile import ProcFile
 
@@ -153,7 +153,8 @@ class PressureSampler:
             try:
                 self._files.append(ProcFile(path))
             except OSError as error:
-                self.caveats.append(Caveat("sampler_missing", f"{path} cannot be read: {error.strerror}"))
+                reason = f"{path} cannot be read: {error.strerror}"
+                self.caveats.append(Caveat("sampler_missing", {"reason": reason}))
                 continue
             channels.append(Channel(f"pressure_{kind}_some_s", "s", "counter", f"{path} some total"))
         self.channels: Sequence[Channel] = tuple(channels)

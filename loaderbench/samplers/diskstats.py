@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
-from loaderbench.recording.types import Caveat
+from loaderbench.recording.caveats import Caveat
 from loaderbench.samplers.base import Channel
 from loaderbench.samplers.procfile import ProcFile
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loaderbench.errors import UnavailableError
-from loaderbench.recording.types import Caveat
+from loaderbench.recording.caveats import Caveat
 from loaderbench.samplers.base import Channel
 from loaderbench.samplers.procfile import ProcFile
 

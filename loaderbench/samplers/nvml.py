@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loaderbench.errors import UnavailableError
-from loaderbench.recording.types import Caveat
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import Gpu
 from loaderbench.samplers.base import Channel
 
 SLOW_FIELD_S = 0.001
@@ -64,8 +65,8 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def gpu_facts(nvml: Any = None) -> list[dict[str, Any]]:
-    """Every GPU of the machine: name, memory_total_bytes, driver, cuda_driver. No serial numbers.
+def gpu_facts(nvml: Any = None) -> list[Gpu]:
+    """Every GPU of the machine. No serial numbers.
 
     Raises UnavailableError where NVML cannot tell.
     """
@@ -73,16 +74,16 @@ def gpu_facts(nvml: Any = None) -> list[dict[str, Any]]:
     try:
         driver = _text(nvml.nvmlSystemGetDriverVersion())
         cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
-        facts = []
+        facts: list[Gpu] = []
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             facts.append(
-                {
-                    "name": _text(nvml.nvmlDeviceGetName(handle)),
-                    "memory_total_bytes": int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-                    "driver": driver,
-                    "cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}",
-                }
+                Gpu(
+                    name=_text(nvml.nvmlDeviceGetName(handle)),
+                    memory_total_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+                    driver=driver,
+                    cuda_driver=f"{cuda // 1000}.{cuda % 1000 // 10}",
+                )
             )
         return facts
     except nvml.NVMLError as error:
@@ -151,18 +152,18 @@ def process_memory_bytes(ordinal: int, pid: int, nvml: Any = None) -> int:
 
 
 def order_caveat(nvml: Any, environ: Mapping[str, str]) -> Caveat | None:
-    """A caveat where CUDA's device numbers may differ from NVML's."""
+    """A caveat where CUDA's device numbers may differ from NVML's: with GPUs of several models.
+
+    CUDA numbers the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID, so the GPU that is sampled may be another than
+    the one measured.
+    """
     if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return None
     count = nvml.nvmlDeviceGetCount()
     models = {_text(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(index))) for index in range(count)}
     if len(models) < 2:
         return None
-    return Caveat(
-        "nvml_device_order",
-        f"this machine has GPUs of {len(models)} models, and CUDA numbers the fastest first: the GPU that was sampled "
-        "may be another than the one measured; set CUDA_DEVICE_ORDER=PCI_BUS_ID",
-    )
+    return Caveat("nvml_device_order", {"num_models": len(models)})
 
 
 class _Counter:
@@ -250,12 +251,9 @@ class NvmlSampler:
     def _all_queries(self) -> list[_Query]:
         nvml, handle = self._nvml, self._handle
 
-        def query(
-            name: str, unit: str, call: Callable[[], float | None], source: str, interval_s: float = 0.0
-        ) -> _Query:
-            return _Query([Channel(name, unit, "gauge", f"NVML {source}")], lambda: (call(),), interval_s)
+        def query(name: str, unit: str, call: Callable[[], float | None], source: str) -> _Query:
+            return _Query([Channel(name, unit, "gauge", f"NVML {source}")], lambda: (call(),))
 
-        pcie = "NVML nvmlDeviceGetFieldValues NVML_FI_DEV_PCIE_COUNT"
         return [
             query(
                 "gpu_utilization_fraction",
@@ -288,6 +286,13 @@ class NvmlSampler:
                 lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
                 "nvmlDeviceGetTemperature(NVML_TEMPERATURE_GPU)",
             ),
+            *self._queries_of_several(),
+        ]
+
+    def _queries_of_several(self) -> list[_Query]:
+        """Those whose one call fills two channels."""
+        pcie = "NVML nvmlDeviceGetFieldValues NVML_FI_DEV_PCIE_COUNT"
+        return [
             _Query(
                 [
                     Channel("gpu_pcie_tx_bytes", "bytes", "counter", f"{pcie}_TX_BYTES, sent by the GPU"),
@@ -364,7 +369,7 @@ class NvmlSampler:
         asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_GRAPHICS_UTIL
         asked.metrics[1].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
         answers = nvml.nvmlGpmMetricsGet(asked).metrics
-        return [one.value / 100.0 if one.nvmlReturn == nvml.NVML_SUCCESS else None for one in answers[:2]]
+        return [answer.value / 100.0 if answer.nvmlReturn == nvml.NVML_SUCCESS else None for answer in answers[:2]]
 
     def _process_memory(self) -> Sequence[float | None]:
         """Memory of the tree's processes, None where NVML does not list them; number of all processes on the GPU.
@@ -390,7 +395,7 @@ class NvmlSampler:
 
     def _lose(self, query: _Query, why: str) -> None:
         names = ", ".join(channel.name for channel in query.channels)
-        self.caveats.append(Caveat("nvml_field_missing", f"{names} ({query.channels[0].source}) {why}"))
+        self.caveats.append(Caveat("nvml_field_missing", {"reason": f"{names} ({query.channels[0].source}) {why}"}))
 
     def read(self) -> Sequence[float | None]:
         now_s = self._clock()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
-from loaderbench.recording.types import Caveat
+from loaderbench.recording.caveats import Caveat
 from loaderbench.samplers.base import Channel
 from loaderbench.samplers.procfile import ProcFile
 
@@ -230,7 +230,7 @@ class ProcessTreeSampler:
         off = runqueue_off_reason()
         self._with_runqueue = off is None
         if off is not None:
-            self.caveats.append(Caveat("sampler_missing", f"the run-queue delay is not counted: {off}"))
+            self.caveats.append(Caveat("sampler_missing", {"reason": f"the run-queue delay is not counted: {off}"}))
         self._with_pss = self._probe(
             f"{folder}/smaps_rollup",
             parse_pss,
@@ -259,7 +259,7 @@ class ProcessTreeSampler:
             parse(_read_file(path))
         except (OSError, ValueError, IndexError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            self.caveats.append(Caveat("sampler_missing", f"{loss}: {path}: {why}; {enable}"))
+            self.caveats.append(Caveat("sampler_missing", {"reason": f"{loss}: {path}: {why}; {enable}"}))
             return False
         return True
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from loaderbench.errors import UnavailableError
 from loaderbench.images.filesystem import FileSystem, storage_behind
-from loaderbench.recording.types import Caveat
+from loaderbench.recording.caveats import Caveat
 from loaderbench.samplers.base import Sampler
 from loaderbench.samplers.cpu import CpuSampler, PressureSampler
 from loaderbench.samplers.diskstats import DiskSampler
@@ -55,7 +55,7 @@ class StorageCounter:
     reason: str | None
     """Why nothing can tell and what to do about it; None where `read` works."""
     whole_pages: bool
-    """A cold read of a file moves whole pages. NFS moves its bytes (`serverread`, exact: testbeds.md, `Counters`)."""
+    """A cold read of a file moves whole pages. NFS moves its bytes (`serverread` of samplers/nfs.py, exact)."""
 
     def __init__(self, path: str | Path) -> None:
         """Never raises for missing counters; OSError where the path does not exist."""
@@ -85,17 +85,11 @@ class StorageCounter:
             self._sampler.close()
 
 
-def cuda_ordinal(device: str) -> int | None:
-    """0 for `cuda`, N for `cuda:N`, None for any other device."""
-    kind, _, number = device.partition(":")
-    return (int(number) if number else 0) if kind == "cuda" else None
-
-
-def samplers_for(case_path: str | Path, root_pid: int, device: str) -> tuple[list[Sampler], list[Caveat]]:
+def samplers_for(case_path: str | Path, root_pid: int, gpu: int | None) -> tuple[list[Sampler], list[Caveat]]:
     """The samplers for one case, and a caveat with the way to enable it for each source that is missing.
 
     `case_path`: the tree that is read. `root_pid`: the measuring process; its descendants count with it.
-    `device`: as in `Case.device`; NVML is sampled for `cuda:N` only.
+    `gpu`: CUDA's number of the device, for NVML; None: it is no GPU.
     """
     samplers: list[Sampler] = []
     caveats: list[Caveat] = []
@@ -104,7 +98,7 @@ def samplers_for(case_path: str | Path, root_pid: int, device: str) -> tuple[lis
         try:
             sampler = build()
         except (UnavailableError, OSError) as error:
-            caveats.append(Caveat("sampler_missing", str(error)))
+            caveats.append(Caveat("sampler_missing", {"reason": str(error)}))
             return None
         samplers.append(sampler)
         return sampler
@@ -113,8 +107,7 @@ def samplers_for(case_path: str | Path, root_pid: int, device: str) -> tuple[lis
     tree = add(lambda: ProcessTreeSampler(root_pid))
     add(CpuSampler)
     add(PressureSampler)
-    ordinal = cuda_ordinal(device)
-    if ordinal is not None:
+    if gpu is not None:
         pids = tree.pids if isinstance(tree, ProcessTreeSampler) else tuple
-        add(lambda: NvmlSampler(ordinal, pids))
+        add(lambda: NvmlSampler(gpu, pids))
     return samplers, caveats

@@ -1,0 +1,392 @@
+"""Dataclasses as plain JSON and back, and the JSON Schema that they follow. Standard library only.
+
+Understood: None, bool, int, float, str, string enums, `Literal`, `X | None` and other unions, `tuple[X, ...]`,
+`tuple[X, Y]`, `list[X]`, `Sequence[X]`, `Mapping[str, X]`, `Any`, nested dataclasses, and numpy arrays where the caller
+keeps them elsewhere (`arrays`). A class that has its own `to_json`, `from_json` and `json_schema` is asked instead.
+
+Reading is strict about what is there and lenient about the rest: a value of the wrong type is a PlainError that names
+its place; a field that the class does not know is dropped; one that is missing takes its default.
+
+JSON knows no NaN and no infinity. Both become null, and their places are told. Where a number must be, null is read as
+NaN: what was written can be read.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import math
+import os
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+else:
+    Json = Any
+"""What a JSON text can hold. Nobody looks into it when it is read."""
+JsonObject = dict[str, Json]
+T = TypeVar("T")
+
+Arrays = dict[str, "NDArray[Any]"]
+"""Place → numpy array, of the arrays that are kept beside the JSON."""
+
+
+class PlainError(ValueError):
+    """A JSON value is not of the type wanted; says where and what it is."""
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+
+def to_json(value: object, not_finite: list[str] | None = None, arrays: Arrays | None = None, where: str = "") -> Json:
+    """`value` in plain JSON types: dataclasses, numpy scalars, tuples, enums and paths converted.
+
+    NaN and infinity become null, and their places (`throughput.low`) are added to `not_finite`. With `arrays` a numpy
+    array is put there under its place, which stands for it in the JSON; without, it becomes nested lists.
+
+    Raises:
+        TypeError: something has no JSON form.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return cast("Json", value.value)
+    if isinstance(value, int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        if not_finite is not None:
+            not_finite.append(where)
+        return None
+
+    def inner(name: str, item: object) -> Json:
+        return to_json(item, not_finite, arrays, f"{where}.{name}" if where else name)
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        own: Any = getattr(value, "to_json", None)
+        if own is not None:
+            return to_json(own(), not_finite, arrays, where)
+        return {field.name: inner(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): inner(str(key), item) for key, item in value.items()}
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    if isinstance(value, list | tuple):
+        return [to_json(item, not_finite, arrays, f"{where}[{number}]") for number, item in enumerate(value)]
+    numpys: Any = value
+    if hasattr(value, "dtype"):  # a scalar, or an array
+        if arrays is not None and numpys.ndim:
+            arrays[where] = numpys
+            return where
+        return to_json(numpys.tolist(), not_finite, arrays, where)
+    raise TypeError(f"{where or 'the value'} has no JSON form: {type(value).__name__}")
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+_Reader = Callable[[Any, str, Mapping[str, Any]], Any]
+
+
+def from_json(kind: type[T], value: Json, arrays: Mapping[str, Any] | None = None) -> T:
+    """The `kind` that `to_json` made `value` from, its arrays taken out of `arrays`.
+
+    Raises:
+        PlainError: a value is missing or of another type.
+    """
+    wanted: Any = kind
+    return cast(T, _reader(wanted)(value, "", arrays or {}))
+
+
+def _wrong(where: str, wanted: str, value: object) -> PlainError:
+    shown = repr(value)
+    return PlainError(f"{where or 'the value'} must be {wanted}, not {shown if len(shown) <= 60 else shown[:60] + '…'}")
+
+
+def _exactly(wanted: str, *kinds: type) -> _Reader:
+    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+        if type(value) not in kinds:
+            raise _wrong(where, wanted, value)
+        return value
+
+    return read
+
+
+def _float(value: Any, where: str, arrays: Mapping[str, Any]) -> float:
+    if type(value) is float or type(value) is int:
+        return float(value)
+    if value is None:
+        return math.nan
+    raise _wrong(where, "a number", value)
+
+
+@functools.cache
+def _reader(kind: Any) -> _Reader:
+    """What turns a JSON value into `kind`. Made once for each type: a store holds thousands of records."""
+    simple: dict[Any, _Reader] = {
+        bool: _exactly("true or false", bool),
+        int: _exactly("a whole number", int),
+        float: _float,
+        str: _exactly("text", str),
+        type(None): _exactly("null", type(None)),
+        Any: lambda value, where, arrays: value,
+        object: lambda value, where, arrays: value,
+    }
+    if kind in simple:
+        return simple[kind]
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _dataclass_reader(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _choice_reader(kind, {member.value: member for member in kind})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return _choice_reader(kind, {choice: choice for choice in arguments})
+    if origin in (typing.Union, types.UnionType):
+        return _union_reader(arguments)
+    if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
+        return _pair_reader(arguments)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping_reader(*arguments)
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return _sequence_reader(tuple if origin is tuple else list, arguments[0])
+    if _is_array(kind):
+        return _read_array
+    raise TypeError(f"{kind} cannot be read from JSON")
+
+
+def _is_array(kind: Any) -> bool:
+    return getattr(typing.get_origin(kind) or kind, "__name__", "") == "ndarray"
+
+
+def _read_array(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+    if not isinstance(value, str) or value not in arrays:
+        raise _wrong(where, "the name of an array", value)
+    return arrays[value]
+
+
+def _choice_reader(kind: Any, choices: Mapping[Any, Any]) -> _Reader:
+    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+        if isinstance(value, str | int | bool) and value in choices:
+            return choices[value]
+        raise _wrong(where, f"one of {', '.join(map(str, choices))}", value)
+
+    return read
+
+
+def _union_reader(members: Sequence[Any]) -> _Reader:
+    others = [member for member in members if member is not type(None)]
+    optional = len(others) < len(members)
+    readers = [_reader(member) for member in others]
+    # What cannot be mistaken for another comes first: 1 is a whole number before it is a number.
+    readers.sort(key=lambda reader: reader is _float)
+
+    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+        if value is None and optional:
+            return None
+        for reader in readers[:-1]:
+            try:
+                return reader(value, where, arrays)
+            except PlainError:
+                continue
+        return readers[-1](value, where, arrays)
+
+    return read
+
+
+def _pair_reader(members: Sequence[Any]) -> _Reader:
+    readers = [_reader(member) for member in members]
+
+    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise _wrong(where, f"a list of {len(readers)}", value)
+        return tuple(
+            reader(item, f"{where}[{number}]", arrays)
+            for number, (reader, item) in enumerate(zip(readers, value, strict=True))
+        )
+
+    return read
+
+
+def _sequence_reader(make: Callable[[list[Any]], Any], member: Any) -> _Reader:
+    reader = _reader(member)
+
+    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+        if not isinstance(value, list):
+            raise _wrong(where, "a list", value)
+        return make([reader(item, f"{where}[{number}]", arrays) for number, item in enumerate(value)])
+
+    return read
+
+
+def _mapping_reader(key: Any, member: Any) -> _Reader:
+    read_key, reader = _reader(key), _reader(member)
+
+    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(where, "an object", value)
+        found = {}
+        for name, item in value.items():
+            try:
+                known = read_key(name, where, arrays)
+            except PlainError:  # a name that this version does not know
+                continue
+            found[known] = reader(item, f"{where}.{name}", arrays)
+        return found
+
+    return read
+
+
+def _dataclass_reader(kind: Any) -> _Reader:
+    own = getattr(kind, "from_json", None)
+    if own is not None:
+
+        def read_own(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+            if not isinstance(value, dict):
+                raise _wrong(where, "an object", value)
+            try:
+                return own(value)
+            except PlainError as error:
+                raise PlainError(f"{where}: {error}" if where else str(error)) from None
+
+        return read_own
+    fields = [(field.name, _has_default(field)) for field in dataclasses.fields(kind) if field.init]
+    readers: dict[str, _Reader] = {}
+
+    def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(where, "an object", value)
+        if not readers:  # filled late: a class may hold itself
+            readers.update({name: _reader(member) for name, member in type_hints(kind).items()})
+        given = {}
+        for name, has_default in fields:
+            if name in value:
+                given[name] = readers[name](value[name], f"{where}.{name}" if where else name, arrays)
+            elif not has_default:
+                raise PlainError(f"{where or 'it'} lacks {name}")
+        return kind(**given)
+
+    return read
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def type_hints(kind: type[Any]) -> Mapping[str, Any]:
+    """The types of a dataclass's fields."""
+    known: Any = kind
+    return _type_hints(known)
+
+
+@functools.cache
+def _type_hints(kind: Any) -> Mapping[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+# -- the schema ------------------------------------------------------------------------------------------
+
+
+def schema_of(kind: type, definitions: JsonObject) -> JsonObject:
+    """JSON Schema (draft 2020-12) of a dataclass; descriptions are the docstrings of its fields.
+
+    Nested classes are added to `definitions` under their names and referred to there.
+    """
+    own = getattr(kind, "json_schema", None)
+    if own is not None:
+        return cast(JsonObject, own(definitions))
+    descriptions = field_docs(kind)
+    properties: JsonObject = {}
+    for name, member in type_hints(kind).items():
+        described = _schema(member, definitions)
+        if name in descriptions:
+            described = {**described, "description": descriptions[name]}
+        properties[name] = described
+    required: list[Json] = [field.name for field in dataclasses.fields(kind) if not _has_default(field)]
+    summary = (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
+    if summary.startswith(f"{kind.__name__}("):  # no docstring: dataclasses makes one of the signature
+        summary = ""
+    return {
+        "type": "object",
+        **({"description": summary} if summary else {}),
+        "properties": properties,
+        **({"required": required} if required else {}),
+    }
+
+
+def _schema(kind: Any, definitions: JsonObject) -> JsonObject:
+    simple = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    if kind in simple:
+        return {"type": simple[kind]}
+    if kind in (Any, object):
+        return {}
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if kind.__name__ not in definitions:
+            definitions[kind.__name__] = {}  # a class may hold itself
+            definitions[kind.__name__] = schema_of(kind, definitions)
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [member.value for member in kind]}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return _union_schema(arguments, definitions)
+    if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
+        items: list[Json] = [_schema(member, definitions) for member in arguments]
+        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        described, names = _schema(arguments[1], definitions), _schema(arguments[0], definitions).get("enum")
+        if isinstance(names, list):  # a closed set of names: the values are its properties
+            return {"type": "object", "properties": {str(name): described for name in names}}
+        return {"type": "object", **({"additionalProperties": described} if described else {})}
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return {"type": "array", "items": _schema(arguments[0], definitions)}
+    raise TypeError(f"{kind} has no JSON Schema")
+
+
+def _union_schema(members: Sequence[Any], definitions: JsonObject) -> JsonObject:
+    described = [_schema(member, definitions) for member in members]
+    if all(set(one) == {"type"} for one in described):
+        return {"type": [one["type"] for one in described]}
+    if any(not one for one in described):
+        return {}
+    choices: list[Json] = []
+    for one in described:  # a Literal and null are one choice
+        if set(one) == {"enum"}:
+            choices += cast(list[Json], one["enum"])
+        elif one == {"type": "null"}:
+            choices.append(None)
+        else:
+            return {"anyOf": cast(list[Json], described)}
+    return {"enum": choices}
+
+
+def field_docs(kind: type) -> Mapping[str, str]:
+    """Field → the docstring behind it in the source, in one line."""
+    found: dict[str, str] = {}
+    for part in reversed(kind.__mro__[:-1]):
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+        assert isinstance(node, ast.ClassDef)
+        for before, after in zip(node.body, node.body[1:], strict=False):
+            documented = (
+                isinstance(before, ast.AnnAssign)
+                and isinstance(before.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            )
+            if documented:
+                name = cast(ast.Name, cast(ast.AnnAssign, before).target).id
+                text = cast(str, cast(ast.Constant, cast(ast.Expr, after).value).value)
+                found[name] = " ".join(text.split())
+    return found

@@ -1,0 +1,558 @@
+"""The raw facts of a run, as they are stored. Every conclusion is computed from these.
+
+Schema history
+    1  first version; a segment may hold `kernels` (runs stored before have none)
+    2  a run is stored whole: environment, sampling and the supervisor's caveats too; facts are typed; caveats have
+       codes and details instead of sentences; segments have a lane; trials of the advice (schema1.py reads the first)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import CacheState, Case, Change
+from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.caveats import Caveat
+
+SCHEMA = 2
+
+Status = Literal["ok", "failed", "skipped", "interrupted"]
+Table = NDArray[np.int64]
+"""Rows of a stated tuple of columns."""
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+STEP_FIELDS = (
+    "called_ns",  # host: next(loader) was called
+    "returned_ns",  # host: it returned
+    "issued_ns",  # host: the last work of the step was enqueued
+    "waited_ns",  # host: the bound on steps in flight let it go on (= issued_ns when it did not block)
+    "copy_begin_ns",  # device clock, mapped to the host's: the copy could begin
+    "copy_end_ns",  # device clock: the copy was done, compute could begin
+    "done_ns",  # device clock: the step was done
+    "busy_ns",  # device compute busy time within the step; -1 where unknown
+    "num_samples",
+    "encoded_bytes",
+)
+"""Columns of a segment's `steps` table. Device columns are -1 in an arm without a device."""
+
+
+PHASE_FIELDS = (
+    "begun_ns",  # host: the batch's copy was enqueued, the forward pass begins
+    "forward_ns",  # host: the forward pass was enqueued
+    "backward_ns",  # host: the backward pass was enqueued, the update begins; -1 in inference
+)
+"""Columns of a segment's `phases`: a step's parts as the host enqueues them, between `returned_ns` and `issued_ns`."""
+
+
+SPAN_FIELDS = (
+    "worker",  # number of the worker that made the batch, -1 where several shared it
+    "start_ns",  # work on the batch began            (time.perf_counter_ns: CLOCK_MONOTONIC, one for all processes)
+    "ready_ns",  # the batch was complete in the worker
+    "read_ns",  # wall time in each stage, summed over the batch's images
+    "decode_ns",
+    "augment_ns",  # crop, resize, flip, normalize
+    "collate_ns",
+    "cpu_ns",  # CPU time of the worker's threads between start and ready
+    "runqueue_ns",  # time runnable but not running (/proc/thread-self/schedstat, field 2); -1 where unknown
+    "major_faults",  # page faults that needed the storage (getrusage ru_majflt); -1 where unknown
+    "page_bytes",  # sizes of the files read, each rounded up to whole pages: what a cold read moves
+)
+"""Columns of a span. One row of int64 a batch, written by the worker that made it."""
+
+
+KERNEL_FIELDS = (
+    "begin_ns",  # the device began it, mapped to the host's perf_counter_ns
+    "end_ns",
+    "stream",  # the device's queue that it ran in; the thread where the CPU is the device
+    "kind",  # KERNEL, COPY or MEMSET
+    "step",  # row of the segment's `steps` that launched it
+)
+"""Columns of a segment's `kernels`: everything that the device ran in a traced window, one row of int64 each."""
+KERNEL, COPY, MEMSET = 0, 1, 2
+"""Kinds of a kernel row. On the CPU device top-level operator spans are its kernels."""
+
+STEP: Mapping[str, int] = {name: number for number, name in enumerate(STEP_FIELDS)}
+SPAN: Mapping[str, int] = {name: number for number, name in enumerate(SPAN_FIELDS)}
+ROW: Mapping[str, int] = {name: number for number, name in enumerate(KERNEL_FIELDS)}
+"""Column name → number."""
+
+# -- segments --------------------------------------------------------------------------------------------
+
+Counters = Mapping[str, int]
+"""Growth of the storage's counters: `read_bytes`, `reads`; `io_ticks_ms` of a disk; `rpcs`, `queue_ms`, `rtt_ms`,
+`exe_ms`, `retransmits` of an NFS mount (samplers/sources.py)."""
+
+
+@dataclass(frozen=True)
+class HeldSteps:
+    """Steps that were wholly enqueued before the device began them."""
+
+    busy_ns: tuple[int, ...]
+    """Device time of each: that of a device that never waits for the host."""
+    issue_ns: tuple[int, ...]
+    """Host time to enqueue each: that of a host that never waits for room in the device's queue."""
+
+
+@dataclass(frozen=True)
+class StorageWindow:
+    """What the storage did during a segment."""
+
+    moved: Counters | None
+    """None where nothing can tell."""
+    expected_bytes: int
+    """What a cold read of the segment's files has to move."""
+    requested_bytes: int | None
+    """What this process asked for in read calls (`rchar` of proc(5))."""
+    residency_before: float | None
+    """Fraction of the files' pages that lay in the page cache; None where that cannot be seen."""
+    residency_after: float | None
+
+
+@dataclass(frozen=True)
+class TraceWitness:
+    """Kernels a step that the trace holds, against those that must be there by another count."""
+
+    name: Literal["pieces", "operators_found", "operators", "launch_calls"]
+    counted: float
+    expected: float
+    at_least: bool = False
+    """An operator may launch more than one."""
+
+
+@dataclass(frozen=True)
+class TraceFacts:
+    """How a traced window was recorded."""
+
+    source: str
+    drift_ns: int
+    """Of the recorder's clock against the host's over the window."""
+    uncertainty_ns: int
+    """Of the relation of the two clocks."""
+    graph_launches: int
+    """Launches of CUDA graphs in the window."""
+    witnesses: tuple[TraceWitness, ...]
+
+
+@dataclass
+class Segment:
+    """One measured window of one arm: consecutive steps after the arm's warm-up.
+
+    The first `num_warmup` rows of `steps` are the warm-up; the window is the rest.
+    """
+
+    arm: Arm
+    round: int
+    num_warmup: int
+    steady: bool
+    """The loader's queue was steadily full or steadily empty when the window opened. For short runs: the loader came to
+    rest before the run, so that its buffer was full."""
+    steps: Table
+    """[N, len(STEP_FIELDS)]"""
+    spans: Table | None
+    """[M, len(SPAN_FIELDS)], M ≥ N where the batches left in the queue were drained; None: unknown."""
+    opened_ns: int
+    """When the batches were first asked for (perf_counter_ns)."""
+    closed_ns: int
+    phases: Table | None = None
+    """[N, len(PHASE_FIELDS)]; None where the workload has none (an emulated device, an arm without a device)."""
+    kernels: Table | None = None
+    """[K, len(KERNEL_FIELDS)] of a traced window; None: not traced."""
+    lane: str = ""
+    """What ran it: a device (`cuda:0`) or a rank (`rank3`); empty in runs of schema 1."""
+    wall_s: float | None = None
+    """All that the segment took, its preparation included."""
+    first_batch_s: float | None = None
+    """From asking for the batches to the first one in hand."""
+    num_drained: int | None = None
+    """Finished batches that were left in the queue; None where the loader cannot tell."""
+    consumer_cpu_s: float | None = None
+    """CPU time of the thread that takes batches and issues, over the window."""
+    stage_times: Mapping[str, tuple[int, int]] | None = None
+    """Stage → (batches, wall ns), of a loader that counts whole batches."""
+    clock_drift_ns: int | None = None
+    """Device clock ahead of the host's at the end of the window."""
+    first_batch: int = 0
+    """Number, within its stream of batches, of the segment's first one."""
+    held: HeldSteps | None = None
+    storage: StorageWindow | None = None
+    """None in an arm that does not touch the storage."""
+    trace: TraceFacts | None = None
+
+    @property
+    def window(self) -> Table:
+        """The steps behind the warm-up."""
+        return self.steps[self.num_warmup :]
+
+
+@dataclass
+class Series:
+    """One sampled channel. `t_ns` is the host's monotonic clock (perf_counter_ns)."""
+
+    name: str
+    unit: str
+    kind: Literal["counter", "gauge"]
+    source: str
+    t_ns: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+
+# -- facts -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the device is. Nothing branches on `kind`: what a caller needs to know has a field of its own."""
+
+    kind: str
+    name: str
+    """What reports call it. An emulated device says so here."""
+    emulated: bool = False
+    overlap: bool = False
+    """Copies run beside the compute of earlier steps."""
+    copies: bool = True
+    """It has memory of its own, so that batches are copied to it."""
+    on_host_cpus: bool = False
+    """It computes on the processors that the loader works on."""
+    has_counters: bool = False
+    """Its driver counts (NVML): a run without readings lacks something."""
+    memory_bytes: int | None = None
+    details: Mapping[str, Json] = field(default_factory=dict)
+    """What else is known: driver and library versions, or an emulated device's profile and constants."""
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """Peak memory of some steps. What is unknown is None and has its reason under `missing`."""
+
+    allocated_bytes: int | None
+    """PyTorch's allocator, on a device with memory of its own."""
+    reserved_bytes: int | None
+    process_bytes: int | None
+    """The driver's figure for the process now: context, libraries and all that is reserved."""
+    rss_growth_bytes: int | None
+    """Peak of the process's resident set less what was resident before the model was built (VmHWM of proc(5))."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    name: str
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    fused: bool
+    loss_scale: float | str
+    """A factor, or `dynamic`."""
+
+
+@dataclass(frozen=True)
+class WorkloadFacts:
+    """What a step does."""
+
+    model: str
+    mode: str
+    precision: str
+    emulated: bool = False
+    num_parameters: int | None = None
+    """None where no model was built (an emulated device)."""
+    optimizer: OptimizerFacts | None = None
+    """None in inference and on an emulated device."""
+    details: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """What the loader is."""
+
+    decodes: bool
+    """False for a loader that reads no files."""
+    owns_transfer: bool
+    """Batches arrive on the device."""
+    num_readers: int | None = None
+    """Files that it reads at once."""
+    description: JsonObject | None = None
+    """The libraries and versions that really ran."""
+    no_stage_times: str | None = None
+    """Why it does not tell the time in its stages; None where it does, or has nothing to say."""
+
+
+@dataclass(frozen=True)
+class CacheFacts:
+    """The page cache during the run."""
+
+    state: CacheState
+    """As asked for."""
+    measured_once: bool
+    """The data set's own state was not whole, so that `real` could be measured only once, first."""
+    residency_at_start: float | None = None
+    residency_method: str = "none"
+    locked: bool = False
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    p50: float
+    p95: float
+    p99: float | None = None
+    """None in runs that did not keep it."""
+
+
+@dataclass(frozen=True)
+class CeilingStage:
+    """One number of readers of the storage probe."""
+
+    readers: int
+    bytes: int
+    seconds: float
+    """Mean over the readers of the time from the common start to each one's last read."""
+    files: int
+    """Read whole."""
+    file_s: Percentiles | None
+    """From open to last byte; None without a whole file."""
+    slices_bytes: tuple[int, ...]
+    """Bytes in equal parts of `slice_s`."""
+    slice_s: float
+    method: str
+    """O_DIRECT, or DONTNEED (buffered, the pages dropped before and after each read)."""
+    user_cpu_s: float
+    """Of the probe itself."""
+    moved: Counters | None
+
+
+@dataclass(frozen=True)
+class CeilingProbe:
+    """The data set's own files, read past the page cache by ever more readers (running/ceiling.py)."""
+
+    stages: tuple[CeilingStage, ...]
+    stopped_by: Literal["flat", "max_readers", "deadline", "max_bytes", "error"]
+    reason: str | None
+    """The error that ended it."""
+    num_images: int
+    """A probe that read more files than these came round, and a server may have had them in its own cache."""
+
+
+@dataclass(frozen=True)
+class RamCopyFacts:
+    """The copy of images in memory that `ram` reads."""
+
+    num_images: int
+    bytes: int
+    subset: bool
+    """Fewer images than the data set has, chosen with the sizes of all."""
+    memory_holds_all: bool | None
+    """This machine's memory could hold the whole data set."""
+    where: str
+
+
+@dataclass(frozen=True)
+class StorageFacts:
+    """The data set and the storage behind it."""
+
+    num_images: int
+    image_bytes: int | None
+    source: str | None
+    """Where its bytes are counted; None where nothing can tell."""
+    reason: str | None
+    """Why nothing can tell."""
+    ram_copy: RamCopyFacts | None = None
+    """None where no arm needed one."""
+    ceiling: CeilingProbe | None = None
+    """None where it was not probed."""
+
+
+@dataclass(frozen=True)
+class DecoderProbe:
+    """What an image costs in one decoder."""
+
+    image_s: tuple[float, ...]
+    """CPU seconds of decode and resize, one an image; the same images in the same order for all decoders."""
+    all_cpus_image_s: float | None = None
+    """Their mean with a thread on each processor."""
+    all_cpus_rate: float | None = None
+    """Images/s of those threads together."""
+
+
+@dataclass(frozen=True)
+class PrepProbe:
+    """What a sample costs in the decoders that are installed (running/prep_probe.py)."""
+
+    num_cpus: int
+    decoders: Mapping[str, DecoderProbe] = field(default_factory=dict)
+    handover_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Output → memory (`shared`, `private`, `reused`) → CPU seconds an image of writing finished samples there."""
+
+
+@dataclass(frozen=True)
+class CopyFacts:
+    """The copy of a batch to the device."""
+
+    batch_bytes: int | None = None
+    """None where no batch was kept ready."""
+    pinned: bool | None = None
+    """Whether the loader hands over batches in pinned memory; None where that means nothing."""
+    link_bytes_per_s: float | None = None
+    """The fastest of some large copies; None where nothing is copied, or it was not measured."""
+
+
+@dataclass(frozen=True)
+class StartupFacts:
+    """What came before the first step."""
+
+    build_s: Mapping[Arm, float] = field(default_factory=dict)
+    """Construction of the loader of `real`, `ram` and `fetch`, where they were built."""
+
+
+@dataclass(frozen=True)
+class ImageFailure:
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FailureFacts:
+    """Images that could not be decoded; each was replaced by the next one in index order."""
+
+    num_reads: int = 0
+    examples: tuple[ImageFailure, ...] = ()
+    """Each image once, the first hundred."""
+
+
+@dataclass(frozen=True)
+class RoundFacts:
+    """How the measuring went."""
+
+    arms: tuple[Arm, ...]
+    """Those of a round, in order."""
+    num_rounds: int
+    stopped_by: Literal["ci_target", "duration", "steps", "max_bytes", "measured_once"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one process found out besides its segments."""
+
+    device: DeviceFacts
+    workload: WorkloadFacts
+    loader: LoaderFacts
+    cache: CacheFacts
+    storage: StorageFacts
+    startup: StartupFacts
+    failures: FailureFacts
+    rounds: RoundFacts
+    copy: CopyFacts = field(default_factory=CopyFacts)
+    prep_probe: PrepProbe | None = None
+    """None where preparation took too little of a step to matter."""
+    peak_memory_bytes: int | None = None
+    """Of the device, while the arms ran."""
+    loop_overhead_s: float | None = None
+    """Seconds a step that the loop's own stamps and events take on this device."""
+    tracing_s: float | None = None
+    """What the kernel trace took of the run."""
+
+
+@dataclass
+class Recording:
+    """All that one process measured."""
+
+    segments: list[Segment]
+    facts: Facts
+    caveats: list[Caveat] = field(default_factory=list)
+
+    def of(self, arm: Arm) -> list[Segment]:
+        """The segments of one arm, in the order in which they were measured."""
+        return [segment for segment in self.segments if segment.arm == arm]
+
+
+# -- runs ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU of the machine, by NVML."""
+
+    name: str
+    memory_total_bytes: int
+    driver: str
+    cuda_driver: str
+    """The newest CUDA that the driver can run."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine, as far as it may change a number. No host or user name, no serial number, no user's folder."""
+
+    python: str
+    kernel: str
+    architecture: str
+    cpu_model: str | None
+    cpus_online: int | None
+    cpus_usable: int
+    """By affinity and cgroup quota."""
+    cpu_limit_reason: str | None
+    cpu_governor: str | None
+    memory_limit_bytes: int | None
+    memory_limit_source: str
+    transparent_huge_pages: str | None
+    shm_size_bytes: int | None
+    open_files_limit: int | None
+    memlock_limit_bytes: int | None
+    container: str | None
+    packages: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    gpus_reason: str | None
+    """Why they are not known."""
+    variables: Mapping[str, str]
+    """Environment variables that change results, without folders and device serial numbers."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why something did not end well."""
+
+    kind: str
+    """Class of the error."""
+    message: str
+
+
+@dataclass
+class Trial:
+    """One turn of checking the run's advice: the case with a change, or the case itself, with `real` alone."""
+
+    change: Change
+    """Empty for the case itself."""
+    case: Case
+    turn: int
+    recording: Recording | None
+    failure: Failure | None = None
+
+
+@dataclass
+class Run:
+    """One case as it was run: what was asked, what was recorded, how it ended. Stored whole and loaded whole."""
+
+    run_id: str
+    case: Case
+    status: Status
+    started_at: str
+    """UTC, ISO 8601."""
+    wall_s: float
+    environment: Environment | None
+    """None where an older version stored none."""
+    recording: Recording | None = None
+    series: list[Series] = field(default_factory=list)
+    caveats: list[Caveat] = field(default_factory=list)
+    """What the supervisor has to say; the recording has its own."""
+    failure: Failure | None = None
+    sampling_cpu_s: float | None = None
+    """CPU time of the sampling thread; None where nothing was sampled."""
+    trials: list[Trial] = field(default_factory=list)
+    """What `--verify` measured."""
+    not_verified: str | None = None
+    """Why the advice could not be run; None where it was, or was not asked for."""

@@ -1,0 +1,39 @@
+"""What a measuring process tells while it works, for those who watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loaderbench.cases.arms import Arm
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What it does now, in a few words."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SegmentDone:
+    """A window was measured."""
+
+    arm: Arm
+    round: int
+    num_steps: int
+    """Warm-up included."""
+    num_samples: int
+    encoded_bytes: int
+    step_s: float | None
+    """Mean seconds of a step of the window; None where it holds no complete one."""
+
+
+@dataclass(frozen=True)
+class StepsDone:
+    done: int
+    total: int
+
+
+Message = Phase | SegmentDone | StepsDone
+Report = Callable[[Message], None]

@@ -1,0 +1,414 @@
+"""What `run.json` holds: the figures, the verdict and the caveats of one run. Its JSON Schema is generated from here.
+
+A value that was not measured is None and has a caveat that says why. Fields may be added without a new schema number;
+readers drop those they do not know. Texts (`summary`, `evidence`, `action`, `message`, `hint`) are put in by
+reporting/words.py and follow from the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from loaderbench import plain
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import CacheState, Case, Change
+from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.caveats import Caveat, Reason
+from loaderbench.recording.facts import Environment, Failure, ImageFailure, Percentiles, Status
+
+Cause = Literal["storage", "prep", "transfer", "launch"]
+"""What a verdict can name besides the compute itself."""
+Share = Literal["compute", "launch", "transfer", "prep", "contention", "storage", "unexplained"]
+Removable = Literal["storage", "prep", "transfer", "launch", "compute"]
+Bottleneck = Literal["storage", "prep", "contention", "transfer", "launch", "compute", "mixed", "undetermined"]
+Stage = Literal["storage", "prep", "loader", "transfer", "issue", "device"]
+GapClass = Literal["data_stall", "launch", "transfer_sync", "other"]
+Bound = Literal["bandwidth", "latency"]
+
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+SHARES: tuple[Share, ...] = get_args(Share)
+GAP_CLASSES: tuple[GapClass, ...] = get_args(GapClass)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval."""
+
+    value: float
+    low: float | None
+    """None where nothing tells how wide the interval is."""
+    high: float | None
+    unit: str
+    n: int
+    """How many independent blocks, rounds or processes it rests on."""
+    method: str
+
+    @property
+    def half_width(self) -> float | None:
+        """The larger side of the interval; None where there is none."""
+        if self.low is None or self.high is None:
+            return None
+        return max(self.value - self.low, self.high - self.value)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a step of the real arm."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+# -- verdict ---------------------------------------------------------------------------------------------
+
+AdviceCode = Literal[
+    "faster_storage", "more_files_at_once", "parallel_loader", "more_workers", "decode_in_threads", "more_threads",
+    "other_decoder", "uint8_for_prep", "smaller_images", "free_processors", "uint8_for_transfer", "pinned_memory",
+    "larger_batch", "fewer_launches", "prep_and_memory",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to try."""
+
+    code: AdviceCode | None
+    """None in records of schema 1."""
+    cause: Cause
+    """What it takes away."""
+    change: Change | None = None
+    """Fields of the case to set anew; None: nothing that loaderbench can run."""
+    predicted_speedup: Estimate | None = None
+    """None where the outcome does not follow from what was measured."""
+    at_most: Estimate | None = None
+    """The gain of removing the cause wholly."""
+    details: Mapping[str, Json] = field(default_factory=dict)
+    """The figures that its words hold."""
+    action: str = ""
+    """What to do, in words."""
+    measured_speedup: Estimate | None = None
+    """Samples/s with the change ÷ without it, measured by `--verify`."""
+    not_verified: str | None = None
+    """Why `--verify` did not measure it; None where it did, or was not asked for."""
+    verified: bool = False
+    """Whether `--verify` was asked for."""
+
+
+@dataclass(frozen=True)
+class DataWait:
+    """The wait for data as a fraction of the step, by the two witnesses."""
+
+    by_arms: Estimate
+    by_timeline: Estimate
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What limits the run, and what removing it would give."""
+
+    bottleneck: Bottleneck
+    summary: str = ""
+    """One sentence."""
+    reasons: tuple[Reason, ...] = ()
+    """Why it is undetermined, or mixed."""
+    speedup_if_removed: Mapping[Removable, Estimate | None] = field(default_factory=dict)
+    joint: tuple[Cause, ...] = ()
+    """Of a mixed verdict: the smallest set of causes whose joint removal is worth it, or those that what was measured
+    cannot tell apart."""
+    joint_speedup: Estimate | None = None
+    waiting_for_data: DataWait | None = None
+    evidence: tuple[str, ...] = ()
+    """The measured figures that it rests on, a line each."""
+    advice: tuple[Advice, ...] = ()
+
+
+# -- figures ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Residency:
+    """Mean fraction of the files' pages that lay in the page cache before and behind the windows."""
+
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True)
+class NfsOperations:
+    """What the NFS client's counters say, over all operations."""
+
+    operations_per_s: float
+    rtt_s: float
+    """On the wire and in the server, a mean operation's."""
+    queue_s: float
+    """In the client before."""
+    exe_s: float
+    """Both and the rest."""
+    retransmits: float
+    in_flight: float
+    """Operations under way on average: Σ exe ÷ wall."""
+
+
+@dataclass(frozen=True)
+class CeilingStageFigures:
+    readers: int
+    bytes_per_s: float
+    file_s: Percentiles | None
+    method: str
+    nfs: NfsOperations | None = None
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What the storage gives to enough readers (docs/method.md, `The storage's ceiling`)."""
+
+    bytes_per_s: Estimate
+    readers: int
+    """The least number that is at the ceiling."""
+    still_rising: bool | None
+    """None where fewer than two numbers of readers were tried."""
+    bound_by: Bound | None
+    growth_per_doubling: float | None
+    probe_limited: bool
+    """The probe's own Python may have set the rate."""
+    stopped_by: str
+    stages: tuple[CeilingStageFigures, ...] = ()
+
+
+@dataclass(frozen=True)
+class StorageFigures:
+    """What the storage did in the real arm."""
+
+    bytes_read: int | None
+    expected_bytes: int | None
+    moved_fraction: float | None
+    """Bytes that the storage moved ÷ bytes that a cold read has to move."""
+    bandwidth_bytes_per_s: float | None
+    reads_per_s: float | None
+    mean_file_bytes: float | None
+    ceiling_bytes_per_s: float | None
+    ceiling: Ceiling | None
+    source: str | None
+    cache_state: CacheState | None
+    """What the arm really found: `cold` only where the page cache did not serve it."""
+    residency_fraction: Residency
+    cold_proven: bool
+    nfs: NfsOperations | None = None
+    """None on other storage."""
+
+
+@dataclass(frozen=True)
+class TransferFigures:
+    """The copy to the device, by the arm `host`, where data are always ready."""
+
+    overlap: bool
+    bytes_per_step: int
+    copy_s: float
+    exposed_s: float
+    """What of it lengthens the step."""
+    hidden_s: float
+    link_bytes_per_s: float
+    ceiling_bytes_per_s: float
+    pinned: bool | None = None
+
+
+@dataclass(frozen=True)
+class CpuFigures:
+    busy_fraction: float | None
+    """Of the whole machine."""
+    cores_used: float | None
+    """By the measuring process and its workers."""
+    seconds_per_sample: float | None
+    workers_rss_bytes: float | None
+    workers_pss_bytes: float | None
+
+
+@dataclass(frozen=True)
+class GapShare:
+    count_per_step: float
+    fraction: float
+    """Of the window."""
+
+
+@dataclass(frozen=True)
+class GapHistogram:
+    edges_s: tuple[float, ...]
+    counts: tuple[int, ...]
+    """One more bin than edges less one: below the first, between, and above the last edge."""
+
+
+@dataclass(frozen=True)
+class LargeGap:
+    begin_s: float
+    """From the window's begin."""
+    duration_s: float
+    gap_class: GapClass
+    step: int
+    batch: int
+    worker: int | None
+
+
+@dataclass(frozen=True)
+class TraceClock:
+    drift_ns: int
+    uncertainty_ns: int
+    error_ns: int
+    """By how much kernels lie outside of their steps (95 % of them by no more)."""
+
+
+@dataclass(frozen=True)
+class KernelGap:
+    """Gaps between kernels in a traced window (docs/method.md, `Kernel gaps`)."""
+
+    num_steps: int
+    count_per_step: float
+    p50_s: float | None
+    p95_s: float | None
+    total_fraction: float
+    by_class: Mapping[GapClass, GapShare]
+    histogram: GapHistogram
+    largest: tuple[LargeGap, ...]
+    perturbation_fraction: float | None
+    """Step time with the tracing ÷ without, − 1."""
+    busy_fraction: float
+    kernel_fraction: float
+    """Kernels alone, copies left out."""
+    event_busy_fraction: float
+    """An upper bound, by events around the steps."""
+    kernels_per_step: float
+    source: str
+    clock: TraceClock
+
+
+@dataclass(frozen=True)
+class BusyWitnesses:
+    """Part of the time in which the device was busy, by those who can tell."""
+
+    kernels: float
+    nvml: float | None
+    gpm: float | None
+    events_at_most: float
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    kind: str
+    name: str
+    emulated: bool
+    overlap: bool
+    memory_bytes: int | None
+    details: Mapping[str, Json]
+    busy_fraction: float | None
+    kernel_gap: KernelGap | None
+    busy_witnesses: BusyWitnesses | None
+    memory_peak_bytes: int | None
+    nvml: Mapping[str, float | None] | None
+    clock_drift_ns: int | None
+    held_issue_s: float | None = None
+    """Median host time to enqueue a step that was held back; None where none was."""
+
+
+@dataclass(frozen=True)
+class ArmFigures:
+    step_s: Estimate
+    num_steps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """Runs that begin with a full prefetch buffer against the steady rate."""
+
+    num_steps: int
+    buffer_batches: int
+    buffer_ratio: float
+    buffer_full: bool
+    throughput: Estimate | None
+    flatters: Estimate | None
+    """Rate of the short run ÷ rate of the steady one."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One measured run: results/<run_id>/run.json and `loaderbench run --json`."""
+
+    schema: int
+    """Version of this format."""
+    rules_version: int
+    """Version of the rules that judged it: the same facts and rules give the same record."""
+    run_id: str
+    """Name of the run's folder; sorts by start time."""
+    status: Status
+    """skipped: the machine lacks what the case needs."""
+    failure: Failure | None
+    """Why the run did not end well; null where status is ok."""
+    case: Case
+    environment: Environment | None
+    started_at: str
+    """UTC, ISO 8601."""
+    wall_s: float
+    throughput: Estimate | None = None
+    """Samples ÷ time of the real arm."""
+    step_time_s: StepTimes | None = None
+    total_time_s: float | None = None
+    """Length of all windows of the real arm."""
+    num_steps: int | None = None
+    time_to_first_batch_s: float | None = None
+    """Loader construction → first batch in hand."""
+    loader_rate: Estimate | None = None
+    """The loader alone, without a device."""
+    ingestion_rate: Estimate | None = None
+    """The device alone, with the batch already there."""
+    accelerator_utilization_fraction: float | None = None
+    """T_device ÷ T_real."""
+    accelerator_utilization: Estimate | None = None
+    shares: Mapping[Share, Estimate | None] | None = None
+    """Fractions of the step time; they sum to 1 when all arms ran."""
+    verdict: Verdict | None = None
+    capacities: Mapping[Stage, Estimate | None] | None = None
+    """Samples/s of each stage alone."""
+    storage: StorageFigures | None = None
+    transfer: TransferFigures | None = None
+    stages: Mapping[str, float] | None = None
+    """Seconds an image in read, decode, augment, collate …"""
+    cpu: CpuFigures | None = None
+    device: DeviceFigures | None = None
+    loader: JsonObject | None = None
+    """The libraries and versions that really ran."""
+    overhead_fraction: float | None = None
+    """What measuring takes of the step."""
+    overhead_measured_at: str | None = None
+    num_failures: int | None = None
+    """Reads of images that could not be decoded."""
+    failures: tuple[ImageFailure, ...] = ()
+    sampling_cpu_fraction: float | None = None
+    arms: Mapping[Arm, ArmFigures] | None = None
+    stopped_by: str | None = None
+    short_run: ShortRun | None = None
+    """null where no short runs were asked for."""
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a rate."""
+        return self.throughput is not None
+
+    def share(self, name: Share) -> float | None:
+        """The share's value; None where it was not measured."""
+        estimate = (self.shares or {}).get(name)
+        return None if estimate is None else estimate.value
+
+
+def finite(record: RunRecord) -> RunRecord:
+    """The record with None, and a caveat, where a figure is NaN or infinite: JSON has neither."""
+    places: list[str] = []
+    value = plain.to_json(record, places)
+    if not places:
+        return record
+    return replace(
+        plain.from_json(RunRecord, value), caveats=(*record.caveats, Caveat("not_finite", {"places": [*places]}))
+    )

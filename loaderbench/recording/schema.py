@@ -1,0 +1,52 @@
+"""The record's JSON Schema, made from its dataclasses. `python -m loaderbench.recording.schema` writes it anew."""
+
+from __future__ import annotations
+
+import json
+
+from loaderbench import plain
+from loaderbench.plain import JsonObject
+from loaderbench.recording.facts import SCHEMA
+from loaderbench.recording.record import SHARES, RunRecord
+from loaderbench.recording.store import SCHEMA_FILE
+
+MEASURED = (
+    "environment", "throughput", "step_time_s", "time_to_first_batch_s", "loader_rate", "ingestion_rate",
+    "accelerator_utilization_fraction", "shares", "verdict", "capacities", "storage", "stages", "cpu", "device",
+    "overhead_fraction",
+)  # fmt: skip
+"""Fields that are there, null perhaps, in every run that ended well."""
+
+
+def record_schema() -> JsonObject:
+    """JSON Schema (draft 2020-12) of `run.json`."""
+    definitions: JsonObject = {}
+    described = plain.schema_of(RunRecord, definitions)
+    properties = described["properties"]
+    assert isinstance(properties, dict)
+    version = properties["schema"]
+    assert isinstance(version, dict)
+    version["const"] = SCHEMA
+    caveat = definitions["Caveat"]
+    assert isinstance(caveat, dict)
+    caveat["required"] = ["code", "message"]  # its words are put in before it is stored
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "loaderbench run record",
+        **described,
+        "if": {"properties": {"status": {"const": "ok"}}},
+        "then": {
+            "required": [*MEASURED],
+            "properties": {"shares": {"type": ["object", "null"], "required": [*SHARES]}},
+        },
+        "else": {"properties": {"failure": {"$ref": "#/$defs/Failure"}}},
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def schema_text() -> str:
+    return json.dumps(record_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,296 @@
+"""Runs that were stored with schema 1, read as today's. No figure is invented: what they lack is None, and is named.
+
+Schema 1 kept `case.json`, `recording.json` with `arrays.npz` (facts as free dictionaries), and `run.json`, which alone
+held the environment, the sampling's cost and the supervisor's caveats.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loaderbench import plain
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
+from loaderbench.plain import JsonObject
+from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
+from loaderbench.recording.facts import (
+    CacheFacts,
+    CeilingProbe,
+    CopyFacts,
+    DeviceFacts,
+    Environment,
+    Facts,
+    Failure,
+    FailureFacts,
+    HeldSteps,
+    ImageFailure,
+    LoaderFacts,
+    PrepProbe,
+    RamCopyFacts,
+    Recording,
+    RoundFacts,
+    Run,
+    Segment,
+    Series,
+    StartupFacts,
+    StorageFacts,
+    StorageWindow,
+    TraceFacts,
+    TraceWitness,
+    WorkloadFacts,
+)
+from loaderbench.recording.files import load_arrays
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.studies import CompareFacts, SameFiles, StudyRecord, SweepFacts
+
+SCHEMA = 1
+RECORDING_FILE = "recording.json"
+COMPARISON_FILE = "compare.json"
+FROM_SUPERVISOR = ("sampler_missing", "sampler_failed", "nvml_device_order", "nvml_field_missing")
+"""Caveats of schema 1 that a record holds, and that judging the facts does not give."""
+WITNESSES = {
+    "pieces of the virtual timeline": "pieces",
+    "operators of an untraced step found in the trace": "operators_found",
+    "kernels and copies, by an untraced step's operators": "operators",
+    "kernels, by CUDA's launch calls": "launch_calls",
+}
+DEVICE_FIELDS = ("kind", "name", "emulated", "overlap", "memory_bytes")
+WORKLOAD_FIELDS = ("model", "mode", "precision", "emulated", "num_parameters", "optimizer")
+RECORD_DEVICE_FIELDS = (
+    *DEVICE_FIELDS, "busy_fraction", "kernel_gap", "busy_witnesses", "memory_peak_bytes", "nvml", "clock_drift_ns",
+    "held_issue_s",
+)  # fmt: skip
+
+
+def case_from(value: JsonObject) -> Case:
+    """A case of schema 1. Before there were overlap and kernel traces, runs had none. Raises PlainError."""
+    return Case.from_json({"overlap": False, "kernels": False, **value})
+
+
+def _text(caveat: Mapping[str, Any]) -> Caveat:
+    """A caveat that was stored as a sentence."""
+    message = str(caveat["message"])
+    if caveat["code"] in SEVERITIES:
+        return Caveat(caveat["code"], {"reason": message}, message=message)
+    return Caveat("facts_missing", {"names": [message]}, message=message)
+
+
+def _split(value: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The fields of these names, and all others under `details`."""
+    known = {name: value[name] for name in names if name in value}
+    return {**known, "details": {name: item for name, item in value.items() if name not in names}}
+
+
+# -- the facts -------------------------------------------------------------------------------------------
+
+
+def load_run(folder: Path) -> Run:
+    """The run in `folder`, which was stored with schema 1.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: its files are missing or damaged.
+    """
+    case = case_from(json.loads((folder / "case.json").read_bytes()))
+    record: dict[str, Any] = {}
+    if (folder / "run.json").exists():
+        record = json.loads((folder / "run.json").read_bytes())
+    recording, series = None, []
+    missing: list[str] = []
+    if (folder / RECORDING_FILE).exists():
+        stored, arrays = json.loads((folder / RECORDING_FILE).read_bytes()), load_arrays(folder)
+        recording, missing = _recording(stored, arrays)
+        series = [
+            Series(**channel, t_ns=arrays[f"series{number}_t_ns"], value=arrays[f"series{number}_value"])
+            for number, channel in enumerate(stored["series"])
+        ]
+    environment = record.get("environment")
+    fraction, wall_s = record.get("sampling_cpu_fraction"), float(record.get("wall_s") or 0.0)
+    if not record:
+        missing += ["environment", "sampling cost", "the supervisor's caveats"]
+    if any("measured_speedup" in advice for advice in (record.get("verdict") or {}).get("advice") or ()):
+        missing.append("what --verify measured")
+    caveats = [_text(one) for one in record.get("caveats") or () if one["code"] in FROM_SUPERVISOR]
+    if missing:
+        caveats.append(Caveat("facts_missing", {"names": [*missing]}))
+    failure = record.get("failure")
+    return Run(
+        run_id=folder.name,
+        case=case,
+        status=record.get("status", "ok"),
+        started_at=record.get("started_at", ""),
+        wall_s=wall_s,
+        environment=plain.from_json(Environment, environment) if environment else None,
+        recording=recording,
+        series=series,
+        caveats=caveats,
+        failure=None if failure is None else Failure(failure["kind"], failure["message"]),
+        sampling_cpu_s=None if fraction is None else fraction * wall_s,
+    )
+
+
+def _recording(stored: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[Recording, list[str]]:
+    """The recording, and the names of facts that its version did not keep."""
+    facts = stored["facts"]
+    segments = [_segment(number, value, arrays) for number, value in enumerate(stored["segments"])]
+    caveats = [_text(one) for one in stored["caveats"]]
+    caveats += [
+        Caveat(code, {"reason": message}, message=message) for code, message in facts["cache"].get("caveats", ())
+    ]
+    if facts.get("no_kernels"):
+        caveats.append(Caveat("kernel_gap_not_measured", {"why": "reason", "reason": facts["no_kernels"]}))
+    optional = {
+        "image_bytes": "bytes of the data set",
+        "loop_overhead_s": "cost of the loop",
+        "batch_bytes": "bytes of a batch",
+        "peak_memory_bytes": "peak of the device's memory",
+    }
+    missing = [words for name, words in optional.items() if name not in facts]
+    if facts["loader"].get("description") is None:
+        missing.append("the loader's libraries")
+    return Recording(segments, _facts(facts), caveats), missing
+
+
+def _facts(facts: Mapping[str, Any]) -> Facts:
+    device, cache, loader = facts["device"], facts["cache"], facts["loader"]
+    ceiling, probe, ram = facts.get("ceiling"), facts.get("prep_probe"), facts.get("ram")
+    build_s = {Arm(name.removeprefix("build_s_")): value for name, value in facts.items() if name.startswith("build_s")}
+    return Facts(
+        device=DeviceFacts(
+            **_split(device, DEVICE_FIELDS),
+            copies=device["kind"] != "cpu",
+            on_host_cpus=device["kind"] == "cpu",
+            has_counters=device["kind"] == "cuda",
+        ),
+        workload=plain.from_json(WorkloadFacts, _split(facts["workload"], WORKLOAD_FIELDS)),
+        loader=LoaderFacts(
+            loader["decodes"], loader["owns_transfer"], loader.get("num_readers"), loader.get("description"),
+            loader.get("no_stage_times"),
+        ),
+        cache=CacheFacts(**{name: value for name, value in cache.items() if name != "caveats"}),
+        storage=StorageFacts(
+            num_images=facts["num_images"],
+            image_bytes=facts.get("image_bytes"),
+            source=facts["storage_source"],
+            reason=facts["storage_reason"],
+            ram_copy=None if ram is None else plain.from_json(RamCopyFacts, {"memory_holds_all": None, **ram}),
+            ceiling=None if ceiling is None else plain.from_json(CeilingProbe, ceiling),
+        ),
+        startup=StartupFacts(build_s),
+        failures=FailureFacts(
+            facts["num_failures"], tuple(ImageFailure(path, reason) for path, reason in facts["failures"])
+        ),
+        rounds=RoundFacts(tuple(Arm(name) for name in facts["arms"]), facts["num_rounds"], facts["stopped_by"]),
+        copy=CopyFacts(facts.get("batch_bytes"), facts.get("pinned"), facts.get("link_bytes_per_s")),
+        prep_probe=None if probe is None else plain.from_json(PrepProbe, probe),
+        peak_memory_bytes=facts.get("peak_memory_bytes"),
+        loop_overhead_s=facts.get("loop_overhead_s"),
+        tracing_s=facts.get("tracing_s"),
+    )  # fmt: skip
+
+
+def _segment(number: int, value: Mapping[str, Any], arrays: Mapping[str, Any]) -> Segment:
+    facts = value["facts"]
+    stages = facts.get("stage_times")
+    storage = None
+    if "expected_bytes" in facts:
+        storage = StorageWindow(
+            facts["moved"], facts["expected_bytes"], facts.get("requested_bytes"), facts["residency_before"],
+            facts["residency_after"],
+        )  # fmt: skip
+    return Segment(
+        arm=Arm(value["arm"]),
+        round=value["round"],
+        num_warmup=value["num_warmup"],
+        steady=value["steady"],
+        steps=arrays[f"segment{number}_steps"],
+        spans=arrays.get(f"segment{number}_spans"),
+        phases=arrays.get(f"segment{number}_phases"),
+        kernels=arrays.get(f"segment{number}_kernels"),
+        opened_ns=facts["opened_ns"],
+        closed_ns=facts["closed_ns"],
+        wall_s=facts.get("wall_s"),
+        first_batch_s=facts.get("first_batch_s"),
+        num_drained=facts.get("num_drained"),
+        consumer_cpu_s=facts.get("consumer_cpu_s"),
+        stage_times=None if stages is None else {name: (times[0], times[1]) for name, times in stages.items()},
+        clock_drift_ns=facts.get("clock_drift_ns"),
+        first_batch=facts.get("first_batch", 0),
+        held=HeldSteps(tuple(facts["held_busy_ns"]), tuple(facts["held_issue_ns"]))
+        if facts.get("held_busy_ns")
+        else None,
+        storage=storage,
+        trace=_trace(facts["trace"]) if "trace" in facts else None,
+    )
+
+
+def _trace(trace: Mapping[str, Any]) -> TraceFacts:
+    witnesses = [
+        plain.from_json(TraceWitness, {**witness, "name": WITNESSES[witness["name"]]}) for witness in trace["witnesses"]
+    ]
+    return TraceFacts(
+        trace["source"], trace["clock"]["drift_ns"], trace["clock"]["uncertainty_ns"], trace["graph_launches"],
+        tuple(witnesses),
+    )  # fmt: skip
+
+
+# -- the record ------------------------------------------------------------------------------------------
+
+
+def record_from(stored: JsonObject) -> RunRecord:
+    """A record of schema 1 as it was judged then, its sentences kept. Raises PlainError, KeyError, TypeError."""
+    value: Mapping[str, Any] = stored
+    device, verdict = value.get("device"), value.get("verdict")
+    made: JsonObject = {
+        **value,
+        "schema": SCHEMA,
+        "rules_version": 0,
+        "case": case_from(value["case"]).to_json(),
+        "environment": value.get("environment") or None,
+        "failure": value.get("failure"),
+        "wall_s": value.get("wall_s", 0.0),
+        "caveats": [plain.to_json(_text(one)) for one in value["caveats"]],
+        "failures": [{"path": path, "reason": reason} for path, reason in value.get("failures") or ()],
+        "device": None if device is None else _record_device(device),
+        "verdict": None if verdict is None else _record_verdict(verdict),
+    }
+    return plain.from_json(RunRecord, made)
+
+
+def _record_verdict(verdict: Mapping[str, Any]) -> JsonObject:
+    advice = [{"code": None, **one, "verified": "measured_speedup" in one} for one in verdict.get("advice") or ()]
+    return {**verdict, "advice": advice, "joint": verdict.get("joint") or []}
+
+
+def _record_device(device: Mapping[str, Any]) -> JsonObject:
+    found = {**dict.fromkeys(RECORD_DEVICE_FIELDS), **_split(device, RECORD_DEVICE_FIELDS)}
+    gap = device.get("kernel_gap")
+    if gap is not None:
+        largest = [{**one, "gap_class": one["class"]} for one in gap["largest"]]
+        found["kernel_gap"] = {**gap, "largest": largest}
+    return found
+
+
+# -- studies ---------------------------------------------------------------------------------------------
+
+
+def study_from(stored: JsonObject) -> StudyRecord:
+    """A sweep of schema 1. It is judged again from its runs: its findings are not taken over."""
+    value: Mapping[str, Any] = stored
+    runs = tuple(value["runs"])
+    return StudyRecord(SCHEMA, 0, value["study_id"], "sweep", value["started_at"], SweepFacts(len(runs)), None, runs)
+
+
+def comparison_from(stored: JsonObject) -> StudyRecord:
+    """A comparison of schema 1, likewise."""
+    value: Mapping[str, Any] = stored
+    runs = [run for pair in value["pairs"] for side in ("a", "b") for run in pair[side]["runs"]]
+    facts = CompareFacts(
+        labels=value["labels"],
+        num_cases=value["num_cases"],
+        same_files=plain.from_json(SameFiles, value["same_files"]),
+        notes=tuple(Reason("note", {"text": note}) for note in value["notes"]),
+    )
+    return StudyRecord(SCHEMA, 0, value["comparison_id"], "compare", value["started_at"], facts, None, tuple(runs))

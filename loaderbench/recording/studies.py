@@ -1,0 +1,597 @@
+"""Several cases judged together: the facts that each kind of study keeps, and what is found in them.
+
+`study.json` holds both. The runs of a study lie beside it in the store; those that only the study needs (a rung of
+`tune`, a case of the self-test) lie in its own folder. Findings are pure functions of the facts and the runs' records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.cases.case import CacheState, Case
+from loaderbench.plain import Json
+from loaderbench.recording.caveats import Caveat, Reason
+from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.record import (
+    Bottleneck,
+    Bound,
+    Estimate,
+    GapClass,
+    GapShare,
+    RunRecord,
+    Share,
+    ShortRun,
+)
+
+StudyKind = Literal["sweep", "compare", "tune", "selftest", "precision"]
+SideName = Literal["a", "b"]
+Outcome = Literal["faster", "slower", "indistinguishable"]
+InjectedCause = Literal["storage", "prep", "transfer", "launch", "compute", "mixed", "none"]
+
+# -- sweep -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SweepFacts:
+    num_cases: int
+    """Those that were asked for; the runs may be fewer."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Equal runs of one case, repeats joined."""
+
+    case: Case
+    run_ids: tuple[str, ...]
+    rate: Estimate
+    total_s: float
+    """Time of the study's number of steps."""
+    faster_than_serial: Estimate | None
+    """None where serial was not measured."""
+    batch_bytes: float | None
+    read_bytes_per_s: float | None
+    """None where the storage was not read."""
+    ceiling_bytes_per_s: float | None
+    utilization_fraction: float | None
+    gap_fraction: float | None
+    gap_fraction_by_class: Mapping[GapClass, GapShare] | None
+    gaps_per_step: float | None
+    gap_p95_s: float | None
+    bottleneck: Bottleneck | None
+    speedup_if_removed: Estimate | None
+    """Of the bottleneck, of all of them if mixed; None for compute and where it is not known."""
+    seconds_per_sample: float | None
+    """Of CPU."""
+    workers_rss_bytes: float | None
+    short_run: ShortRun | None
+    """Of the last repeat."""
+
+
+@dataclass(frozen=True)
+class Knee:
+    """Of runs that differ in workers alone: the least workers within 3 % of the best rate."""
+
+    case: Case
+    workers: int
+    tried: tuple[int, ...]
+    of_best_fraction: float
+    seconds_per_sample: float | None
+    workers_rss_bytes: float | None
+    is_last: bool
+    """The most workers tried are the knee, so that more might give more."""
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Where the verdict changes."""
+
+    along: Literal["resolution", "workers"]
+    at: tuple[int, int]
+    bottlenecks: tuple[Bottleneck, Bottleneck]
+    case: Case
+    """That of the latter."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    num_steps: int
+    rows: tuple[Row, ...]
+    knees: tuple[Knee, ...]
+    flips: tuple[Flip, ...]
+
+
+# -- compare ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SameFiles:
+    """What was looked at to call two data sets the same."""
+
+    num_images: int
+    total_bytes: int
+    num_hashed: int
+    hashed_bytes: int
+
+
+@dataclass(frozen=True)
+class CompareFacts:
+    labels: Mapping[SideName, str]
+    num_cases: int
+    same_files: SameFiles | None = None
+    """None for two stored runs."""
+    notes: tuple[Reason, ...] = ()
+    """What was left out, or done otherwise than asked for by default."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    field: str
+    a: Json
+    b: Json
+
+
+@dataclass(frozen=True)
+class FailedRun:
+    run_id: str
+    status: Status
+    message: str | None
+
+
+@dataclass(frozen=True)
+class FileReads:
+    """Seconds to read a file, of the storage probe's stage with as many readers as the run, or the next fewer."""
+
+    readers: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True)
+class SideStorage:
+    """What one side's storage did: means of its runs, bytes and retransmits their sums."""
+
+    source: str | None
+    cache_state: CacheState | None
+    cold_proven: bool
+    bytes_read: float | None
+    bandwidth_bytes_per_s: float | None
+    operations_per_s: float | None
+    file_read_s: FileReads | None
+    rtt_s: float | None
+    queue_s: float | None
+    exe_s: float | None
+    in_flight: float | None
+    retransmits: float | None
+    client_cache_hit_fraction: float | None
+    resident_before_fraction: float | None
+    mean_file_bytes: float | None
+    ceiling_bytes_per_s: float | None
+    ceiling_readers: int | None
+    ceiling_still_rising: bool
+    bound_by: Bound | None
+
+
+@dataclass(frozen=True)
+class Range:
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class PredictedWorkers:
+    """What a run's advice predicts of more workers alone."""
+
+    workers: int
+    samples_per_s: Range
+    method: str
+    from_workers: int | None = None
+    """Those of the run that predicts it."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's equal runs as one."""
+
+    runs: tuple[str, ...]
+    failures: tuple[FailedRun, ...]
+    throughput: Estimate | None
+    accelerator_utilization_fraction: float | None
+    bottleneck: str | None
+    """Several where the runs differ: `prep or storage`."""
+    summary: str | None
+    """Of the last run."""
+    stages: Mapping[str, float | None] | None
+    storage: SideStorage | None
+    more_workers: PredictedWorkers | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both sides' runs of one cache state and number of workers."""
+
+    cache: CacheState
+    workers: int
+    ratio: Estimate | None
+    """Images/s of `b` ÷ those of `a`."""
+    outcome: Outcome | None
+    a: Side
+    b: Side
+
+    def side(self, name: SideName) -> Side:
+        return self.a if name == "a" else self.b
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What `b` would have to give to reach `a`'s best rate, and what it gives."""
+
+    bytes_per_s: float | None
+    gives_bytes_per_s: float | None
+    gives_still_rising: bool | None
+    bound_by: Bound | None
+    workers: int
+    file_read_s: float | None
+    takes_file_read_s: float | None
+
+
+@dataclass(frozen=True)
+class Parity:
+    """At how many workers `b` catches up with `a`'s best rate, in one cache state."""
+
+    cache: CacheState
+    target_samples_per_s: float
+    target_workers: int
+    best_samples_per_s: float
+    best_workers: int
+    workers: int | None
+    basis: Literal["measured", "undetermined", "predicted"] | None
+    not_by: int | None
+    """The most workers that were measured or predicted for, where none reach it."""
+    predicted: PredictedWorkers | None
+    needs: Needs | None
+    """None where it is reached, perhaps."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    a: RunRecord | None
+    """The leading pair's run; in the store None: the runs lie beside it."""
+    b: RunRecord | None
+    ratio: Estimate | None
+    outcome: Outcome | None
+    differs: tuple[Difference, ...]
+    """Beside the compared factor."""
+    factor: tuple[str, ...]
+    parity: Parity | None
+    pairs: tuple[Pair, ...]
+    parities: tuple[Parity, ...]
+
+    def record(self, name: SideName) -> RunRecord | None:
+        return self.a if name == "a" else self.b
+
+
+# -- tune ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TuneTrial:
+    """One setting in the rungs."""
+
+    case: Case
+    runs: tuple[str, ...]
+    """In the study's own folder: one for each rung that it was measured in."""
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Final:
+    case: Case
+    runs: tuple[str, ...]
+    """In the store, beside the study."""
+    is_default: bool
+
+
+@dataclass(frozen=True)
+class TuneFacts:
+    default: Case
+    num_settings: int
+    budget_s: float
+    spent_s: float
+    num_rungs: int
+    """Those that were finished; an unfinished one compares nothing."""
+    trials: tuple[TuneTrial, ...]
+    finals: tuple[Final, ...]
+
+
+@dataclass(frozen=True)
+class TrialRates:
+    case: Case
+    rates: tuple[float, ...]
+    """Samples/s in each finished rung."""
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class Finalist:
+    case: Case
+    rate: Estimate | None
+    run_ids: tuple[str, ...]
+    is_default: bool
+
+
+@dataclass(frozen=True)
+class Tuning:
+    winner: Case | None
+    """None where no finalist could be measured."""
+    rate: Estimate | None
+    over_default: Estimate | None
+    """None where the default won, or has no rate."""
+    over_second: Estimate | None
+    trials: tuple[TrialRates, ...]
+    finalists: tuple[Finalist, ...]
+
+
+# -- selftest --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """Wall seconds a step, the fastest of each side's turns."""
+
+    with_s: float
+    without_s: float
+    without_prep_s: float | None = None
+    """Of two causes at once: without the one, and without the other."""
+    without_transfer_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ScenarioFacts:
+    """One case of the self-test: what was built into the run, and what the stopwatch said."""
+
+    name: str
+    loader: str
+    cause: InjectedCause
+    """`none` for a null."""
+    magnitude: float
+    bed: str | None
+    run_id: str
+    """In the study's own folder. Nothing of the injection is recorded there."""
+    injected: Mapping[str, float]
+    stopwatch: Stopwatch
+
+
+@dataclass(frozen=True)
+class Left:
+    """A case that was not run, or broke off."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SelfTestFacts:
+    quick: bool
+    device: str
+    num_scenarios: int
+    """Those that this machine allows."""
+    scenarios: tuple[ScenarioFacts, ...] = ()
+    skipped: tuple[Left, ...] = ()
+    failed: tuple[Left, ...] = ()
+    """Cases that could run here and broke off: none of them counts as right."""
+    null_loader_run: str | None = None
+
+
+@dataclass(frozen=True)
+class ScenarioOutcome:
+    """What came of one scenario."""
+
+    name: str
+    loader: str
+    truth: str
+    verdict: Bottleneck
+    true_speedup: float
+    """What removing the true cause gives; where several are it only together, removing all of them."""
+    predicted_speedup: float | None
+    shares_true: Mapping[Share, float]
+    shares: Mapping[Share, float | None]
+    is_null: bool
+    joint: tuple[str, ...] = ()
+    reasons: str = ""
+    best_alone: float = 1.0
+    """For two causes: what removing the better one alone gives."""
+
+
+@dataclass(frozen=True)
+class ShareError:
+    mean: float | None
+    p95: float | None
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """Figures without a case behind them are None."""
+
+    cases: tuple[ScenarioOutcome, ...]
+    accuracy_fraction: float | None
+    num_clear_cases: int
+    undetermined_fraction: float | None
+    confident_wrong: int
+    share_error: ShareError
+    speedup_error_median: float | None
+    null_false_positive_fraction: float | None
+    overhead_fraction: float | None
+    null_loader_au_fraction: float | None
+    skipped: tuple[Left, ...]
+    failed: tuple[Left, ...]
+
+
+# -- precision -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TimingFacts:
+    """Undisturbed steps of one mode."""
+
+    step_s: NDArray[np.float64]
+    """[num_steps]: each from the end of the step before to its own, on the device's clock."""
+    memory: MemoryFacts
+    workload: WorkloadFacts
+
+
+@dataclass(frozen=True)
+class NumberFacts:
+    """What a mode's numbers did."""
+
+    loss: NDArray[np.float64] | None = None
+    """[num_steps], training."""
+    gradient_norm: NDArray[np.float64] | None = None
+    outputs: NDArray[np.float32] | None = None
+    """[images, classes] logits, inference."""
+
+
+@dataclass(frozen=True)
+class ModeFacts:
+    """One precision, in a process of its own."""
+
+    precision: str
+    status: Status
+    failure: Failure | None = None
+    timing: TimingFacts | None = None
+    numbers: NumberFacts | None = None
+
+
+@dataclass(frozen=True)
+class PrecisionFacts:
+    model: str
+    mode: str
+    device_name: str
+    """As asked for; `device` has the facts."""
+    num_steps: int
+    batch_size: int
+    input_size: int | None
+    seed: int
+    environment: Environment
+    device: DeviceFacts | None = None
+    modes: tuple[ModeFacts, ...] = ()
+    repeat: NumberFacts | None = None
+    """fp32's numbers a second time, rounded otherwise: how far training carries a difference of the last bits."""
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """|value − fp32's| over the steps; None where nothing is finite."""
+
+    first: float | None
+    mean: float | None
+    max: float | None
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class TrainingAgreement:
+    loss_deviation: Deviation
+    gradient_norm_deviation: Deviation
+    num_overflow_steps: int
+    """Steps whose gradient norm is not finite."""
+    num_nonfinite_losses: int
+    agrees: bool | None
+    """None for fp32, which is the yardstick."""
+
+
+@dataclass(frozen=True)
+class InferenceAgreement:
+    output_deviation: float | None
+    """‖outputs − fp32‖ ÷ ‖fp32‖."""
+    top1_fraction: float
+    num_nonfinite_images: int
+    agrees: bool | None
+
+
+@dataclass(frozen=True)
+class RawNumbers:
+    step_s: tuple[float, ...] | None
+    loss: tuple[float | None, ...] | None
+    gradient_norm: tuple[float | None, ...] | None
+
+
+@dataclass(frozen=True)
+class ModeFigures:
+    precision: str
+    status: Status
+    failure: Failure | None
+    loss_scale: float | str | None
+    total_s: float | None
+    images_per_s: Estimate | None
+    speedup: Estimate | None
+    memory: MemoryFacts | None
+    memory_ratio: float | None
+    workload: WorkloadFacts | None
+    raw: RawNumbers
+    agreement: TrainingAgreement | InferenceAgreement | None = None
+    """With fp32; None where either is missing."""
+
+
+@dataclass(frozen=True)
+class PrecisionResult:
+    """The figures of docs/precision.md with the raw values that they come from."""
+
+    model: str
+    mode: str
+    device: DeviceFacts | None
+    device_name: str
+    num_steps: int
+    batch_size: int
+    input_size: int | None
+    seed: int
+    environment: Environment
+    memory_of: Literal["rss_growth_bytes", "allocated_bytes"]
+    modes: tuple[ModeFigures, ...]
+    caveats: tuple[Caveat, ...]
+
+
+# -- the file --------------------------------------------------------------------------------------------
+
+StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts
+Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult
+
+
+@dataclass(frozen=True)
+class StudyTypes:
+    facts: type[StudyFacts]
+    findings: type[Findings]
+
+
+KINDS: Mapping[StudyKind, StudyTypes] = {
+    "sweep": StudyTypes(SweepFacts, Sweep),
+    "compare": StudyTypes(CompareFacts, Comparison),
+    "tune": StudyTypes(TuneFacts, Tuning),
+    "selftest": StudyTypes(SelfTestFacts, SelfTest),
+    "precision": StudyTypes(PrecisionFacts, PrecisionResult),
+}
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """What `study.json` holds."""
+
+    schema: int
+    rules_version: int
+    study_id: str
+    kind: StudyKind
+    started_at: str
+    facts: StudyFacts
+    findings: Findings | None
+    """None where it was interrupted before anything could be found."""
+    runs: tuple[str, ...] = ()
+    """Its runs in the store, in the order in which they were measured."""
+    own_runs: tuple[str, ...] = field(default=())
+    """Those in its own folder."""
