@@ -1,4 +1,4 @@
-"""What to run. A Case holds everything that may change a number, and nothing else."""
+"""What to run. A Case holds everything that may change a number, and nothing else, in four parts."""
 
 from __future__ import annotations
 
@@ -7,27 +7,38 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
-ARMS = ("device", "host", "ram", "real", "free", "fetch")
-"""Every arm, in the order of measurement.md (`Arms`)."""
+from loaderbench import plain
+from loaderbench.cases.arms import ARMS, Arm
+from loaderbench.plain import Json, JsonObject
 
-CACHE_STATES = ("cold", "warm", "as-is")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16")
+CacheState = Literal["cold", "warm", "as-is"]
+Mode = Literal["train", "infer"]
+Output = Literal["float32", "uint8"]
+DecodeScale = Literal["auto", "off"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16"]
 """What each stores and computes in: docs/precision.md, `The modes`."""
-MODES = ("train", "infer")
-OUTPUTS = ("float32", "uint8")
-DECODE_SCALES = ("auto", "off")
+
+CACHE_STATES: tuple[CacheState, ...] = get_args(CacheState)
+MODES: tuple[Mode, ...] = get_args(Mode)
+OUTPUTS: tuple[Output, ...] = get_args(Output)
+DECODE_SCALES: tuple[DecodeScale, ...] = get_args(DecodeScale)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 SHARED_QUEUE = frozenset({"dali", "ffcv", "nvjpeg"})
 """Loaders whose prefetch counts batches in all, not for each worker."""
 SHORT_RUN_STEPS = 100
 """Iterations of a short run and of a study's total times, unless `steps` says so: those of the study that this one
-follows (S-A1)."""
+follows (the 2019 slide deck on ResNet-50 and ImageNet: 100 iterations of each loader)."""
+
+FieldValue = bool | int | float | str | None | Mapping[str, str]
+Change = Mapping[str, FieldValue]
+"""Fields of a case, whichever part they belong to → their new values."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """One configuration to measure. JSON both ways; `key` is a hash of its content."""
+class Subject:
+    """What is read."""
 
     dataset: str
     """Absolute path of the image tree that is read (the variant's folder, not the set's)."""
@@ -35,53 +46,41 @@ class Case:
     """What the user called it."""
     resolution: int | None
     """Stored resolution (`--res`), None for a tree without variants."""
+    cache: CacheState = "as-is"
+    """State of the page cache that the files are read in."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What turns files into batches."""
+
     loader: str
     decoder: str | None
     """None for a loader that decodes for itself or does not decode."""
     workers: int
     """Processes or threads that prepare batches; 0 for the serial loader."""
-    prefetch: int
+    prefetch: int = 2
     """Batches prepared ahead, per worker."""
-    batch_size: int
-    model: str
-    mode: str
-    precision: str
-    device: str
-    """`cpu`, `cuda:N` or `emulated:PROFILE`."""
-    input_size: int | None
-    """Side of the square the model sees; None (`full`) is the stored image uncropped."""
-    output: str = "float32"
+    output: Output = "float32"
     """Pixel type that the loader hands over: float32 (normalized) or uint8 (normalized on the device)."""
-    overlap: bool = True
-    """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
-    cache: str = "as-is"
-    arms: tuple[str, ...] = ARMS
-    warmup: int | None = None
-    """Warm-up steps of each window; None: until the loader's queue is steady."""
-    steps: int | None = None
-    """Measured steps of each arm; None: until `ci_target` or `duration_s`."""
-    duration_s: float = 60.0
-    """Most seconds of measuring, all arms together."""
     buffer_ratio: float | None = None
     """Prefetch buffer ÷ iterations of short runs, which are then measured beside the arms; None: no short runs."""
-    max_bytes: int | None = None
-    """Most bytes to read from the data set's storage; None: no limit."""
-    ci_target: float = 0.03
-    """Stop when the 95 % half-width of the real arm's step time is at most this fraction."""
-    kernels: bool = True
-    """Trace a short window of steps behind the arms, for the kernel gaps."""
-    loss_scale: str | None = None
-    """`dynamic`, or a whole number that the loss is multiplied by; None: the precision's default."""
-    seed: int = 0
-    repeat: int = 0
-    """Which of `--repeats` processes this is."""
-    max_failure_fraction: float = 0.01
-    """More undecodable images than this fraction of those read fail the case."""
-    decode_scale: str | None = None
+    decode_scale: DecodeScale | None = None
     """`auto`: large crops are decoded at 1/2, 1/4 or 1/8, never below the sample's size; `off`: at full size. None:
     the decoder cannot scale."""
     loader_options: Mapping[str, str] = field(default_factory=dict)
     decoder_options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def setting(self) -> Change:
+        """What tuning searches."""
+        return {
+            "loader": self.loader,
+            "decoder": self.decoder,
+            "output": self.output,
+            "workers": self.workers,
+            "prefetch": self.prefetch,
+        }
 
     @property
     def lanes(self) -> int:
@@ -95,33 +94,119 @@ class Case:
             return 0
         return self.prefetch * (1 if self.loader in SHARED_QUEUE else self.workers)
 
+
+@dataclass(frozen=True)
+class Step:
+    """What is done with a batch, and on what."""
+
+    model: str
+    mode: Mode
+    precision: Precision
+    device: str
+    """As `--device` was resolved; the room `devices` alone reads it."""
+    batch_size: int
+    input_size: int | None
+    """Side of the square the model sees; None (`full`) is the stored image uncropped."""
+    loss_scale: str | None = None
+    """`dynamic`, or a whole number that the loss is multiplied by; None: the precision's default."""
+    overlap: bool = True
+    """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long and how thoroughly to measure."""
+
+    arms: tuple[Arm, ...] = ARMS
+    warmup: int | None = None
+    """Warm-up steps of each window; None: until the loader's queue is steady."""
+    steps: int | None = None
+    """Measured steps of each arm; None: until `ci_target` or `duration_s`."""
+    duration_s: float = 60.0
+    """Most seconds of measuring, all arms together."""
+    max_bytes: int | None = None
+    """Most bytes to read from the data set's storage; None: no limit."""
+    ci_target: float = 0.03
+    """Stop when the 95 % half-width of every arm's step time is at most this fraction."""
+    kernels: bool = True
+    """Trace a short window of steps behind the arms, for the kernel gaps."""
+    max_failure_fraction: float = 0.01
+    """More undecodable images than this fraction of those read fail the case."""
+    seed: int = 0
+    repeat: int = 0
+    """Which of `--repeats` processes this is."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration to measure. Its JSON form is flat, for scripts: field names are unique over the four parts."""
+
+    subject: Subject
+    feed: Feed
+    step: Step
+    effort: Effort = field(default_factory=Effort)
+
     @property
     def key(self) -> str:
         """First 12 hex digits of the SHA-256 of the canonical JSON form."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types; `from_json` is the inverse."""
-        record = dataclasses.asdict(self)
-        record["arms"] = list(self.arms)
-        record["loader_options"] = dict(self.loader_options)
-        record["decoder_options"] = dict(self.decoder_options)
-        return record
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Case:
-        """Build a Case from `to_json`'s form. Fields that this version does not know are dropped."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        values = {key: value for key, value in record.items() if key in known}
-        values["arms"] = tuple(values.get("arms", ARMS))
-        values.setdefault("overlap", False)  # runs stored before there was any
-        values.setdefault("kernels", False)  # runs stored before there was any trace
-        return cls(**values)
-
     @property
     def title(self) -> str:
         """Short text for tables and progress lines."""
-        where = f"{self.dataset_name}/{self.resolution}" if self.resolution else self.dataset_name
-        decoder = f"+{self.decoder}" if self.decoder else ""
-        return f"{where} {self.loader}{decoder} w{self.workers} b{self.batch_size} {self.device}"
+        subject, feed, step = self.subject, self.feed, self.step
+        where = f"{subject.dataset_name}/{subject.resolution}" if subject.resolution else subject.dataset_name
+        decoder = f"+{feed.decoder}" if feed.decoder else ""
+        return f"{where} {feed.loader}{decoder} w{feed.workers} b{step.batch_size} {step.device}"
+
+    def changed(self, **fields: Any) -> Case:
+        """The case with these fields set anew, whichever part they belong to.
+
+        Raises:
+            TypeError: no part has such a field.
+        """
+        if unknown := set(fields) - set(FIELDS):
+            raise TypeError(f"a case has no field '{sorted(unknown)[0]}'")
+        parts = {}
+        for name in PARTS:
+            mine = {key: value for key, value in fields.items() if FIELDS[key] == name}
+            if mine:
+                parts[name] = dataclasses.replace(getattr(self, name), **mine)
+        return dataclasses.replace(self, **parts)
+
+    def to_json(self) -> JsonObject:
+        """Plain JSON types, all fields side by side; `from_json` is the inverse."""
+        found: JsonObject = {}
+        for name in PARTS:
+            part = plain.to_json(getattr(self, name))
+            assert isinstance(part, dict)
+            found |= part
+        return found
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> Case:
+        """The case of `to_json`'s form. Fields that this version does not know are dropped.
+
+        Raises:
+            PlainError: a field is missing or of another type.
+        """
+        return cls(**{name: plain.from_json(kind, value) for name, kind in PARTS.items()})
+
+    @classmethod
+    def json_schema(cls, definitions: JsonObject) -> JsonObject:
+        """JSON Schema of `to_json`'s form."""
+        properties: JsonObject = {}
+        required: list[Json] = []
+        for kind in PARTS.values():
+            part = plain.schema_of(kind, definitions)
+            properties |= part["properties"]  # type: ignore[arg-type]
+            required += part.get("required", [])  # type: ignore[arg-type]
+        description = "Everything asked for that may change a number."
+        return {"type": "object", "description": description, "properties": properties, "required": required}
+
+
+PARTS: Mapping[str, type[Any]] = {"subject": Subject, "feed": Feed, "step": Step, "effort": Effort}
+FIELDS: Mapping[str, str] = {one.name: part for part, kind in PARTS.items() for one in dataclasses.fields(kind)}
+"""Field → the part that holds it."""
+assert len(FIELDS) == sum(len(dataclasses.fields(kind)) for kind in PARTS.values()), "the JSON form is flat"

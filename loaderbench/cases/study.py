@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
-from typing import Any
+from typing import TypeVar
 
+from loaderbench.cases.arms import ARMS, parse_arms
 from loaderbench.cases.case import (
-    ARMS,
     CACHE_STATES,
     DECODE_SCALES,
     MODES,
@@ -24,37 +24,30 @@ from loaderbench.cases.case import (
     SHARED_QUEUE,
     SHORT_RUN_STEPS,
     Case,
+    DecodeScale,
+    Effort,
+    Feed,
+    Step,
+    Subject,
 )
+from loaderbench.cases.options import GROUPS, NAMES, read
 from loaderbench.errors import ConfigError
+from loaderbench.plain import type_hints
+
+T = TypeVar("T", bound=str)
 
 DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data", "ffcv", "nvjpeg"})
 NEEDS_NO_DECODER = DECODES_ITSELF | {"synthetic"}
 WITHOUT_COLD = frozenset({"litdata", "ffcv", "ray"})
 """Loaders whose reads cannot be made cold, or not be counted (docs/loaders.md)."""
 FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
-"""Decoders by speed (loaders.md, `The physical limit`) with the package that each needs."""
+"""Decoders by speed (docs/decoders.md) with the package that each needs."""
 SCALING_DECODERS = frozenset({"libjpeg"})
 READS_AHEAD = frozenset({"threaded"})
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of the two limits are refused: no figure would mean anything."""
 SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
 """Those that need a loss scale: small gradients fall out of fp16's range, bf16 has the range of fp32."""
-
-
-LISTED = (
-    "dataset", "res", "loader", "decoder", "workers", "batch_size", "prefetch", "buffer_ratio", "model", "precision"
-)  # fmt: skip
-"""Options of `sweep` that span a study: a list in a file, comma separated as a flag."""
-SINGLE: Mapping[str, type] = {
-    **dict.fromkeys(
-        ("mode", "input_size", "loss_scale", "output", "device", "cache", "arms", "max_bytes", "decode_scale"), str
-    ),
-    **dict.fromkeys(("steps", "warmup", "repeats", "seed", "io_threads"), int),
-    **dict.fromkeys(("duration", "ci_target", "max_failures"), float),
-    **dict.fromkeys(("overlap", "kernels"), bool),
-    **dict.fromkeys(("loader_option", "decoder_option"), list),
-}
-"""The other options, and the type that each has as a flag."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,9 @@ class Target:
     model: str
     precision: str
     device: str
-    """Resolved: `cpu`, `cuda:N`, `emulated:PROFILE`."""
+    """As the room `devices` resolved it."""
+    computes: bool = True
+    """False for a device on which nothing computes (an emulated one)."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +93,7 @@ class StudyRequest:
     input_size: int | None = 224
     cache: str = "as-is"
     arms: Sequence[str] = ARMS
+    """Names; with `real` among them."""
     warmup: int | None = None
     steps: int | None = None
     duration_s: float = 60.0
@@ -115,8 +111,8 @@ class StudyRequest:
     decoder_options: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_study(path: Path) -> dict[str, Any]:
-    """The options of `sweep` that the table [study] of a TOML file gives, as its flags would.
+def read_study(path: Path) -> dict[str, object]:
+    """The options of `sweep` that the table [study] of a TOML file gives, as its flags would; `dataset` among them.
 
     Raises:
         ConfigError: the file cannot be read, is no TOML, or holds what is no option.
@@ -129,35 +125,20 @@ def read_study(path: Path) -> dict[str, Any]:
         raise ConfigError(f"the study {path} is no valid TOML: {error}") from error
     if not isinstance(tables.get("study"), dict):
         raise ConfigError(f"{path} has no table [study]; see docs/studies.md")
-    options: dict[str, Any] = {}
+    given: dict[str, object] = {}
     for key, value in tables["study"].items():
         name = key.replace("-", "_")
-        if name in LISTED and isinstance(value, list | str | int | float):
-            options[name] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        elif name == "arms" and isinstance(value, list):
-            options[name] = ",".join(map(str, value))
-        elif name in SINGLE:
-            options[name] = _typed(value, SINGLE[name], f"{path}: {key}")
-        elif name in LISTED:
-            raise ConfigError(f"{path}: {key} takes a value or a list of values")
+        if name == "dataset":
+            given[name] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        elif name in NAMES:
+            try:
+                given[name] = read(name, type_hints(GROUPS[NAMES[name]])[name], value)
+            except ConfigError as error:
+                raise ConfigError(f"{path}: {error}") from error
         else:
-            close = difflib.get_close_matches(name, (*LISTED, *SINGLE), n=3)
+            close = difflib.get_close_matches(name, ("dataset", *NAMES), n=3)
             raise ConfigError(f"{path}: no option '{key}'; close names: {', '.join(close) or 'none'}")
-    return options
-
-
-def _typed(value: Any, wanted: type, where: str) -> Any:
-    """The value as its flag would give it. Raises ConfigError where it is none."""
-    if isinstance(value, bool) or wanted in (bool, list):
-        fits = isinstance(value, wanted)
-    elif wanted is str:
-        fits = isinstance(value, str | int)
-    else:
-        fits = isinstance(value, int) or (wanted is float and isinstance(value, float))
-    if not fits:
-        kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list of texts"}
-        raise ConfigError(f"{where} takes {kinds[wanted]}, not {value!r}")
-    return [str(one) for one in value] if wanted is list else wanted(value)
+    return given
 
 
 def plan(request: StudyRequest) -> list[Case]:
@@ -196,10 +177,10 @@ def plan(request: StudyRequest) -> list[Case]:
 
 def _check_effect(request: StudyRequest, cases: Sequence[Case]) -> None:
     """Raises ConfigError for an option that changes no case."""
-    if request.decode_scale is not None and not any(case.decode_scale for case in cases):
-        found = ", ".join(sorted({case.decoder or f"{case.loader} (decodes for itself)" for case in cases}))
+    if request.decode_scale is not None and not any(case.feed.decode_scale for case in cases):
+        found = ", ".join(sorted({case.feed.decoder or f"{case.feed.loader} (decodes for itself)" for case in cases}))
         raise ConfigError(f"--decode-scale needs a decoder that can scale: --decoder libjpeg, not {found}")
-    if request.io_threads is not None and not READS_AHEAD & {case.loader for case in cases}:
+    if request.io_threads is not None and not READS_AHEAD & {case.feed.loader for case in cases}:
         raise ConfigError(f"--io-threads is for --loader {', '.join(READS_AHEAD)}: the others read as they decode")
 
 
@@ -224,14 +205,6 @@ def _check(request: StudyRequest) -> None:
         raise ConfigError(f"--max-failures is a fraction from 0 to 1, not {request.max_failure_fraction:g}")
     at_least("--io-threads", request.io_threads, 0)
     check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
-    for target in request.targets:
-        check_choice("--precision", target.precision, PRECISIONS)
-    for name, value, known in (
-        ("--mode", request.mode, MODES),
-        ("--cache", request.cache, CACHE_STATES),
-        ("--output", request.output or OUTPUTS[0], OUTPUTS),
-    ):
-        check_choice(name, value, known)
     ratios = [ratio for ratio in request.buffer_ratios if ratio is not None]
     if any(not 0 < ratio <= 10 for ratio in ratios):
         raise ConfigError(
@@ -240,26 +213,30 @@ def _check(request: StudyRequest) -> None:
     if ratios and request.max_bytes is not None:
         raise ConfigError("--buffer-ratio fills whole buffers, which --max-bytes would cut: leave one of them out")
     precisions = [target.precision for target in request.targets]
-    check_loss_scale(request.loss_scale, precisions, request.mode, request.targets[0].device)
-    if "real" not in request.arms or set(request.arms) - set(ARMS):
-        raise ConfigError(f"--arms must be all, or a list with real out of: {', '.join(ARMS)}")
+    check_loss_scale(request.loss_scale, precisions, request.mode, computes=request.targets[0].computes)
+    parse_arms(request.arms)
 
 
-def check_choice(flag: str, value: str, known: Sequence[str]) -> None:
-    """Raises ConfigError where `value` is not one of the known."""
-    if value not in known:
-        raise ConfigError(f"{flag} must be one of {', '.join(known)}, not '{value}'")
+def check_choice(flag: str, value: str, known: Sequence[T]) -> T:
+    """`value`, as one of the known. Raises ConfigError where it is none of them."""
+    for one in known:
+        if one == value:
+            return one
+    raise ConfigError(f"{flag} must be one of {', '.join(known)}, not '{value}'")
 
 
-def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: str, device: str) -> None:
-    """Raises ConfigError for a scale that is none, or that none of the precisions would use."""
+def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: str, *, computes: bool) -> None:
+    """Raises ConfigError for a scale that is none, or that none of the precisions would use.
+
+    `computes`: whether the device computes anything.
+    """
     if loss_scale is None:
         return
     if loss_scale != "dynamic" and not (loss_scale.isdecimal() and loss_scale.isascii() and int(loss_scale) >= 1):
         raise ConfigError(f"--loss-scale must be dynamic or a whole number of 1 or more, not '{loss_scale}'")
     if mode != "train":
         raise ConfigError("--loss-scale is for training: leave it out, or give --mode train")
-    if device.startswith("emulated"):
+    if not computes:
         raise ConfigError("--loss-scale changes nothing on an emulated device, which computes nothing: leave it out")
     if not set(precisions) & set(SCALED_PRECISIONS):
         raise ConfigError(
@@ -342,48 +319,61 @@ def _case(
         num_batches = buffer_ratio * (request.steps or SHORT_RUN_STEPS)
         prefetch = max(1, round(num_batches / (1 if loader in SHARED_QUEUE else workers)))
     decoder = None if loader in NEEDS_NO_DECODER else decoder or default_decoder(loader)
-    loader_options = dict(request.loader_options)
-    if request.io_threads is not None and loader in READS_AHEAD:
-        loader_options["io_threads"] = str(request.io_threads)
     if request.cache == "cold" and loader in WITHOUT_COLD:
         raise ConfigError(f"--cache cold cannot be kept or proven with the loader {loader}: use --cache as-is or warm")
     return Case(
-        dataset=variant.path,
-        dataset_name=variant.name,
-        resolution=variant.resolution,
-        loader=loader,
-        decoder=decoder,
-        workers=workers,
-        prefetch=prefetch,
-        batch_size=batch_size,
-        model=target.model,
-        mode=request.mode,
-        precision=target.precision,
-        device=target.device,
-        input_size=request.input_size,
-        output=request.output or default_output(loader),
-        overlap=request.overlap,
-        cache=request.cache,
-        arms=tuple(arm for arm in ARMS if arm in request.arms),
-        warmup=request.warmup,
-        steps=request.steps,
-        duration_s=request.duration_s,
-        ci_target=request.ci_target,
-        buffer_ratio=buffer_ratio,
-        max_bytes=request.max_bytes,
-        kernels=request.kernels,
-        loss_scale=request.loss_scale if target.precision in SCALED_PRECISIONS else None,
-        seed=request.seed,
-        repeat=repeat,
-        max_failure_fraction=request.max_failure_fraction,
-        decode_scale=(request.decode_scale or "off") if decoder in SCALING_DECODERS else None,
-        loader_options=loader_options,
-        decoder_options=dict(request.decoder_options),
+        Subject(variant.path, variant.name, variant.resolution, check_choice("--cache", request.cache, CACHE_STATES)),
+        Feed(
+            loader=loader,
+            decoder=decoder,
+            workers=workers,
+            prefetch=prefetch,
+            output=check_choice("--output", request.output or default_output(loader), OUTPUTS),
+            buffer_ratio=buffer_ratio,
+            decode_scale=_decode_scale(request, decoder),
+            loader_options=_loader_options(request, loader),
+            decoder_options=dict(request.decoder_options),
+        ),
+        Step(
+            model=target.model,
+            mode=check_choice("--mode", request.mode, MODES),
+            precision=check_choice("--precision", target.precision, PRECISIONS),
+            device=target.device,
+            batch_size=batch_size,
+            input_size=request.input_size,
+            loss_scale=request.loss_scale if target.precision in SCALED_PRECISIONS else None,
+            overlap=request.overlap,
+        ),
+        Effort(
+            arms=parse_arms(request.arms),
+            warmup=request.warmup,
+            steps=request.steps,
+            duration_s=request.duration_s,
+            max_bytes=request.max_bytes,
+            ci_target=request.ci_target,
+            kernels=request.kernels,
+            max_failure_fraction=request.max_failure_fraction,
+            seed=request.seed,
+            repeat=repeat,
+        ),
     )
+
+
+def _decode_scale(request: StudyRequest, decoder: str | None) -> DecodeScale | None:
+    if decoder not in SCALING_DECODERS:
+        return None
+    return check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
+
+
+def _loader_options(request: StudyRequest, loader: str) -> dict[str, str]:
+    options = dict(request.loader_options)
+    if request.io_threads is not None and loader in READS_AHEAD:
+        options["io_threads"] = str(request.io_threads)
+    return options
 
 
 def expected_seconds(case: Case) -> float:
     """Most seconds that the case will take: its measuring, a fifth of it for the kernel trace, as much again for short
     runs, and about 8 s to import torch, build and end. A first short run that takes longer is not cut."""
-    short = 1.0 if case.buffer_ratio is not None else 0.0
-    return case.duration_s * (1.0 + (0.2 if case.kernels else 0.0) + short) + 8.0
+    short = 1.0 if case.feed.buffer_ratio is not None else 0.0
+    return case.effort.duration_s * (1.0 + (0.2 if case.effort.kernels else 0.0) + short) + 8.0

@@ -1,0 +1,287 @@
+"""What can be asked for, each option declared once: for the command line, for study files and for Python.
+
+An option is a field of one of the groups below, with its help. Lists are comma separated as flags, and any sequence in
+Python; a single value is a list of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loaderbench.errors import ConfigError
+from loaderbench.plain import type_hints
+
+G = TypeVar("G")
+
+
+class NoOption(ValueError):
+    """A part of what was given cannot be read; the message is that part."""
+
+
+class Words(tuple[str, ...]):
+    """Names: `serial,threaded`."""
+
+    wants = "names separated by commas"
+
+    @classmethod
+    def parse(cls, given: object) -> Words:
+        """Raises ValueError for what is none."""
+        if isinstance(given, str):
+            return cls(part.strip() for part in given.split(","))
+        return cls(map(str, _items(given)))
+
+
+class Numbers(tuple[int, ...]):
+    """Whole numbers: `1,2,4`."""
+
+    wants = "whole numbers separated by commas"
+
+    @classmethod
+    def parse(cls, given: object) -> Numbers:
+        """Raises ValueError for what is none."""
+        if isinstance(given, str):
+            return cls(int(part) for part in given.split(","))
+        items = list(_items(given))
+        if any(isinstance(item, bool) or not isinstance(item, int) for item in items):
+            raise ValueError
+        return cls(items)
+
+
+class Ratios(tuple[float, ...]):
+    """Numbers: `0.1,0.5`."""
+
+    wants = "numbers separated by commas"
+
+    @classmethod
+    def parse(cls, given: object) -> Ratios:
+        """Raises ValueError for what is none."""
+        parts = given.split(",") if isinstance(given, str) else _items(given)
+        return cls(float(part) for part in parts)
+
+
+class Side(int):
+    """Side of a square, or `full` (0)."""
+
+    wants = "a whole number, or full"
+
+    @classmethod
+    def parse(cls, given: object) -> Side:
+        """Raises ValueError for what is none."""
+        side = 0 if given == "full" else int(str(given))
+        if side == 0 and given != "full":
+            raise ValueError
+        return cls(side)
+
+
+class Size(int):
+    """Bytes: `500M`, `20G`, or a number."""
+
+    wants = "a size such as 500M or 20G"
+
+    @classmethod
+    def parse(cls, given: object) -> Size:
+        """Raises ValueError for what is none."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKMGT]?)B?", str(given).strip())
+        if match is None:
+            raise ValueError
+        return cls(float(match[1]) * 1000 ** ("", "K", "M", "G", "T").index(match[2].upper()))
+
+
+class Pairs(dict[str, str]):
+    """`key=value`, given once for each."""
+
+    wants = "KEY=VALUE"
+
+    @classmethod
+    def parse(cls, given: object) -> Pairs:
+        """Raises ValueError for what is none."""
+        if isinstance(given, Mapping):
+            return cls({str(key): str(value) for key, value in given.items()})
+        pairs = cls()
+        for text in [given] if isinstance(given, str) else _items(given):
+            key, separator, value = str(text).partition("=")
+            if not separator or not key:
+                raise NoOption(text)
+            pairs[key] = value
+        return pairs
+
+
+def _items(given: object) -> Iterable[Any]:
+    if isinstance(given, list | tuple | set | range):
+        return given
+    return [given]
+
+
+PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Pairs)
+"""Types that read texts themselves."""
+
+
+def option(help_text: str, default: Any = None, *, metavar: str | None = None, flag: str | None = None) -> Any:
+    """A field that is an option. `flag`: its name on the command line, where that is not the field's."""
+    return field(default=default, metadata={"help": help_text, "metavar": metavar, "flag": flag})
+
+
+# -- the options -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SubjectOptions:
+    """What is read."""
+
+    res: Numbers | None = option("Stored resolution: the data set's variant N")
+    cache: Words | None = option("cold, warm or as-is  [default: cold where eviction can be proven, else as-is]")
+
+
+@dataclass(frozen=True)
+class FeedOptions:
+    """What turns files into batches."""
+
+    loader: Words = option(
+        "serial, multiprocess, threaded, dali, synthetic, cached, or another library's: docs/loaders.md",
+        Words(("multiprocess",)),
+    )
+    decoder: Words | None = option(
+        "pillow, pillow-simd, turbojpeg, torchvision, opencv, libjpeg  [default: pillow; threaded: the fastest]"
+    )
+    decode_scale: str | None = option(
+        "auto: decode large crops at 1/2, 1/4 or 1/8; for --decoder libjpeg  [default: off]"
+    )
+    workers: Numbers | None = option("Processes or threads  [default: usable CPUs]")
+    io_threads: int | None = option("Threads that only read, ahead of the workers; for --loader threaded  [default: 0]")
+    prefetch: Numbers = option("Batches prepared ahead, per worker", Numbers((2,)))
+    buffer_ratio: Ratios | None = option(
+        "Short runs that begin with so large a prefetch buffer ÷ their iterations, e.g. 0.1,0.5,1.0"
+    )
+    output: str | None = option("What the loader hands over: float32 or uint8  [default: float32; threaded: uint8]")
+    loader_option: Pairs | None = option("KEY=VALUE for the loader; may be repeated")
+    decoder_option: Pairs | None = option("KEY=VALUE for the decoder; may be repeated")
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What is done with a batch, and on what."""
+
+    batch_size: Numbers = option("Samples a step", Numbers((64,)))
+    model: Words = option("A torchvision classification model", Words(("resnet50",)))
+    mode: str = option("train or infer", "train")
+    input_size: Side = option("Side of the square that the model sees, or full", Side(224))
+    precision: Words | None = option(
+        "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
+    )
+    loss_scale: str | None = option("dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
+    overlap: bool = option("Copy batches on a stream of their own, beside the compute", True)
+    device: str = option("auto, cuda[:N], cpu, emulated[:PROFILE]", "auto")
+
+
+@dataclass(frozen=True)
+class EffortOptions:
+    """How long and how thoroughly to measure."""
+
+    arms: Words = option("all, real, or a list out of device,host,ram,real,free,fetch", Words(("all",)))
+    steps: int | None = option("Measured steps of each arm  [default: until --ci-target]")
+    duration: float = option("Most seconds of measuring for a case", 60.0)
+    ci_target: float = option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
+    max_bytes: Size | None = option(
+        "Read no more from the data set's storage: 500M, 20G …  [default: no limit]", metavar="SIZE"
+    )
+    warmup: int | None = option("Warm-up steps of each window  [default: until steady]")
+    repeats: int = option("Processes a case; the process is then the unit of the interval", 1)
+    kernels: bool = option("Trace a few steps behind the arms, for the gaps between the device's kernels", True)
+    seed: int = option("Of order and augmentation", 0)
+    max_failures: float = option("Fraction of undecodable images above which a case fails", 0.01)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that a study can be asked for; names are unique over the groups."""
+
+    subject: SubjectOptions = SubjectOptions()
+    feed: FeedOptions = FeedOptions()
+    step: StepOptions = StepOptions()
+    effort: EffortOptions = EffortOptions()
+
+
+GROUPS: Mapping[str, type[Any]] = {
+    "subject": SubjectOptions,
+    "feed": FeedOptions,
+    "step": StepOptions,
+    "effort": EffortOptions,
+}
+NAMES: Mapping[str, str] = {one.name: group for group, kind in GROUPS.items() for one in dataclasses.fields(kind)}
+"""Option → its group."""
+
+
+def flag_of(name: str) -> str:
+    """`batch_size` → `--batch-size`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def base_type(kind: Any) -> Any:
+    """The type of an option without the None that stands for its default."""
+    members = [member for member in getattr(kind, "__args__", ()) if member is not type(None)]
+    return members[0] if type(None) in getattr(kind, "__args__", ()) and len(members) == 1 else kind
+
+
+def read(name: str, kind: Any, given: object) -> Any:
+    """The value of the option `name`, from a flag's text or from Python. None stays None.
+
+    Raises:
+        ConfigError: it is none of that kind.
+    """
+    wanted = base_type(kind)
+    if given is None and wanted is not kind:
+        return None
+    if wanted in PARSED:
+        try:
+            return given if isinstance(given, wanted) else wanted.parse(given)
+        except (ValueError, TypeError) as error:
+            part = error.args[0] if isinstance(error, NoOption) else given
+            raise ConfigError(f"{flag_of(name)} takes {wanted.wants}, not {part!r}") from None
+    accepted = {float: (int, float), Path: (str, Path), str: (str, int)}.get(wanted, (wanted,))
+    if not isinstance(given, accepted) or (isinstance(given, bool) and wanted is not bool):
+        words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
+        raise ConfigError(f"{flag_of(name)} takes {words[wanted]}, not {given!r}")
+    return wanted(given)
+
+
+def group(kind: type[G], given: Mapping[str, object]) -> G:
+    """One group of options out of `given`; those that are not there take their defaults.
+
+    Raises:
+        ConfigError: a value is of another kind.
+    """
+    hints = type_hints(kind)
+    return kind(**{name: read(name, hints[name], given[name]) for name in hints if name in given})
+
+
+def options(given: Mapping[str, object]) -> Options:
+    """All groups out of `given`.
+
+    Raises:
+        ConfigError: an unknown option, or a value of another kind.
+    """
+    unknown = [name for name in given if name not in NAMES]
+    if unknown:
+        raise ConfigError(f"no option '{unknown[0]}'; there are: {', '.join(NAMES)}")
+    return Options(
+        group(SubjectOptions, given), group(FeedOptions, given), group(StepOptions, given), group(EffortOptions, given)
+    )
+
+
+def over(options_given: Options, changes: Mapping[str, object]) -> Options:
+    """The options with some of them set anew.
+
+    Raises:
+        ConfigError: an unknown option, or a value of another kind.
+    """
+    checked = options(changes)
+    made = {}
+    for name in GROUPS:
+        mine = {one: getattr(getattr(checked, name), one) for one in changes if NAMES[one] == name}
+        made[name] = dataclasses.replace(getattr(options_given, name), **mine)
+    return Options(**made)
