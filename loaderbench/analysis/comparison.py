@@ -5,20 +5,41 @@ Everything is taken from records; ratios are images/s of `b` ÷ those of `a`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
 from itertools import groupby
-from typing import Any
+from typing import Literal, TypeVar
 
 import numpy as np
 
+from loaderbench import plain
 from loaderbench.analysis.statistics import t_quantile
+from loaderbench.cases.case import CacheState
+from loaderbench.plain import Json
+from loaderbench.recording.facts import Environment
+from loaderbench.recording.record import CeilingStageFigures, Estimate, RunRecord, StorageFigures
+from loaderbench.recording.studies import (
+    Comparison,
+    Difference,
+    FailedRun,
+    FileReads,
+    Needs,
+    Outcome,
+    Pair,
+    Parity,
+    PredictedWorkers,
+    Range,
+    Side,
+    SideStorage,
+)
 
-Record = Mapping[str, Any]
+T = TypeVar("T")
 
 PARITY = 0.97
 """From this part of the other side's best rate on a side has caught up: the knee's 3 %."""
 DATA_SET = ("dataset", "dataset_name")
 """The fields of Case that name the storage."""
+Basis = Literal["measured", "undetermined", "predicted"]
 UNCOMPARED_FIELDS = ("repeat",)
 """Which of several equal runs it is."""
 UNCOMPARED_FACTS = ("cpu_limit_reason", "memory_limit_source", "gpus_reason")
@@ -31,19 +52,16 @@ ROUNDS = "the wider of Student's t over the rounds and the runs' own intervals c
 # -- rates and ratios ------------------------------------------------------------------------------------
 
 
-def _log_rate(record: Record) -> tuple[float, float, float] | None:
+def _log_rate(rate: Estimate) -> tuple[float, float, float]:
     """(ln rate, distance to its interval's low end, to its high end); NaN ends where there is no interval."""
-    rate = record.get("throughput")
-    if rate is None:
-        return None
-    value, low, high = rate["value"], rate["low"], rate["high"]
-    if rate["n"] < 2 or low is None or high is None or low <= 0:
+    value, low, high = rate.value, rate.low, rate.high
+    if rate.n < 2 or low is None or high is None or low <= 0:
         return float(np.log(value)), float("nan"), float("nan")
     return float(np.log(value)), float(np.log(value / low)), float(np.log(high / value))
 
 
-def _estimate(logs: Sequence[tuple[float, float, float]], unit: str, num_blocks: int) -> dict[str, Any]:
-    """exp of the logs' mean. The interval's ends are null where nothing tells how wide it is."""
+def _estimate(logs: Sequence[tuple[float, float, float]], unit: str, num_blocks: int) -> Estimate:
+    """exp of the logs' mean. The interval's ends are None where nothing tells how wide it is."""
     value, down, up = np.array(logs).T
     k = len(logs)
     low, high = np.sqrt((down**2).sum()) / k, np.sqrt((up**2).sum()) / k
@@ -55,28 +73,32 @@ def _estimate(logs: Sequence[tuple[float, float, float]], unit: str, num_blocks:
     def end(log: float) -> float | None:
         return float(np.exp(log)) if np.isfinite(log) else None
 
-    return {
-        "value": float(np.exp(centre)),
-        "low": end(centre - low),
-        "high": end(centre + high),
-        "unit": unit,
-        "n": k if k > 1 else num_blocks,
-        "method": ROUNDS if k > 1 else ONE_RUN,
-    }
+    return Estimate(
+        value=float(np.exp(centre)),
+        low=end(centre - low),
+        high=end(centre + high),
+        unit=unit,
+        n=k if k > 1 else num_blocks,
+        method=ROUNDS if k > 1 else ONE_RUN,
+    )
 
 
-def rate_of(records: Iterable[Record | None]) -> dict[str, Any] | None:
+def rates(records: Iterable[RunRecord | None]) -> list[Estimate | None]:
+    """Their rates, None for a run that is not there or measured nothing."""
+    return [None if record is None else record.throughput for record in records]
+
+
+def rate_of_runs(runs: Iterable[Estimate | None]) -> Estimate | None:
     """Samples/s over equal runs, their geometric mean; None where none was measured.
 
-    Several processes: the process is the unit (measurement.md, `Statistics`).
+    Several processes: the process is the unit (docs/method.md, `Intervals`).
     """
-    measured = [one for one in records if one is not None and one.get("throughput") is not None]
-    logs = [log for one in measured if (log := _log_rate(one)) is not None]
-    return _estimate(logs, "samples/s", measured[0]["throughput"]["n"]) if logs else None
+    known = [rate for rate in runs if rate is not None]
+    return _estimate([_log_rate(rate) for rate in known], "samples/s", known[0].n) if known else None
 
 
-def ratio_of(a: Sequence[Record | None], b: Sequence[Record | None]) -> dict[str, Any] | None:
-    """Samples/s of `b` ÷ `a`, round by round, so that what a round met meets both; None without a whole round.
+def ratio_of(a: Sequence[Estimate | None], b: Sequence[Estimate | None]) -> Estimate | None:
+    """Rate of `b` ÷ `a`, round by round, so that what a round met meets both; None without a whole round.
 
     A round's interval: Zou & Donner 2008, Statistics in Medicine 27, 1693 (MOVER), for a difference of logs.
     Several rounds: Student's t over their ratios, or those intervals combined, whichever is wider: of two or
@@ -87,72 +109,65 @@ def ratio_of(a: Sequence[Record | None], b: Sequence[Record | None]) -> dict[str
         if first is None or second is None:
             continue
         before, after = _log_rate(first), _log_rate(second)
-        if before is not None and after is not None:
-            logs.append((after[0] - before[0], np.hypot(after[1], before[2]), np.hypot(after[2], before[1])))
-            num_blocks.append(min(first["throughput"]["n"], second["throughput"]["n"]))
+        ends = float(np.hypot(after[1], before[2])), float(np.hypot(after[2], before[1]))
+        logs.append((after[0] - before[0], *ends))
+        num_blocks.append(min(first.n, second.n))
     return _estimate(logs, "ratio", num_blocks[0]) if logs else None
 
 
-def outcome(ratio: Mapping[str, Any] | None) -> str | None:
-    """How `b` does beside `a`: faster, slower or indistinguishable; None where there is no ratio."""
+def outcome(ratio: Estimate | None) -> Outcome | None:
+    """How `b` does beside `a`; None where there is no ratio."""
     if ratio is None:
         return None
-    if ratio["low"] is not None and ratio["low"] > 1:
+    if ratio.low is not None and ratio.low > 1:
         return "faster"
-    if ratio["high"] is not None and ratio["high"] < 1:
+    if ratio.high is not None and ratio.high < 1:
         return "slower"
     return "indistinguishable"
 
 
-def is_regression(ratio: Mapping[str, Any], threshold: float) -> bool:
+def is_regression(ratio: Estimate, threshold: float) -> bool:
     """Whether `b` is slower than `a` by more than the fraction `threshold`, with the whole interval."""
-    return ratio["high"] is not None and bool(ratio["high"] < 1 - threshold)
+    return ratio.high is not None and ratio.high < 1 - threshold
 
 
 # -- what differs ----------------------------------------------------------------------------------------
 
 
-def _flat(environment: Mapping[str, Any] | None) -> dict[str, Any]:
-    facts = {f"environment.{name}": value for name, value in (environment or {}).items() if name != "packages"}
-    packages = (environment or {}).get("packages") or {}
-    return facts | {f"environment.packages.{name}": version for name, version in packages.items()}
+def _flat(environment: Environment | None) -> dict[str, Json]:
+    if environment is None:
+        return {}
+    facts: dict[str, Json] = {}
+    for fact in fields(environment):
+        if fact.name not in ("packages", *UNCOMPARED_FACTS):
+            facts[f"environment.{fact.name}"] = plain.to_json(getattr(environment, fact.name))
+    return facts | {f"environment.packages.{name}": version for name, version in environment.packages.items()}
 
 
-def differing(a: Record, b: Record) -> list[dict[str, Any]]:
-    """{field, a, b} for each field of Case in which two records differ, then for each fact of their machines."""
-    skipped = {*UNCOMPARED_FIELDS, *(f"environment.{name}" for name in UNCOMPARED_FACTS)}
+def differing(a: RunRecord, b: RunRecord) -> list[Difference]:
+    """Each field of Case in which two records differ, then each fact of their machines."""
     found = []
-    for first, second in ((a["case"], b["case"]), (_flat(a.get("environment")), _flat(b.get("environment")))):
+    for first, second in ((a.case.to_json(), b.case.to_json()), (_flat(a.environment), _flat(b.environment))):
         if not first or not second:  # a run that failed early may not know its machine
             continue
-        names = [name for name in dict.fromkeys([*first, *second]) if name not in skipped]
+        names = [name for name in dict.fromkeys([*first, *second]) if name not in UNCOMPARED_FIELDS]
         found += [
-            {"field": name, "a": first.get(name), "b": second.get(name)}
-            for name in names
-            if first.get(name) != second.get(name)
+            Difference(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)
         ]
     return found
 
 
-def compared_factor(differs: Sequence[Mapping[str, Any]]) -> list[str]:
+def compared_factor(differs: Sequence[Difference]) -> list[str]:
     """The fields that two runs are compared in: the data set's where they differ, else the only one that does."""
-    names = [str(one["field"]) for one in differs]
+    names = [one.field for one in differs]
     return [name for name in names if name in DATA_SET] or (names if len(names) == 1 else [])
 
 
 # -- one side --------------------------------------------------------------------------------------------
 
 
-def _part(record: Record, *path: str) -> Any:
-    value: Any = record
-    for name in path:
-        if value is None:
-            return None
-        value = value.get(name)
-    return value
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Mean of those that are known; None where none is."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -162,118 +177,123 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _agreed(values: Iterable[Any]) -> Any:
+def _agreed(values: Iterable[T | None]) -> T | None:
     """The one value that all have; None where they differ."""
     distinct = list(dict.fromkeys(values))
     return distinct[0] if len(distinct) == 1 else None
 
 
-def _probed_file_s(record: Record, lanes: int) -> dict[str, Any] | None:
-    """Seconds to read a file {p50, p95, p99}, of the probe's stage with as many `readers` as the run, or the next
-    fewer ones."""
-    stages = [one for one in _part(record, "storage", "ceiling", "stages") or [] if one["file_s"] is not None]
-    if not stages:
-        return None
-    fewer = [one for one in stages if one["readers"] <= lanes]
-    stage = max(fewer, key=lambda one: int(one["readers"])) if fewer else stages[0]
-    return {"readers": stage["readers"], **stage["file_s"]}
+def _probed(storage: StorageFigures, lanes: int) -> CeilingStageFigures | None:
+    """The probe's stage with as many readers as the run, or the next fewer ones."""
+    stages = [stage for stage in (storage.ceiling.stages if storage.ceiling else ()) if stage.file_s is not None]
+    fewer = [stage for stage in stages if stage.readers <= lanes]
+    if fewer:
+        return max(fewer, key=lambda stage: stage.readers)
+    return stages[0] if stages else None
 
 
-def _file_read_s(records: Sequence[Record], lanes: int) -> dict[str, Any] | None:
-    found = [one for record in records if (one := _probed_file_s(record, lanes)) is not None]
-    readers = _agreed(one["readers"] for one in found)
+def _file_read_s(storages: Sequence[StorageFigures], lanes: int) -> FileReads | None:
+    stages = [stage for storage in storages if (stage := _probed(storage, lanes)) is not None]
+    readers = _agreed(stage.readers for stage in stages)
     if readers is None:
         return None
-    return {"readers": readers, **{name: _mean(one.get(name) for one in found) for name in ("p50", "p95", "p99")}}
+    seconds = [stage.file_s for stage in stages if stage.file_s is not None]
+    return FileReads(
+        readers=readers,
+        p50=mean_of_known(one.p50 for one in seconds),
+        p95=mean_of_known(one.p95 for one in seconds),
+        p99=mean_of_known(one.p99 for one in seconds),
+    )
 
 
-def _storage(records: Sequence[Record], lanes: int) -> dict[str, Any]:
-    def each(*path: str) -> list[Any]:
-        return [_part(record, "storage", *path) for record in records]
+def _storage(records: Sequence[RunRecord], lanes: int) -> SideStorage:
+    storages = [record.storage for record in records if record.storage is not None]
+    every = len(storages) == len(records)
+    nfs = [storage.nfs for storage in storages if storage.nfs is not None]
+    ceilings = [storage.ceiling for storage in storages if storage.ceiling is not None]
+    moved = mean_of_known(storage.moved_fraction for storage in storages)
+    operations = [
+        storage.nfs.operations_per_s if storage.nfs is not None else storage.reads_per_s for storage in storages
+    ]
+    return SideStorage(
+        source=_agreed(storage.source for storage in storages) if every else None,
+        cache_state=_agreed(storage.cache_state for storage in storages) if every else None,
+        cold_proven=every and all(storage.cold_proven for storage in storages),
+        bytes_read=_sum(storage.bytes_read for storage in storages),
+        bandwidth_bytes_per_s=mean_of_known(storage.bandwidth_bytes_per_s for storage in storages),
+        operations_per_s=mean_of_known(operations),
+        file_read_s=_file_read_s(storages, lanes),
+        rtt_s=mean_of_known(one.rtt_s for one in nfs),
+        queue_s=mean_of_known(one.queue_s for one in nfs),
+        exe_s=mean_of_known(one.exe_s for one in nfs),
+        in_flight=mean_of_known(one.in_flight for one in nfs),
+        retransmits=_sum(one.retransmits for one in nfs),
+        client_cache_hit_fraction=None if moved is None else min(1.0, max(0.0, 1.0 - moved)),
+        resident_before_fraction=mean_of_known(storage.residency_fraction.before for storage in storages),
+        mean_file_bytes=mean_of_known(storage.mean_file_bytes for storage in storages),
+        ceiling_bytes_per_s=mean_of_known(storage.ceiling_bytes_per_s for storage in storages),
+        ceiling_readers=_agreed(ceiling.readers for ceiling in ceilings) if len(ceilings) == len(records) else None,
+        ceiling_still_rising=any(ceiling.still_rising for ceiling in ceilings),
+        bound_by=_agreed(ceiling.bound_by for ceiling in ceilings) if len(ceilings) == len(records) else None,
+    )
 
-    moved = _mean(each("moved_fraction"))
-    nfs = {name: _mean(each("nfs", f"{name}_s")) for name in ("rtt", "queue", "exe")}
-    return {
-        "source": _agreed(each("source")),
-        "cache_state": _agreed(each("cache_state")),
-        "cold_proven": all(each("cold_proven")),
-        "bytes_read": _sum(each("bytes_read")),
-        "bandwidth_bytes_per_s": _mean(each("bandwidth_bytes_per_s")),
-        "operations_per_s": _mean(_part(one, "nfs", "operations_per_s") or _part(one, "reads_per_s") for one in each()),
-        "file_read_s": _file_read_s(records, lanes),
-        **{f"{name}_s": value for name, value in nfs.items()},
-        "in_flight": _mean(each("nfs", "in_flight")),
-        "retransmits": _sum(each("nfs", "retransmits")),
-        "client_cache_hit_fraction": None if moved is None else min(1.0, max(0.0, 1.0 - moved)),
-        "resident_before_fraction": _mean(each("residency_fraction", "before")),
-        "mean_file_bytes": _mean(each("mean_file_bytes")),
-        "ceiling_bytes_per_s": _mean(each("ceiling_bytes_per_s")),
-        "ceiling_readers": _agreed(each("ceiling", "readers")),
-        "ceiling_still_rising": any(each("ceiling", "still_rising")),
-        "bound_by": _agreed(each("ceiling", "bound_by")),
-    }
 
-
-def _more_workers(records: Sequence[Record]) -> dict[str, Any] | None:
+def _more_workers(records: Sequence[RunRecord]) -> PredictedWorkers | None:
     """What the runs' advice predicts of more workers alone, the first that has it; None: it was not advised."""
     for record in records:
-        for one in _part(record, "verdict", "advice") or []:
-            if set(one.get("change") or ()) == {"workers"} and one["predicted_speedup"] is not None:
-                rate, gain = record["throughput"]["value"], one["predicted_speedup"]
-                predicted = {end: rate * gain[end] for end in ("value", "low", "high")}
-                return {"workers": one["change"]["workers"], "samples_per_s": predicted, "method": gain["method"]}
+        for advice in record.verdict.advice if record.verdict else ():
+            gain, change, rate = advice.predicted_speedup, advice.change or {}, record.throughput
+            if set(change) != {"workers"} or gain is None or rate is None:
+                continue
+            workers = change["workers"]
+            assert isinstance(workers, int)
+            low, high = (None if end is None else rate.value * end for end in (gain.low, gain.high))
+            return PredictedWorkers(workers, Range(rate.value * gain.value, low, high), gain.method)
     return None
 
 
-def side(records: Sequence[Record]) -> dict[str, Any]:
+def side(records: Sequence[RunRecord]) -> Side:
     """One side's equal runs as one: rates pooled, other figures the runs' means, bytes and retransmits their sums."""
-    measured = [one for one in records if one.get("throughput") is not None]
-    lanes = max(1, records[0]["case"]["workers"]) if records else 1
-    bottlenecks = sorted({str(_part(one, "verdict", "bottleneck")) for one in measured})
-    names = dict.fromkeys(name for one in measured for name in one.get("stages") or ())
-    return {
-        "runs": [one["run_id"] for one in records],
-        "failures": [
-            {"run_id": one["run_id"], "status": one["status"], "message": _part(one, "failure", "message")}
-            for one in records
-            if one.get("throughput") is None
-        ],
-        "throughput": rate_of(measured),
-        "accelerator_utilization_fraction": _mean(one.get("accelerator_utilization_fraction") for one in measured),
-        "bottleneck": " or ".join(bottlenecks) or None,
-        "summary": _part(measured[-1], "verdict", "summary") if measured else None,
-        "stages": {name: _mean(_part(one, "stages", name) for one in measured) for name in names} or None,
-        "storage": _storage(measured, lanes) if measured else None,
-        "more_workers": _more_workers(measured),
-    }
+    measured = [record for record in records if record.measured]
+    verdicts = [record.verdict for record in measured if record.verdict is not None]
+    names = dict.fromkeys(name for record in measured for name in record.stages or ())
+    lanes = records[0].case.feed.lanes if records else 1
+    return Side(
+        runs=tuple(record.run_id for record in records),
+        failures=tuple(
+            FailedRun(record.run_id, record.status, record.failure.message if record.failure else None)
+            for record in records
+            if not record.measured
+        ),
+        throughput=rate_of_runs(rates(measured)),
+        accelerator_utilization_fraction=mean_of_known(record.accelerator_utilization_fraction for record in measured),
+        bottleneck=" or ".join(sorted({verdict.bottleneck for verdict in verdicts})) or None,
+        summary=verdicts[-1].summary if verdicts else None,
+        stages={name: mean_of_known((record.stages or {}).get(name) for record in measured) for name in names} or None,
+        storage=_storage(measured, lanes) if measured else None,
+        more_workers=_more_workers(measured),
+    )
 
 
 # -- both ------------------------------------------------------------------------------------------------
 
 
-def pair(a: Sequence[Record | None], b: Sequence[Record | None]) -> dict[str, Any]:
+def pair(a: Sequence[RunRecord | None], b: Sequence[RunRecord | None]) -> Pair:
     """Two sides' runs of one configuration, round by round; None for a run that is not there."""
-    ratio = ratio_of(a, b)
-    first, second = ([one for one in records if one is not None] for records in (a, b))
-    case = (first or second)[0]["case"]
-    return {
-        "cache": case["cache"],
-        "workers": case["workers"],
-        "ratio": ratio,
-        "outcome": outcome(ratio),
-        "a": side(first),
-        "b": side(second),
-    }
+    ratio = ratio_of(rates(a), rates(b))
+    first, second = ([record for record in records if record is not None] for records in (a, b))
+    case = (first or second)[0].case
+    return Pair(case.subject.cache, case.feed.workers, ratio, outcome(ratio), side(first), side(second))
 
 
-def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[dict[str, Any]]:
+def _pairs(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> list[Pair]:
     """The records of each cache state and number of workers, paired by round, in the order of appearance."""
 
-    def by_configuration(records: Sequence[Record]) -> dict[tuple[str, int], dict[int, Record]]:
-        found: dict[tuple[str, int], dict[int, Record]] = {}
-        for one in records:
-            case = one["case"]
-            found.setdefault((case["cache"], case["workers"]), {})[case["repeat"]] = one
+    def by_configuration(records: Sequence[RunRecord]) -> dict[tuple[CacheState, int], dict[int, RunRecord]]:
+        found: dict[tuple[CacheState, int], dict[int, RunRecord]] = {}
+        for record in records:
+            case = record.case
+            found.setdefault((case.subject.cache, case.feed.workers), {})[case.effort.repeat] = record
         return found
 
     first, second = by_configuration(a), by_configuration(b)
@@ -285,131 +305,136 @@ def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[dict[str, Any]]:
     return pairs
 
 
-def parity(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def parity(pairs: Sequence[Pair]) -> Parity | None:
     """At how many workers `b` reaches PARITY of `a`'s best rate, and what its storage lacks; None: not measured.
 
     `pairs`: those of one cache state. `workers` by their `basis`: `measured`; `undetermined`, where only the
-    intervals reach it; `predicted` by the advice of b's runs. Without any, `workers` is null and `not_by` the most
+    intervals reach it; `predicted` by the advice of b's runs. Without any, `workers` is None and `not_by` the most
     workers that were measured or predicted for.
     """
-    known_a = [one for one in pairs if one["a"]["throughput"] is not None]
-    known_b = [one for one in pairs if one["b"]["throughput"] is not None]
+    known_a = [(one, rate) for one in pairs if (rate := one.a.throughput) is not None]
+    known_b = [(one, rate) for one in pairs if (rate := one.b.throughput) is not None]
     if not known_a or not known_b:
         return None
-    best_a = max(known_a, key=lambda one: float(one["a"]["throughput"]["value"]))
-    best_b = max(known_b, key=lambda one: float(one["b"]["throughput"]["value"]))
-    target, least = (PARITY * (best_a["a"]["throughput"][end] or 0.0) for end in ("value", "low"))
-    reached = [one["workers"] for one in known_b if one["b"]["throughput"]["value"] >= target]
-    perhaps = [one["workers"] for one in known_b if (one["b"]["throughput"]["high"] or np.inf) >= least]
-    most = max(one["workers"] for one in known_b)
-    predicted = _best_prediction(known_b, most)
-    workers, basis = None, None
+    best_a, rate_a = max(known_a, key=lambda known: known[1].value)
+    best_b, rate_b = max(known_b, key=lambda known: known[1].value)
+    target, least = PARITY * rate_a.value, PARITY * (rate_a.low or 0.0)
+    reached = [one.workers for one, rate in known_b if rate.value >= target]
+    perhaps = [one.workers for one, rate in known_b if (rate.high or np.inf) >= least]
+    most = max(one.workers for one, _ in known_b)
+    predicted = _best_prediction([one for one, _ in known_b], most)
+    workers, basis = _parity_workers(reached, perhaps, predicted, target)
+    return Parity(
+        cache=best_a.cache,
+        target_samples_per_s=rate_a.value,
+        target_workers=best_a.workers,
+        best_samples_per_s=rate_b.value,
+        best_workers=best_b.workers,
+        workers=workers,
+        basis=basis,
+        not_by=None if basis else max(most, 0 if predicted is None else predicted.workers),
+        predicted=None if reached else predicted,
+        needs=None if reached or perhaps else _needs(best_a, rate_a, [one for one, _ in known_b]),
+    )
+
+
+def _parity_workers(
+    reached: Sequence[int], perhaps: Sequence[int], predicted: PredictedWorkers | None, target: float
+) -> tuple[int | None, Basis | None]:
     if reached:
-        workers, basis = min(reached), "measured"
-    elif perhaps:
-        workers, basis = min(perhaps), "undetermined"
-    elif predicted is not None and predicted["samples_per_s"]["value"] >= target:
-        workers, basis = predicted["workers"], "predicted"
-    return {
-        "cache": best_a["cache"],
-        "target_samples_per_s": best_a["a"]["throughput"]["value"],
-        "target_workers": best_a["workers"],
-        "best_samples_per_s": best_b["b"]["throughput"]["value"],
-        "best_workers": best_b["workers"],
-        "workers": workers,
-        "basis": basis,
-        "not_by": None if basis else max(most, 0 if predicted is None else predicted["workers"]),
-        "predicted": None if reached else predicted,
-        "needs": None if reached or perhaps else _needs(known_b, best_a),
-    }
+        return min(reached), "measured"
+    if perhaps:
+        return min(perhaps), "undetermined"
+    if predicted is not None and predicted.samples_per_s.value >= target:
+        return predicted.workers, "predicted"
+    return None, None
 
 
-def _best_prediction(known_b: Sequence[Mapping[str, Any]], most: int) -> dict[str, Any] | None:
+def _best_prediction(pairs: Sequence[Pair], most: int) -> PredictedWorkers | None:
     """Of what b's runs predict for more workers than were measured, the fastest."""
     found = [
-        {**more, "from_workers": one["workers"]}
-        for one in known_b
-        if (more := one["b"]["more_workers"]) is not None and more["workers"] > most
+        replace(more, from_workers=one.workers)
+        for one in pairs
+        if (more := one.b.more_workers) is not None and more.workers > most
     ]
-    return max(found, key=lambda one: float(one["samples_per_s"]["value"]), default=None)
+    return max(found, key=lambda more: more.samples_per_s.value, default=None)
 
 
-def _needs(known_b: Sequence[Mapping[str, Any]], best_a: Mapping[str, Any]) -> dict[str, Any]:
+def _needs(best_a: Pair, target: Estimate, known_b: Sequence[Pair]) -> Needs:
     """What b's storage would have to give for a's best rate, the target, beside what it gives.
 
     bytes_per_s   target × the files' mean size, beside the storage's measured ceiling
     file_read_s   workers ÷ target − b's own seconds an image in decode, augment and collate, beside its seconds
                   in reading: with a's best number of workers, or the most that b was measured with
     """
-    target = best_a["a"]["throughput"]["value"]
-    at = next((one for one in known_b if one["workers"] == best_a["workers"]), None)
-    at = at or max(known_b, key=lambda one: int(one["workers"]))
-    storage, stages = at["b"]["storage"] or {}, at["b"]["stages"] or {}
-    file_bytes = storage.get("mean_file_bytes") or _part(best_a, "a", "storage", "mean_file_bytes")
+    at = next((one for one in known_b if one.workers == best_a.workers), None)
+    at = at or max(known_b, key=lambda one: one.workers)
+    storage, stages = at.b.storage, at.b.stages or {}
+    sizes = [one.storage.mean_file_bytes for one in (at.b, best_a.a) if one.storage is not None]
+    file_bytes = next((size for size in sizes if size), None)
     others = [seconds for name, seconds in stages.items() if name != "read"]
-    rest = None if not others or None in others else sum(others)
-    left = None if rest is None else max(1, at["workers"]) / target - rest
-    return {
-        "bytes_per_s": None if file_bytes is None else target * file_bytes,
-        "gives_bytes_per_s": storage.get("ceiling_bytes_per_s"),
-        "gives_still_rising": storage.get("ceiling_still_rising"),
-        "bound_by": storage.get("bound_by"),
-        "workers": at["workers"],
-        "file_read_s": left if left is not None and left > 0 else None,
-        "takes_file_read_s": stages.get("read"),
-    }
+    known = [seconds for seconds in others if seconds is not None]
+    rest = sum(known) if known and len(known) == len(others) else None
+    left = None if rest is None else max(1, at.workers) / target.value - rest
+    return Needs(
+        bytes_per_s=None if file_bytes is None else target.value * file_bytes,
+        gives_bytes_per_s=None if storage is None else storage.ceiling_bytes_per_s,
+        gives_still_rising=None if storage is None else storage.ceiling_still_rising,
+        bound_by=None if storage is None else storage.bound_by,
+        workers=at.workers,
+        file_read_s=left if left is not None and left > 0 else None,
+        takes_file_read_s=stages.get("read"),
+    )
 
 
-def compare(a: Sequence[Record], b: Sequence[Record]) -> dict[str, Any]:
+def compare(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Comparison:
     """The study of two data sets. `a`, `b`: records of all rounds, cache states and numbers of workers.
 
-    `pairs`: one a cache state and number of workers. `parities`: one a cache state. `a`, `b`, `ratio`, `outcome`
-    and `parity` are those of the leading pair: the first cache state, with the workers that are best for `a`.
+    The leading pair is that of the first cache state, with the workers that are best for `a`.
     """
     pairs = _pairs(a, b)
-    states = [list(group) for _, group in groupby(pairs, key=lambda one: str(one["cache"]))]
+    states = [list(group) for _, group in groupby(pairs, key=lambda one: one.cache)]
     parities = [found for group in states if (found := parity(group)) is not None]
     leading = _leading(pairs, parities)
-    return {
-        **_of_pair(leading, [*a, *b], list(DATA_SET)),
-        "parity": next(iter(parities), None),
-        "pairs": pairs,
-        "parities": parities,
-    }
+    if leading is None:
+        return Comparison(None, None, None, None, (), DATA_SET, None, tuple(pairs), tuple(parities))
+    measured = {record.run_id: record for record in (*a, *b) if record.measured}
+    first, second = (next(measured[run] for run in one.runs if run in measured) for one in (leading.a, leading.b))
+    return Comparison(
+        a=first,
+        b=second,
+        ratio=leading.ratio,
+        outcome=leading.outcome,
+        differs=tuple(one for one in differing(first, second) if one.field not in DATA_SET),
+        factor=DATA_SET,
+        parity=next(iter(parities), None),
+        pairs=tuple(pairs),
+        parities=tuple(parities),
+    )
 
 
-def _leading(pairs: Sequence[Mapping[str, Any]], parities: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    best = {(one["cache"], one["target_workers"]) for one in parities[:1]}
-    chosen = [one for one in pairs if (one["cache"], one["workers"]) in best and one["ratio"] is not None]
-    return next(iter(chosen or [one for one in pairs if one["ratio"] is not None]), None)
+def _leading(pairs: Sequence[Pair], parities: Sequence[Parity]) -> Pair | None:
+    best = {(one.cache, one.target_workers) for one in parities[:1]}
+    chosen = [one for one in pairs if (one.cache, one.workers) in best and one.ratio is not None]
+    return next(iter(chosen or [one for one in pairs if one.ratio is not None]), None)
 
 
-def _of_pair(chosen: Mapping[str, Any] | None, records: Sequence[Record], factor: list[str]) -> dict[str, Any]:
-    nothing = {"a": None, "b": None, "ratio": None, "outcome": None, "differs": [], "factor": factor}
-    if chosen is None:
-        return nothing
-    measured = {one["run_id"]: one for one in records if one.get("throughput") is not None}
-    a, b = (next(measured[run] for run in chosen[name]["runs"] if run in measured) for name in ("a", "b"))
-    differs = [one for one in differing(a, b) if one["field"] not in factor]
-    return {"a": a, "b": b, "ratio": chosen["ratio"], "outcome": chosen["outcome"], "differs": differs,
-            "factor": factor}  # fmt: skip
-
-
-def compare_two(a: Record, b: Record, factor: list[str] | None = None) -> dict[str, Any]:
-    """Two stored runs, in the form of `compare`. `factor`: the fields compared in; None: found (`compared_factor`)."""
+def compare_two(a: RunRecord, b: RunRecord, factor: Sequence[str] | None = None) -> Comparison:
+    """Two stored runs. `factor`: the fields compared in; None: found (`compared_factor`)."""
     differs = differing(a, b)
     chosen = compared_factor(differs) if factor is None else factor
     found = pair([a], [b])
-    alike = set(chosen) & set(DATA_SET) and all(a["case"][name] == b["case"][name] for name in ("workers", "cache"))
-    parities = [one for one in [parity([found])] if one is not None and alike]
-    return {
-        "a": a,
-        "b": b,
-        "ratio": found["ratio"],
-        "outcome": found["outcome"],
-        "differs": [one for one in differs if one["field"] not in chosen],
-        "factor": chosen,
-        "parity": next(iter(parities), None),
-        "pairs": [found],
-        "parities": parities,
-    }
+    same_setting = (a.case.feed.workers, a.case.subject.cache) == (b.case.feed.workers, b.case.subject.cache)
+    parities = [parity([found])] if set(chosen) & set(DATA_SET) and same_setting else []
+    known = tuple(one for one in parities if one is not None)
+    return Comparison(
+        a=a,
+        b=b,
+        ratio=found.ratio,
+        outcome=found.outcome,
+        differs=tuple(one for one in differs if one.field not in chosen),
+        factor=tuple(chosen),
+        parity=next(iter(known), None),
+        pairs=(found,),
+        parities=known,
+    )

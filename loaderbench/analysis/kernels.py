@@ -5,20 +5,28 @@ Pure functions of a traced segment (its `kernels`) and of the untraced ones arou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.steps import COLUMN, SPAN, window_quantities
-from loaderbench.recording.types import COPY, KERNEL, KERNEL_FIELDS, Segment
+from loaderbench.analysis.steps import window_quantities
+from loaderbench.plain import Json
+from loaderbench.recording.caveats import Reason
+from loaderbench.recording.facts import COPY, KERNEL, ROW, SPAN, STEP, Segment, TraceFacts
+from loaderbench.recording.record import (
+    GAP_CLASSES,
+    BusyWitnesses,
+    GapHistogram,
+    GapShare,
+    KernelGap,
+    LargeGap,
+    TraceClock,
+)
 
 Intervals = NDArray[np.int64]
 """[N, 2]: begin_ns, end_ns of each."""
 
-FIELD = {name: number for number, name in enumerate(KERNEL_FIELDS)}
-CLASSES = ("data_stall", "launch", "transfer_sync", "other")
 HISTOGRAM_EDGES_S = tuple(10.0 ** (half / 2) for half in range(-14, 3))
 """Two bins a decade from 0.1 µs to 10 s; one more bin below and one above."""
 NUM_LARGEST = 10
@@ -63,21 +71,21 @@ def gaps(merged: Intervals, begin_ns: int, end_ns: int) -> Intervals:
 
 def window_of(segment: Segment) -> tuple[int, int]:
     """From the completion before the first window step to that of the last one."""
-    done = segment.steps[:, COLUMN["done_ns"]]
+    done = segment.steps[:, STEP["done_ns"]]
     return int(done[max(segment.num_warmup, 1) - 1]), int(done[-1])
 
 
 def steps_of(idle: Intervals, segment: Segment) -> NDArray[np.int64]:
     """For each gap the row of the step that ended it: that of the next kernel or copy to begin; [K]."""
     table = _kernels(segment)
-    order = np.argsort(table[:, FIELD["begin_ns"]], kind="stable")
-    following = np.searchsorted(table[order, FIELD["begin_ns"]], idle[:, 1], side="left")
-    steps = np.append(table[order, FIELD["step"]], len(segment.steps) - 1)
+    order = np.argsort(table[:, ROW["begin_ns"]], kind="stable")
+    following = np.searchsorted(table[order, ROW["begin_ns"]], idle[:, 1], side="left")
+    steps = np.append(table[order, ROW["step"]], len(segment.steps) - 1)
     return np.asarray(steps[following], dtype=np.int64)
 
 
 def classify(idle: Intervals, segment: Segment) -> NDArray[np.int64]:
-    """What the device waited for in each gap: [K], numbers into CLASSES.
+    """What the device waited for in each gap: [K], numbers into GAP_CLASSES.
 
     By what the host did meanwhile with the step whose kernel ended the gap, whichever took most of it:
 
@@ -89,16 +97,16 @@ def classify(idle: Intervals, segment: Segment) -> NDArray[np.int64]:
     """
     steps = steps_of(idle, segment)
     rows, before = segment.steps[steps], segment.steps[np.maximum(steps - 1, 0)]
-    called, returned, issued = (rows[:, COLUMN[name]] for name in ("called_ns", "returned_ns", "issued_ns"))
+    called, returned, issued = (rows[:, STEP[name]] for name in ("called_ns", "returned_ns", "issued_ns"))
     stalled = _overlap(idle, called, returned)
     issuing = _overlap(idle, returned, issued)
-    waiting = np.where(steps > 0, _overlap(idle, before[:, COLUMN["issued_ns"]], before[:, COLUMN["waited_ns"]]), 0)
+    waiting = np.where(steps > 0, _overlap(idle, before[:, STEP["issued_ns"]], before[:, STEP["waited_ns"]]), 0)
     rest = idle[:, 1] - idle[:, 0] - stalled - issuing - waiting
     classes = np.argmax(np.stack([stalled, issuing, waiting, rest], axis=1), axis=1)
     table = _kernels(segment)
-    copies = table[table[:, FIELD["kind"]] == COPY]
-    beside_a_copy = np.isin(idle[:, 0], copies[:, FIELD["end_ns"]]) | np.isin(idle[:, 1], copies[:, FIELD["begin_ns"]])
-    classes[beside_a_copy & (classes != CLASSES.index("data_stall"))] = CLASSES.index("transfer_sync")
+    copies = table[table[:, ROW["kind"]] == COPY]
+    beside_a_copy = np.isin(idle[:, 0], copies[:, ROW["end_ns"]]) | np.isin(idle[:, 1], copies[:, ROW["begin_ns"]])
+    classes[beside_a_copy & (classes != GAP_CLASSES.index("data_stall"))] = GAP_CLASSES.index("transfer_sync")
     return np.asarray(classes, dtype=np.int64)
 
 
@@ -112,66 +120,71 @@ def _kernels(segment: Segment) -> NDArray[np.int64]:
     return segment.kernels
 
 
-def summarize(traced: Segment, untraced: Sequence[Segment] = ()) -> dict[str, Any]:
+def summarize(traced: Segment, untraced: Sequence[Segment] = ()) -> KernelGap:
     """The record's `device.kernel_gap`. `untraced`: the windows before and behind, for the tracing's own cost."""
     begin_ns, end_ns = window_of(traced)
     window_ns = end_ns - begin_ns
-    table = _kernels(traced)
+    table, trace = _kernels(traced), _trace(traced)
     idle = gaps(union(table[:, :2]), begin_ns, end_ns)
-    computing = union(table[table[:, FIELD["kind"]] != COPY][:, :2])
+    computing = union(table[table[:, ROW["kind"]] != COPY][:, :2])
     lengths = idle[:, 1] - idle[:, 0]
     classes = classify(idle, traced)
     num_steps = len(traced.steps) - max(traced.num_warmup, 1)
     total_ns = int(lengths.sum())
-    p50, p95 = np.percentile(lengths, [50, 95]) / 1e9 if len(lengths) else (None, None)
+    p50, p95 = (float(q) / 1e9 for q in np.percentile(lengths, [50, 95])) if len(lengths) else (None, None)
     values = window_quantities(traced)
     assert values is not None
-    return {
-        "num_steps": num_steps,
-        "count_per_step": len(idle) / num_steps,
-        "p50_s": p50,
-        "p95_s": p95,
-        "total_fraction": total_ns / window_ns,
-        "by_class": {
-            name: {
-                "count_per_step": int((classes == number).sum()) / num_steps,
-                "fraction": int(lengths[classes == number].sum()) / window_ns,
-            }
-            for number, name in enumerate(CLASSES)
+    return KernelGap(
+        num_steps=num_steps,
+        count_per_step=len(idle) / num_steps,
+        p50_s=p50,
+        p95_s=p95,
+        total_fraction=total_ns / window_ns,
+        by_class={
+            name: GapShare(
+                int((classes == number).sum()) / num_steps, int(lengths[classes == number].sum()) / window_ns
+            )
+            for number, name in enumerate(GAP_CLASSES)
         },
-        "histogram": {
-            "edges_s": list(HISTOGRAM_EDGES_S),
-            "counts": np.histogram(lengths / 1e9, bins=[0.0, *HISTOGRAM_EDGES_S, np.inf])[0].tolist(),
-        },
-        "largest": _largest(idle, classes, traced, begin_ns),
-        "perturbation_fraction": perturbation(traced, untraced),
-        "busy_fraction": 1.0 - total_ns / window_ns,
-        "kernel_fraction": 1.0 - int(np.diff(gaps(computing, begin_ns, end_ns), axis=1).sum()) / window_ns,
-        "event_busy_fraction": float(values["occupancy"].sum() / values["duration"].sum()),
-        "kernels_per_step": float(np.median(_kernels_a_step(traced))),
-        "source": traced.facts["trace"]["source"],
-        "clock": {**traced.facts["trace"]["clock"], "error_ns": clock_error_ns(traced)},
-    }
+        histogram=histogram(lengths),
+        largest=_largest(idle, classes, traced, begin_ns),
+        perturbation_fraction=perturbation(traced, untraced),
+        busy_fraction=1.0 - total_ns / window_ns,
+        kernel_fraction=1.0 - int(np.diff(gaps(computing, begin_ns, end_ns), axis=1).sum()) / window_ns,
+        event_busy_fraction=float(values["occupancy"].sum() / values["duration"].sum()),
+        kernels_per_step=float(np.median(_kernels_a_step(traced))),
+        source=trace.source,
+        clock=TraceClock(trace.drift_ns, trace.uncertainty_ns, clock_error_ns(traced)),
+    )
 
 
-def _largest(idle: Intervals, classes: NDArray[np.int64], traced: Segment, begin_ns: int) -> list[dict[str, Any]]:
+def histogram(lengths_ns: NDArray[np.int64]) -> GapHistogram:
+    """How many gaps of which length there are."""
+    counts = np.histogram(lengths_ns / 1e9, bins=[0.0, *HISTOGRAM_EDGES_S, np.inf])[0]
+    return GapHistogram(HISTOGRAM_EDGES_S, tuple(counts.tolist()))
+
+
+def _trace(segment: Segment) -> TraceFacts:
+    assert segment.trace is not None, "not a traced segment"
+    return segment.trace
+
+
+def _largest(idle: Intervals, classes: NDArray[np.int64], traced: Segment, begin_ns: int) -> tuple[LargeGap, ...]:
     """The longest gaps: when (s from the window's begin), how long, why, and which step, batch and worker ended it."""
     order = np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:NUM_LARGEST]
-    first_batch = int(traced.facts["first_batch"])
     largest = []
     for gap, kind, step in zip(idle[order], classes[order], steps_of(idle[order], traced), strict=True):
-        worker = None if traced.spans is None else int(traced.spans[step, SPAN["worker"]])
         largest.append(
-            {
-                "begin_s": float(gap[0] - begin_ns) / 1e9,
-                "duration_s": float(gap[1] - gap[0]) / 1e9,
-                "class": CLASSES[kind],
-                "step": int(step) - max(traced.num_warmup, 1),
-                "batch": first_batch + int(step),
-                "worker": worker,
-            }
+            LargeGap(
+                begin_s=float(gap[0] - begin_ns) / 1e9,
+                duration_s=float(gap[1] - gap[0]) / 1e9,
+                gap_class=GAP_CLASSES[kind],
+                step=int(step) - max(traced.num_warmup, 1),
+                batch=traced.first_batch + int(step),
+                worker=None if traced.spans is None else int(traced.spans[step, SPAN["worker"]]),
+            )
         )
-    return largest
+    return tuple(largest)
 
 
 def perturbation(traced: Segment, untraced: Sequence[Segment]) -> float | None:
@@ -188,7 +201,7 @@ def perturbation(traced: Segment, untraced: Sequence[Segment]) -> float | None:
 def _kernels_a_step(traced: Segment) -> NDArray[np.int64]:
     """[window steps]: rows of kind KERNEL that each step launched."""
     table, first = _kernels(traced), max(traced.num_warmup, 1)
-    steps = table[table[:, FIELD["kind"]] == KERNEL, FIELD["step"]]
+    steps = table[table[:, ROW["kind"]] == KERNEL, ROW["step"]]
     return np.bincount(steps[steps >= first] - first, minlength=len(traced.steps) - first)
 
 
@@ -196,73 +209,51 @@ def clock_error_ns(traced: Segment) -> int:
     """By how much rows lie outside of the time from their batch's delivery to their step's completion (95 % of them
     by no more): what is wrong in the mapping of the clocks onto each other, where the trace and the events differ."""
     table = _kernels(traced)
-    rows = traced.steps[table[:, FIELD["step"]]]
-    early = rows[:, COLUMN["returned_ns"]] - table[:, FIELD["begin_ns"]]
-    late = table[:, FIELD["end_ns"]] - rows[:, COLUMN["done_ns"]]
+    rows = traced.steps[table[:, ROW["step"]]]
+    early = rows[:, STEP["returned_ns"]] - table[:, ROW["begin_ns"]]
+    late = table[:, ROW["end_ns"]] - rows[:, STEP["done_ns"]]
     return int(np.percentile(np.maximum(0, np.maximum(early, late)), 95)) if len(table) else 0
 
 
-def missing(traced: Segment) -> list[str]:
-    """Why the trace is not complete, so that its gaps would be partly made of kernels that it lost; empty if it is.
-
-    `traced.facts["trace"]`: `witnesses`, each {name, counted, expected, at_least} kernels a step; `graph_launches` in
-    the window.
-    """
-    counts, trace = _kernels_a_step(traced), traced.facts["trace"]
+def missing(traced: Segment) -> list[Reason]:
+    """Why the trace is not complete, so that its gaps would be partly made of kernels that it lost; empty if it is."""
+    counts, trace = _kernels_a_step(traced), _trace(traced)
     if not len(counts):
-        return ["it holds no complete step"]
+        return [Reason("no_complete_step")]
     reasons = []
+    num_steps: dict[str, Json] = {"num_steps": len(counts)}
     if empty := int((counts == 0).sum()):
-        reasons.append(f"{empty} of {len(counts)} steps have no kernel")
+        reasons.append(Reason("steps_without_kernel", {**num_steps, "num": empty}))
     median = float(np.median(counts))
     allowed = max(STEADY_TOLERANCE * median, STEADY_KERNELS)
     if odd := int((np.abs(counts - median) > allowed).sum()):
-        reasons.append(
-            f"{odd} of {len(counts)} steps have more than {allowed:.0f} kernels more or fewer than the median step's "
-            f"{median:.0f} ({counts.min()} to {counts.max()})"
-        )
-    graphs = int(trace["graph_launches"]) / len(counts)
+        details: dict[str, Json] = {"num": odd, "allowed": allowed, "median": median}
+        least_most: dict[str, Json] = {"least": int(counts.min()), "most": int(counts.max())}
+        reasons.append(Reason("steps_differ", {**num_steps, **details, **least_most}))
+    graphs = trace.graph_launches / len(counts)
     if graphs and median < FEWEST_A_GRAPH * graphs:
-        reasons.append(f"{median:.0f} kernels for {graphs:.1f} launches of CUDA graphs a step: graphs count as one")
-    for witness in trace["witnesses"]:
-        counted, expected = witness["counted"], witness["expected"]
-        short = counted < (1 - COUNT_TOLERANCE) * expected
-        long = counted > (1 + COUNT_TOLERANCE) * expected and not witness["at_least"]
+        reasons.append(Reason("graphs_count_as_one", {"median": median, "graphs": graphs}))
+    for witness in trace.witnesses:
+        short = witness.counted < (1 - COUNT_TOLERANCE) * witness.expected
+        long = witness.counted > (1 + COUNT_TOLERANCE) * witness.expected and not witness.at_least
         if short or long:
-            least = "at least " if witness["at_least"] else ""
-            reasons.append(f"{witness['name']}: {counted:.0f} a step, expected {least}{expected:.0f}")
+            counted: dict[str, Json] = {"counted": witness.counted, "expected": witness.expected}
+            reasons.append(Reason("count_off", {"witness": witness.name, **counted, "at_least": witness.at_least}))
     begin_ns, end_ns = window_of(traced)
     error = clock_error_ns(traced) / max(1.0, (end_ns - begin_ns) / len(counts))
     if error > CLOCK_TOLERANCE:
-        reasons.append(f"kernels lie outside of their steps by {error:.0%} of a step: the clocks do not fit")
+        reasons.append(Reason("clocks_do_not_fit", {"fraction": error}))
     return reasons
 
 
-def evidence(gap: Mapping[str, Any], witnesses: Mapping[str, float | None]) -> list[str]:
-    """The summary and the witnesses of the device's busy time in words, one finding a line."""
-    parts = [f"{name} {one['fraction']:.1%}" for name, one in gap["by_class"].items() if one["count_per_step"]]
-    seen = [
-        f"{name} {value:.1%}" for name, value in witnesses.items() if value is not None and name != "events_at_most"
-    ]
-    cost = gap["perturbation_fraction"]
-    return [
-        f"kernel gaps: {gap['count_per_step']:.0f} a step, {gap['total_fraction']:.1%} of {gap['num_steps']} traced "
-        f"steps{': ' if parts else ''}{', '.join(parts)}"
-        + ("" if cost is None else f" (tracing changed the step time by {cost:+.1%})"),
-        f"device busy by {', '.join(seen)}; by events around the steps at most {witnesses['events_at_most'] or 0:.1%}",
-    ]
-
-
-def disagreement(witnesses: Mapping[str, float | None], tolerance: float) -> str | None:
-    """What to say where the witnesses of the busy time differ by more than `tolerance`; None where they agree."""
-    kernels = witnesses["kernels"] or 0.0
-    others = {name: value for name, value in witnesses.items() if name in ("nvml", "gpm") and value is not None}
-    apart = [f"{name} {value:.1%}" for name, value in others.items() if abs(value - kernels) > tolerance]
-    most = witnesses["events_at_most"]
-    if most is not None and kernels > most + tolerance:
-        apart.append(f"events at most {most:.1%}")
-    if not apart:
-        return None
-    return (
-        f"kernels were running for {kernels:.1%} of the traced window, but by {', '.join(apart)}: trust neither alone"
-    )
+def disagreeing(witnesses: BusyWitnesses, tolerance: float) -> dict[str, Json]:
+    """The witnesses of the busy time that differ from the kernels by more than `tolerance`: name → fraction."""
+    others = {"nvml": witnesses.nvml, "gpm": witnesses.gpm}
+    apart: dict[str, Json] = {
+        name: value
+        for name, value in others.items()
+        if value is not None and abs(value - witnesses.kernels) > tolerance
+    }
+    if witnesses.kernels > witnesses.events_at_most + tolerance:
+        apart["events_at_most"] = witnesses.events_at_most
+    return apart

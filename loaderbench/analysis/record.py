@@ -1,130 +1,338 @@
-"""Run → the record of cli.md (`schema` 1): figures, verdict, and a caveat for each figure that is missing."""
+"""Run → record: figures, verdict, and a caveat for each figure that is missing. Pure: the same facts give the same
+record. Its sentences are reporting/words.py's."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loaderbench.analysis import kernels, verdict
+from loaderbench.analysis import kernels
 from loaderbench.analysis import storage as probed
-from loaderbench.analysis.advice import advise
-from loaderbench.analysis.attribution import CAUSES, SHARES, Attribution, attribute
-from loaderbench.analysis.comparison import rate_of, ratio_of
-from loaderbench.analysis.statistics import half_width_fraction, interval
-from loaderbench.analysis.steps import ArmSteps, arm_steps
-from loaderbench.cases.case import ARMS, Case
-from loaderbench.recording.types import (
-    SCHEMA,
-    SHORT,
-    SPAN_FIELDS,
-    STEP_FIELDS,
-    TRACED,
-    UNTRACED,
-    Caveat,
+from loaderbench.analysis.advice import Measured, advise
+from loaderbench.analysis.caveats import STARVED, caveats_of
+from loaderbench.analysis.comparison import rate_of_runs, ratio_of
+from loaderbench.analysis.model import Model
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
+from loaderbench.analysis.statistics import interval
+from loaderbench.analysis.steps import ArmSteps, join_arms
+from loaderbench.analysis.verdict import Attribution, attribute
+from loaderbench.analysis.verification import verified
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import CacheState, Case
+from loaderbench.recording.caveats import Caveat, Reason
+from loaderbench.recording.facts import SCHEMA, SPAN, STEP, Facts, Recording, Run, Segment, Table
+from loaderbench.recording.record import (
+    ArmFigures,
+    BusyWitnesses,
+    CpuFigures,
+    DeviceFigures,
     Estimate,
-    Recording,
-    Run,
-    Segment,
-    Series,
+    KernelGap,
+    Residency,
+    RunRecord,
+    ShortRun,
+    Stage,
+    StepTimes,
+    StorageFigures,
+    TransferFigures,
+    Verdict,
+    finite,
 )
 
-Say = Callable[[str, str], None]
-
-SPAN = {name: number for number, name in enumerate(SPAN_FIELDS)}
-ALL_ARMS = (*ARMS, "prep")
 STAGES = ("read", "decode", "augment", "collate")
-STARVED = 0.10
-"""Workers that wait for a processor more than this fraction of their time get the caveat `cpu_contention`."""
-NO_INTERVAL = {"low": None, "high": None}
 COLD_RANGE = (0.98, 1.05)
-"""Bytes moved ÷ bytes expected within which a cold read counts as proven (measurement.md, `cold`)."""
+"""Bytes moved ÷ bytes expected within which a cold read counts as proven (docs/method.md, `Bytes`)."""
+EMPTY = 0.02
+"""Most part of the pages that may lie in the page cache before a cold window."""
 STEADY_S, LAG_S = 5.0, 1.0
 """NVML and GPM are compared with a trace over windows of this length, their first second left out: GPM smears the edges
 of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
-WITNESSES_AGREE = 0.03
-"""Busy fractions that differ by more have the caveat `busy_witnesses_disagree`."""
 IDLE_FRACTION = 0.02
 """A storage that moved less than this part of the bytes that were asked for was idle: a shared disk is never quite."""
 SERVED_BY_CACHE = 0.90
 """Where less than this part of the bytes moved, the page cache served a cold arm."""
 
 
-def make_record(run_id: str, run: Run) -> dict[str, Any]:
-    """The whole record of a run. Pure: the same facts give the same record."""
-    caveats = list(run.caveats)
-    record: dict[str, Any] = {
-        "schema": SCHEMA,
-        "run_id": run_id,
-        "status": run.status,
-        "failure": None if run.failure is None else {"kind": run.failure[0], "message": run.failure[1]},
-        "case": run.case.to_json(),
-        "environment": run.environment,
-        "started_at": run.started_at,
-        "wall_s": run.wall_s,
-    }
-    if run.recording is None:
-        return {**record, **_nothing(), "caveats": [_plain(caveat) for caveat in caveats]}
-    recording = run.recording
-    caveats += recording.caveats
-    arms = {
-        arm: steps
-        for stream, arm in enumerate(ALL_ARMS)
-        if (steps := arm_steps(recording.segments, arm, stream, run.case.lanes)) is not None
-    }
-    if "real" not in arms:
-        caveats.append(
-            Caveat("real_not_measured", "the arm `real` has no complete step: give --duration or --steps more")
-        )
-        return {**record, **_nothing(), "caveats": [_plain(caveat) for caveat in caveats]}
-    spans = _spans(recording.segments, "real")
-    starved = _starved_fraction(spans)
-    loader = recording.facts["loader"]
-    storage = _storage(recording, loader.get("num_readers") or run.case.lanes)
-    gap, why_no_gap = _kernel_gap(recording)
-    found = attribute(
-        arms,
-        reads_files=loader["decodes"],
-        owns_transfer=loader["owns_transfer"],
-        synchronous=run.case.workers == 0,
-        starved_fraction=starved,
-        overlap=bool(recording.facts["device"].get("overlap")),
-        storage_idle=_storage_idle(storage),
-        doubts=_doubts(run, storage),
+def analyze(run: Run) -> RunRecord:
+    """The whole record of a run."""
+    record = RunRecord(
+        schema=SCHEMA,
+        rules_version=RULES_VERSION,
+        run_id=run.run_id,
+        status=run.status,
+        failure=run.failure,
+        case=run.case,
+        environment=run.environment,
+        started_at=run.started_at,
+        wall_s=run.wall_s,
+        caveats=tuple(run.caveats),
     )
-    caveats += found.caveats
-    figures = _figures(run, recording, arms, found, storage, spans, starved)
-    if gap is not None:
-        figures["device"]["kernel_gap"] = gap
-        figures["device"]["busy_witnesses"] = _busy_witnesses(run, recording, gap)
-        figures["verdict"]["evidence"] += kernels.evidence(gap, figures["device"]["busy_witnesses"])
-    caveats += why_no_gap
-    caveats += _caveats(run, recording, arms, found, starved, figures)
-    return {**record, **figures, "caveats": [_plain(caveat) for caveat in caveats]}
+    if run.recording is None:
+        return record
+    arms = join_arms(run.recording.segments, run.case.feed.lanes)
+    if Arm.REAL not in arms:
+        return replace(record, caveats=(*run.caveats, *run.recording.caveats, Caveat("real_not_measured")))
+    judged = Judged(run, run.recording, arms)
+    figures = judged.record(record)
+    return finite(replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures))))
 
 
-def _plain(caveat: Caveat) -> dict[str, str]:
-    return {"code": caveat.code, "message": caveat.message}
+@dataclass(frozen=True)
+class Judged:
+    """One run with all that is computed from it, each part when it is first needed."""
+
+    run: Run
+    recording: Recording
+    arms: Mapping[Arm, ArmSteps]
+
+    @property
+    def case(self) -> Case:
+        return self.run.case
+
+    @property
+    def facts(self) -> Facts:
+        return self.recording.facts
+
+    @property
+    def real(self) -> ArmSteps:
+        return self.arms[Arm.REAL]
+
+    @cached_property
+    def spans(self) -> Table | None:
+        """Spans of the real arm's window batches (those delivered behind the warm-up)."""
+        tables = []
+        for segment in self.recording.of(Arm.REAL):
+            if segment.spans is None:
+                return None
+            tables.append(segment.spans[segment.num_warmup : len(segment.steps)])
+        return np.concatenate(tables) if tables and sum(len(table) for table in tables) else None
+
+    @cached_property
+    def starved_fraction(self) -> float | None:
+        """Share of the workers' time on a batch in which they were runnable but not running (schedstat)."""
+        spans = self.spans
+        if spans is None or (spans[:, SPAN["runqueue_ns"]] < 0).any():
+            return None
+        wall = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).sum()
+        threads = (spans[:, [SPAN[f"{stage}_ns"] for stage in STAGES]]).sum()
+        return float(spans[:, SPAN["runqueue_ns"]].sum() / max(wall, threads, 1))
+
+    @cached_property
+    def storage(self) -> StorageFigures | None:
+        return storage_figures(self.case, self.recording)
+
+    @cached_property
+    def model(self) -> Model:
+        return Model(
+            arms=self.arms,
+            reads_files=self.facts.loader.decodes,
+            owns_transfer=self.facts.loader.owns_transfer,
+            synchronous=self.case.feed.workers == 0,
+            overlap=self.facts.device.overlap,
+        )
+
+    @cached_property
+    def attribution(self) -> Attribution:
+        return attribute(
+            self.model,
+            starved_fraction=self.starved_fraction,
+            storage_idle=_storage_idle(self.storage),
+            doubts=_doubts(self.case, self.storage),
+        )
+
+    @cached_property
+    def transfer(self) -> TransferFigures | None:
+        return transfer_figures(self.recording, self.arms)
+
+    @cached_property
+    def kernel_gap(self) -> KernelGap | None:
+        """None where no window was traced, or the trace is not whole."""
+        traced = self.traced
+        if traced is None or kernels.missing(traced):
+            return None
+        return kernels.summarize(traced, self.recording.of(Arm.UNTRACED))
+
+    @cached_property
+    def traced(self) -> Segment | None:
+        return next((one for one in self.recording.of(Arm.TRACED) if one.kernels is not None), None)
+
+    # -- the record ----------------------------------------------------------------------------------------
+
+    def record(self, begun: RunRecord) -> RunRecord:
+        """The record with all figures; its caveats are the caller's."""
+        real, facts, found = self.real, self.facts, self.attribution
+        rate = rate_of(real)
+        return replace(
+            begun,
+            throughput=rate,
+            step_time_s=_step_times(real),
+            total_time_s=real.seconds,
+            num_steps=real.num_steps,
+            time_to_first_batch_s=self._first_batch_s(),
+            loader_rate=rate_of(self.arms.get(Arm.FREE)),
+            ingestion_rate=rate_of(self.arms.get(Arm.DEVICE)),
+            accelerator_utilization_fraction=None if found.utilization is None else found.utilization.value,
+            accelerator_utilization=found.utilization,
+            shares=found.shares,
+            verdict=self._verdict(),
+            capacities=self._capacities(),
+            storage=self.storage,
+            transfer=self.transfer,
+            stages=self._stages(),
+            cpu=self._cpu(),
+            device=self._device(),
+            loader=facts.loader.description,
+            overhead_fraction=self._overhead_fraction(),
+            overhead_measured_at=self.run.started_at,
+            num_failures=facts.failures.num_reads,
+            failures=facts.failures.examples,
+            sampling_cpu_fraction=self._sampling_fraction(),
+            arms={arm: _arm(steps) for arm, steps in self.arms.items()},
+            stopped_by=facts.rounds.stopped_by,
+            short_run=_short_run(self.case, self.recording, rate),
+        )
+
+    def _verdict(self) -> Verdict:
+        contention = self.attribution.shares["contention"]
+        starved = (self.starved_fraction or 0.0) > STARVED
+        verdict = self.attribution.verdict
+        if self.usable_cpus is None:  # how many workers they can feed is not known
+            return verdict
+        measured = Measured(
+            case=self.case,
+            facts=self.facts,
+            spans=self.spans,
+            consumer_cpu_s=self._consumer_cpu_s(),
+            usable_cpus=self.usable_cpus,
+            contention=starved or (contention is not None and contention.value > 0.05),
+        )
+        return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
+
+    @property
+    def usable_cpus(self) -> int | None:
+        """None where an older version stored nothing that tells."""
+        environment, probe = self.run.environment, self.facts.prep_probe
+        if environment is not None:
+            return environment.cpus_usable
+        return None if probe is None else probe.num_cpus
+
+    def _consumer_cpu_s(self) -> float | None:
+        """CPU seconds a step of the thread that takes batches and issues the work, in `real`; None: unknown."""
+        known = [(one.consumer_cpu_s, len(one.window)) for one in self.recording.of(Arm.REAL)]
+        told = [(seconds, steps) for seconds, steps in known if seconds is not None]
+        steps = sum(steps for _, steps in told)
+        return sum(seconds for seconds, _ in told) / steps if steps else None
+
+    def _first_batch_s(self) -> float | None:
+        """Loader construction → first batch in hand, of the first time that the data set was read."""
+        build = self.facts.startup.build_s.get(Arm.REAL)
+        for segment in self.recording.segments:
+            if segment.arm in (Arm.REAL, Arm.FREE) and build is not None and segment.first_batch_s is not None:
+                return build + segment.first_batch_s
+        return None
+
+    def _capacities(self) -> dict[Stage, Estimate | None]:
+        arms = self.arms
+        device = arms.get(Arm.DEVICE)
+        busy = None if device is None or not np.isfinite(device.mean("busy")) else rate_of(device, "busy")
+        # Where the files of `free` are in memory there is no storage in it: it is the preparation alone.
+        alone = arms.get(Arm.FREE) if self.case.subject.cache == "warm" else None
+        return {
+            "storage": rate_of(arms.get(Arm.FETCH)),
+            "prep": rate_of(arms.get(Arm.PREP) or alone),
+            "loader": rate_of(arms.get(Arm.FREE)),
+            "transfer": rate_of(arms.get(Arm.HOST), "copy"),
+            "issue": rate_of(device, "issue"),
+            "device": busy or rate_of(device),
+        }
+
+    def _stages(self) -> dict[str, float] | None:
+        """Seconds an image in each stage: wall seconds inside the worker; or those of a loader that counts batches."""
+        spans = self.spans
+        if spans is None:
+            return _operator_stages(self.case, self.recording.of(Arm.REAL))
+        samples = len(spans) * self.real.num_samples / self.real.num_steps
+        return {stage: float(spans[:, SPAN[f"{stage}_ns"]].sum()) / 1e9 / samples for stage in STAGES}
+
+    def _cpu(self) -> CpuFigures:
+        windows, series = windows_of(self.recording, Arm.REAL), self.run.series
+        user = counter_rate(channel(series, "process_cpu_user_s"), windows)
+        system = counter_rate(channel(series, "process_cpu_system_s"), windows)
+        cores = None if user is None or system is None else user + system
+        rate = self.real.num_samples / self.real.num_steps / self.real.mean("duration")
+        return CpuFigures(
+            busy_fraction=gauge_mean(channel(series, "cpu_busy_fraction"), windows),
+            cores_used=cores,
+            seconds_per_sample=None if cores is None else cores / rate,
+            workers_rss_bytes=gauge_mean(channel(series, "process_rss_bytes"), windows),
+            workers_pss_bytes=gauge_mean(channel(series, "process_pss_bytes"), windows),
+        )
+
+    def _device(self) -> DeviceFigures:
+        facts, real = self.facts.device, self.real
+        busy = real.mean("busy") / real.mean("duration")
+        if not np.isfinite(busy) and Arm.DEVICE in self.arms:  # the same work, where only held steps tell
+            busy = self.arms[Arm.DEVICE].mean("busy") / real.mean("duration")
+        windows = windows_of(self.recording, Arm.REAL)
+        nvml = {one.name: sampled(one, windows) for one in self.run.series if one.name.startswith("gpu_")}
+        issued = [ns for one in self.recording.segments if one.held is not None for ns in one.held.issue_ns]
+        drifts = [one.clock_drift_ns for one in self.recording.of(Arm.REAL) if one.clock_drift_ns is not None]
+        return DeviceFigures(
+            kind=facts.kind,
+            name=facts.name,
+            emulated=facts.emulated,
+            overlap=facts.overlap,
+            memory_bytes=facts.memory_bytes,
+            details=facts.details,
+            busy_fraction=float(busy) if np.isfinite(busy) else None,
+            kernel_gap=self.kernel_gap,
+            busy_witnesses=self._busy_witnesses(),
+            memory_peak_bytes=self.facts.peak_memory_bytes,
+            nvml=nvml or None,
+            clock_drift_ns=max(drifts, key=abs, default=None),
+            held_issue_s=float(np.median(issued)) / 1e9 if issued else None,
+        )
+
+    def _busy_witnesses(self) -> BusyWitnesses | None:
+        """Part of the time in which the device was busy, by those who can tell; None of NVML: no steady window."""
+        gap, series = self.kernel_gap, self.run.series
+        if gap is None:
+            return None
+        steady = [
+            (begin + int(LAG_S * 1e9), end)
+            for begin, end in windows_of(self.recording, Arm.REAL)
+            if end - begin >= (STEADY_S + LAG_S) * 1e9
+        ]
+        return BusyWitnesses(
+            kernels=gap.kernel_fraction,
+            nvml=gauge_mean(channel(series, "gpu_utilization_fraction"), steady),
+            gpm=gauge_mean(channel(series, "gpu_gpm_graphics_fraction"), steady),
+            events_at_most=gap.event_busy_fraction,
+        )
+
+    def _sampling_fraction(self) -> float | None:
+        """The sampling thread's part of one processor."""
+        if self.run.sampling_cpu_s is None or not self.run.wall_s > 0:
+            return None
+        return self.run.sampling_cpu_s / self.run.wall_s
+
+    def _overhead_fraction(self) -> float | None:
+        """What measuring takes of the step: the loop's own stamps, and the sampling's part of the processors."""
+        loop_s, sampling, environment = self.facts.loop_overhead_s, self._sampling_fraction(), self.run.environment
+        if loop_s is None or sampling is None or environment is None:
+            return None
+        return loop_s / self.real.mean("duration") + sampling / environment.cpus_usable
 
 
-def _nothing() -> dict[str, Any]:
-    """The figures of a run that measured nothing: all null."""
-    names = (
-        "throughput", "step_time_s", "time_to_first_batch_s", "loader_rate", "ingestion_rate",
-        "accelerator_utilization_fraction", "shares", "verdict", "capacities", "storage", "transfer", "stages", "cpu",
-        "device", "loader", "overhead_fraction",
-    )  # fmt: skip
-    return dict.fromkeys(names)
+# -- figures -----------------------------------------------------------------------------------------------
 
 
-def _json(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else estimate.to_json()
-
-
-def _rate(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None:
+def rate_of(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None:
     """Samples/s of an arm: samples a step ÷ mean seconds a step, the window's totals and not a mean of rates."""
     if arm is None or not arm.mean(quantity) > 0:
         return None
@@ -133,155 +341,39 @@ def _rate(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None:
     return interval(per_step / arm.mean(quantity), draws, "samples/s", arm.num_blocks)
 
 
-def _figures(
-    run: Run,
-    recording: Recording,
-    arms: dict[str, ArmSteps],
-    found: Attribution,
-    storage: dict[str, Any] | None,
-    spans: NDArray[np.int64] | None,
-    starved: float | None,
-) -> dict[str, Any]:
-    real = arms["real"]
-    transfer = _transfer(recording, arms)
-    durations = real.all("duration")
-    p50, p95, p99 = np.percentile(durations, [50, 95, 99])
-    capacities = _capacities(run, arms)
-    contention = found.shares["contention"]
-    says = {
-        "bottleneck": found.bottleneck,
-        "summary": verdict.summary(found),
-        "speedup_if_removed": {cause: _json(found.speedup_if_removed.get(cause)) for cause in (*CAUSES, "compute")},
-        "joint": list(found.joint),
-        "joint_speedup": _json(found.joint_speedup),
-        "evidence": verdict.evidence(found, capacities, storage, transfer),
-        "advice": advise(
-            run.case,
-            found,
-            arms,
-            spans,
-            recording.facts,
-            consumer_cpu_s=_consumer_cpu_s(recording.segments),
-            usable_cpus=int(run.environment.get("cpus_usable") or 1),
-            contention=(starved or 0.0) > STARVED or (contention is not None and contention.value > 0.05),
-        ),
-    }
-    return {
-        "throughput": _json(_rate(real)),
-        "step_time_s": {"mean": real.mean("duration"), "p50": p50, "p95": p95, "p99": p99},
-        "total_time_s": real.seconds,
-        "num_steps": real.num_steps,
-        "time_to_first_batch_s": _first_batch_s(recording),
-        "loader_rate": _json(_rate(arms.get("free"))),
-        "ingestion_rate": _json(_rate(arms.get("device"))),
-        "accelerator_utilization_fraction": None if found.utilization is None else found.utilization.value,
-        "accelerator_utilization": _json(found.utilization),
-        "shares": {name: _json(found.shares[name]) for name in SHARES},
-        "verdict": says,
-        "capacities": {name: _json(one) for name, one in capacities.items()},
-        "storage": storage,
-        "transfer": transfer,
-        "stages": _stages(spans, real) if spans is not None else _operator_stages(run.case, recording.segments),
-        "cpu": _cpu(run, recording, real),
-        "device": _device(run, recording, arms),
-        "loader": recording.facts["loader"].get("description"),
-        "overhead_fraction": _overhead_fraction(run, recording, real),
-        "overhead_measured_at": run.started_at,
-        "num_failures": recording.facts["num_failures"],
-        "failures": recording.facts["failures"],
-        "sampling_cpu_fraction": run.sampling_cpu_s / run.wall_s if run.wall_s > 0 else None,
-        "arms": {name: _arm(steps) for name, steps in arms.items()},
-        "stopped_by": recording.facts["stopped_by"],
-        **_short_run(run, recording, _json(_rate(real))),
-    }
+def _step_times(real: ArmSteps) -> StepTimes:
+    p50, p95, p99 = (float(q) for q in np.percentile(real.all("duration"), [50, 95, 99]))
+    return StepTimes(real.mean("duration"), p50, p95, p99)
 
 
-def _short_run(run: Run, recording: Recording, steady: dict[str, Any] | None) -> dict[str, Any]:
-    """{short_run}: runs that begin with a full prefetch buffer against the steady rate (S-A4); empty: not asked for.
+def _arm(steps: ArmSteps) -> ArmFigures:
+    estimate = interval(steps.mean("duration"), steps.drawn("duration"), "s", steps.num_blocks)
+    return ArmFigures(estimate, steps.num_steps, steps.seconds)
+
+
+def _short_run(case: Case, recording: Recording, steady: Estimate | None) -> ShortRun | None:
+    """Runs that begin with a full prefetch buffer against the steady rate; None: not asked for.
 
     The clock of a short run starts when it asks for its first batch and ends when its last step is done.
     """
-    segments = [one for one in recording.segments if one.arm == SHORT]
+    segments = recording.of(Arm.SHORT)
     if not segments:
-        return {}
-    column = {name: number for number, name in enumerate(STEP_FIELDS)}
-    rates = []
-    for one in segments:
-        steps = one.steps[one.num_warmup :]
-        taken_s = (steps[-1, column["done_ns"]] - steps[0, column["called_ns"]]) / 1e9
-        rates.append({"throughput": {"value": steps[:, column["num_samples"]].sum() / taken_s, "n": 1, **NO_INTERVAL}})
-    rate = rate_of(rates)
-    num_steps = len(segments[0].steps) - segments[0].num_warmup
-    short = {
-        "num_steps": num_steps,
-        "buffer_batches": run.case.buffer_batches,
-        "buffer_ratio": run.case.buffer_batches / num_steps,
-        "buffer_full": all(one.steady for one in segments),
-        "throughput": rate,
-        "flatters": ratio_of([{"throughput": steady}], [{"throughput": rate}]),
-    }
-    return {"short_run": short}
-
-
-def _overhead_fraction(run: Run, recording: Recording, real: ArmSteps) -> float:
-    """What measuring takes of the step: the loop's own stamps, and the sampling's part of the processor."""
-    sampling = run.sampling_cpu_s / run.wall_s / float(run.environment.get("cpus_usable") or 1) if run.wall_s else 0.0
-    return float(recording.facts["loop_overhead_s"]) / real.mean("duration") + sampling
-
-
-def _arm(steps: ArmSteps) -> dict[str, Any]:
-    estimate = interval(steps.mean("duration"), steps.drawn("duration"), "s", steps.num_blocks)
-    return {"step_s": estimate.to_json(), "num_steps": steps.num_steps, "seconds": steps.seconds}
-
-
-def _capacities(run: Run, arms: dict[str, ArmSteps]) -> dict[str, Estimate | None]:
-    device = arms.get("device")
-    busy = None if device is None or not np.isfinite(device.mean("busy")) else _rate(device, "busy")
-    # Where the files of `free` are in memory there is no storage in it: it is the preparation alone.
-    prep = arms.get("prep") or (arms.get("free") if run.case.cache == "warm" else None)
-    return {
-        "storage": _rate(arms.get("fetch")),
-        "prep": _rate(prep),
-        "loader": _rate(arms.get("free")),
-        "transfer": _rate(arms.get("host"), "copy"),
-        "issue": _rate(device, "issue"),
-        "device": busy or _rate(device),
-    }
-
-
-def _first_batch_s(recording: Recording) -> float | None:
-    """Loader construction → first batch in hand, of the first time that the data set was read."""
-    build = recording.facts.get("build_s_real")
-    for segment in recording.segments:
-        if segment.arm in ("real", "free") and build is not None:
-            return float(build + segment.facts["first_batch_s"])
-    return None
-
-
-def _spans(segments: Sequence[Segment], arm: str) -> NDArray[np.int64] | None:
-    """Spans of the arm's window batches (those delivered behind the warm-up)."""
-    tables = []
-    for segment in segments:
-        if segment.arm == arm:
-            if segment.spans is None:
-                return None
-            tables.append(segment.spans[segment.num_warmup : len(segment.steps)])
-    return np.concatenate(tables) if tables and sum(len(table) for table in tables) else None
-
-
-def _starved_fraction(spans: NDArray[np.int64] | None) -> float | None:
-    """Share of the workers' time on a batch in which they were runnable but not running (schedstat)."""
-    if spans is None or (spans[:, SPAN["runqueue_ns"]] < 0).any():
         return None
-    wall = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).sum()
-    threads = (spans[:, [SPAN[f"{stage}_ns"] for stage in STAGES]]).sum()
-    return float(spans[:, SPAN["runqueue_ns"]].sum() / max(wall, threads, 1))
-
-
-def _stages(spans: NDArray[np.int64], real: ArmSteps) -> dict[str, float]:
-    """Wall seconds an image in each stage, inside the worker."""
-    samples = len(spans) * real.num_samples / real.num_steps
-    return {stage: float(spans[:, SPAN[f"{stage}_ns"]].sum()) / 1e9 / samples for stage in STAGES}
+    rates = []
+    for segment in segments:
+        steps = segment.window
+        taken_s = (steps[-1, STEP["done_ns"]] - steps[0, STEP["called_ns"]]) / 1e9
+        value = float(steps[:, STEP["num_samples"]].sum() / taken_s)
+        rates.append(Estimate(value, None, None, "samples/s", 1, "one short run"))
+    rate, num_steps = rate_of_runs(rates), len(segments[0].window)
+    return ShortRun(
+        num_steps=num_steps,
+        buffer_batches=case.feed.buffer_batches,
+        buffer_ratio=case.feed.buffer_batches / num_steps,
+        buffer_full=all(segment.steady for segment in segments),
+        throughput=rate,
+        flatters=ratio_of([steady], [rate]),
+    )
 
 
 def _operator_stages(case: Case, segments: Sequence[Segment]) -> dict[str, float] | None:
@@ -290,373 +382,104 @@ def _operator_stages(case: Case, segments: Sequence[Segment]) -> dict[str, float
     An operator has all threads to itself, so its wall time times their number is what an image takes of a thread, as
     in a worker process; reading has one thread.
     """
-    counted = [one.facts.get("stage_times") for one in segments if one.arm == "real"]
+    counted = [segment.stage_times for segment in segments if segment.stage_times]
     found = {}
-    for stage in next((one for one in counted if one), {}):
-        batches = sum(one[stage][0] for one in counted if one)
-        ns = sum(one[stage][1] for one in counted if one)
+    for stage in counted[0] if counted else ():
+        batches = sum(times[stage][0] for times in counted)
+        ns = sum(times[stage][1] for times in counted)
         if batches:
-            found[stage] = ns / 1e9 / batches / case.batch_size * (1 if stage == "read" else case.lanes)
+            lanes = 1 if stage == "read" else case.feed.lanes
+            found[stage] = ns / 1e9 / batches / case.step.batch_size * lanes
     return found if "decode" in found else None
 
 
-def _consumer_cpu_s(segments: Sequence[Segment]) -> float | None:
-    """CPU seconds a step of the thread that takes batches and issues the work, in the arm `real`; None: unknown."""
-    real = [one for one in segments if one.arm == "real" and "consumer_cpu_s" in one.facts]
-    steps = sum(len(one.steps) - one.num_warmup for one in real)
-    return sum(float(one.facts["consumer_cpu_s"]) for one in real) / steps if steps else None
-
-
-def _windows(recording: Recording, arm: str) -> list[tuple[int, int]]:
-    return [
-        (int(segment.facts["opened_ns"]), int(segment.facts["closed_ns"]))
-        for segment in recording.segments
-        if segment.arm == arm
-    ]
-
-
-def _series(run: Run, name: str) -> Series | None:
-    for series in run.series:
-        if series.name == name and len(series.t_ns) > 1:
-            return series
-    return None
-
-
-def counter_rate(series: Series | None, windows: Sequence[tuple[int, int]]) -> float | None:
-    """Growth of a counter a second over the windows, interpolated between its readings; None where unknown."""
-    if series is None or not windows:
+def storage_figures(case: Case, recording: Recording) -> StorageFigures | None:
+    """What the storage did in the real arm; None for a loader that reads no files."""
+    facts = recording.facts
+    if not facts.loader.decodes:
         return None
-    grown = seconds = 0.0
-    for begin, end in windows:
-        if begin < series.t_ns[0] or end > series.t_ns[-1]:
-            continue
-        first, last = np.interp([begin, end], series.t_ns, series.value)
-        grown += float(last - first)
-        seconds += (end - begin) / 1e9
-    return grown / seconds if seconds > 0 else None
-
-
-def gauge_mean(series: Series | None, windows: Sequence[tuple[int, int]]) -> float | None:
-    """Mean of the readings that lie in the windows."""
-    if series is None:
-        return None
-    inside = np.zeros(len(series.t_ns), dtype=bool)
-    for begin, end in windows:
-        inside |= (series.t_ns >= begin) & (series.t_ns <= end)
-    return float(series.value[inside].mean()) if inside.any() else None
-
-
-def _cpu(run: Run, recording: Recording, real: ArmSteps) -> dict[str, Any]:
-    windows = _windows(recording, "real")
-    user = counter_rate(_series(run, "process_cpu_user_s"), windows)
-    system = counter_rate(_series(run, "process_cpu_system_s"), windows)
-    cores = None if user is None or system is None else user + system
-    rate = real.num_samples / real.num_steps / real.mean("duration")
-    return {
-        "busy_fraction": gauge_mean(_series(run, "cpu_busy_fraction"), windows),
-        "cores_used": cores,
-        "seconds_per_sample": None if cores is None else cores / rate,
-        "workers_rss_bytes": gauge_mean(_series(run, "process_rss_bytes"), windows),
-        "workers_pss_bytes": gauge_mean(_series(run, "process_pss_bytes"), windows),
-    }
-
-
-def _storage(recording: Recording, readers: int) -> dict[str, Any] | None:
-    if not recording.facts["loader"]["decodes"]:
-        return None
-    cache = recording.facts["cache"]
-    expected = seconds = 0.0
-    known = True
-    before, after = [], []
+    windows = [(one, one.storage) for one in recording.of(Arm.REAL)]
+    known = all(window is not None and window.moved is not None for _, window in windows)
     operations: Counter[str] = Counter()
-    for segment in recording.segments:
-        if segment.arm != "real":
-            continue
-        moved = segment.facts["moved"]
-        known = known and moved is not None
-        operations.update(moved or {})
-        expected += segment.facts["expected_bytes"]
-        seconds += (segment.facts["closed_ns"] - segment.facts["opened_ns"]) / 1e9
-        before.append(segment.facts["residency_before"])
-        after.append(segment.facts["residency_after"])
+    for _, window in windows:
+        operations.update(window.moved or {} if window else {})
+    expected = float(sum(window.expected_bytes for _, window in windows if window is not None))
+    seconds = sum((segment.closed_ns - segment.opened_ns) / 1e9 for segment, _ in windows)
+    before = [None if window is None else window.residency_before for _, window in windows]
+    after = [None if window is None else window.residency_after for _, window in windows]
     read = operations["read_bytes"]
     ratio = read / expected if known and expected else None
-    ceiling = probed.describe(recording.facts.get("ceiling"), readers)
-    nfs = probed.nfs_operations(operations, seconds) if seconds else None
-    seen_empty = bool(before) and all(one is not None and one <= 0.02 for one in before)
-    proven = cache["state"] == "cold" and ratio is not None and COLD_RANGE[0] <= ratio <= COLD_RANGE[1] and seen_empty
-    return {
-        "bytes_read": read if known else None,
-        "expected_bytes": int(expected),
-        "moved_fraction": ratio,
-        "bandwidth_bytes_per_s": read / seconds if known and seconds else None,
-        "reads_per_s": operations["reads"] / seconds if known and seconds else None,
-        "mean_file_bytes": _mean_file_bytes(recording),
-        "ceiling_bytes_per_s": None if ceiling is None else ceiling["bytes_per_s"]["value"],
-        "ceiling": ceiling,
-        "source": recording.facts["storage_source"],
-        "cache_state": _cache_state(cache["state"], ratio, _mean(before)),
-        "residency_fraction": {"before": _mean(before), "after": _mean(after)},
-        "cold_proven": proven,
-        **({"nfs": nfs} if nfs else {}),
-    }
+    ceiling = probed.describe(facts.storage.ceiling, facts.loader.num_readers or case.feed.lanes)
+    seen_empty = bool(before) and all(part is not None and part <= EMPTY for part in before)
+    asked_cold = facts.cache.state == "cold"
+    return StorageFigures(
+        bytes_read=read if known else None,
+        expected_bytes=int(expected),
+        moved_fraction=ratio,
+        bandwidth_bytes_per_s=read / seconds if known and seconds else None,
+        reads_per_s=operations["reads"] / seconds if known and seconds else None,
+        mean_file_bytes=_mean_file_bytes(facts),
+        ceiling_bytes_per_s=None if ceiling is None else ceiling.bytes_per_s.value,
+        ceiling=ceiling,
+        source=facts.storage.source,
+        cache_state=_cache_state(facts.cache.state, ratio, mean_of_all(before)),
+        residency_fraction=Residency(mean_of_all(before), mean_of_all(after)),
+        cold_proven=asked_cold and ratio is not None and COLD_RANGE[0] <= ratio <= COLD_RANGE[1] and seen_empty,
+        nfs=probed.nfs_operations(operations, seconds) if seconds else None,
+    )
 
 
-def _transfer(recording: Recording, arms: dict[str, ArmSteps]) -> dict[str, Any] | None:
-    """The copy to the device: how long it takes, how much of that the step time shows, and at what rate.
-
-    By the arm `host`, where data are always ready. None without it, and where nothing is copied.
-    """
-    facts, host, device = recording.facts, arms.get("host"), arms.get("device")
-    if host is None or device is None or facts.get("link_bytes_per_s") is None or not host.mean("copy") > 0:
-        return None
-    copy_s, exposed_s = host.mean("copy"), max(0.0, host.mean("duration") - device.mean("duration"))
-    return {
-        "overlap": bool(facts["device"].get("overlap")),
-        **({"pinned": facts["pinned"]} if "pinned" in facts else {}),
-        "bytes_per_step": facts["batch_bytes"],
-        "copy_s": copy_s,
-        "exposed_s": exposed_s,
-        "hidden_s": max(0.0, copy_s - exposed_s),
-        "link_bytes_per_s": facts["batch_bytes"] / copy_s,
-        "ceiling_bytes_per_s": facts["link_bytes_per_s"],
-    }
-
-
-def _mean_file_bytes(recording: Recording) -> float | None:
-    num_images, image_bytes = recording.facts.get("num_images"), recording.facts.get("image_bytes")
+def _mean_file_bytes(facts: Facts) -> float | None:
+    num_images, image_bytes = facts.storage.num_images, facts.storage.image_bytes
     return image_bytes / num_images if num_images and image_bytes else None
 
 
-def _cache_state(wanted: str, moved_fraction: float | None, resident: float | None) -> str:
+def _cache_state(wanted: CacheState, moved_fraction: float | None, resident: float | None) -> CacheState:
     """What the arm `real` really found: `cold` only where the page cache did not serve it."""
     if wanted != "cold" or moved_fraction is None or moved_fraction >= SERVED_BY_CACHE:
         return wanted
     return "warm" if moved_fraction <= 1 - SERVED_BY_CACHE or (resident or 0.0) >= 0.99 else "as-is"
 
 
-def _doubts(run: Run, storage: dict[str, Any] | None) -> list[str]:
+def _doubts(case: Case, storage: StorageFigures | None) -> list[Reason]:
     """Why the arms are not what they were to be."""
-    if run.case.cache != "cold" or storage is None or storage["cache_state"] == "cold":
+    if case.subject.cache != "cold" or storage is None or storage.cache_state == "cold":
         return []
-    return [
-        f"of the bytes of a cold read {storage['moved_fraction']:.0%} came from the storage, the rest from the page "
-        "cache: something else reads these files, or they cannot be evicted (loaderbench doctor)"
-    ]
+    return [Reason("served_by_page_cache", {"moved_fraction": storage.moved_fraction})]
 
 
-def _storage_idle(storage: dict[str, Any] | None) -> bool:
+def _storage_idle(storage: StorageFigures | None) -> bool:
     """Everything was in memory, and the storage's counter agrees. False where no counter can tell."""
-    moved = None if storage is None else storage["moved_fraction"]
-    return storage is not None and moved is not None and storage["cache_state"] == "warm" and moved < IDLE_FRACTION
+    if storage is None or storage.moved_fraction is None:
+        return False
+    return storage.cache_state == "warm" and storage.moved_fraction < IDLE_FRACTION
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def transfer_figures(recording: Recording, arms: Mapping[Arm, ArmSteps]) -> TransferFigures | None:
+    """The copy to the device: how long it takes, how much of that the step time shows, and at what rate.
+
+    By the arm `host`, where data are always ready. None without it, and where nothing is copied.
+    """
+    copy, host, device = recording.facts.copy, arms.get(Arm.HOST), arms.get(Arm.DEVICE)
+    if host is None or device is None or copy.link_bytes_per_s is None or copy.batch_bytes is None:
+        return None
+    copy_s = host.mean("copy")
+    if not copy_s > 0:
+        return None
+    exposed_s = max(0.0, host.mean("duration") - device.mean("duration"))
+    return TransferFigures(
+        overlap=recording.facts.device.overlap,
+        bytes_per_step=copy.batch_bytes,
+        copy_s=copy_s,
+        exposed_s=exposed_s,
+        hidden_s=max(0.0, copy_s - exposed_s),
+        link_bytes_per_s=copy.batch_bytes / copy_s,
+        ceiling_bytes_per_s=copy.link_bytes_per_s,
+        pinned=copy.pinned,
+    )
+
+
+def mean_of_all(values: Sequence[float | None]) -> float | None:
+    """Their mean; None where one is unknown, or there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _device(run: Run, recording: Recording, arms: dict[str, ArmSteps]) -> dict[str, Any]:
-    real = arms["real"]
-    facts = dict(recording.facts["device"])
-    busy = real.mean("busy") / real.mean("duration")
-    if not np.isfinite(busy) and "device" in arms:  # the same work, where only held steps tell
-        busy = arms["device"].mean("busy") / real.mean("duration")
-    windows = _windows(recording, "real")
-    nvml = {
-        series.name: gauge_mean(series, windows)
-        if series.kind == "gauge"
-        else counter_rate(series if len(series.t_ns) > 1 else None, windows)
-        for series in run.series
-        if series.name.startswith("gpu_")
-    }
-    issued = [ns for one in recording.segments for ns in one.facts.get("held_issue_ns") or ()]
-    drifts = [one.facts.get("clock_drift_ns") for one in recording.segments if one.arm == "real"]
-    return {
-        **facts,
-        "clock_drift_ns": max((one for one in drifts if one is not None), key=abs, default=None),
-        **({"held_issue_s": float(np.median(issued)) / 1e9} if issued else {}),
-        "busy_fraction": float(busy) if np.isfinite(busy) else None,
-        "kernel_gap": None,
-        "busy_witnesses": None,
-        "memory_peak_bytes": recording.facts["peak_memory_bytes"],
-        "nvml": nvml or None,
-    }
-
-
-def _kernel_gap(recording: Recording) -> tuple[dict[str, Any] | None, list[Caveat]]:
-    """(`device.kernel_gap`, what there is to say about it)."""
-    traced = next((one for one in recording.segments if one.arm == TRACED and one.kernels is not None), None)
-    if traced is None:
-        why = recording.facts.get("no_kernels") or "this run was stored by a version that traced none"
-        return None, [Caveat("kernel_gap_not_measured", f"no kernel gaps: {why}")]
-    if reasons := kernels.missing(traced):
-        return None, [Caveat("trace_incomplete", f"no kernel gaps, for the trace is not whole: {'; '.join(reasons)}")]
-    untraced = [one for one in recording.segments if one.arm == UNTRACED]
-    notes = []
-    if unsteady := [one.arm for one in (traced, *untraced) if not one.steady]:
-        notes.append(
-            Caveat(
-                "trace_not_steady",
-                f"the loader's queue was still moving in the {' and '.join(dict.fromkeys(unsteady))} window of the "
-                "kernel trace: gaps for want of data, and what tracing cost, hold for that window alone",
-            )
-        )
-    return kernels.summarize(traced, untraced), notes
-
-
-def _busy_witnesses(run: Run, recording: Recording, gap: dict[str, Any]) -> dict[str, float | None]:
-    """Part of the time in which the device was busy, by those who can tell; null: no steady window for it."""
-    steady = [
-        (begin + int(LAG_S * 1e9), end)
-        for begin, end in _windows(recording, "real")
-        if end - begin >= (STEADY_S + LAG_S) * 1e9
-    ]
-    return {
-        "kernels": gap["kernel_fraction"],
-        "nvml": gauge_mean(_series(run, "gpu_utilization_fraction"), steady),
-        "gpm": gauge_mean(_series(run, "gpu_gpm_graphics_fraction"), steady),
-        "events_at_most": gap["event_busy_fraction"],
-    }
-
-
-def _caveats(
-    run: Run,
-    recording: Recording,
-    arms: dict[str, ArmSteps],
-    found: Attribution,
-    starved: float | None,
-    figures: dict[str, Any],
-) -> list[Caveat]:
-    """One for each figure that is null or not to be taken at face value."""
-    case, facts = run.case, recording.facts
-    notes: list[Caveat] = []
-
-    def say(code: str, message: str) -> None:
-        notes.append(Caveat(code, message))
-
-    kind = facts["device"]["kind"]
-    if kind == "emulated":
-        say(
-            "emulated_device",
-            f"no GPU was used: steps ran on {facts['device']['name']}, whose constants are in `device`",
-        )
-    missing = [arm for arm in ARMS if arm not in arms]
-    if facts["loader"]["owns_transfer"]:
-        say("loader_owns_transfer", "the loader delivers batches on the device: transfer is part of prep")
-        missing = [arm for arm in missing if arm != "host"]
-    if not facts["loader"]["decodes"]:
-        say("no_files", "the loader reads no files: nothing of the step can be storage")
-        missing = [arm for arm in missing if arm not in ("ram", "fetch")]
-    if missing:
-        why = "they were not asked for: --arms all" if set(case.arms) < set(ARMS) else _why_missing(facts)
-        say("arms_not_measured", f"{', '.join(missing)}: {why}; figures that need them are null")
-    if found.shares["launch"] is None and "device" in arms:
-        say("launch_not_measured", "this device tells no busy time, so compute includes the launch gaps")
-    if figures["transfer"] is None and "host" in arms:
-        why = "on the CPU nothing is copied" if kind == "cpu" else "the batches' copy took no time"
-        say("no_transfer", f"transfer is null: {why}")
-    witnesses = figures["device"]["busy_witnesses"]
-    if witnesses is not None and (apart := kernels.disagreement(witnesses, WITNESSES_AGREE)):
-        say("busy_witnesses_disagree", apart)
-    if witnesses is not None and kind == "cuda" and witnesses["nvml"] is None and witnesses["gpm"] is None:
-        say("busy_not_cross_checked", f"no window of {STEADY_S + LAG_S:.0f} s to hold NVML against the kernels")
-    storage = figures["storage"]
-    if storage is not None:
-        _storage_caveats(run, facts, storage, say)
-    _steadiness_caveats(run, recording, arms, say)
-    if starved is not None and starved > STARVED:
-        say(
-            "cpu_contention",
-            f"workers were runnable but had no processor for {starved:.0%} of their time: the share contention",
-        )
-    if figures["stages"] is None:
-        reason = facts["loader"].get("no_stage_times") or "this loader does not tell the time in read, decode, augment"
-        say("stages_not_measured", f"no seconds an image by stage: {reason}")
-    for name in ("busy_fraction", "seconds_per_sample", "workers_rss_bytes", "workers_pss_bytes"):
-        if figures["cpu"][name] is None:
-            say("cpu_not_measured", f"cpu.{name}: the windows were shorter than the sampling of its source")
-    if figures["device"]["nvml"] is None and kind == "cuda":
-        say("nvml_not_measured", "no reading of NVML fell into the windows")
-    if figures["device"]["memory_peak_bytes"] is None:
-        say("device_memory_not_measured", f"a device of kind {kind} does not tell its memory")
-    if facts["num_failures"]:
-        say(
-            "images_failed",
-            f"{facts['num_failures']} image reads failed and were replaced by the next image: see `failures`",
-        )
-    return notes
-
-
-def _why_missing(facts: dict[str, Any]) -> str:
-    if facts["cache"]["measured_once"]:
-        return "the data set's own cache state can be measured only once, by `real`: --cache cold or warm measures all"
-    return "the loader or the data set does not allow them"
-
-
-def _storage_caveats(run: Run, facts: dict[str, Any], storage: dict[str, Any], say: Say) -> None:
-    cache = facts["cache"]
-    for code, message in cache["caveats"]:
-        say(code, message)
-    if storage["bytes_read"] is None:
-        say("storage_bytes_unknown", facts["storage_reason"] or "the storage's byte counter could not be read")
-    if cache["state"] == "cold" and not storage["cold_proven"]:
-        moved = storage["moved_fraction"]
-        seen = "bytes unknown" if moved is None else f"{moved:.0%} of the expected bytes moved"
-        say(
-            "cold_not_proven",
-            f"{seen}, residency before each window {storage['residency_fraction']['before']}: "
-            "do not take the cold figures for those of the storage",
-        )
-    ceiling = storage["ceiling"]
-    if ceiling is None:
-        say("ceiling_not_measured", f"the storage's ceiling was not measured: {_why_no_ceiling(run, facts)}")
-    else:
-        if ceiling["still_rising"]:
-            say(
-                "ceiling_still_rising",
-                f"the storage was still getting faster at {ceiling['stages'][-1]['readers']} readers "
-                f"(ended by {ceiling['stopped_by']}): its ceiling is at least what is given",
-            )
-        if ceiling["probe_limited"]:
-            say("ceiling_probe_limited", "the storage probe kept a processor busy itself: the storage may give more")
-    if facts["stopped_by"] == "max_bytes":
-        say("max_bytes_reached", f"--max-bytes {run.case.max_bytes} ended the measuring before its target")
-    if storage["residency_fraction"]["before"] is None:
-        say("residency_unknown", "the page cache's content cannot be seen for these files: see `loaderbench doctor`")
-    if facts.get("ram", {}).get("subset"):
-        say(
-            "ram_subset",
-            f"`ram` ran on {facts['ram']['num_images']} of {facts['num_images']} images, chosen with the sizes of all",
-        )
-
-
-def _why_no_ceiling(run: Run, facts: dict[str, Any]) -> str:
-    probe = facts.get("ceiling")
-    if probe is None:
-        return "that takes --cache cold and --arms all"
-    if probe["stopped_by"] == "error":
-        return str(probe["reason"])
-    if probe["stages"]:
-        return "the probe's stages were served by some cache, or read fewer than two files for each reader"
-    return f"the probe was ended by {probe['stopped_by']}: give more --duration or --max-bytes"
-
-
-def _steadiness_caveats(run: Run, recording: Recording, arms: dict[str, ArmSteps], say: Say) -> None:
-    if any(one.arm == SHORT and not one.steady for one in recording.segments):
-        say("buffer_not_full", "the loader did not come to rest before a short run: its buffer may not have been full")
-    depth = run.case.buffer_batches
-    real = arms["real"]
-    if real.num_steps < 10 * depth and run.case.workers:
-        say("short_run", f"{real.num_steps} steps are fewer than ten prefetch buffers ({depth} batches each)")
-    unsteady = sorted({s.arm for s in recording.segments if not s.steady and s.arm in ("real", "ram")})
-    if unsteady:
-        say("queue_not_steady", f"{', '.join(unsteady)}: the loader's queue was still moving when the window opened")
-    durations = [values["duration"] for values in real.quantities]
-    half_width = half_width_fraction(durations, run.case.lanes)
-    if half_width > run.case.ci_target:
-        say(
-            "ci_target_missed",
-            f"the step time is known to ± {half_width:.1%}, target ± {run.case.ci_target:.1%} (stopped by "
-            f"{recording.facts['stopped_by']}): give --duration or --steps more",
-        )

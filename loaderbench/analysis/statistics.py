@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.recording.types import Estimate
+from loaderbench.recording.record import Estimate
 
 NUM_DRAWS = 2000
 _SEED = 20191

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import blocks_of, draws_of_mean
-from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Segment
+from loaderbench.cases.arms import ARMS, Arm
+from loaderbench.recording.facts import SPAN, STEP, Segment
 
-COLUMN = {name: number for number, name in enumerate(STEP_FIELDS)}
-SPAN = {name: number for number, name in enumerate(SPAN_FIELDS)}
 SPAN_ENDS = [SPAN["start_ns"], SPAN["ready_ns"]]
 QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "exposed", "busy", "occupancy")
+STREAMS: Mapping[Arm, int] = {arm: number for number, arm in enumerate(Arm)}
+"""Arm → the stream of random numbers of its bootstrap: arms are drawn independently, and always alike."""
 STALLED_FRACTION = 0.10
 """A window whose device waited for data longer than this fraction of it is bound by the loader."""
 NEVER_RESTING = 0.97
@@ -25,7 +26,7 @@ NEVER_RESTING = 0.97
 class ArmSteps:
     """One arm's window steps. Times in seconds, one value a step, a list entry a segment."""
 
-    arm: str
+    arm: Arm
     quantities: Sequence[dict[str, NDArray[np.float64]]]
     """QUANTITIES of each segment:
     duration   completion to completion (delivery to delivery in an arm without a device)
@@ -35,7 +36,7 @@ class ArmSteps:
     copy       the copy's time on the device
     exposed    the part of the copy in which the device has the batch, but nothing to compute
     busy       device compute busy time (NaN where unknown); where the device tells only that of whole steps that
-               were enqueued before they began (facts `held_busy_ns`), these in turn
+               were enqueued before they began (`Segment.held`), these in turn
     occupancy  from the time the batch was there and the device free, to completion
     """
     num_samples: int
@@ -81,22 +82,22 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
         return None
     rows, before = table[first:], table[first - 1 : -1]
     nanosecond = 1e-9
-    called, returned = rows[:, COLUMN["called_ns"]], rows[:, COLUMN["returned_ns"]]
+    called, returned = rows[:, STEP["called_ns"]], rows[:, STEP["returned_ns"]]
     nothing = np.zeros(len(rows))
-    if rows[-1, COLUMN["done_ns"]] < 0:
-        duration = (returned - before[:, COLUMN["returned_ns"]]) * nanosecond
+    if rows[-1, STEP["done_ns"]] < 0:
+        duration = (returned - before[:, STEP["returned_ns"]]) * nanosecond
         wait = (returned - called) * nanosecond
         none = dict.fromkeys(("stall", "issue", "copy", "exposed", "occupancy"), nothing)
         return {"duration": duration, "wait": wait, **none, "busy": np.full(len(rows), np.nan)}
-    done, done_before = rows[:, COLUMN["done_ns"]], before[:, COLUMN["done_ns"]]
-    busy = rows[:, COLUMN["busy_ns"]].astype(np.float64)
-    copied = rows[:, COLUMN["copy_end_ns"]]
+    done, done_before = rows[:, STEP["done_ns"]], before[:, STEP["done_ns"]]
+    busy = rows[:, STEP["busy_ns"]].astype(np.float64)
+    copied = rows[:, STEP["copy_end_ns"]]
     return {
         "duration": (done - done_before) * nanosecond,
         "stall": np.maximum(0, returned - np.maximum(called, done_before)) * nanosecond,
         "wait": (returned - called) * nanosecond,
-        "issue": (rows[:, COLUMN["issued_ns"]] - returned) * nanosecond,
-        "copy": (copied - rows[:, COLUMN["copy_begin_ns"]]) * nanosecond,
+        "issue": (rows[:, STEP["issued_ns"]] - returned) * nanosecond,
+        "copy": (copied - rows[:, STEP["copy_begin_ns"]]) * nanosecond,
         "exposed": np.maximum(0, copied - np.maximum(returned, done_before)) * nanosecond,
         "busy": np.where(busy < 0, np.nan, busy * nanosecond),
         "occupancy": (done - np.maximum(returned, done_before)) * nanosecond,
@@ -105,7 +106,7 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
 
 def _window(segment: Segment) -> tuple[int, int]:
     """When the window's first batch could have been asked for, and when its last one was delivered."""
-    returned = segment.steps[:, COLUMN["returned_ns"]]
+    returned = segment.steps[:, STEP["returned_ns"]]
     return int(returned[max(segment.num_warmup, 1) - 1]), int(returned[-1])
 
 
@@ -115,10 +116,10 @@ def queue_fall(segment: Segment) -> int | None:
     From the workers' own stamps, of the batches delivered and of those drained afterwards; None where the
     loader gave none or its drained batches are not known.
     """
-    if segment.spans is None or segment.facts.get("num_drained") is None:
+    if segment.spans is None or segment.num_drained is None:
         return None
     opened, closed = _window(segment)
-    ready, returned = segment.spans[:, SPAN["ready_ns"]], segment.steps[:, COLUMN["returned_ns"]]
+    ready, returned = segment.spans[:, SPAN["ready_ns"]], segment.steps[:, STEP["returned_ns"]]
     delivered = int(((returned > opened) & (returned <= closed)).sum())
     return delivered - int(((ready > opened) & (ready <= closed)).sum())
 
@@ -190,17 +191,20 @@ def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -
     if fall is None or pace is None:
         return 1.0
     batches_per_s, worked, num_workers = pace
-    has_device = segment.steps[-1, COLUMN["done_ns"]] >= 0
+    has_device = segment.steps[-1, STEP["done_ns"]] >= 0
     stalled = values["stall"].sum() >= STALLED_FRACTION * values["duration"].sum()
     if fall <= num_workers / 2 or (has_device and not stalled and worked < NEVER_RESTING):
         return 1.0
     return max(1.0, 1.0 / (batches_per_s * float(values["duration"].mean())))
 
 
-def arm_steps(segments: Sequence[Segment], arm: str, stream: int, round_steps: int = 1) -> ArmSteps | None:
+def arm_steps(
+    segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int | None = None
+) -> ArmSteps | None:
     """Join the arm's segments; None where it was not measured.
 
-    `stream` seeds its bootstrap; `round_steps`: steps in which all workers hand over once (statistics.blocks_of).
+    `round_steps`: steps in which all workers hand over once (statistics.blocks_of); `stream`: of the bootstrap's random
+    numbers, by default the arm's own.
     """
     quantities, samples, steps, encoded, seconds = [], 0, 0, 0, 0.0
     worked: list[tuple[float | None, float]] = []
@@ -210,8 +214,8 @@ def arm_steps(segments: Sequence[Segment], arm: str, stream: int, round_steps: i
         values = window_quantities(segment)
         if values is None:
             continue
-        if held := segment.facts.get("held_busy_ns"):
-            values["busy"] = np.resize(np.asarray(held, dtype=np.float64) / 1e9, len(values["busy"]))
+        if segment.held is not None:
+            values["busy"] = np.resize(np.asarray(segment.held.busy_ns, dtype=np.float64) / 1e9, len(values["busy"]))
         length_s = float(values["duration"].sum())
         seconds += length_s
         worked.append((worked_fraction(segment), length_s))
@@ -220,15 +224,21 @@ def arm_steps(segments: Sequence[Segment], arm: str, stream: int, round_steps: i
         values["duration"], values["stall"] = values["duration"] + added, values["stall"] + added
         quantities.append(values)
         window = segment.steps[max(segment.num_warmup, 1) :]
-        samples += int(window[:, COLUMN["num_samples"]].sum())
-        encoded += int(window[:, COLUMN["encoded_bytes"]].sum())
+        samples += int(window[:, STEP["num_samples"]].sum())
+        encoded += int(window[:, STEP["encoded_bytes"]].sum())
         steps += len(window)
     if not quantities:
         return None
     blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], round_steps)
-    draws = draws_of_mean(blocks, stream)
+    draws = draws_of_mean(blocks, STREAMS[arm] if stream is None else stream)
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
     return ArmSteps(
         arm, quantities, samples, steps, encoded, seconds, blocks.means(), draws, len(blocks), round_steps, mean
     )
+
+
+def join_arms(segments: Sequence[Segment], round_steps: int = 1) -> dict[Arm, ArmSteps]:
+    """Every arm of which a complete step was measured, traced windows and short runs left out."""
+    joined = {arm: arm_steps(segments, arm, round_steps) for arm in (*ARMS, Arm.PREP)}
+    return {arm: steps for arm, steps in joined.items() if steps is not None}

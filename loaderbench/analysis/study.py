@@ -6,83 +6,74 @@ Everything is taken from the runs' records. Repeats of a case are one row.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Literal, TypeVar
 
-from loaderbench.analysis.comparison import PARITY, rate_of, ratio_of
+from loaderbench.analysis.comparison import PARITY, mean_of_known, rate_of_runs, rates, ratio_of
 from loaderbench.cases.case import SHORT_RUN_STEPS, Case
+from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.studies import Flip, Knee, Row, Sweep
 
-Record = Mapping[str, Any]
-Row = dict[str, Any]
+T = TypeVar("T")
 
-OF_THE_LOADER = (
-    "loader",
-    "workers",
-    "decoder",
-    "decode_scale",
-    "output",
-    "prefetch",
-    "buffer_ratio",
-    "loader_options",
-    "decoder_options",
-)
-"""Fields of Case in which a run may differ from the serial one that it is held against."""
 UNRULED = ("undetermined", None)
-OF_A_STUDY = ("dataset_name", "model", "mode", "precision", "device", "input_size", "cache", "overlap")
-"""Fields of Case that the runs of one study share, with the data set's place; all others are what it varies."""
-EFFORT = ("duration_s", "steps", "warmup", "ci_target", "arms", "kernels", "max_bytes", "max_failure_fraction")
-"""Fields of Case that say how long and how thoroughly to measure, not what: such runs are of one case."""
 
 
-def _key(case: Mapping[str, Any], *without: str) -> str:
-    # A buffer that is a part of the run has its prefetch follow from the workers.
-    follows = {"prefetch"} if case.get("buffer_ratio") is not None else set()
-    return repr(
-        sorted((name, str(value)) for name, value in case.items() if name not in {"repeat", *follows, *without})
-    )
+def _of_the_case(case: Case) -> Case:
+    """The case with what does not set one row apart from another made equal: which repeat it is; and the prefetch,
+    where the buffer is a part of the run and it follows from the workers."""
+    prefetch = 0 if case.feed.buffer_ratio is not None else case.feed.prefetch
+    return case.changed(repeat=0, prefetch=prefetch)
 
 
-def _grouped(records: Iterable[Record], *without: str) -> list[list[Record]]:
-    groups: dict[str, list[Record]] = {}
-    for one in records:
-        groups.setdefault(_key(one["case"], *without), []).append(one)
+def _without_workers(case: Case) -> Case:
+    return _of_the_case(case).changed(workers=0)
+
+
+def _of_the_work(case: Case) -> tuple[Hashable, ...]:
+    """What the serial run that a run is held against shares with it: everything but the loader."""
+    return case.subject, case.step, replace(case.effort, repeat=0)
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
+    groups: dict[str, list[T]] = {}
+    for item in items:
+        groups.setdefault(repr(key(item)), []).append(item)
     return list(groups.values())
 
 
-def gather(records: Iterable[Record]) -> list[list[Record]]:
+def gather(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Stored runs, oldest first, as studies: the runs of one data set, workload and machine; newest study first.
 
     Of a case that was measured more than once the newest run with a verdict is taken, else the newest that ended
-    well, else the newest.
+    well, else the newest. How long and how thoroughly a run measured sets no case apart.
     """
-    studies: dict[str, dict[str, Record]] = {}
-    for one in records:
-        case = Case.from_json(one["case"]).to_json()  # runs stored by older versions lack fields
-        study = repr((_machine(one), _place(case), [case[name] for name in OF_A_STUDY]))
-        latest = studies.setdefault(study, {})
-        key = repr([value for name, value in sorted(case.items()) if name not in EFFORT])
-        if key not in latest or _worth(one) >= _worth(latest[key]):
-            latest[key] = one
+    studies: dict[str, dict[str, RunRecord]] = {}
+    for record in records:
+        latest = studies.setdefault(repr(_study_of(record)), {})
+        case = record.case
+        key = repr((case.subject, case.feed, case.step, case.effort.seed, case.effort.repeat))
+        if key not in latest or _worth(record) >= _worth(latest[key]):
+            latest[key] = record
     groups = [list(latest.values()) for latest in studies.values()]
-    return sorted(groups, key=lambda group: max(one["started_at"] for one in group), reverse=True)
+    return sorted(groups, key=lambda group: max(record.started_at for record in group), reverse=True)
 
 
-def _worth(record: Record) -> int:
+def _study_of(record: RunRecord) -> tuple[object, ...]:
+    """What the runs of one study share; all else is what it varies."""
+    subject, step, environment = record.case.subject, record.case.step, record.environment
+    # The folder without its variant's, so that resolutions of one set are one and two storages are two.
+    place = subject.dataset.rstrip("/").removesuffix(f"/{subject.resolution}")
+    machine = None if environment is None else (environment.cpu_model, environment.cpus_usable, environment.gpus)
+    return machine, place, subject.dataset_name, subject.cache, replace(step, batch_size=0, loss_scale=None)
+
+
+def _worth(record: RunRecord) -> int:
     """2: it has a verdict; 1: it ended well; 0: neither."""
-    if record["status"] != "ok":
+    if record.status != "ok":
         return 0
-    return 1 if (record.get("verdict") or {}).get("bottleneck") in UNRULED else 2
-
-
-def _place(case: Mapping[str, Any]) -> str:
-    """The data set's folder without its variant's, so that resolutions of one set are one and two storages are two."""
-    path = str(case["dataset"]).rstrip("/")
-    return path.removesuffix(f"/{case['resolution']}")
-
-
-def _machine(record: Record) -> tuple[Any, ...]:
-    environment = record.get("environment") or {}
-    return tuple(str(environment.get(name)) for name in ("cpu_model", "cpus_usable", "gpus"))
+    return 1 if record.verdict is None or record.verdict.bottleneck in UNRULED else 2
 
 
 def conclusions(rows: Sequence[Row]) -> list[Row]:
@@ -93,142 +84,135 @@ def conclusions(rows: Sequence[Row]) -> list[Row]:
     best: dict[int, Row] = {}
 
     def order(row: Row) -> tuple[bool, float]:
-        return row["bottleneck"] not in UNRULED, row["rate"]["value"]
+        return row.bottleneck not in UNRULED, row.rate.value
 
     for row in rows:
-        resolution = row["case"].get("resolution") or 0
+        resolution = row.case.subject.resolution or 0
         if resolution not in best or order(row) > order(best[resolution]):
             best[resolution] = row
     return [best[resolution] for resolution in sorted(best)]
 
 
-def summarize(records: Sequence[Record]) -> dict[str, Any]:
-    """{num_steps, rows[], knees[], flips[]} over the runs that were measured.
-
-    A row: {case, run_ids, rate, total_s of `num_steps` steps, faster_than_serial (None where serial was not
-    measured), batch_bytes, read_bytes_per_s and ceiling_bytes_per_s of the storage (None where it was not read),
-    utilization_fraction, gap_fraction, gap_fraction_by_class, gaps_per_step and gap_p95_s of kernel gaps, bottleneck
-    and speedup_if_removed (of it, of all of them if mixed; None for compute and where it is not known),
-    seconds_per_sample of CPU, workers_rss_bytes, short_run (of the last repeat)}.
-    """
-    measured = [one for one in records if one["status"] == "ok" and one.get("throughput")]
-    groups = _grouped(measured)
-    num_steps = measured[0]["case"].get("steps") or SHORT_RUN_STEPS if measured else SHORT_RUN_STEPS
-    rows = [_row(group, _serial_of(group[0], groups), num_steps) for group in groups]
-    return {"num_steps": num_steps, "rows": rows, "knees": knees(rows), "flips": flips(rows)}
+def summarize(records: Sequence[RunRecord]) -> Sweep:
+    """Times over serial, knees and flips, over the runs that were measured."""
+    measured = [record for record in records if record.status == "ok" and record.measured]
+    groups = _grouped(measured, lambda record: _of_the_case(record.case))
+    num_steps = (measured[0].case.effort.steps if measured else None) or SHORT_RUN_STEPS
+    rows = [_row(group, _serial_of(group[0].case, groups), num_steps) for group in groups]
+    return Sweep(num_steps, tuple(rows), tuple(knees(rows)), tuple(flips(rows)))
 
 
-def _row(runs: Sequence[Record], serial: Sequence[Record] | None, num_steps: int) -> Row:
-    case, rate = runs[0]["case"], rate_of(runs)
+def _row(runs: Sequence[RunRecord], serial: Sequence[RunRecord] | None, num_steps: int) -> Row:
+    case, rate = runs[0].case, rate_of_runs(rates(runs))
     assert rate is not None
-    gaps = [(one.get("device") or {}).get("kernel_gap") or {} for one in runs]
-    storages = [one.get("storage") or {} for one in runs]
-    cpus = [one.get("cpu") or {} for one in runs]
-    mean_bytes = _mean(one.get("mean_file_bytes") for one in storages)
-    faster = None
-    if serial is not None and serial is not runs:
-        before, after = ({one["case"]["repeat"]: one for one in some} for some in (serial, runs))
-        rounds = sorted({*before, *after})
-        faster = ratio_of([before.get(number) for number in rounds], [after.get(number) for number in rounds])
-    # A warm run reads nothing: what a shared disk's counter saw meanwhile was others'.
-    read = _mean(None if one.get("cache_state") == "warm" else one.get("bandwidth_bytes_per_s") for one in storages)
-    verdicts = {(one.get("verdict") or {}).get("bottleneck") for one in runs}
+    gaps = [record.device.kernel_gap for record in runs if record.device and record.device.kernel_gap]
+    storages = [record.storage for record in runs if record.storage is not None]
+    cpus = [record.cpu for record in runs if record.cpu is not None]
+    mean_bytes = mean_of_known(storage.mean_file_bytes for storage in storages)
+    verdicts = {record.verdict.bottleneck if record.verdict else None for record in runs}
     bottleneck = verdicts.pop() if len(verdicts) == 1 else "undetermined"
-    verdict = runs[-1].get("verdict") or {}
-    removed = (verdict.get("speedup_if_removed") or {}).get(bottleneck)
-    if bottleneck == "mixed":
-        removed = verdict.get("joint_speedup")
-    return {
-        "case": case,
-        "run_ids": [one["run_id"] for one in runs],
-        "rate": rate,
-        "total_s": num_steps * case["batch_size"] / rate["value"],
-        "faster_than_serial": faster,
-        "batch_bytes": None if mean_bytes is None else mean_bytes * case["batch_size"],
-        "read_bytes_per_s": read,
-        "ceiling_bytes_per_s": _mean(one.get("ceiling_bytes_per_s") for one in storages),
-        "utilization_fraction": _mean(one.get("accelerator_utilization_fraction") for one in runs),
-        "gap_fraction": _mean(one.get("total_fraction") for one in gaps),
-        "gap_fraction_by_class": gaps[0].get("by_class"),
-        "gaps_per_step": _mean(one.get("count_per_step") for one in gaps),
-        "gap_p95_s": _mean(one.get("p95_s") for one in gaps),
-        "bottleneck": bottleneck,
-        "speedup_if_removed": None if bottleneck == "compute" else removed,
-        "seconds_per_sample": _mean(one.get("seconds_per_sample") for one in cpus),
-        "short_run": runs[-1].get("short_run"),
-        "workers_rss_bytes": _mean(one.get("workers_rss_bytes") for one in cpus),
-    }
+    verdict, removed = runs[-1].verdict, None
+    if verdict is not None and bottleneck == "mixed":
+        removed = verdict.joint_speedup
+    elif verdict is not None and bottleneck in ("storage", "prep", "transfer", "launch"):
+        removed = verdict.speedup_if_removed.get(bottleneck) or verdict.joint_speedup
+    return Row(
+        case=case,
+        run_ids=tuple(record.run_id for record in runs),
+        rate=rate,
+        total_s=num_steps * case.step.batch_size / rate.value,
+        faster_than_serial=None if serial is None or serial is runs else _over(serial, runs),
+        batch_bytes=None if mean_bytes is None else mean_bytes * case.step.batch_size,
+        # A warm run reads nothing: what a shared disk's counter saw meanwhile was others'.
+        read_bytes_per_s=mean_of_known(
+            None if storage.cache_state == "warm" else storage.bandwidth_bytes_per_s for storage in storages
+        ),
+        ceiling_bytes_per_s=mean_of_known(storage.ceiling_bytes_per_s for storage in storages),
+        utilization_fraction=mean_of_known(record.accelerator_utilization_fraction for record in runs),
+        gap_fraction=mean_of_known(gap.total_fraction for gap in gaps),
+        gap_fraction_by_class=gaps[0].by_class if gaps else None,
+        gaps_per_step=mean_of_known(gap.count_per_step for gap in gaps),
+        gap_p95_s=mean_of_known(gap.p95_s for gap in gaps),
+        bottleneck=bottleneck,
+        speedup_if_removed=removed,
+        seconds_per_sample=mean_of_known(cpu.seconds_per_sample for cpu in cpus),
+        workers_rss_bytes=mean_of_known(cpu.workers_rss_bytes for cpu in cpus),
+        short_run=runs[-1].short_run,
+    )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known; None where none is."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _over(serial: Sequence[RunRecord], runs: Sequence[RunRecord]) -> Estimate | None:
+    """Rate of the runs ÷ the serial runs', repeat by repeat."""
+    before, after = ({record.case.effort.repeat: record for record in some} for some in (serial, runs))
+    rounds = sorted({*before, *after})
+    return ratio_of(rates(before.get(number) for number in rounds), rates(after.get(number) for number in rounds))
 
 
-def _serial_of(record: Record, groups: Sequence[Sequence[Record]]) -> Sequence[Record] | None:
+def _serial_of(case: Case, groups: Sequence[Sequence[RunRecord]]) -> Sequence[RunRecord] | None:
     """The serial runs of the same work: with the same decoder and output where there are several."""
-    wanted = _key(record["case"], *OF_THE_LOADER)
     found = [
         group
         for group in groups
-        if group[0]["case"]["loader"] == "serial" and _key(group[0]["case"], *OF_THE_LOADER) == wanted
+        if group[0].case.feed.loader == "serial" and _of_the_work(group[0].case) == _of_the_work(case)
     ]
-    found.sort(key=lambda group: sum(group[0]["case"][name] != record["case"][name] for name in ("decoder", "output")))
-    return found[0] if found else None
+
+    def unlike(group: Sequence[RunRecord]) -> int:
+        feed = group[0].case.feed
+        return (feed.decoder != case.feed.decoder) + (feed.output != case.feed.output)
+
+    return min(found, key=unlike, default=None)
 
 
-def knees(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """For each set of runs that differ in workers alone: the least workers within 3 % of the best rate.
-
-    {case (of the knee), workers, tried[], of_best_fraction, seconds_per_sample, workers_rss_bytes, is_last: the most
-    workers tried are the knee, so that more might give more}.
-    """
+def knees(rows: Sequence[Row]) -> list[Knee]:
+    """For each set of runs that differ in workers alone: the least workers within 3 % of the best rate."""
     found = []
-    for group in _grouped(rows, "workers"):
-        ordered = sorted(group, key=lambda row: int(row["case"]["workers"]))
+    for group in _grouped(rows, lambda row: _without_workers(row.case)):
+        ordered = sorted(group, key=lambda row: row.case.feed.workers)
         if len(ordered) < 2:
             continue
-        best = max(row["rate"]["value"] for row in ordered)
-        knee = next(row for row in ordered if row["rate"]["value"] >= PARITY * best)
+        best = max(row.rate.value for row in ordered)
+        knee = next(row for row in ordered if row.rate.value >= PARITY * best)
         found.append(
-            {
-                "case": knee["case"],
-                "workers": knee["case"]["workers"],
-                "tried": [row["case"]["workers"] for row in ordered],
-                "of_best_fraction": knee["rate"]["value"] / best,
-                "seconds_per_sample": knee["seconds_per_sample"],
-                "workers_rss_bytes": knee["workers_rss_bytes"],
-                "is_last": knee is ordered[-1],
-            }
+            Knee(
+                case=knee.case,
+                workers=knee.case.feed.workers,
+                tried=tuple(row.case.feed.workers for row in ordered),
+                of_best_fraction=knee.rate.value / best,
+                seconds_per_sample=knee.seconds_per_sample,
+                workers_rss_bytes=knee.workers_rss_bytes,
+                is_last=knee is ordered[-1],
+            )
         )
     return found
 
 
-def flips(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Where the verdict changes along the resolution, and along the workers.
+def flips(rows: Sequence[Row]) -> list[Flip]:
+    """Where the verdict changes along the resolution, and along the workers. Undetermined runs are passed over."""
 
-    {along, at [before, after], bottlenecks [before, after], case (of the latter)}. Undetermined runs are passed over.
-    """
+    def without_resolution(row: Row) -> Case:
+        return _of_the_case(row.case).changed(resolution=None, dataset="")
+
+    along_resolution = _flips(_grouped(rows, without_resolution), "resolution", lambda c: c.subject.resolution)
+    along_workers = _flips(_grouped(rows, lambda row: _without_workers(row.case)), "workers", lambda c: c.feed.workers)
+    return [*along_resolution, *along_workers]
+
+
+def _flips(
+    groups: Iterable[Sequence[Row]],
+    along: Literal["resolution", "workers"],
+    place: Callable[[Case], int | None],
+) -> list[Flip]:
     found = []
-    for along, varying in (("resolution", ("resolution", "dataset")), ("workers", ("workers",))):
-        for group in _grouped(rows, *varying):
-            ruled = [
-                row
-                for row in sorted(group, key=lambda row: int(row["case"][along] or 0))
-                if row["bottleneck"] not in UNRULED
-            ]
-            at = [row["case"][along] for row in ruled]
-            if None in at or len(set(at)) < len(at):  # several data sets of one name and resolution have no order
-                continue
-            for before, after in itertools.pairwise(ruled):
-                if before["bottleneck"] != after["bottleneck"]:
-                    found.append(
-                        {
-                            "along": along,
-                            "at": [before["case"][along], after["case"][along]],
-                            "bottlenecks": [before["bottleneck"], after["bottleneck"]],
-                            "case": after["case"],
-                        }
-                    )
+    for group in groups:
+        ruled = [
+            (place(row.case), row)
+            for row in sorted(group, key=lambda row: place(row.case) or 0)
+            if row.bottleneck not in UNRULED
+        ]
+        at = [(number, row) for number, row in ruled if number is not None]
+        if len(at) < len(ruled) or len({number for number, _ in at}) < len(at):
+            continue  # several data sets of one name and resolution have no order
+        for (first, before), (second, after) in itertools.pairwise(at):
+            if before.bottleneck != after.bottleneck and before.bottleneck and after.bottleneck:
+                found.append(Flip(along, (first, second), (before.bottleneck, after.bottleneck), after.case))
     return found

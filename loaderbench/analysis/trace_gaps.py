@@ -3,28 +3,82 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.kernels import (
-    HISTOGRAM_EDGES_S,
     NUM_LARGEST,
     STEADY_KERNELS,
     STEADY_TOLERANCE,
     Intervals,
     gaps,
+    histogram,
     union,
 )
 from loaderbench.errors import ConfigError
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import KERNEL
 from loaderbench.recording.kineto import ACTIVITY_FIELDS, KinetoTrace
-from loaderbench.recording.types import KERNEL, Caveat
+from loaderbench.recording.record import GapHistogram
 
 FIELD = {name: number for number, name in enumerate(ACTIVITY_FIELDS)}
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 DATA_WAIT = "enumerate(DataLoader)#"
 """Begin of the name that torch's DataLoader gives to the range around each `next`."""
+
+
+@dataclass(frozen=True)
+class TraceGap:
+    """One gap between two kernels or copies."""
+
+    begin_s: float
+    """From the window's begin."""
+    duration_s: float
+    before: str
+    """What ran before it."""
+    after: str
+    step: int | None
+
+
+@dataclass(frozen=True)
+class GapFigures:
+    count: int
+    p50_s: float | None
+    p95_s: float | None
+    histogram: GapHistogram
+    largest: tuple[TraceGap, ...]
+
+
+@dataclass(frozen=True)
+class KernelsPerStep:
+    num_steps: int
+    median: float
+    least: int
+    most: int
+    steady: bool
+    num_outside: int
+    """Kernels of no step."""
+
+
+@dataclass(frozen=True)
+class TraceGaps:
+    """Busy and idle time of one device of a trace."""
+
+    num_events: int
+    device: int
+    num_activities: int
+    num_streams: int
+    window_s: float
+    busy_fraction: float
+    idle_s: float
+    idle_in_data_wait_s: float | None
+    """While the host was in `next(DataLoader)`; None where the trace has no such range."""
+    gaps: GapFigures
+    kernels_per_step: KernelsPerStep | None
+    """None where the trace does not tell the steps."""
+    caveats: tuple[Caveat, ...]
 
 
 def device_of(trace: KinetoTrace, wanted: int | None) -> int:
@@ -47,8 +101,8 @@ def device_of(trace: KinetoTrace, wanted: int | None) -> int:
     return int(devices[0] if wanted is None else wanted)
 
 
-def summarize(trace: KinetoTrace, device: int) -> dict[str, Any]:
-    """Busy and idle time of one device, its gaps and its kernels a step; plain JSON types, times in s.
+def summarize(trace: KinetoTrace, device: int) -> TraceGaps:
+    """Busy and idle time of one device, its gaps and its kernels a step.
 
     The window reaches from the begin of the device's first activity to the end of its last. Busy is the union of all
     kernels, copies and memsets on all streams, idle the rest.
@@ -64,30 +118,21 @@ def summarize(trace: KinetoTrace, device: int) -> dict[str, Any]:
     idle = gaps(union(table[:, :2]), begin_ns, end_ns)
     lengths = idle[:, 1] - idle[:, 0]
     idle_ns, window_ns = int(lengths.sum()), end_ns - begin_ns
-    p50, p95 = np.percentile(lengths, [50, 95]) / 1e9 if len(lengths) else (None, None)
+    p50, p95 = (float(q) / 1e9 for q in np.percentile(lengths, [50, 95])) if len(lengths) else (None, None)
     steps = _steps(trace)
-    return {
-        "num_events": trace.num_events,
-        "device": device,
-        "num_activities": len(table),
-        "num_streams": len(np.unique(table[:, FIELD["stream"]])),
-        "window_s": window_ns / 1e9,
-        "busy_fraction": 1.0 - idle_ns / window_ns,
-        "idle_s": idle_ns / 1e9,
-        "idle_in_data_wait_s": _idle_in_data_wait_s(trace, idle, begin_ns, end_ns),
-        "gaps": {
-            "count": len(idle),
-            "p50_s": p50,
-            "p95_s": p95,
-            "histogram": {
-                "edges_s": list(HISTOGRAM_EDGES_S),
-                "counts": np.histogram(lengths / 1e9, bins=[0.0, *HISTOGRAM_EDGES_S, np.inf])[0].tolist(),
-            },
-            "largest": _largest(trace, table, idle, steps),
-        },
-        "kernels_per_step": _kernels_per_step(trace, table, steps),
-        "caveats": [{"code": one.code, "message": one.message} for one in _caveats(trace, steps)],
-    }
+    return TraceGaps(
+        num_events=trace.num_events,
+        device=device,
+        num_activities=len(table),
+        num_streams=len(np.unique(table[:, FIELD["stream"]])),
+        window_s=window_ns / 1e9,
+        busy_fraction=1.0 - idle_ns / window_ns,
+        idle_s=idle_ns / 1e9,
+        idle_in_data_wait_s=_idle_in_data_wait_s(trace, idle, begin_ns, end_ns),
+        gaps=GapFigures(len(idle), p50, p95, histogram(lengths), _largest(trace, table, idle, steps)),
+        kernels_per_step=_kernels_per_step(trace, table, steps),
+        caveats=tuple(_caveats(trace, steps)),
+    )
 
 
 def _steps(trace: KinetoTrace) -> NDArray[np.int64]:
@@ -110,7 +155,7 @@ def _step_of(trace: KinetoTrace, rows: NDArray[np.int64], steps: NDArray[np.int6
     return np.where(known, step, -1)
 
 
-def _kernels_per_step(trace: KinetoTrace, table: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Any] | None:
+def _kernels_per_step(trace: KinetoTrace, table: NDArray[np.int64], steps: NDArray[np.int64]) -> KernelsPerStep | None:
     kernels = table[table[:, FIELD["kind"]] == KERNEL]
     step = _step_of(trace, kernels, steps)
     if not (step >= 0).any():
@@ -118,19 +163,19 @@ def _kernels_per_step(trace: KinetoTrace, table: NDArray[np.int64], steps: NDArr
     counts = np.bincount(step[step >= 0], minlength=len(steps))
     median = float(np.median(counts))
     allowed = max(STEADY_TOLERANCE * median, STEADY_KERNELS)
-    return {
-        "num_steps": len(steps),
-        "median": median,
-        "least": int(counts.min()),
-        "most": int(counts.max()),
-        "steady": bool((np.abs(counts - median) <= allowed).all()),
-        "num_outside": int((step < 0).sum()),
-    }
+    return KernelsPerStep(
+        num_steps=len(steps),
+        median=median,
+        least=int(counts.min()),
+        most=int(counts.max()),
+        steady=bool((np.abs(counts - median) <= allowed).all()),
+        num_outside=int((step < 0).sum()),
+    )
 
 
 def _largest(
     trace: KinetoTrace, table: NDArray[np.int64], idle: Intervals, steps: NDArray[np.int64]
-) -> list[dict[str, Any]]:
+) -> tuple[TraceGap, ...]:
     """The longest gaps: when (s from the window's begin), how long, what ran before and after, in which step."""
     largest = []
     for begin_ns, end_ns in idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:NUM_LARGEST]].tolist():
@@ -138,15 +183,15 @@ def _largest(
         after = table[np.searchsorted(table[:, 0], end_ns)]
         step = int(_step_of(trace, after[None], steps)[0])
         largest.append(
-            {
-                "begin_s": (begin_ns - int(table[0, 0])) / 1e9,
-                "duration_s": (end_ns - begin_ns) / 1e9,
-                "before": trace.names[before[FIELD["name"]]],
-                "after": trace.names[after[FIELD["name"]]],
-                "step": None if step < 0 else int(steps[step, 2]),
-            }
+            TraceGap(
+                begin_s=(begin_ns - int(table[0, 0])) / 1e9,
+                duration_s=(end_ns - begin_ns) / 1e9,
+                before=trace.names[before[FIELD["name"]]],
+                after=trace.names[after[FIELD["name"]]],
+                step=None if step < 0 else int(steps[step, 2]),
+            )
         )
-    return largest
+    return tuple(largest)
 
 
 def _idle_in_data_wait_s(trace: KinetoTrace, idle: Intervals, begin_ns: int, end_ns: int) -> float | None:
@@ -167,11 +212,9 @@ def _length_ns(disjoint: Intervals) -> int:
 def _caveats(trace: KinetoTrace, steps: NDArray[np.int64]) -> list[Caveat]:
     caveats = []
     if trace.num_unusable:
-        message = f"{trace.num_unusable:,} device activities have no usable time or duration: their time counts as idle"
-        caveats.append(Caveat("activities_unusable", message))
+        caveats.append(Caveat("activities_unusable", {"num": trace.num_unusable}))
     if not len(steps):
-        caveats.append(Caveat("steps_not_annotated", "no ProfilerStep: call the profiler's step() after each step"))
+        caveats.append(Caveat("steps_not_annotated", {"why": "no_step_ranges"}))
     elif not len(trace.launches):
-        message = "the trace has no host calls, so no kernel has a step: record with ProfilerActivity.CPU too"
-        caveats.append(Caveat("steps_not_annotated", message))
+        caveats.append(Caveat("steps_not_annotated", {"why": "no_host_calls"}))
     return caveats

@@ -1,95 +1,297 @@
-"""Findings in words: the sentence and its evidence."""
+"""What limits a run, by the rule of docs/method.md, `Verdict`: a bottleneck, or why none can be named.
+
+Findings are codes and figures; reporting/words.py puts them into sentences.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
 
-from loaderbench.analysis.attribution import Attribution
-from loaderbench.recording.types import Estimate
+import numpy as np
 
-NAMES = {
-    "storage": "storage",
-    "prep": "CPU preparation (decode, augment, collate)",
-    "transfer": "the copy to the device",
-    "launch": "kernel launches",
-    "compute": "compute",
-}
+from loaderbench.analysis.attribution import Witnesses, estimates, shares, witnesses
+from loaderbench.analysis.model import WORTH, Model
+from loaderbench.analysis.quantities import Quantity
+from loaderbench.cases.arms import Arm
+from loaderbench.plain import Json
+from loaderbench.recording.caveats import Reason
+from loaderbench.recording.record import CAUSES, Bottleneck, Cause, DataWait, Estimate, Removable, Share, Verdict
 
-
-def _percent(estimate: Estimate | None) -> str:
-    return "not measured" if estimate is None else f"{estimate.value:.0%}"
-
-
-def _times(estimate: Estimate) -> str:
-    return f"{estimate.value:.2f}× ({estimate.low:.2f} – {estimate.high:.2f})"
-
-
-def summary(found: Attribution) -> str:
-    """One sentence that a manager can read."""
-    if found.bottleneck == "undetermined":
-        return "Undetermined: " + "; ".join(found.reasons) + "."
-    if found.bottleneck == "compute":
-        best = max(
-            (one for cause, one in found.speedup_if_removed.items() if one is not None and cause != "compute"),
-            key=lambda one: one.value,
-            default=None,
-        )
-        gain = "" if best is None else f"; nothing else is worth more than {best.value:.2f}×"
-        return f"Compute limits this run: the device is fed {_percent(found.utilization)} of the time{gain}."
-    if found.bottleneck == "mixed":
-        if found.joint and found.joint_speedup is not None:
-            causes = " and ".join(NAMES[cause] for cause in found.joint)
-            return f"Mixed: {causes} bound this run together; without all of them {_times(found.joint_speedup)} faster."
-        return "Mixed: " + "; ".join(found.reasons or ["no single cause is worth 1.10× alone"]) + "."
-    removed = found.speedup_if_removed[found.bottleneck]
-    assert removed is not None
-    name = NAMES[found.bottleneck]
-    limits = "limit this run: without them" if found.bottleneck == "launch" else "limits this run: without it"
-    return f"{name[0].upper()}{name[1:]} {limits} {_times(removed)} faster."
+COMPUTE_AU = 0.90
+SURE = 1.03
+"""The low end of a gain that is named as the one cause."""
+CLEAR = 1.25
+"""A gain that a compute verdict must be able to exclude."""
+MORE = 1.03
+"""By this factor an unmeasured gain must exceed the best measured one to take its place."""
+REMOVABLE: tuple[Removable, ...] = (*CAUSES, "compute")
 
 
-def evidence(
-    found: Attribution,
-    capacities: dict[str, Estimate | None],
-    storage: Mapping[str, Any] | None,
-    transfer: Mapping[str, Any] | None,
-) -> list[str]:
-    """The measured figures that the verdict rests on, one a line. `storage`, `transfer`: those of the record."""
-    lines = []
-    known = [f"{name} {one.value:,.0f}" for name, one in capacities.items() if one is not None]
-    if known:
-        lines.append(f"samples/s of each stage alone: {', '.join(known)}")
-    for cause, gain in found.speedup_if_removed.items():
-        if gain is not None and gain.value >= 1.02:
-            lines.append(f"without {NAMES[cause]}: {_times(gain)}")
-    if found.utilization is not None:
-        lines.append(f"accelerator utilization {found.utilization.value:.1%} (T_device ÷ T)")
-    if found.witnesses is not None:
-        arms, timeline = found.witnesses
-        lines.append(f"waiting for data: {arms.value:.1%} of the step by arms, {timeline.value:.1%} by timeline")
-    if transfer is not None:
-        lines.append(_of_copy(transfer))
-    ceiling = (storage or {}).get("ceiling")
-    if ceiling is not None:
-        lines.append(_of_ceiling(ceiling))
-    return lines
+@dataclass(frozen=True)
+class Group:
+    """Causes that stand together: their removal gives `gain`, whatever each one alone would give."""
+
+    causes: tuple[Cause, ...]
+    gain: Quantity | None
+    """None where the arms do not tell."""
 
 
-def _of_copy(transfer: Mapping[str, Any]) -> str:
-    rate, ceiling = (transfer[f"{name}_bytes_per_s"] / 1e9 for name in ("link", "ceiling"))
-    return (
-        f"copy to the device: {transfer['bytes_per_step'] / 1e6:,.1f} MB a step in {transfer['copy_s'] * 1e3:.2f} ms, "
-        f"{transfer['exposed_s'] * 1e3:.2f} ms of it exposed; {rate:.1f} GB/s, the link gives {ceiling:.1f}"
+@dataclass(frozen=True)
+class Joined:
+    """Causes that the measured arms do not tell apart, and the gain without all of them."""
+
+    causes: tuple[Cause, ...]
+    gain: Quantity
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The findings on one run."""
+
+    shares: Mapping[Share, Estimate | None]
+    utilization: Estimate | None
+    """AU = T_device ÷ T_real."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """The part of a verdict that is decided here."""
+
+    bottleneck: Bottleneck
+    reasons: tuple[Reason, ...] = ()
+    group: Group | None = None
+
+
+def attribute(
+    model: Model, *, starved_fraction: float | None, storage_idle: bool = False, doubts: Sequence[Reason] = ()
+) -> Attribution:
+    """Judge one run from its arms.
+
+    Args:
+        starved_fraction: of the workers' time on a batch, the part they were runnable but not running; None where
+            unknown.
+        storage_idle: the storage's own counter shows that it moved nothing during `real`: it cannot be a cause.
+        doubts: why the arms are not what they were to be; any of them leaves the verdict undetermined.
+    """
+    seen = witnesses(model)
+    judge = _Judge(model, seen, tuple(doubts))
+    ruling = judge.ruling()
+    if storage_idle and "storage" in (ruling.bottleneck, *(ruling.group.causes if ruling.group else ())):
+        ruling = Ruling("undetermined", (*ruling.reasons, Reason("storage_was_idle")))
+    group = ruling.group
+    verdict = Verdict(
+        bottleneck=ruling.bottleneck,
+        reasons=ruling.reasons,
+        speedup_if_removed={
+            cause: None if (gain := model.gain(model.without(cause))) is None else gain.estimate("ratio")
+            for cause in REMOVABLE
+        },
+        joint=() if group is None else group.causes,
+        joint_speedup=None if group is None or group.gain is None else group.gain.estimate("ratio"),
+        waiting_for_data=None
+        if seen is None
+        else DataWait(seen.by_arms.estimate("fraction"), seen.by_timeline.estimate("fraction")),
     )
+    au = judge.utilization
+    share = estimates(shares(model, starved_fraction))
+    return Attribution(share, None if au is None else au.estimate("fraction"), verdict)
 
 
-def _of_ceiling(ceiling: Mapping[str, Any]) -> str:
-    rate, readers = ceiling["bytes_per_s"]["value"] / 1e6, ceiling["readers"]
-    rising = ", still rising" if ceiling["still_rising"] else ""
-    bound = {
-        "bandwidth": "; more readers than this run has get little more: bandwidth",
-        "latency": f"; twice this run's readers get {ceiling['growth_per_doubling'] or 0:.1f}×: latency",
-        None: "",
-    }[ceiling["bound_by"]]
-    return f"the storage gives {rate:,.1f} MB/s to {readers} reader{'s' * (readers != 1)}{rising}{bound}"
+@dataclass(frozen=True)
+class _Judge:
+    model: Model
+    seen: Witnesses | None
+    doubts: tuple[Reason, ...] = field(default=())
+
+    @cached_property
+    def utilization(self) -> Quantity | None:
+        device = self.model.times.device
+        return None if device is None else device / self.model.real
+
+    @cached_property
+    def worth(self) -> list[Cause]:
+        """The causes whose removal is worth it, the best first."""
+        gains = self.model.gains
+        return sorted((c for c in gains if gains[c].value >= WORTH), key=lambda c: -gains[c].value)
+
+    @property
+    def best(self) -> float:
+        """The largest gain of one cause that is worth removing; 1 where none is."""
+        return self.model.gains[self.worth[0]].value if self.worth else 1.0
+
+    @cached_property
+    def together(self) -> Group | None:
+        """The smallest set of two or more causes whose joint removal is worth it, of equal ones the best."""
+        sets = [frozenset(some) for size in range(2, len(CAUSES) + 1) for some in combinations(CAUSES, size)]
+        return self.best_group(sets)
+
+    def best_group(self, sets: Sequence[frozenset[Cause]]) -> Group | None:
+        """The smallest of the sets that is worth removing, of equal ones the best."""
+        best: tuple[int, float, Group] | None = None
+        for some in sets:
+            left = self.model.joint_without(some)
+            if left is None or not min(left.value, left.draws.min()) > 0:
+                continue
+            gain = self.model.gain(left)
+            assert gain is not None
+            rank = (len(some), -gain.value)
+            if gain.value >= WORTH and (best is None or rank < best[:2]):
+                best = (*rank, Group(tuple(cause for cause in CAUSES if cause in some), gain))
+        return None if best is None else best[2]
+
+    def ruling(self) -> Ruling:
+        if against := [*self.doubts, *self.disorder()]:
+            return Ruling("undetermined", tuple(against))
+        if self.model.real.n < 2:
+            return Ruling("undetermined", (Reason("too_few_steps"),))
+        joined = self.unseparated
+        if joined is not None and joined.gain.value > max(WORTH, MORE * self.best):
+            return self.of_unseparated(joined)
+        if unsure := self.unsure():
+            return Ruling("undetermined", tuple(unsure))
+        return self.of_one_cause() if self.worth else self.of_none()
+
+    # -- what speaks against any verdict -------------------------------------------------------------------
+
+    def disorder(self) -> list[Reason]:
+        """Arms that contradict each other, or the timeline."""
+        reasons = []
+        if self.seen is not None and not self.seen.agree:
+            details: dict[str, Json] = {
+                "by_arms": self.seen.by_arms.value,
+                "by_timeline": self.seen.by_timeline.value,
+            }
+            reasons.append(Reason("witnesses_disagree", details))
+        violation = self.model.times.violation
+        if violation is not None:
+            reasons.append(
+                Reason(
+                    "arms_out_of_order",
+                    {
+                        "faster": violation.faster.value,
+                        "faster_s": violation.faster_s,
+                        "slower": violation.slower.value,
+                        "slower_s": violation.slower_s,
+                    },
+                )
+            )
+        return reasons
+
+    def unsure(self) -> list[Reason]:
+        """Gains that are not known well enough, or not at all."""
+        gains, reasons = self.model.gains, []
+        for cause, most in self.most_of_unmeasured().items():
+            if most >= WORTH and most > MORE * self.best:
+                reasons.append(Reason("gain_not_measured", {"cause": cause, "most": most}))
+        if self.worth and gains[self.worth[0]].low < SURE and not self.only_together:
+            reasons.append(_uncertain(self.worth[0], gains[self.worth[0]]))
+        possible = {str(cause): gain.high for cause, gain in gains.items()}
+        if self.unseparated is not None:
+            possible[" and ".join(self.unseparated.causes)] = self.unseparated.gain.high
+        if not self.worth and possible:
+            what = max(possible, key=lambda name: possible[name])
+            if possible[what] >= CLEAR:
+                reasons.append(Reason("may_be_faster", {"cause": what, "high": possible[what]}))
+        return reasons
+
+    @property
+    def only_together(self) -> bool:
+        """Whether several causes together surely give more than the best one can, whose own gain may be nothing."""
+        group = self.together
+        if not self.worth or group is None or group.gain is None:
+            return False
+        return group.gain.low > self.model.gains[self.worth[0]].high
+
+    def most_of_unmeasured(self) -> dict[Cause, float]:
+        """The most that removing the copy or the launches can give where their arms are missing; nothing where the
+        loader paces the run. Where the device does not tell its busy time launches are part of compute, and a caveat
+        says so."""
+        model, times, real = self.model, self.model.times, self.model.real.value
+        most: dict[Cause, float] = {}
+        if model.loader_paces and not model.synchronous:
+            return most
+        launches = model.exposed_launches
+        if "launch" not in model.gains and launches is not None and times.busy is not None:
+            most["launch"] = real / max(real - launches.value, times.busy.value)
+        if "transfer" not in model.gains and not model.owns_transfer and times.host is not None:
+            exposed = times.host.value if times.device is None else times.host.value - times.device.value
+            left = max(real - exposed, 0.0 if times.device is None else times.device.value)
+            most["transfer"] = real / left if left > 0 else float("inf")
+        return most
+
+    # -- arms that were not measured -------------------------------------------------------------------------
+
+    @cached_property
+    def unseparated(self) -> Joined | None:
+        """The causes that the measured arms do not tell apart, with what removing all of them gives; None: there are
+        none, or nothing tells what they give."""
+        times = self.model.times
+        feeding: tuple[Cause, ...] = ("storage", "prep") if self.model.reads_files else ("prep",)
+        if self.model.base is not None:
+            return None if set(feeding) <= set(self.model.gains) else self.joined(feeding, self.model.base)
+        if times.device is not None:
+            return self.joined((*feeding, "transfer"), times.device)
+        left = self.model.real - self.model.data_stall(Arm.REAL)  # by the timeline alone
+        return self.joined(feeding, left) if min(left.value, left.draws.min()) > 0 else None
+
+    def joined(self, causes: tuple[Cause, ...], left: Quantity) -> Joined:
+        gain = self.model.gain(left)
+        assert gain is not None
+        return Joined(causes, gain)
+
+    def of_unseparated(self, joined: Joined) -> Ruling:
+        if joined.gain.low < SURE:
+            return Ruling("undetermined", (_uncertain(" and ".join(joined.causes), joined.gain),))
+        missing: list[Json] = [arm.value for arm in self.missing_arms(joined.causes)]
+        reason = Reason("not_separated", {"causes": [*joined.causes], "arms": missing})
+        bottleneck: Bottleneck = joined.causes[0] if len(joined.causes) == 1 else "mixed"
+        return Ruling(bottleneck, (reason,), Group(joined.causes, joined.gain))
+
+    def missing_arms(self, causes: Sequence[Cause]) -> list[Arm]:
+        """Those that would tell the causes apart."""
+        wanted = [Arm.FETCH] if "prep" in causes and self.model.reads_files else []
+        wanted += [Arm.RAM] if "storage" in causes else []
+        wanted.append(Arm.DEVICE if self.model.owns_transfer else Arm.HOST)
+        return [arm for arm in wanted if arm not in self.model.arms]
+
+    # -- verdicts --------------------------------------------------------------------------------------------
+
+    def of_one_cause(self) -> Ruling:
+        """The best cause, unless another one cannot be told from it, or several only together do it."""
+        gains, first = self.model.gains, self.worth[0]
+        if gains[first].low < SURE:  # they surely give more together
+            return Ruling("mixed", (), self.together)
+        close = [cause for cause in self.worth[1:] if not _surely_larger(gains[first], gains[cause])]
+        if not close:
+            return Ruling(first)
+        causes: list[Json] = [first, *close]
+        reason = Reason("cannot_be_told_apart", {"causes": causes})
+        group = self.best_group([frozenset((first, *close))])
+        return Ruling("mixed", (reason,), group or Group((first, *close), None))
+
+    def of_none(self) -> Ruling:
+        """No single cause is worth removing: the device is fed, or several causes share."""
+        au, group = self.utilization, self.together
+        if au is None and group is not None and group.gain is not None and group.gain.low >= SURE:
+            return Ruling("mixed", (), group)
+        if au is None:
+            return Ruling("undetermined", (Reason("consumer_not_separated"),))
+        if au.value >= COMPUTE_AU:
+            return Ruling("compute")
+        if au.high > 1 / SURE:
+            return Ruling("undetermined", (Reason("feeding_uncertain", {"low": au.low, "high": au.high}),))
+        return Ruling("mixed", () if self.together else (Reason("none_alone"),), self.together)
+
+
+def _uncertain(what: str, gain: Quantity) -> Reason:
+    return Reason("gain_uncertain", {"cause": what, "low": gain.low, "high": gain.high})
+
+
+def _surely_larger(first: Quantity, second: Quantity) -> bool:
+    """Whether the interval of the two gains' ratio lies above 1. Both rest on the same runs, so what moves
+    the real time moves both: the ratio is known better than either."""
+    return bool(np.percentile(first.draws / second.draws, 2.5) > 1.0)

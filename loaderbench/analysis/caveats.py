@@ -1,0 +1,170 @@
+"""Which caveats a record has: one for each figure that is null or not to be taken at face value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from loaderbench.analysis import kernels
+from loaderbench.analysis.statistics import half_width_fraction
+from loaderbench.cases.arms import ARMS, Arm
+from loaderbench.plain import Json
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.record import RunRecord, StorageFigures
+
+if TYPE_CHECKING:
+    from loaderbench.analysis.record import Judged
+
+STARVED = 0.10
+"""Workers that wait for a processor more than this fraction of their time get the caveat `cpu_contention`."""
+WITNESSES_AGREE = 0.03
+"""Busy fractions that differ by more have the caveat `busy_witnesses_disagree`."""
+
+
+def caveats_of(judged: Judged, record: RunRecord) -> list[Caveat]:
+    """Those that follow from the facts, beside those that were recorded with them."""
+    return [
+        *_of_the_verdict(record),
+        *_of_the_trace(judged),
+        *_of_the_arms(judged, record),
+        *_of_the_device(judged, record),
+        *(() if record.storage is None else _of_the_storage(judged, record.storage)),
+        *_of_steadiness(judged),
+        *_of_figures(judged, record),
+    ]
+
+
+def _of_the_verdict(record: RunRecord) -> Iterator[Caveat]:
+    for reason in record.verdict.reasons if record.verdict else ():
+        if reason.code == "witnesses_disagree":
+            yield Caveat("witnesses_disagree", reason.details)
+
+
+def _of_the_trace(judged: Judged) -> Iterator[Caveat]:
+    traced = judged.traced
+    recorded = {caveat.code for caveat in judged.recording.caveats}
+    if traced is None:
+        if "kernel_gap_not_measured" not in recorded:
+            yield Caveat("kernel_gap_not_measured", {"why": "older_version"})
+        return
+    if faults := kernels.missing(traced):
+        told: list[Json] = [{"code": fault.code, "details": dict(fault.details)} for fault in faults]
+        yield Caveat("trace_incomplete", {"faults": told})
+        return
+    unsteady = [one.arm.value for one in (traced, *judged.recording.of(Arm.UNTRACED)) if not one.steady]
+    if unsteady:
+        arms: list[Json] = [*dict.fromkeys(unsteady)]
+        yield Caveat("trace_not_steady", {"arms": arms})
+
+
+def _of_the_arms(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
+    loader = judged.facts.loader
+    missing = [arm for arm in ARMS if arm not in judged.arms]
+    if loader.owns_transfer:
+        yield Caveat("loader_owns_transfer")
+        missing = [arm for arm in missing if arm is not Arm.HOST]
+    if not loader.decodes:
+        yield Caveat("no_files")
+        missing = [arm for arm in missing if arm not in (Arm.RAM, Arm.FETCH)]
+    if missing:
+        why = "not_allowed"
+        if set(judged.case.effort.arms) < set(ARMS):
+            why = "not_asked"
+        elif judged.facts.cache.measured_once:
+            why = "measured_once"
+        names: list[Json] = [arm.value for arm in missing]
+        yield Caveat("arms_not_measured", {"arms": names, "why": why})
+    if record.shares is not None and record.shares["launch"] is None and Arm.DEVICE in judged.arms:
+        yield Caveat("launch_not_measured")
+    if record.transfer is None and Arm.HOST in judged.arms:
+        yield Caveat("no_transfer", {"why": "took_no_time" if judged.facts.device.copies else "nothing_copied"})
+
+
+def _of_the_device(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
+    facts, device = judged.facts.device, record.device
+    assert device is not None
+    if facts.emulated:
+        yield Caveat("emulated_device", {"name": facts.name})
+    seen = device.busy_witnesses
+    if seen is not None:
+        if apart := kernels.disagreeing(seen, WITNESSES_AGREE):
+            yield Caveat("busy_witnesses_disagree", {"kernels": seen.kernels, "others": apart})
+        if facts.has_counters and seen.nvml is None and seen.gpm is None:
+            yield Caveat("busy_not_cross_checked")
+    if device.nvml is None and facts.has_counters:
+        yield Caveat("nvml_not_measured")
+    if device.memory_peak_bytes is None:
+        yield Caveat("device_memory_not_measured", {"kind": facts.kind})
+
+
+def _of_the_storage(judged: Judged, storage: StorageFigures) -> Iterator[Caveat]:
+    facts = judged.facts
+    if storage.bytes_read is None:
+        yield Caveat("storage_bytes_unknown", {"reason": facts.storage.reason})
+    if facts.cache.state == "cold" and not storage.cold_proven:
+        details: dict[str, Json] = {"moved_fraction": storage.moved_fraction}
+        yield Caveat("cold_not_proven", {**details, "resident_before": storage.residency_fraction.before})
+    if storage.ceiling is None:
+        yield Caveat("ceiling_not_measured", _why_no_ceiling(judged))
+    else:
+        if storage.ceiling.still_rising:
+            readers, stopped_by = storage.ceiling.stages[-1].readers, storage.ceiling.stopped_by
+            yield Caveat("ceiling_still_rising", {"readers": readers, "stopped_by": stopped_by})
+        if storage.ceiling.probe_limited:
+            yield Caveat("ceiling_probe_limited")
+    if facts.rounds.stopped_by == "max_bytes":
+        yield Caveat("max_bytes_reached", {"max_bytes": judged.case.effort.max_bytes})
+    recorded = {caveat.code for caveat in judged.recording.caveats}
+    if storage.residency_fraction.before is None and "residency_unknown" not in recorded:
+        yield Caveat("residency_unknown", {"reason": None})
+    copy = facts.storage.ram_copy
+    if copy is not None and copy.subset:
+        yield Caveat("ram_subset", {"num": copy.num_images, "of": facts.storage.num_images})
+
+
+def _why_no_ceiling(judged: Judged) -> dict[str, Json]:
+    probe = judged.facts.storage.ceiling
+    if probe is None:
+        return {"why": "not_asked"}
+    if probe.stopped_by == "error":
+        return {"why": "error", "reason": probe.reason}
+    return {"why": "from_cache"} if probe.stages else {"why": "ended", "stopped_by": probe.stopped_by}
+
+
+def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
+    recording, feed = judged.recording, judged.case.feed
+    if any(not segment.steady for segment in recording.of(Arm.SHORT)):
+        yield Caveat("buffer_not_full")
+    depth, real = feed.buffer_batches, judged.real
+    if real.num_steps < 10 * depth and feed.workers:
+        yield Caveat("short_run", {"steps": real.num_steps, "buffer_batches": depth})
+    unsteady = {one.arm.value for arm in (Arm.RAM, Arm.REAL) for one in recording.of(arm) if not one.steady}
+    if unsteady:
+        names: list[Json] = [*sorted(unsteady)]
+        yield Caveat("queue_not_steady", {"arms": names})
+    half_width = half_width_fraction([values["duration"] for values in real.quantities], feed.lanes)
+    target = judged.case.effort.ci_target
+    if half_width > target:
+        known = half_width if half_width < float("inf") else None
+        stopped_by = judged.facts.rounds.stopped_by
+        yield Caveat("ci_target_missed", {"half_width": known, "target": target, "stopped_by": stopped_by})
+
+
+def _of_figures(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
+    starved = judged.starved_fraction
+    if starved is not None and starved > STARVED:
+        yield Caveat("cpu_contention", {"fraction": starved})
+    if record.stages is None:
+        yield Caveat("stages_not_measured", {"reason": judged.facts.loader.no_stage_times})
+    cpu = record.cpu
+    assert cpu is not None
+    names = ("busy_fraction", "seconds_per_sample", "workers_rss_bytes", "workers_pss_bytes")
+    unknown: list[Json] = [name for name in names if getattr(cpu, name) is None]
+    if unknown:
+        yield Caveat("cpu_not_measured", {"names": unknown})
+    if record.overhead_fraction is None:
+        yield Caveat("overhead_not_measured")
+    if record.time_to_first_batch_s is None:
+        yield Caveat("first_batch_not_measured")
+    if judged.facts.failures.num_reads:
+        yield Caveat("images_failed", {"num": judged.facts.failures.num_reads})

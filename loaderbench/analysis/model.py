@@ -1,0 +1,313 @@
+"""What the arms say of a run: the step time of each, what of a step runs in line and what side by side, and the step
+time that is left when a cause is removed.
+
+The rules are those of docs/method.md, `Arms`, `Shares` and `Gain without a cause`. Facts in, figures out: nothing here
+runs, reads a clock or knows how the facts came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from loaderbench.analysis.quantities import Quantity, largest
+from loaderbench.analysis.statistics import pool_adjacent_violators
+from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps
+from loaderbench.cases.arms import CHAIN, Arm
+from loaderbench.recording.record import CAUSES, Cause, Removable
+
+WORTH = 1.10
+"""A speed-up from which a cause counts as a bottleneck."""
+AGREEMENT = 0.05
+"""Two witnesses may differ by this fraction of the step time, and an arm may be faster by it than one that does
+less, or by their interval where that is wider. A machine's speed moves by 2 % from one round to the next."""
+HOST_BOUND = 0.95
+"""A host that is in `next()` or issuing for this part of the step does not wait for the device."""
+STALLED_ROUNDS = 0.7
+"""Where the device waited for data in more than this fraction of the workers' rounds, the loader paces the run."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """An arm that ran faster than one that does less, by more than their interval."""
+
+    faster: Arm
+    faster_s: float
+    slower: Arm
+    slower_s: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """Mean step times of the arms, made monotone, with their draws. None: not measured."""
+
+    real: Quantity
+    ram: Quantity | None
+    host: Quantity | None
+    device: Quantity | None
+    busy: Quantity | None
+    """The device's compute, without the gaps between its kernels."""
+    free: Quantity | None
+    prep: Quantity | None
+    fetch: Quantity | None
+    violation: Violation | None
+
+
+def arm_times(arms: Mapping[Arm, ArmSteps], *, reads_files: bool) -> Times:
+    """Mean step times with the order device ≤ host ≤ ram ≤ real enforced by pool-adjacent-violators.
+
+    A loader that reads no files has `ram` = `real` by construction: there is no storage under it.
+    """
+    chain = [arm for arm in CHAIN if arm in arms]
+    raw = np.array([arms[arm].mean("duration") for arm in chain])
+    drawn = np.stack([arms[arm].drawn("duration") for arm in chain], axis=1)
+    fitted, fitted_draws = pool_adjacent_violators(raw), pool_adjacent_violators(drawn)
+    times = {arm: Quantity(float(fitted[k]), fitted_draws[:, k], arms[arm].num_blocks) for k, arm in enumerate(chain)}
+    violation = None
+    for k in range(1, len(chain)):
+        excess = raw[k - 1] - raw[k]
+        width = float(np.std(drawn[:, k - 1] - drawn[:, k])) * 1.96
+        if excess > max(width, AGREEMENT * raw[-1]):
+            violation = Violation(chain[k], float(raw[k]), chain[k - 1], float(raw[k - 1]))
+    device, busy = times.get(Arm.DEVICE), None
+    if device is not None and np.isfinite(arms[Arm.DEVICE].mean("busy")):
+        busy = Quantity.of(arms[Arm.DEVICE], "busy").at_most(device)
+
+    def plain(arm: Arm) -> Quantity | None:
+        return Quantity.of(arms[arm], "duration") if arm in arms else None
+
+    ram = times.get(Arm.RAM)
+    return Times(
+        real=times[Arm.REAL],
+        ram=ram if ram is not None or reads_files else times[Arm.REAL],
+        host=times.get(Arm.HOST),
+        device=device,
+        busy=busy,
+        free=plain(Arm.FREE),
+        prep=plain(Arm.PREP),
+        fetch=plain(Arm.FETCH),
+        violation=violation,
+    )
+
+
+@dataclass(frozen=True)
+class Model:
+    """One run by its arms; `real` must be among them."""
+
+    arms: Mapping[Arm, ArmSteps]
+    reads_files: bool
+    """False for a loader without files (synthetic, cached)."""
+    owns_transfer: bool
+    """The loader delivers batches on the device, so that there is no `host` arm."""
+    synchronous: bool
+    """The loader works inside `next()` (no workers), in line with issuing."""
+    overlap: bool
+    """Copies run beside the compute of earlier steps."""
+
+    @cached_property
+    def times(self) -> Times:
+        return arm_times(self.arms, reads_files=self.reads_files)
+
+    @property
+    def real(self) -> Quantity:
+        return self.times.real
+
+    @property
+    def base(self) -> Quantity | None:
+        """The step time when data are always ready. Where the loader owns the transfer, what separates `device` from
+        `ram` is all preparation."""
+        return self.times.device if self.owns_transfer else self.times.host
+
+    # -- parts of a step ---------------------------------------------------------------------------------
+
+    def part(self, arm: Arm, name: str) -> Quantity | None:
+        """Mean of one of the arm's quantities; None where it was not measured."""
+        return Quantity.of(self.arms[arm], name) if arm in self.arms else None
+
+    def issue(self, *arms: Arm) -> Quantity | None:
+        """Host time to issue a step, in the first of these arms that was measured."""
+        return next((self.part(arm, "issue") for arm in arms if arm in self.arms), None)
+
+    def issue_growth(self, arm: Arm) -> Quantity | None:
+        """Growth of the host's issue time from `host` (or `device`) to `arm`, seconds a step."""
+        before, after = self.issue(Arm.HOST, Arm.DEVICE), self.issue(arm)
+        if before is None or after is None:
+            return None
+        grown = (after - before).at_least(0.0)
+        return Quantity(grown.value, grown.draws, after.n)
+
+    @cached_property
+    def host_growth(self) -> Quantity | None:
+        """Growth of the host's time for a step from `host` (or `device`) to `real` that is no data stall, seconds.
+
+        That of issuing; and where the host never waits for the device, that of taking over ready batches too: it
+        then stands in line with issuing, while the device still works on the step before.
+        """
+        issue, real = self.issue_growth(Arm.REAL), self.arms[Arm.REAL]
+        before = self.arms.get(Arm.HOST) or self.arms.get(Arm.DEVICE)
+        if issue is None or before is None:
+            return issue
+        if real.mean("wait") + real.mean("issue") < HOST_BOUND * real.mean("duration"):
+            return issue
+
+        def taking(arm: ArmSteps) -> Quantity:
+            return Quantity.of(arm, "wait") - Quantity.of(arm, "stall")
+
+        return issue + (taking(real) - taking(before)).at_least(0.0)
+
+    def data_stall(self, arm: Arm) -> Quantity:
+        """Seconds a step that the device waits for data, by the arm's timeline.
+
+        A copy that overlaps is hidden while data are always ready. The part of it that a late batch exposes, over what
+        `host` exposes, is the wait's too.
+        """
+        steps = self.arms[arm]
+        stall = Quantity.of(steps, "stall")
+        if Arm.HOST not in self.arms:
+            return stall
+        late = (Quantity.of(steps, "exposed") - Quantity.of(self.arms[Arm.HOST], "exposed")).at_least(0.0)
+        return Quantity(stall.value + late.value, stall.draws + late.draws, stall.n)
+
+    @cached_property
+    def loader_time(self) -> Quantity | None:
+        """Seconds a batch that the loader needs beside the running device.
+
+        Free-running it has the processor to itself. Beside the device it needs the part of a step in which its
+        workers are at work; where it does not tell that, it needs the whole step where it paces the run.
+        A synchronous loader and issuing take turns, so that a batch costs both.
+        """
+        free = self.times.free
+        if free is None:
+            return None
+        steps, issue = self.arms[Arm.REAL], self.issue(Arm.REAL) if self.synchronous else None
+        alone = free + issue
+        if steps.worked is not None:
+            beside = self.real.scaled(steps.worked)
+            return largest(alone, (beside + issue).at_most(self.real))
+        return largest(alone, self.real) if self.loader_paces else alone
+
+    @cached_property
+    def loader_paces(self) -> bool:
+        """Whether the device waited for data in most of the workers' rounds, and for a good part of the time."""
+        steps = self.arms[Arm.REAL]
+        stalled = steps.all("stall").sum() > STALLED_FRACTION * steps.seconds
+        return bool(stalled) and steps.stalled_rounds() > STALLED_ROUNDS
+
+    @cached_property
+    def without_launches(self) -> Quantity | None:
+        """The consumer's step time with no launch gaps and no issuing: the copy, then busy kernels, in one queue or in
+        two.
+
+        T_host − (T_device − busy) would be wrong where issuing is the slower: the copy hides behind it. Without `host`
+        the copy is that of `real`.
+        """
+        busy, host = self.times.busy, self.times.host
+        if busy is None or self.owns_transfer:
+            return busy
+        copy = Quantity.of(self.arms[Arm.REAL if host is None else Arm.HOST], "copy")
+        left = largest(busy, copy) if self.overlap else busy + copy
+        return left if host is None else left.at_most(host)
+
+    # -- what is left without a cause ----------------------------------------------------------------------
+
+    def without(self, cause: Removable) -> Quantity | None:
+        """The step time that is left when a cause is removed; None where the arms for it were not measured.
+
+        The bound by the other stages' capacities supposes that these overlap perfectly. What a cause on the
+        device's side takes exposed is therefore a second bound: without the copy the run cannot gain more than
+        T_host − T_device, without launches not more than T_device − busy; where that is worth something, what
+        issuing grew by beside the loader comes on top. (Where it is not, the growth is contention alone, and
+        counts with preparation.) A synchronous loader stands in line with issuing: there the whole issue time is
+        exposed, and it is added to the loader's or the reader's own time wherever these bound the run.
+        """
+        match cause:
+            case "storage":
+                return self.times.ram
+            case "prep":
+                return self._without_prep()
+            case "transfer":
+                return self._without_transfer()
+            case "launch":
+                return self._without_launch()
+            case "compute":
+                return self._without_compute()
+
+    def _without_prep(self) -> Quantity | None:
+        if self.base is None:
+            return None
+        if self.times.fetch is not None:
+            in_line = self.issue(Arm.HOST, Arm.DEVICE) if self.synchronous else None
+            return largest(self.base, self.times.fetch + in_line)
+        return None if self.reads_files else self.base  # no files under the loader: nothing to fetch
+
+    def _without_transfer(self) -> Quantity | None:
+        device, host, paced = self.times.device, self.times.host, self.loader_time
+        if device is None or host is None or paced is None:
+            return None
+        # Beside the loader issuing takes longer, and no copy hides it any more.
+        crowded = Quantity.of(self.arms[Arm.DEVICE], "issue") + self.issue_growth(Arm.REAL)
+        return largest(device, paced, crowded, self.real - (host - device))
+
+    def _without_launch(self) -> Quantity | None:
+        exposed, rest, feed = self.exposed_launches, self.without_launches, self.loader_time
+        if exposed is None or rest is None or feed is None:
+            return None
+        if self.synchronous:
+            assert self.times.free is not None
+            feed = self.times.free
+        return largest(rest, feed, self.real - exposed)
+
+    @property
+    def exposed_launches(self) -> Quantity | None:
+        """The most that launches take of a step."""
+        device, busy = self.times.device, self.times.busy
+        if device is None or busy is None:
+            return None
+        exposed = device - busy
+        if device.value >= WORTH * busy.value:
+            exposed = exposed + self.issue_growth(Arm.REAL)
+        return largest(exposed, Quantity.of(self.arms[Arm.REAL], "issue")) if self.synchronous else exposed
+
+    def _without_compute(self) -> Quantity | None:
+        if self.loader_time is None:
+            return None
+        others = (self.part(Arm.HOST, "copy"), self.part(Arm.DEVICE, "issue"))
+        return largest(self.loader_time, *(part for part in others if part is not None))
+
+    def gain(self, left: Quantity | None) -> Quantity | None:
+        """T_real ÷ what is left; never below 1, since removing a cause cannot slow the run down. None stays None."""
+        return None if left is None else self.real / left.at_most(self.real)
+
+    @cached_property
+    def gains(self) -> Mapping[Cause, Quantity]:
+        """The gain of removing each cause, of those that the arms tell."""
+        gains = {cause: self.gain(self.without(cause)) for cause in CAUSES}
+        return {cause: gain for cause, gain in gains.items() if gain is not None}
+
+    def joint_without(self, removed: frozenset[Cause]) -> Quantity | None:
+        """The step time without several causes, where the arms tell."""
+        if self.base is None:
+            return None
+        consumer: Quantity | None = self.base
+        if "launch" in removed:
+            consumer = self.times.busy if "transfer" in removed else self.without_launches
+        elif "transfer" in removed and self.times.device is not None:
+            consumer = self.times.device
+        if consumer is None or {"storage", "prep"} <= removed:
+            return consumer
+        feed = self.loader_time
+        if "prep" in removed:
+            feed = self.times.fetch
+        elif "storage" in removed:
+            feed = self.times.prep if self.times.prep is not None else self.times.ram
+        if feed is None:
+            return None
+        if not removed & {"prep", "storage"}:
+            # The time of a loader in line with issuing holds that; without launches only its own is left.
+            own = self.times.free if self.synchronous and "launch" in removed else None
+            return largest(consumer, own or feed)
+        in_line = self.issue(Arm.HOST, Arm.DEVICE) if self.synchronous and "launch" not in removed else None
+        return largest(consumer, feed + in_line)

@@ -1,0 +1,13 @@
+"""The version of the rules that turn facts into records.
+
+With the same version the same facts give the same record (tests hold that). Whoever changes what a figure means, how a
+verdict is found, or which caveats a record has, bumps it and adds a line.
+
+History
+    0  records of schema 1, judged before rules had a version
+    1  arms that were not measured leave their figures null and their causes joined, no longer the whole verdict
+"""
+
+from __future__ import annotations
+
+RULES_VERSION = 1

@@ -1,0 +1,147 @@
+"""The self-test's score: verdicts on runs with a known cause, held against a stopwatch (docs/validation.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from loaderbench.analysis.model import WORTH
+from loaderbench.recording.record import RunRecord, Share
+from loaderbench.recording.studies import (
+    InjectedCause,
+    ScenarioFacts,
+    ScenarioOutcome,
+    SelfTest,
+    SelfTestFacts,
+    ShareError,
+    Stopwatch,
+)
+
+CLASSES: tuple[InjectedCause, ...] = ("storage", "prep", "transfer", "launch", "compute", "mixed")
+CLEAR = 1.25
+"""Cases whose cause is truly worth this much must be judged right."""
+NOTHING = 1.05
+"""A gain that cannot be told from none on a machine that others share."""
+
+
+def score(facts: SelfTestFacts, records: Mapping[str, RunRecord]) -> SelfTest:
+    """All figures of the self-test, from the scenarios whose records are there."""
+    outcomes = [
+        outcome_of(scenario, records[scenario.run_id]) for scenario in facts.scenarios if scenario.run_id in records
+    ]
+    clear = [one for one in outcomes if is_clear(one) and not one.is_null]
+    num_clear = len(clear) + len(facts.failed)
+    nulls = [one for one in outcomes if one.is_null]
+    both = [(one.shares[name], true) for one in outcomes for name, true in one.shares_true.items()]
+    errors = np.array([abs(measured - true) for measured, true in both if measured is not None])
+    gains = [
+        abs(one.predicted_speedup / one.true_speedup - 1)
+        for one in clear
+        if one.predicted_speedup is not None and one.truth not in ("mixed", "compute")
+    ]
+    null_loader = records.get(facts.null_loader_run or "")
+    runs = [records[one.run_id] for one in facts.scenarios if one.run_id in records]
+    overheads = [one.overhead_fraction for one in (*runs, null_loader) if one is not None]
+    known = [overhead for overhead in overheads if overhead is not None]
+    return SelfTest(
+        cases=tuple(outcomes),
+        accuracy_fraction=_fraction(sum(is_right(one) for one in clear), num_clear),
+        num_clear_cases=num_clear,
+        undetermined_fraction=_fraction(sum(one.verdict == "undetermined" for one in outcomes), len(outcomes)),
+        confident_wrong=sum(is_confidently_wrong(one) for one in outcomes),
+        share_error=ShareError(
+            mean=float(errors.mean()) if len(errors) else None,
+            p95=float(np.percentile(errors, 95)) if len(errors) else None,
+        ),
+        speedup_error_median=float(np.median(gains)) if gains else None,
+        null_false_positive_fraction=_fraction(sum(one.verdict != "compute" for one in nulls), len(nulls)),
+        overhead_fraction=max(known) if known else None,
+        null_loader_au_fraction=None if null_loader is None else null_loader.accelerator_utilization_fraction,
+        skipped=facts.skipped,
+        failed=facts.failed,
+    )
+
+
+def _fraction(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def is_clear(outcome: ScenarioOutcome) -> bool:
+    """Whether one answer is right beyond the stopwatch's own error: the cause (added compute is one) is worth
+    CLEAR, and two that are it only together are worth next to nothing alone."""
+    if outcome.truth == "mixed" and outcome.best_alone > NOTHING:
+        return False
+    return outcome.true_speedup >= CLEAR
+
+
+def is_right(outcome: ScenarioOutcome) -> bool:
+    return outcome.verdict == outcome.truth
+
+
+def is_confidently_wrong(outcome: ScenarioOutcome) -> bool:
+    """A cause was named, and it is not the one, where the true one is clear: or that there is no single one, or
+    that what was built in slows nothing."""
+    if outcome.verdict == "undetermined":
+        return False
+    named = {outcome.verdict} if outcome.verdict != "mixed" else {"mixed", *outcome.joint}
+    nothing = outcome.truth == "compute" and (outcome.is_null or outcome.true_speedup < NOTHING)
+    return (is_clear(outcome) or nothing) and outcome.truth not in named
+
+
+def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
+    """Hold a record against the stopwatch."""
+    truth, gain, best_alone, shares_true = _truth(scenario.cause, scenario.stopwatch)
+    verdict = record.verdict
+    assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"
+    alone = (gain for cause, gain in verdict.speedup_if_removed.items() if cause == truth)
+    predicted = verdict.joint_speedup if truth == "mixed" else next(alone, None)
+    return ScenarioOutcome(
+        name=scenario.name,
+        loader=scenario.loader,
+        truth=truth,
+        verdict=verdict.bottleneck,
+        true_speedup=gain,
+        predicted_speedup=None if predicted is None else predicted.value,
+        shares_true=shares_true,
+        shares={name: _share(record, name) for name in shares_true},
+        is_null=scenario.cause == "none",
+        joint=verdict.joint,
+        reasons=verdict.summary,
+        best_alone=best_alone,
+    )
+
+
+def _truth(cause: InjectedCause, watch: Stopwatch) -> tuple[str, float, float, dict[Share, float]]:
+    """(the true class, what removing it gives, the better of two alone, the true shares)."""
+    gain, part = watch.with_s / watch.without_s, max(0.0, 1 - watch.without_s / watch.with_s)
+    if cause == "mixed":
+        assert watch.without_prep_s is not None and watch.without_transfer_s is not None
+        alone = {"prep": watch.with_s / watch.without_prep_s, "transfer": watch.with_s / watch.without_transfer_s}
+        best = max(alone, key=lambda name: alone[name])
+        shares: dict[Share, float] = {"compute": watch.without_s / watch.with_s}
+        if alone[best] < WORTH <= gain:
+            return "mixed", gain, alone[best], shares
+        return (best, alone[best], alone[best], shares) if gain >= WORTH else ("compute", gain, alone[best], shares)
+    shares = {"storage": 0.0, "prep": 0.0, "transfer": 0.0, "launch": 0.0, "compute": 1.0}
+    if cause not in ("none", "compute"):
+        shares[cause] = part  # type: ignore[index]
+        shares["compute"] = 1 - part
+    return cause if gain >= WORTH and cause != "none" else "compute", gain, 1.0, shares
+
+
+def _share(record: RunRecord, name: Share) -> float | None:
+    """A measured share as truth counts it: contention goes with prep, as in the verdict. None: not measured."""
+    value = record.share(name)
+    if name != "prep" or value is None:
+        return value
+    return value + (record.share("contention") or 0.0)
+
+
+def confusion(outcomes: Sequence[ScenarioOutcome]) -> dict[str, dict[str, int]]:
+    """truth → verdict → how many."""
+    table: dict[str, dict[str, int]] = {}
+    for outcome in outcomes:
+        row = table.setdefault(outcome.truth, dict.fromkeys((*CLASSES, "undetermined"), 0))
+        row[outcome.verdict] += 1
+    return table

@@ -1,0 +1,39 @@
+"""The findings of a stored study, whatever its kind: a pure function of its facts and its runs' records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loaderbench.analysis.comparison import compare
+from loaderbench.analysis.precision import compare_precisions
+from loaderbench.analysis.selftest import score
+from loaderbench.analysis.study import summarize
+from loaderbench.analysis.tuning import tuned
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.studies import (
+    CompareFacts,
+    Findings,
+    PrecisionFacts,
+    SelfTestFacts,
+    StudyFacts,
+    TuneFacts,
+)
+
+
+def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
+    """What the study says. `records`: run id → record, of its runs in their order."""
+    match facts:
+        case CompareFacts(labels=labels):
+            sides = (
+                [record for record in records.values() if record.case.subject.dataset_name == labels[side]]
+                for side in ("a", "b")
+            )
+            return compare(*sides)
+        case TuneFacts():
+            return tuned(facts, records)
+        case SelfTestFacts():
+            return score(facts, records)
+        case PrecisionFacts():
+            return compare_precisions(facts)
+        case _:
+            return summarize([*records.values()])
