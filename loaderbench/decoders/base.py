@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import DECODE_SCALES
 from loaderbench.errors import ConfigError
+from loaderbench.plain import JsonObject
 
 Pixels = Any
 """A decoded image in the decoder's own form (PIL image, uint8 array). Only the decoder that made it reads it."""
@@ -70,7 +71,7 @@ class Decoder(Protocol):
         """uint8 [H, W, 3]"""
         ...
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record: library and version, resize."""
         ...
 

@@ -23,6 +23,7 @@ from loaderbench import native
 from loaderbench.decoders.base import DecodeError, Filled, Geometry, Recipe, Stopped, check_scale
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import UnavailableError
+from loaderbench.plain import JsonObject
 
 SOURCE = Path(__file__).with_name("libjpeg.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off")
@@ -124,6 +125,10 @@ class _Maker:
             raise DecodeError(self.told())
 
 
+class _OfThread(threading.local):
+    maker: _Maker | None = None
+
+
 class Filler:
     """Makes samples of one recipe (decoders.base.SlotFiller)."""
 
@@ -171,16 +176,15 @@ class LibjpegDecoder:
         self._scale = options.scale
         self._library = library()
         self._pillow = PillowDecoder()
-        self._of_thread = threading.local()
+        self._of_thread = _OfThread()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LibjpegDecoder, (Options(self._scale),)
 
     def _maker(self) -> _Maker:
-        if not hasattr(self._of_thread, "maker"):
+        if self._of_thread.maker is None:
             self._of_thread.maker = _Maker(self._library)
-        maker: _Maker = self._of_thread.maker
-        return maker
+        return self._of_thread.maker
 
     def slot_filler(self, recipe: Recipe) -> Filler:
         return Filler(self._library, recipe, self._scale)
@@ -216,7 +220,7 @@ class LibjpegDecoder:
     def to_array(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return pixels
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """`version` is of the headers that it was compiled with."""
         return {
             "library": "libjpeg-turbo, region of interest",

@@ -13,6 +13,7 @@ from loaderbench.decoders.arrays import crop_resize_array
 from loaderbench.decoders.base import DecodeError, Geometry
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.plain import JsonObject
 
 try:
     import cv2
@@ -91,7 +92,7 @@ class OpenCvDecoder:
     def __reduce__(self) -> Any:
         return OpenCvDecoder, (self._resize,)  # in a worker that is spawned the threads must be turned off again
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {"library": "opencv", "version": cv2.__version__, "resize": RESIZES[self._resize]}
 
 

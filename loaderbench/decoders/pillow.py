@@ -6,7 +6,6 @@ import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import PIL
@@ -15,6 +14,7 @@ from PIL import Image, _imaging, features
 
 from loaderbench.decoders.base import DecodeError, Geometry
 from loaderbench.errors import UnavailableError
+from loaderbench.plain import JsonObject
 from loaderbench.prefixes import folder
 
 
@@ -61,7 +61,7 @@ class PillowDecoder:
     def to_array(self, pixels: Image.Image) -> NDArray[np.uint8]:
         return np.asarray(pixels)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Which Pillow this process has loaded, beside what it does: `core` is the compiled module's place."""
         core = Path(str(_imaging.__file__))
         return {

@@ -7,7 +7,6 @@ the operator beneath is called here, and a torchvision without it makes the deco
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torchvision.io import ImageReadMode
 from loaderbench.decoders.arrays import crop_resize_array
 from loaderbench.decoders.base import DecodeError, Geometry
 from loaderbench.errors import UnavailableError
+from loaderbench.plain import JsonObject
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TorchvisionDecoder:
     def to_array(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return pixels
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "library": "torchvision",
             "version": torchvision.__version__,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from loaderbench.decoders.arrays import crop_resize_array
 from loaderbench.decoders.base import DecodeError, Geometry
 from loaderbench.decoders.pillow import PillowDecoder
+from loaderbench.plain import JsonObject
 
 END_OF_IMAGE = b"\xff\xd9"
 """Cannot occur within entropy-coded data (ITU-T T.81, F.1.2.3), so its presence near the end means a whole file."""
@@ -64,7 +64,7 @@ class TurboJpegDecoder:
     def to_array(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return pixels
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "library": "simplejpeg",
             "version": ".".join(str(part) for part in simplejpeg.__version_info__),

@@ -8,17 +8,32 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.devices.tracing import Recorder
+from loaderbench.recording.facts import DeviceFacts, MemoryFacts
+
 Event = Any
 """Opaque point in the device's queue, made by `Device.record`."""
 
 
 class Device(Protocol):
-    """One device. All work is asynchronous to the host unless said otherwise."""
+    """One device. All work is asynchronous to the host unless said otherwise.
 
-    kind: str
-    """`cpu`, `cuda` or `emulated`."""
+    What a caller would ask the device's kind for is an attribute or a method here: nobody outside this room knows
+    kinds.
+    """
+
     name: str
     """What reports call it. An emulated device says so here."""
+    copies: bool
+    """It has memory of its own, so that batches are copied to it."""
+    pins_memory: bool
+    """Host memory can be pinned for it, so that copies do not make the host wait."""
+    torch_device: Any
+    """The torch.device that models live on; None where nothing computes (an emulated device)."""
+    gpu: int | None
+    """Number of the CUDA device, for libraries that take one; None: it is none."""
+    num_search_steps: int
+    """Steps before a clock may start: algorithm search, the allocator's growth, a library's first set-up."""
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """Enqueue the copy of a batch to the device; returns the device's tensors.
@@ -71,14 +86,46 @@ class Device(Protocol):
         """The tensor in memory that can be copied asynchronously (unchanged where that means nothing)."""
         ...
 
+    def pageable(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """`copy_in` from memory that is not pinned: the host waits for the copy, and for all work before it."""
+        ...
+
+    def occupying(self, seconds: float) -> Callable[[], None]:
+        """What enqueues so much compute at no cost to the host (on the host's own processor: what burns it)."""
+        ...
+
+    def recorder(self) -> Recorder:
+        """What records all that the device runs within a context."""
+        ...
+
+    def begin_memory(self) -> None:
+        """Called before a model is built: what `memory` tells is counted from here."""
+        ...
+
+    def release_memory(self) -> None:
+        """Give back what is cached and not in use (an algorithm search's), and let the peaks begin anew."""
+        ...
+
+    def memory(self) -> MemoryFacts:
+        """The peaks since `begin_memory` or `release_memory`, by every count that there is."""
+        ...
+
     def peak_memory_bytes(self) -> int | None:
         """Most device memory allocated since `reset_peak_memory`; None where unknown."""
         ...
 
     def reset_peak_memory(self) -> None: ...
 
-    def describe(self) -> dict[str, Any]:
-        """Facts for the record: name, kind, memory, driver; for an emulated device its profile and labels."""
+    def lacks(self, precision: str) -> str | None:
+        """Why it cannot compute in the precision, and what to use instead; None where it can."""
+        ...
+
+    def out_of_memory(self, error: BaseException) -> str | None:
+        """Whose memory was too small, in words, where the error means that; else None."""
+        ...
+
+    def describe(self) -> DeviceFacts:
+        """Facts for the record."""
         ...
 
     def close(self) -> None: ...

@@ -4,21 +4,49 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
+import torch
 from numpy.typing import NDArray
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+from loaderbench.devices.emulated import burn_cpu
+from loaderbench.devices.profiler import ClockMap, TorchProfile
+from loaderbench.devices.tracing import Recorder, Work, num_while_issuing, with_steps
+from loaderbench.machine import cpu_model
+from loaderbench.recording.facts import KERNEL, ROW, STEP, DeviceFacts, MemoryFacts, Segment, Table, TraceWitness
+
+CPU_PRECISIONS = ("fp32", "bf16", "amp-bf16", "pure-bf16")
+USER_SCOPE = 7
+"""RecordScope::USER_SCOPE of ATen/record_function.h: ranges that Python code marks, the optimizer's among them."""
+
+
+def out_of_host_memory(error: BaseException) -> str | None:
+    """What `Device.out_of_memory` says of an error of PyTorch's allocator for host memory."""
+    return "this machine's free memory" if "can't allocate memory" in str(error) else None
 
 
 class CpuDevice:
     """A `Device` on which work is done when the call returns. Events are perf_counter_ns stamps."""
 
-    kind = "cpu"
+    copies = False
+    pins_memory = False
+    torch_device: Any = torch.device("cpu")
+    gpu: int | None = None
+    num_search_steps = 2
+    """oneDNN's first set-up."""
 
     def __init__(self) -> None:
-        self.name = f"CPU {_cpu_model()}"
+        self.name = f"CPU {cpu_model() or platform.processor() or platform.machine()}"
+        self._rss_before: int | None = None
+        """Resident bytes at `begin_memory`; None: `_no_rss` says why."""
+        self._no_rss = "nobody counted from before the model was built"
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """The same tensors: they are where they are needed."""
@@ -57,6 +85,43 @@ class CpuDevice:
     def pin(self, tensor: Any) -> Any:
         return tensor
 
+    def pageable(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """The same tensors: nothing is copied."""
+        return inputs, targets
+
+    def occupying(self, seconds: float) -> Callable[[], None]:
+        """CPU time of the calling thread."""
+        duration_ns = round(seconds * 1e9)
+        return lambda: burn_cpu(duration_ns)
+
+    def recorder(self) -> Recorder:
+        return CpuRecorder()
+
+    def begin_memory(self) -> None:
+        """Note the process's resident bytes, and let the kernel begin a new peak."""
+        self._rss_before = None
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the peak resident set size
+        except OSError:
+            self._no_rss = "this kernel does not let a process reset its memory peak"
+        else:
+            self._rss_before = int(psutil.Process().memory_info().rss)
+
+    def release_memory(self) -> None:
+        """Nothing: the peak counts from `begin_memory`."""
+
+    def memory(self) -> MemoryFacts:
+        missing = dict.fromkeys(
+            ("allocated_bytes", "reserved_bytes", "process_bytes"),
+            "the CPU has no memory of its own: see rss_growth_bytes",
+        )
+        growth = None
+        if self._rss_before is None:
+            missing["rss_growth_bytes"] = self._no_rss
+        else:
+            growth = max(_peak_rss_bytes() - self._rss_before, 0)
+        return MemoryFacts(None, None, None, rss_growth_bytes=growth, missing=missing)
+
     def peak_memory_bytes(self) -> int | None:
         """None: the model's memory is part of the process's, which the memory sampler sees."""
         return None
@@ -64,27 +129,85 @@ class CpuDevice:
     def reset_peak_memory(self) -> None:
         """Nothing to reset."""
 
-    def describe(self) -> dict[str, Any]:
-        import torch
+    def lacks(self, precision: str) -> str | None:
+        if precision in CPU_PRECISIONS:
+            return None
+        why = "TF32 is a mode of NVIDIA's tensor cores" if precision == "tf32" else "fp16 is slow and partial there"
+        return f"--precision {precision} is not for the CPU ({why}): use {', '.join(CPU_PRECISIONS)}, or --device cuda"
 
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "emulated": False,
-            "overlap": False,
-            "num_threads": torch.get_num_threads(),
-            "memory_bytes": None,
-        }
+    def out_of_memory(self, error: BaseException) -> str | None:
+        return out_of_host_memory(error)
+
+    def describe(self) -> DeviceFacts:
+        return DeviceFacts(
+            "cpu", self.name, copies=False, on_host_cpus=True, details={"num_threads": torch.get_num_threads()}
+        )
 
     def close(self) -> None:
         """Nothing to release."""
 
 
-def _cpu_model() -> str:
-    """`model name` of /proc/cpuinfo, or what the platform module knows."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def _peak_rss_bytes() -> int:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024  # "VmHWM:     12345 kB"
+
+
+# -- what it ran -----------------------------------------------------------------------------------------
+
+
+class CpuRecorder(TorchProfile):
+    """Operator spans of torch.profiler: the outermost ones that a step runs are its kernels."""
+
+    def __init__(self) -> None:
+        super().__init__(ProfilerActivity.CPU)
+
+    def read(self) -> Work:
+        return cpu_work(self.events(), self.clock)
+
+    def table(self, work: Work, steps: Table) -> Table:
+        """As of the launches, without the operators that began behind a step's issuing: these are the loader's."""
+        table = with_steps(work, steps)
+        inside: Table = table[table[:, ROW["begin_ns"]] <= steps[table[:, ROW["step"]], STEP["issued_ns"]]]
+        return inside
+
+    def witnesses(self, work: Work, traced: Segment, operators: Counter[str]) -> tuple[TraceWitness, ...]:
+        """Each operator of an untraced step must be found in the trace."""
+        nothing = np.empty(0, np.int64)
+        num_steps = len(traced.window)
+        found = sum(
+            min(num_while_issuing(work.names.get(name, nothing), traced) / num_steps, count)
+            for name, count in operators.items()
+        )
+        return (TraceWitness("operators_found", found, operators.total()),)
+
+
+def cpu_work(events: Sequence[Any], host_clock: ClockMap) -> Work:
+    """Operator spans of Kineto → the outermost of each thread as kernels, and when each operator began."""
+    spans = [
+        (event.start_ns(), event.duration_ns(), event.start_thread_id(), event.name())
+        for event in events
+        if event.scope() != USER_SCOPE and event.device_type() == DeviceType.CPU and not event.is_async()
+    ]
+    begin = host_clock([span[0] for span in spans])
+    end = begin + np.array([span[1] for span in spans], dtype=np.int64)
+    threads = np.array([span[2] for span in spans], dtype=np.int64)
+    names: dict[str, list[int]] = {}
+    for at, span in zip(begin.tolist(), spans, strict=True):
+        names.setdefault(span[3], []).append(at)
+    rows = np.column_stack([begin, end, threads, np.full(len(begin), KERNEL), begin])
+    nothing = np.empty(0, np.int64)
+    operators = {name: np.sort(np.array(at, dtype=np.int64)) for name, at in names.items()}
+    outermost = rows[_outermost(begin, end, threads)]
+    return Work(outermost, nothing, nothing, operators, host_clock.drift_ns, host_clock.uncertainty_ns)
+
+
+def _outermost(begin: NDArray[np.int64], end: NDArray[np.int64], threads: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[N]: which spans lie in no other one of their thread."""
+    outer = np.zeros(len(begin), dtype=bool)
+    for thread in np.unique(threads):
+        mine = np.flatnonzero(threads == thread)
+        mine = mine[np.lexsort((-end[mine], begin[mine]))]
+        reached = np.maximum.accumulate(end[mine])
+        outer[mine] = np.append(True, end[mine][1:] > reached[:-1])
+    return outer

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,7 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.devices.profile import Constant, Profile
-from loaderbench.recording.types import COPY, KERNEL
+from loaderbench.devices.tracing import Recorder, Work, in_window, with_steps
+from loaderbench.recording.facts import COPY, KERNEL, ROW, DeviceFacts, MemoryFacts, Segment, Table, TraceWitness
 
 PIECES = 10
 """Into how many equal pieces the busy time of a step is laid out when the device's work is logged, spread evenly
@@ -68,7 +70,11 @@ class EmulatedEvent(NamedTuple):
 class EmulatedDevice:
     """A `Device` whose times come from a `Profile`. Its name says that it is emulated."""
 
-    kind = "emulated"
+    copies = True
+    pins_memory = False
+    torch_device: Any = None
+    gpu: int | None = None
+    num_search_steps = 0
 
     def __init__(
         self, profile: Profile, batch_size: int, input_size: int | None = None, *, overlap: bool = False
@@ -187,6 +193,29 @@ class EmulatedDevice:
     def pin(self, tensor: Any) -> Any:
         return tensor
 
+    def pageable(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """The host sleeps until the copy is done: CUDA blocks it there."""
+        moved = self.copy_in(inputs, targets)
+        self.wait(self.record_copy())
+        return moved
+
+    def occupying(self, seconds: float) -> Callable[[], None]:
+        duration_ns = round(seconds * 1e9)
+        return lambda: self.enqueue_compute(duration_ns)
+
+    def recorder(self) -> Recorder:
+        return VirtualTimeline(self)
+
+    def begin_memory(self) -> None:
+        """Nothing to count."""
+
+    def release_memory(self) -> None:
+        """Nothing to give back."""
+
+    def memory(self) -> MemoryFacts:
+        counts = ("allocated_bytes", "reserved_bytes", "process_bytes", "rss_growth_bytes")
+        return MemoryFacts(None, None, None, None, dict.fromkeys(counts, "an emulated device builds no model"))
+
     def peak_memory_bytes(self) -> int | None:
         """None: nothing is allocated on a device that is not there."""
         return None
@@ -194,8 +223,18 @@ class EmulatedDevice:
     def reset_peak_memory(self) -> None:
         """Nothing to reset."""
 
-    def describe(self) -> dict[str, Any]:
-        """The profile and, for the case's batch and input size, every constant used with its label and source."""
+    def lacks(self, precision: str) -> str | None:
+        """Its profile has the times of one precision."""
+        if precision == self.profile.precision:
+            return None
+        return f"device profile '{self.profile.name}' is for --precision {self.profile.precision}, not {precision}"
+
+    def out_of_memory(self, error: BaseException) -> str | None:
+        """None: nothing is allocated on a device that is not there."""
+        return None
+
+    def describe(self) -> DeviceFacts:
+        """With the profile and, for the case's batch and input size, every constant used, its label and source."""
         constants: dict[str, Constant] = {
             "step_duration_ms": self.profile.duration_ms(self._batch_size, self._input_size),
             "step_busy_ms": self.profile.busy_ms(self._batch_size, self._input_size),
@@ -203,21 +242,51 @@ class EmulatedDevice:
             "tail_ms": self.profile.tail_ms,
             "link_bytes_per_s": self.profile.link_bytes_per_s,
         }
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "emulated": True,
-            "overlap": self._overlap,
-            "profile": self.profile.name,
-            "machine": self.profile.machine,
-            "model": self.profile.model,
-            "mode": self.profile.mode,
-            "precision": self.profile.precision,
-            "batch_size": self._batch_size,
-            "input_size": self._input_size or self.profile.input_size,
-            "constants": {name: constant.to_json() for name, constant in constants.items()},
-            "memory_bytes": None,
-        }
+        return DeviceFacts(
+            "emulated",
+            self.name,
+            emulated=True,
+            overlap=self._overlap,
+            details={
+                "profile": self.profile.name,
+                "machine": self.profile.machine,
+                "model": self.profile.model,
+                "mode": self.profile.mode,
+                "precision": self.profile.precision,
+                "batch_size": self._batch_size,
+                "input_size": self._input_size or self.profile.input_size,
+                "constants": {name: constant.to_json() for name, constant in constants.items()},
+            },
+        )
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+class VirtualTimeline:
+    """The recorder of an emulated device, its own log: exact, on the host's clock."""
+
+    source = "the emulated device's virtual timeline"
+    discards_first = False
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self._device = device
+        self._rows: NDArray[np.int64] = np.empty((0, 5), np.int64)
+
+    def __enter__(self) -> None:
+        self._device.log_work()
+
+    def __exit__(self, *error: object) -> None:
+        self._rows = self._device.logged_work()
+
+    def read(self) -> Work:
+        nothing = np.empty(0, np.int64)
+        return Work(self._rows, nothing, nothing, {}, drift_ns=0, uncertainty_ns=0)
+
+    def table(self, work: Work, steps: Table) -> Table:
+        return with_steps(work, steps)
+
+    def witnesses(self, work: Work, traced: Segment, operators: Counter[str]) -> tuple[TraceWitness, ...]:
+        """Each step's compute is laid out in PIECES."""
+        num_kernels = int((in_window(traced)[:, ROW["kind"]] == KERNEL).sum())
+        return (TraceWitness("pieces", num_kernels / len(traced.window), PIECES),)

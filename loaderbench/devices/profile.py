@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from loaderbench.cases.case import MODES
 from loaderbench.errors import ConfigError
+from loaderbench.plain import JsonObject
+from loaderbench.recording.record import RunRecord
 
 SHIPPED = Path(__file__).parent / "profiles"
 LABELS = ("measured", "assumed", "interpolated")
@@ -25,7 +28,7 @@ class Constant:
     label: str
     source: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"value": self.value, "label": self.label, "source": self.source}
 
 
@@ -153,7 +156,7 @@ def load(path: Path) -> Profile:
     return profile
 
 
-def _constant(entry: dict[str, Any], name: str) -> Constant:
+def _constant(entry: Mapping[str, Any], name: str) -> Constant:
     if entry["label"] not in LABELS:
         raise ValueError(f"{name} has the label '{entry['label']}'; use one of {', '.join(LABELS)}")
     return Constant(float(entry["value"]), str(entry["label"]), str(entry["source"]))
@@ -172,7 +175,7 @@ def _check(profile: Profile) -> None:
         raise ValueError("link_bytes_per_s must be more than 0")
 
 
-def from_record(record: Mapping[str, Any], path: Path) -> Profile:
+def from_record(record: RunRecord, path: Path) -> Profile:
     """The profile that a measured run on a GPU gives, added to what the file at `path` already holds.
 
     Times: of steps held back until all of them was enqueued (devices/cuda.py, `held_ns`). Link: the fastest of large
@@ -181,34 +184,35 @@ def from_record(record: Mapping[str, Any], path: Path) -> Profile:
     Raises:
         ConfigError: the run was not on a GPU, its arms `device` and `host` are missing, or the file is another's.
     """
-    case, device, capacities = record["case"], record["device"] or {}, record["capacities"] or {}
-    if device.get("kind") != "cuda":
+    device, compute = record.device, (record.capacities or {}).get("device")
+    if device is None or device.kind != "cuda":
         raise ConfigError("--save-profile takes the times of a real GPU: give --device cuda")
-    if not capacities.get("device") or not device.get("held_issue_s") or not record["transfer"]:
+    if compute is None or not device.held_issue_s or record.transfer is None:
         raise ConfigError("--save-profile needs the arms device and host: give --arms all and a loader on the host")
-    when = f"loaderbench {record['environment']['packages']['loaderbench']}, {record['started_at'][:10]}"
+    asked, size = record.case.step, record.case.step.input_size or record.case.subject.resolution
+    if size is None:
+        raise ConfigError("--save-profile needs images of one known size: give --res N, or --input-size N")
+    packages = {} if record.environment is None else record.environment.packages
+    when = f"loaderbench {packages.get('loaderbench', 'of an unknown version')}, {record.started_at[:10]}"
 
     def measured(value: float, how: str) -> Constant:
         return Constant(value, "measured", f"{how}; {when}")
 
-    batch_size = int(case["batch_size"])
-    duration = measured(
-        1e3 * batch_size / capacities["device"]["value"], "steps enqueued before they began, CUDA events"
-    )
+    duration = measured(1e3 * asked.batch_size / compute.value, "steps enqueued before they began, CUDA events")
     busy = replace(duration, source=f"{duration.source}; gaps of about 1 µs between queued kernels are in it")
-    step = StepTime(batch_size, duration, busy)
+    step = StepTime(asked.batch_size, duration, busy)
     made = Profile(
         name=path.stem,
-        device_name=str(device["name"]),
+        device_name=device.name,
         machine=path.stem.partition("-")[0],
-        model=case["model"],
-        mode=case["mode"],
-        precision=case["precision"],
-        input_size=int(case["input_size"] or case["resolution"]),
+        model=asked.model,
+        mode=asked.mode,
+        precision=asked.precision,
+        input_size=size,
         steps=(step,),
-        issue_ms=measured(1e3 * device["held_issue_s"], "median host time to enqueue a step that was held back"),
+        issue_ms=measured(1e3 * device.held_issue_s, "median host time to enqueue a step that was held back"),
         tail_ms=Constant(0.0, "assumed", "not measured: a kernel takes microseconds"),
-        link_bytes_per_s=measured(record["transfer"]["ceiling_bytes_per_s"], "fastest of 8 pinned copies of 64 MiB"),
+        link_bytes_per_s=measured(record.transfer.ceiling_bytes_per_s, "fastest of 8 pinned copies of 64 MiB"),
     )
     if not path.exists():
         return made
@@ -216,22 +220,23 @@ def from_record(record: Mapping[str, Any], path: Path) -> Profile:
     same = ("device_name", "model", "mode", "precision", "input_size")
     if any(getattr(kept, name) != getattr(made, name) for name in same):
         raise ConfigError(f"{path} is the profile of {kept.device_name} {kept.model} {kept.mode} {kept.precision}")
-    others = [one for one in kept.steps if one.batch_size != batch_size]
-    return replace(made, steps=tuple(sorted((*others, step), key=lambda one: one.batch_size)))
+    others = [step_time for step_time in kept.steps if step_time.batch_size != asked.batch_size]
+    return replace(made, steps=tuple(sorted((*others, step), key=lambda step_time: step_time.batch_size)))
 
 
 def save(profile: Profile, path: Path) -> None:
     """Write the profile as `load` reads it. Raises ConfigError where the file cannot be written."""
 
-    def constant(one: Constant) -> str:
-        return f"{{ value = {one.value!r}, label = {json.dumps(one.label)}, source = {json.dumps(one.source)} }}"
+    def text(constant: Constant) -> str:
+        label, source = json.dumps(constant.label), json.dumps(constant.source)
+        return f"{{ value = {constant.value!r}, label = {label}, source = {source} }}"
 
     plain = ("machine", "device_name", "model", "mode", "precision", "input_size")
     lines = [f"{name} = {json.dumps(getattr(profile, name))}" for name in plain]
-    lines += [f"{name} = {constant(getattr(profile, name))}" for name in ("issue_ms", "tail_ms", "link_bytes_per_s")]
+    lines += [f"{name} = {text(getattr(profile, name))}" for name in ("issue_ms", "tail_ms", "link_bytes_per_s")]
     for step in profile.steps:
         lines += ["", "[[steps]]", f"batch_size = {step.batch_size}"]
-        lines += [f"{name} = {constant(getattr(step, name))}" for name in ("duration_ms", "busy_ms")]
+        lines += [f"{name} = {text(getattr(step, name))}" for name in ("duration_ms", "busy_ms")]
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
@@ -256,3 +261,10 @@ def named(name: str) -> Profile:
             f"no device profile '{name}'; shipped: {', '.join(shipped_names())}; or give the path of a .toml file"
         )
     return load(SHIPPED / f"{name}.toml")
+
+
+def for_mode(device: str, mode: str) -> str:
+    """The resolved device text for another mode: an emulated device's profile is for one; any other stays as it is."""
+    for one in MODES:
+        device = device.replace(f"-{one}-", f"-{mode}-")
+    return device

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Step
 from loaderbench.devices import profile as profiles
 from loaderbench.devices.base import Device
 from loaderbench.errors import ConfigError, UnavailableError
@@ -21,11 +21,17 @@ class DeviceChoice:
     """What a `--device` text was resolved to."""
 
     device: str
-    """For `Case.device`: `cpu`, `cuda:N` or `emulated:PROFILE`."""
+    """For `Step.device`: `cpu`, `cuda:N` or `emulated:PROFILE`."""
     precision: str
-    """For `Case.precision`."""
+    """For `Step.precision`."""
     note: str | None
     """A sentence for the user where the choice was made for them."""
+    computes: bool = True
+    """False: an emulated device has a model's times and computes nothing."""
+    pins_memory: bool = False
+    """Host memory can be pinned for it, so that copies do not make the host wait."""
+    on_host_cpus: bool = False
+    """It computes on the processors that the loader works on."""
 
 
 def parse_device(text: str, *, model: str, mode: str, precision: str | None, batch_size: int) -> DeviceChoice:
@@ -46,14 +52,20 @@ def parse_device(text: str, *, model: str, mode: str, precision: str | None, bat
         if kind == "emulated":
             note = f"No NVIDIA GPU here ({_why_no_gpu()}): steps run on an emulated {DEFAULT_MACHINE.upper()}."
     if kind == "cpu" and not detail:
-        return DeviceChoice("cpu", precision or DEFAULT_PRECISION["cpu"], note)
+        return DeviceChoice("cpu", precision or DEFAULT_PRECISION["cpu"], note, on_host_cpus=True)
     if kind == "cuda":
-        return DeviceChoice(f"cuda:{_gpu_number(detail)}", precision or DEFAULT_PRECISION["cuda"], note)
+        chosen_precision = precision or DEFAULT_PRECISION["cuda"]
+        return DeviceChoice(f"cuda:{_gpu_number(detail)}", chosen_precision, note, pins_memory=True)
     if kind == "emulated":
         chosen = _emulated(detail or DEFAULT_MACHINE, model=model, mode=mode, precision=precision)
         where = Path(detail).absolute() if detail.endswith(".toml") else chosen.name
-        return DeviceChoice(f"emulated:{where}", chosen.precision, note)
+        return DeviceChoice(f"emulated:{where}", chosen.precision, note, computes=False)
     raise ConfigError(f"unknown device '{text}'; use auto, cpu, cuda[:N] or emulated[:PROFILE]")
+
+
+def computes(text: str) -> bool:
+    """Whether the device that `--device TEXT` names would compute anything: an emulated one does not."""
+    return text.partition(":")[0] != "emulated"
 
 
 def _emulated(detail: str, *, model: str, mode: str, precision: str | None) -> profiles.Profile:
@@ -113,28 +125,34 @@ def _gpu_number(detail: str) -> int:
         if not detail.isdecimal():
             raise ConfigError(f"unknown device 'cuda:{detail}'; use cuda or cuda:N with a number")
         number = int(detail)
-    found = num_visible_gpus()
-    if found == 0:
+    num_gpus = num_visible_gpus()
+    if num_gpus == 0:
         raise UnavailableError(f"no NVIDIA GPU here ({_why_no_gpu()}): use --device emulated or --device cpu")
-    if number >= found:
-        raise UnavailableError(f"no GPU {number} here: {found} found, counted from 0; use a lower --device cuda:N")
+    if number >= num_gpus:
+        raise UnavailableError(f"no GPU {number} here: {num_gpus} found, counted from 0; use a lower --device cuda:N")
     return number
 
 
-def open_device(case: Case) -> Device:
+def nvml_ordinal(device: str) -> int | None:
+    """CUDA's number of the GPU that a resolved device text names, for NVML; None where it is no GPU."""
+    kind, _, number = device.partition(":")
+    return int(number or 0) if kind == "cuda" else None
+
+
+def open_device(step: Step, image_size: int | None) -> Device:
     """Start the case's device, importing what it needs now.
 
+    `image_size`: side of the images that the model sees, the input size or else the stored resolution; None: unknown.
+
     Raises:
-        ConfigError: the case's device text or profile is wrong.
+        ConfigError: the device text or the profile is wrong.
         UnavailableError: the device cannot be started here.
     """
-    kind, _, detail = case.device.partition(":")
+    kind, _, detail = step.device.partition(":")
     if kind == "emulated":
         from loaderbench.devices.emulated import EmulatedDevice
 
-        return EmulatedDevice(
-            profiles.named(detail), case.batch_size, case.input_size or case.resolution, overlap=case.overlap
-        )
+        return EmulatedDevice(profiles.named(detail), step.batch_size, image_size, overlap=step.overlap)
     if kind == "cpu":
         from loaderbench.devices.cpu import CpuDevice
 
@@ -142,5 +160,5 @@ def open_device(case: Case) -> Device:
     if kind == "cuda":
         from loaderbench.devices.cuda import CudaDevice
 
-        return CudaDevice(int(detail or 0), overlap=case.overlap)
-    raise ConfigError(f"unknown device '{case.device}'; use cpu, cuda:N or emulated:PROFILE")
+        return CudaDevice(int(detail or 0), overlap=step.overlap)
+    raise ConfigError(f"unknown device '{step.device}'; use cpu, cuda:N or emulated:PROFILE")

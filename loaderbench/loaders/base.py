@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,11 @@ from loaderbench.decoders.base import Decoder
 from loaderbench.errors import ConfigError
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.shards import ShardSet
-from loaderbench.recording.types import SPAN_FIELDS
+from loaderbench.recording.facts import SPAN_FIELDS
+
+if TYPE_CHECKING:
+    from loaderbench.devices.base import Device
+    from loaderbench.workloads.base import Workload
 
 __all__ = [
     "MAX_STEPS_IN_FLIGHT",
@@ -84,7 +88,17 @@ class Loader(Protocol):
 
 
 class Slowdown(Protocol):
-    """Work of known cost that a test adds to a loader's own (see `loaderbench.testbeds.injections`)."""
+    """Work of known cost that is added to a stage's own: the one hook for a stage's extra work, and the self-test's.
+
+    A loader asks it for what cannot be wrapped from outside: a decoder, a collate, DALI's graph. The measuring process,
+    which it is sent to as it is and so can be pickled, asks it for the device and the workload. Nothing else of a run
+    knows of it, and nothing of it is recorded.
+    """
+
+    @property
+    def pageable(self) -> bool:
+        """Whether batches are to lie in pageable memory: then loaders pin nothing."""
+        ...
 
     def wrap_decoder(self, decoder: Decoder) -> Decoder:
         """A decoder that does what `decoder` does and then the extra work of one image."""
@@ -96,6 +110,14 @@ class Slowdown(Protocol):
 
     def collate(self) -> None:
         """Do the extra work of one batch, in the worker; it is accounted as collate. Not called by DALI."""
+        ...
+
+    def wrap_device(self, device: Device) -> Device:
+        """A device that does what `device` does and the extra copies."""
+        ...
+
+    def wrap_workload(self, workload: Workload, device: Device) -> Workload:
+        """A workload that does what `workload` does and the extra work of a step on `device` (wrapped or not)."""
         ...
 
 
@@ -114,15 +136,15 @@ class LoaderContext:
     output: str
     """`float32` (ImageNet mean/std applied) or `uint8`."""
     seed: int
-    device: str
-    """`cpu`, `cuda:N` or `emulated:…`."""
+    gpu: int | None = None
+    """CUDA device number that a loader may decode on; None: there is none."""
     pin_memory: bool = False
     evict_after_read: bool = False
     """Drop each file's pages from the page cache right after reading it (cold arms)."""
     keep_evictable: bool = False
     """Map no file into memory: mapped pages cannot be dropped. The same in all arms of a case."""
     max_failure_fraction: float = 0.01
-    decoder_options: Any = None
+    decoder_options: Mapping[str, str] = field(default_factory=dict)
     slowdown: Slowdown | None = None
     """None in every real run."""
     shards: ShardSet | None = None

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
 import torch
 
 from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch, LoaderContext
 from loaderbench.loaders.threaded import ThreadedLoader
+from loaderbench.plain import JsonObject
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class CachedLoader:
     def _samples_per_epoch(self) -> int:
         return min(len(self._context.images), self._num_kept * self._context.batch_size)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {"loader": "cached", "num_batches": self._num_batches, "num_batches_kept": self._num_kept}
 

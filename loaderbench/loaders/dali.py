@@ -47,6 +47,7 @@ from loaderbench.loaders.transform import (
     IMAGENET_STD,
     resize_shorter_side,
 )
+from loaderbench.plain import JsonObject
 
 NO_RANGES = nvtx_times.inject()  # before DALI is there: NVTX looks for a receiver once
 try:
@@ -89,7 +90,7 @@ class DaliLoader:
 
     def __init__(self, options: Options, context: LoaderContext) -> None:
         self._context = context
-        self._on_gpu = context.device.startswith("cuda") and options.gpu_decode != "no"
+        self._on_gpu = context.gpu is not None and options.gpu_decode != "no"
         self.owns_transfer = self._on_gpu
         self.no_stage_times = NO_RANGES
         """Why there are no stage times; None where there are."""
@@ -102,11 +103,10 @@ class DaliLoader:
 
     def _build_pipeline(self, first_epoch: int) -> Any:
         context = self._context
-        device_id = int(context.device.partition(":")[2] or 0) if self._on_gpu else None
         pipeline = dali.Pipeline(
             batch_size=context.batch_size,
             num_threads=context.workers,
-            device_id=device_id,
+            device_id=context.gpu if self._on_gpu else None,
             prefetch_queue_depth=context.prefetch,
             exec_dynamic=True,
             seed=int(np.random.default_rng([context.seed, first_epoch]).integers(2**31)),
@@ -131,7 +131,7 @@ class DaliLoader:
         context = self._context
         device = "mixed" if self._on_gpu else "cpu"
         size, train = context.input_size, context.mode == "train"
-        window: dict[str, Any] = {}
+        window: dict[str, list[int]] = {}
         if train and size is not None:
             images = fn.decoders.image_random_crop(
                 encoded,
@@ -223,7 +223,7 @@ class DaliLoader:
                 times[stage] = (max(batches, time.num_ranges), ns + time.ns)
         return times
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "DALI",
@@ -292,6 +292,6 @@ def build(options: Options, context: LoaderContext) -> DaliLoader:
     check_workers("dali", context)
     if options.gpu_decode not in GPU_DECODE:
         raise ConfigError(f"loader option gpu_decode={options.gpu_decode} is unknown; known: {', '.join(GPU_DECODE)}")
-    if options.gpu_decode == "yes" and not context.device.startswith("cuda"):
-        raise ConfigError(f"gpu_decode=yes needs --device cuda, not {context.device}")
+    if options.gpu_decode == "yes" and context.gpu is None:
+        raise ConfigError("gpu_decode=yes decodes on a GPU: it needs --device cuda")
     return DaliLoader(options, context)

@@ -21,6 +21,7 @@ from loaderbench.loaders.base import SPAN_FIELDS, Batch, LoaderContext
 from loaderbench.loaders.batch_threads import BatchThreads
 from loaderbench.loaders.order import BatchPlan, epoch_order, plan_batches
 from loaderbench.loaders.samples import MadeBatch, SpanClock, read_file
+from loaderbench.plain import JsonObject
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class FetchLoader:
         spans = [made.spans for made in self._threads.drained] + self._abandoned
         return np.stack(spans) if spans else np.empty((0, len(SPAN_FIELDS)), dtype=np.int64)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {"loader": "fetch", "num_readers": max(self._context.workers, 1)}
 

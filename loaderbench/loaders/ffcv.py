@@ -48,6 +48,7 @@ from loaderbench.loaders.transform import (
     IMAGENET_STD,
     resize_shorter_side,
 )
+from loaderbench.plain import JsonObject
 
 try:
     ffcv: Any = importlib.import_module("ffcv.loader")
@@ -145,7 +146,7 @@ class FfcvLoader:
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return Batch(inputs, targets, len(indices), int(self._context.images.sizes[indices].sum()), indices)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "FFCV",

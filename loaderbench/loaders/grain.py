@@ -20,6 +20,7 @@ from loaderbench.errors import UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.sample_calls import LibraryLoader, Sample, SampleCalls
 from loaderbench.loaders.samples import make_decoder
+from loaderbench.plain import JsonObject
 
 try:
     grain: Any = importlib.import_module("grain.python")
@@ -62,7 +63,7 @@ class GrainLoader(LibraryLoader):
             self._drained = calls.cancel()
             iterator.close()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "Grain",

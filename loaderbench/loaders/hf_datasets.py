@@ -26,6 +26,7 @@ from loaderbench.loaders.multiprocess import Options as WorkerOptions
 from loaderbench.loaders.order import BatchPlan
 from loaderbench.loaders.samples import read_file
 from loaderbench.loaders.torch_dataset import VOID, BatchDataset, Payload, Request
+from loaderbench.plain import JsonObject
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # local files need no hub
 try:
@@ -123,7 +124,7 @@ class HfDatasetsLoader(MultiprocessLoader):
     def __init__(self, context: LoaderContext) -> None:
         super().__init__(WorkerOptions(), context, _TableDataset(context))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {**super().describe(), "loader": "Hugging Face datasets", "version": datasets.__version__}
 

@@ -30,6 +30,7 @@ from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext, check_workers
 from loaderbench.loaders.samples import FailureLimit
 from loaderbench.loaders.torch_dataset import BatchDataset, Payload, RequestStream, to_batch
+from loaderbench.plain import JsonObject
 
 START_METHODS = ("fork", "forkserver", "spawn")
 SHARINGS = ("file_descriptor", "file_system")
@@ -85,12 +86,11 @@ class MultiprocessLoader:
         torch.multiprocessing.set_sharing_strategy(options.sharing)  # type: ignore[no-untyped-call]
         in_main_thread = threading.current_thread() is threading.main_thread()
         with _quiet_dataloader():
-            feed: dict[str, Any] = {"batch_sampler": self._requests}
-            if isinstance(self._dataset, IterableDataset):
-                feed = {"batch_size": None}  # it makes its own batches
+            makes_batches = isinstance(self._dataset, IterableDataset)
             self._loader: Any = DataLoader(
                 self._dataset,  # type: ignore[arg-type]
-                **feed,
+                batch_size=None if makes_batches else 1,
+                batch_sampler=None if makes_batches else self._requests,  # type: ignore[arg-type]
                 collate_fn=_as_it_is,
                 num_workers=context.workers,
                 prefetch_factor=context.prefetch,
@@ -225,7 +225,7 @@ class MultiprocessLoader:
         """Process ids of the live workers."""
         return [] if self._iterator is None else [worker.pid for worker in self._iterator._workers]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "torch DataLoader",

@@ -36,6 +36,7 @@ from loaderbench.loaders.samples import (
     sample_geometry,
 )
 from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
+from loaderbench.plain import JsonObject
 
 RGB = ImageReadMode.RGB.value
 START_OF_IMAGE = b"\xff\xd8"
@@ -108,7 +109,7 @@ class NvjpegLoader:
             made.indices, failures=made.failures, on_device=True,
         )  # fmt: skip
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "torchvision nvJPEG",
@@ -131,7 +132,7 @@ class _DecodingThread:
         mean, std = (255 * torch.tensor(values, device=device) for values in (IMAGENET_MEAN, IMAGENET_STD))
         self._mean, self._std = mean.view(1, 3, 1, 1), std.view(1, 3, 1, 1)
         self._stream: Any = None
-        if device.type == "cuda":
+        if self._mean.is_cuda:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             torch.cuda.synchronize(device)  # mean and std come from another stream
 
@@ -188,7 +189,7 @@ class _DecodingThread:
         # A copy (5 µs per 100 KB), because torch warns about buffers that it may not write to.
         tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded]
         try:
-            if self._device.type == "cuda":
+            if self._mean.is_cuda:
                 found: list[torch.Tensor] = torch.ops.image.decode_jpegs_cuda(tensors, RGB, self._device)
                 return found
             return [torch.ops.image.decode_jpeg(one, RGB, False) for one in tensors]
@@ -241,8 +242,8 @@ def build(options: Options, context: LoaderContext) -> NvjpegLoader:
     """
     check_no_decoder("nvJPEG", context)
     check_workers("nvjpeg", context)
-    if not context.device.startswith("cuda"):
-        raise ConfigError(f"the nvjpeg loader decodes on a GPU: it needs --device cuda, not {context.device}")
+    if context.gpu is None:
+        raise ConfigError("the nvjpeg loader decodes on a GPU: it needs --device cuda")
     if not hasattr(torch.ops.image, "decode_jpegs_cuda"):
         raise UnavailableError(f"torchvision {torchvision.__version__} has no CUDA decoder; use --loader dali")
-    return NvjpegLoader(context, torch.device(context.device))
+    return NvjpegLoader(context, torch.device("cuda", context.gpu))

@@ -31,6 +31,7 @@ from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import BatchPlan, epoch_order
 from loaderbench.loaders.samples import FailureLimit, SampleMaker, SpanClock, make_decoder, output_shape
 from loaderbench.loaders.torch_dataset import bytes_per_batch
+from loaderbench.plain import JsonObject
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 try:
@@ -137,7 +138,7 @@ class RayLoader:
         failures = tuple((int(index), str(reason)) for one in told for index, reason in one["failures"])
         return Batch(inputs, targets, len(indices), int(columns["bytes"].sum()), indices, failures=failures)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "Ray Data",
@@ -163,7 +164,7 @@ def _join_cluster(options: Options, context: LoaderContext) -> None:
         UnavailableError: there is none at the address.
     """
     if not PER_CLUSTER:
-        where: dict[str, Any] = {"address": options.address}
+        where: dict[str, object] = {"address": options.address}
         if not options.address:
             where = {"num_cpus": context.workers, "include_dashboard": False}
         try:

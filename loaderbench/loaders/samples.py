@@ -85,7 +85,7 @@ def slot_filler(decoder: Decoder, context: LoaderContext, shape: tuple[int, int]
 def make_decoder(context: LoaderContext, default: str) -> Decoder:
     """The case's decoder."""
     module = plugins.load("decoders", context.decoder or default)
-    options = plugins.parse_options(module, context.decoder_options or {})
+    options = plugins.parse_options(module, context.decoder_options)
     decoder: Decoder = module.build(options, context)
     return decoder if context.slowdown is None else context.slowdown.wrap_decoder(decoder)
 

@@ -13,6 +13,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch, LoaderContext
 from loaderbench.loaders.samples import FailureLimit
 from loaderbench.loaders.torch_dataset import BatchDataset, RequestStream, to_batch
+from loaderbench.plain import JsonObject
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class SerialLoader:
             limit.add(batch.num_samples, batch.failures)
             yield batch
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {"loader": "torch DataLoader", "num_workers": 0, "decoder": self._dataset.decoder.describe()}
 

@@ -23,6 +23,7 @@ from loaderbench.loaders.base import Batch, LoaderContext, fixed_input_size
 from loaderbench.loaders.multiprocess import MultiprocessLoader, Options
 from loaderbench.loaders.samples import MOST_REPLACEMENTS, SampleMaker, SpanClock, failure_list, make_decoder
 from loaderbench.loaders.torch_dataset import VOID, Payload, bytes_per_batch
+from loaderbench.plain import JsonObject
 
 
 class Encoded(NamedTuple):
@@ -182,7 +183,7 @@ class ShardLoader(MultiprocessLoader):
             self._shards.span[:] = torch.tensor([epoch, 1])
             yield from super().batches()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {**super().describe(), "loader": self._name, "num_containers": len(self._shards.shards.files)}
 

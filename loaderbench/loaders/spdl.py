@@ -28,6 +28,7 @@ from loaderbench.loaders.sample_calls import LibraryLoader, LibraryThreads
 from loaderbench.loaders.samples import MOST_REPLACEMENTS, check_end, failure_list, read_file, sample_geometry
 from loaderbench.loaders.torch_dataset import VOID, Payload
 from loaderbench.loaders.transform import Normalizer
+from loaderbench.plain import JsonObject
 
 DEBIAN_PACKAGES = "libavdevice59 libavfilter8 libavformat59"
 
@@ -66,7 +67,7 @@ class SpdlLoader(LibraryLoader):
             self._drained = work.cancel()
             pipeline.stop()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "SPDL",

@@ -12,6 +12,7 @@ import torch
 from loaderbench.loaders.base import Batch, LoaderContext
 from loaderbench.loaders.samples import output_shape
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
+from loaderbench.plain import JsonObject
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class SyntheticLoader:
             if left is not None:
                 left -= num_samples
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {"loader": "synthetic"}
 

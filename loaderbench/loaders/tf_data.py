@@ -35,6 +35,7 @@ from loaderbench.loaders.transform import (
     IMAGENET_STD,
     resize_shorter_side,
 )
+from loaderbench.plain import JsonObject
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 try:
@@ -149,7 +150,7 @@ class TfDataLoader:
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return Batch(inputs, targets, len(indices), int(images.sizes[indices].sum()), indices)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "tf.data",

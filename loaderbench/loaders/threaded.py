@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import psutil
@@ -21,6 +20,7 @@ from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.read_ahead import BatchReads, ReadAhead
 from loaderbench.loaders.samples import FailureLimit, MadeBatch, SampleMaker, SpanClock, make_decoder, output_shape
 from loaderbench.loaders.torch_dataset import TORCH_TYPES, bytes_per_batch
+from loaderbench.plain import JsonObject
 
 MOST_IO_THREADS = 256
 """More would only wait for each other: an NFS mount has 128 requests in flight at most (RPC slots, 64 by default)."""
@@ -178,7 +178,7 @@ class ThreadedLoader:
         spans = [made.facts.spans for made in self._threads.drained] + self._abandoned
         return np.stack(spans) if spans else np.empty((0, len(SPAN_FIELDS)), dtype=np.int64)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "threads",

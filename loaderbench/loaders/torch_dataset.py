@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +73,7 @@ class BatchDataset:
     def __len__(self) -> int:
         return len(self.context.images)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "_maker": None}
 
     def _worker_maker(self) -> SampleMaker:

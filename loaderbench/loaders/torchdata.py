@@ -21,6 +21,7 @@ from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.sample_calls import LibraryLoader, SampleCalls
 from loaderbench.loaders.samples import make_decoder
 from loaderbench.loaders.torch_dataset import Payload
+from loaderbench.plain import JsonObject
 
 try:
     nodes: Any = importlib.import_module("torchdata.nodes")
@@ -65,7 +66,7 @@ class TorchdataLoader(LibraryLoader):
             for node in chain:
                 _end_threads(node)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Facts for the record."""
         return {
             "loader": "torchdata.nodes",

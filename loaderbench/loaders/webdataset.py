@@ -13,7 +13,7 @@ import importlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,19 +81,19 @@ class _TarDataset(ShardDataset):
         numbers = {path: number for number, path in enumerate(shards.files.paths())}
         num_expected = num_read = 0
 
-        def opened(urls: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        def opened(sources: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
             nonlocal num_expected
-            for one in urls:
-                number = numbers[one["url"]]
+            for source in sources:
+                number = numbers[source["url"]]
                 num_expected += int(shards.first[number + 1] - shards.first[number])
                 try:
-                    shard = _Shard(one["url"], clock, self.context.evict_after_read)
+                    shard = _Shard(source["url"], clock, self.context.evict_after_read)
                 except OSError as error:
                     raise CaseFailed(
-                        f"cannot read {one['url']}: {error.strerror}; the data set vanished while it was read"
+                        f"cannot read {source['url']}: {error.strerror}; the data set vanished while it was read"
                     ) from error
                 with io.BufferedReader(shard, READ_BYTES) as stream:
-                    yield {**one, "stream": stream}
+                    yield {**source, "stream": stream}
 
         pipeline = wds.DataPipeline(
             wds.SimpleShardList(list(numbers)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from loaderbench.recording.facts import WorkloadFacts
+
 
 class Workload(Protocol):
     """One training or inference step. It only enqueues: no synchronize, no `.item()`."""
@@ -19,6 +21,6 @@ class Workload(Protocol):
         """A random host batch of the shape and type that the loader delivers (`float32` or `uint8`)."""
         ...
 
-    def describe(self) -> dict[str, Any]:
-        """Facts for the record: model, parameters, precision, memory format, constants and their origin."""
+    def describe(self) -> WorkloadFacts:
+        """Facts for the record."""
         ...

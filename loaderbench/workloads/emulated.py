@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Step
 from loaderbench.devices.emulated import EmulatedDevice
-from loaderbench.workloads.example import random_batch
+from loaderbench.recording.facts import WorkloadFacts
+from loaderbench.workloads.example import known_size, random_batch
 
 
 class EmulatedWorkload:
     """A `Workload` that computes nothing: it issues the profile's step, at the cost in CPU time it states."""
 
-    def __init__(self, case: Case, device: EmulatedDevice) -> None:
-        self._case = case
+    def __init__(self, step: Step, device: EmulatedDevice, *, image_size: int | None, seed: int = 0) -> None:
+        self._asked = step
         self._device = device
+        self._image_size, self._seed = image_size, seed
         self.phases: list[tuple[int, int, int]] = []
 
     def step(self, inputs: Any, targets: Any) -> None:
@@ -24,14 +26,9 @@ class EmulatedWorkload:
         self._device.enqueue_step(num_samples, height if height == width else math.sqrt(height * width))
 
     def example(self, output: str) -> tuple[Any, Any]:
-        return random_batch(self._case, output)
+        """Raises ConfigError where the images' size is unknown."""
+        return random_batch(self._asked, known_size(self._image_size), output, self._seed)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> WorkloadFacts:
         profile = self._device.profile
-        return {
-            "model": profile.model,
-            "mode": profile.mode,
-            "precision": profile.precision,
-            "emulated": True,
-            "num_parameters": None,
-        }
+        return WorkloadFacts(profile.model, profile.mode, profile.precision, emulated=True)

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Step
 from loaderbench.errors import ConfigError
 
 NUM_CLASSES = 1000
 """Classes of every model here: ImageNet's."""
 
 
-def image_size(case: Case) -> int:
-    """Side of the square images that the model sees.
+def image_size(step: Step, resolution: int | None) -> int:
+    """Side of the square images that the model sees: the input size, else the stored resolution.
 
     Raises:
         ConfigError: uncropped images of no stated resolution.
     """
-    size = case.input_size or case.resolution
-    if size is None:
+    return known_size(step.input_size or resolution)
+
+
+def known_size(image_size: int | None) -> int:
+    """The size, where it is known.
+
+    Raises:
+        ConfigError: uncropped images of no stated resolution.
+    """
+    if image_size is None:
         raise ConfigError("--input-size full needs images of one size: give --res N, or --input-size N")
-    return size
+    return image_size
 
 
-def random_batch(case: Case, output: str) -> tuple[Any, Any]:
+def random_batch(step: Step, image_size: int, output: str, seed: int) -> tuple[Any, Any]:
     """Host tensors: inputs [N, 3, S, S] (`float32` standard normal, or `uint8`), targets int64 [N]. Seeded."""
     import torch
 
-    shape = (case.batch_size, 3, image_size(case), image_size(case))
-    random = torch.Generator().manual_seed(case.seed)
+    shape = (step.batch_size, 3, image_size, image_size)
+    random = torch.Generator().manual_seed(seed)
     if output == "uint8":
         inputs = torch.randint(0, 256, shape, dtype=torch.uint8, generator=random)
     else:
         inputs = torch.randn(shape, generator=random)
-    return inputs, torch.randint(0, NUM_CLASSES, (case.batch_size,), generator=random)
+    return inputs, torch.randint(0, NUM_CLASSES, (step.batch_size,), generator=random)

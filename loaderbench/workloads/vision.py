@@ -12,7 +12,7 @@ measured on few images. Infer: eval and inference_mode. All precisions use chann
 | bf16, fp16 | that type; batch norm fp32 | that type; loss fp32 | CPU has bf16 only |
 | pure-bf16, pure-fp16 | that type, batch norm too | that type, the loss too | CPU has bf16 only |
 
-fp16 training would lose small gradients, so its loss is scaled (`Case.loss_scale`; by default FP16_LOSS_SCALE, for
+fp16 training would lose small gradients, so its loss is scaled (`Step.loss_scale`; by default FP16_LOSS_SCALE, for
 amp-fp16 dynamic). For a fixed scale learning rate and weight decay are adapted so that the weights move as without it:
 that costs no kernel and no host wait, and nothing skips a step that overflows. The dynamic scale is GradScaler's. Its
 default step waits on the host for the overflow flag every step; with the fused SGD, used for it alone, the flag stays
@@ -30,9 +30,11 @@ import torch
 import torchvision
 from torch import nn
 
-from loaderbench.cases.case import PRECISIONS, Case
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.workloads.example import NUM_CLASSES, image_size, random_batch
+from loaderbench.cases.case import PRECISIONS, Step
+from loaderbench.devices.base import Device
+from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
+from loaderbench.recording.facts import OptimizerFacts, WorkloadFacts
+from loaderbench.workloads.example import NUM_CLASSES, random_batch
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -42,30 +44,32 @@ WEIGHT_DECAY = 1e-4
 FP16_LOSS_SCALE = 128.0
 INITIAL_DYNAMIC_SCALE = 2.0**16
 """GradScaler's own default; it halves with each step that overflows."""
-CPU_PRECISIONS = ("fp32", "bf16", "amp-bf16", "pure-bf16")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 AUXILIARY_LOSS_WEIGHTS = {"googlenet": 0.3, "inception_v3": 0.4}
 """Weight of the auxiliary classifiers' losses: Szegedy et al. 2014 §5; PyTorch's fine-tuning tutorial."""
 
 
 class VisionWorkload:
-    """A `Workload` that really computes, on the CPU or a CUDA device.
+    """A `Workload` that really computes, on a device that torch knows.
 
     Raises:
-        ConfigError: unknown model, or one that cannot take the case's images.
+        ConfigError: unknown model or precision, or a model that cannot take images of this size.
         UnavailableError: the device cannot do the precision.
-        CaseFailed: the model does not fit into memory.
+        OutOfMemory: the model does not fit into memory.
     """
 
-    def __init__(self, case: Case, num_classes: int = NUM_CLASSES) -> None:
-        self._case = case
-        self._device = torch.device(case.device)
-        self._train = case.mode == "train"
-        check_precision(case.precision, self._device)
-        _set_numerics(case.precision)
-        model = _build_model(case, num_classes)
-        _check_images(model, case)
-        kind, _, dtype = case.precision.rpartition("-")
+    def __init__(
+        self, step: Step, device: Device, *, image_size: int, seed: int = 0, num_classes: int = NUM_CLASSES
+    ) -> None:
+        self._asked, self._image_size, self._seed = step, image_size, seed
+        self._owner = device
+        self._device: torch.device = device.torch_device
+        self._train = step.mode == "train"
+        check_precision(step.precision, device)
+        _set_numerics(step.precision)
+        model = _build_model(step, seed, num_classes)
+        _check_images(model, step, image_size)
+        kind, _, dtype = step.precision.rpartition("-")
         self._pure = kind == "pure"
         self._autocast_dtype = DTYPES[dtype] if kind == "amp" else None
         self._dtype = DTYPES.get(dtype, torch.float32) if kind != "amp" else torch.float32
@@ -79,7 +83,7 @@ class VisionWorkload:
         shift = torch.tensor([-mean / std for mean, std in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)])
         self._scale = scale.view(1, 3, 1, 1).to(self._device)
         self._shift = shift.view(1, 3, 1, 1).to(self._device)
-        loss_scale = _loss_scale(case)
+        loss_scale = _loss_scale(step)
         dynamic = loss_scale == "dynamic"
         self._loss_scale = 1.0 if dynamic else float(loss_scale)
         self._scaler = torch.amp.GradScaler(self._device.type, INITIAL_DYNAMIC_SCALE) if dynamic else None
@@ -106,7 +110,7 @@ class VisionWorkload:
     def step(self, inputs: Any, targets: Any) -> None:
         """Enqueue one step.
 
-        Raises CaseFailed where it does not fit into the device's memory; never goes on with a smaller batch.
+        Raises OutOfMemory where it does not fit into the device's memory; never goes on with a smaller batch.
         """
         try:
             if self._train:
@@ -121,7 +125,7 @@ class VisionWorkload:
         """Enqueue a training step as `step` does; returns its loss and gradient norm: float32 [2] on the device.
 
         The norm is L2 over all parameters, without the loss scale; inf or NaN where a gradient overflowed.
-        Raises CaseFailed as `step` does.
+        Raises OutOfMemory as `step` does.
         """
         try:
             self._backward(inputs, targets)
@@ -193,67 +197,52 @@ class VisionWorkload:
             auxiliary = []
         loss = self._cross_entropy(outputs, targets)
         for logits in auxiliary:
-            loss = loss + AUXILIARY_LOSS_WEIGHTS[self._case.model] * self._cross_entropy(logits, targets)
+            loss = loss + AUXILIARY_LOSS_WEIGHTS[self._asked.model] * self._cross_entropy(logits, targets)
         return loss
 
     def _cross_entropy(self, logits: Any, targets: Any) -> Any:
         return nn.functional.cross_entropy(logits if self._pure else logits.float(), targets)
 
     def _raise_if_out_of_memory(self, error: RuntimeError) -> None:
-        """Raise CaseFailed for an error that means lack of memory: PyTorch's allocator's, CUDA's own, or the host's."""
-        what = f"batch {self._case.batch_size} of {self._case.model} {self._case.precision}"
-        if isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error):
-            memory = torch.cuda.get_device_properties(self._device).total_memory
-            whose = f"the device's {memory / 1e9:.0f} GB"
-        elif "can't allocate memory" in str(error):
-            whose = "this machine's free memory"
-        else:
-            return
-        raise CaseFailed(f"does not fit: {what} needs more than {whose}; try a smaller --batch-size") from error
+        """Raise OutOfMemory for an error that means lack of memory, the device's or the host's."""
+        whose = self._owner.out_of_memory(error)
+        if whose is not None:
+            what = f"batch {self._asked.batch_size} of {self._asked.model} {self._asked.precision}"
+            raise OutOfMemory(f"does not fit: {what} needs more than {whose}; try a smaller --batch-size") from error
 
     def example(self, output: str) -> tuple[Any, Any]:
-        return random_batch(self._case, output)
+        return random_batch(self._asked, self._image_size, output, self._seed)
 
-    def describe(self) -> dict[str, Any]:
-        optimizer = {
-            "name": "SGD",
-            "learning_rate": LEARNING_RATE,
-            "momentum": MOMENTUM,
-            "weight_decay": WEIGHT_DECAY,
-            "fused": self._scaler is not None,
-            "loss_scale": "dynamic" if self._scaler is not None else self._loss_scale,
-        }
-        return {
-            "model": self._case.model,
-            "mode": self._case.mode,
-            "precision": self._case.precision,
-            "emulated": False,
-            "num_parameters": sum(parameter.numel() for parameter in self._model.parameters()),
-            "memory_format": "channels_last",
-            "optimizer": optimizer if self._train else None,
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-        }
+    def describe(self) -> WorkloadFacts:
+        optimizer = OptimizerFacts(
+            name="SGD",
+            learning_rate=LEARNING_RATE,
+            momentum=MOMENTUM,
+            weight_decay=WEIGHT_DECAY,
+            fused=self._scaler is not None,
+            loss_scale="dynamic" if self._scaler is not None else self._loss_scale,
+        )
+        return WorkloadFacts(
+            self._asked.model,
+            self._asked.mode,
+            self._asked.precision,
+            num_parameters=sum(parameter.numel() for parameter in self._model.parameters()),
+            optimizer=optimizer if self._train else None,
+            details={
+                "memory_format": "channels_last",
+                "cudnn_benchmark": torch.backends.cudnn.benchmark,
+                "torch": str(torch.__version__),
+                "torchvision": torchvision.__version__,
+            },
+        )
 
 
-def check_precision(precision: str, device: torch.device) -> None:
+def check_precision(precision: str, device: Device) -> None:
     """Raise UnavailableError where the device cannot compute in `precision`, ConfigError where there is no such."""
     if precision not in PRECISIONS:
         raise ConfigError(f"unknown precision '{precision}'; use one of {', '.join(PRECISIONS)}")
-    if device.type == "cpu":
-        if precision not in CPU_PRECISIONS:
-            why = "TF32 is a mode of NVIDIA's tensor cores" if precision == "tf32" else "fp16 is slow and partial there"
-            raise UnavailableError(
-                f"--precision {precision} is not for the CPU ({why}): use {', '.join(CPU_PRECISIONS)}, or --device cuda"
-            )
-        return
-    major, minor = torch.cuda.get_device_capability(device)
-    if (precision == "tf32" or precision.endswith("bf16")) and major < 8:
-        raise UnavailableError(
-            f"--precision {precision} needs a GPU of compute capability 8.0, this one has {major}.{minor}: "
-            "use fp32, fp16, pure-fp16 or amp-fp16"
-        )
+    if (why := device.lacks(precision)) is not None:
+        raise UnavailableError(why)
 
 
 def _set_numerics(precision: str) -> None:
@@ -277,45 +266,44 @@ def _set_numerics(precision: str) -> None:
         cudnn.allow_tf32 = mode == "tf32"
 
 
-def _build_model(case: Case, num_classes: int) -> nn.Module:
+def _build_model(step: Step, seed: int, num_classes: int) -> nn.Module:
     """The model with random weights, the same for the same seed on every device. On the CPU, fp32."""
     known = torchvision.models.list_models(module=torchvision.models)
-    if case.model not in known:
-        close = difflib.get_close_matches(case.model, known, n=5, cutoff=0.4)
+    if step.model not in known:
+        close = difflib.get_close_matches(step.model, known, n=5, cutoff=0.4)
         raise ConfigError(
-            f"unknown model '{case.model}'; close names: {', '.join(close) or 'none'} (torchvision's names)"
+            f"unknown model '{step.model}'; close names: {', '.join(close) or 'none'} (torchvision's names)"
         )
-    options = {"init_weights": False} if case.model in AUXILIARY_LOSS_WEIGHTS else {}  # skips minutes of scipy sampling
+    options = {"init_weights": False} if step.model in AUXILIARY_LOSS_WEIGHTS else {}  # skips minutes of scipy sampling
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(case.seed)
-        model: nn.Module = torchvision.models.get_model(case.model, weights=None, num_classes=num_classes, **options)
+        torch.manual_seed(seed)
+        model: nn.Module = torchvision.models.get_model(step.model, weights=None, num_classes=num_classes, **options)
     return model
 
 
-def _check_images(model: nn.Module, case: Case) -> None:
+def _check_images(model: nn.Module, step: Step, size: int) -> None:
     """Run the model's shapes (meta tensors: no data, no arithmetic) and turn what it objects to into a ConfigError."""
-    size = image_size(case)
-    num_images = min(case.batch_size, 2)
+    num_images = min(step.batch_size, 2)
     state = {name: tensor.to("meta") for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     images = torch.empty(num_images, 3, size, size, device="meta")
-    model.train(case.mode == "train")
+    model.train(step.mode == "train")
     try:
         with torch.no_grad():
             torch.func.functional_call(model, state, (images,))
     except (RuntimeError, ValueError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
-        default = torchvision.models.get_model_weights(case.model).DEFAULT.transforms.keywords["crop_size"]
+        default = torchvision.models.get_model_weights(step.model).DEFAULT.transforms.keywords["crop_size"]
         raise ConfigError(
-            f"{case.model} cannot {case.mode} on batches of {case.batch_size} images of {size}×{size} ({reason}); "
+            f"{step.model} cannot {step.mode} on batches of {step.batch_size} images of {size}×{size} ({reason}); "
             f"its own size is --input-size {default}"
         ) from error
 
 
-def _loss_scale(case: Case) -> str:
-    if case.mode != "train":
+def _loss_scale(step: Step) -> str:
+    if step.mode != "train":
         return "1"
     default = {"fp16": f"{FP16_LOSS_SCALE:g}", "pure-fp16": f"{FP16_LOSS_SCALE:g}", "amp-fp16": "dynamic"}
-    return case.loss_scale or default.get(case.precision, "1")
+    return step.loss_scale or default.get(step.precision, "1")
 
 
 def _convert(model: nn.Module, dtype: torch.dtype, *, pure: bool) -> nn.Module:
