@@ -8,20 +8,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from loaderbench.cases.case import CacheState
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.cache_state import evict, evict_files, locked, ram_copy, residency
 from loaderbench.images.index import first_image
 from loaderbench.images.shards import DataSet, first_container
 from loaderbench.machine import memory_limit_bytes, shm_bytes
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import CacheFacts, RamCopyFacts
 
 SURVEY_FILES = 1000
-"""Files looked at to tell the residency of a data set: 5 – 9 µs each (testbeds.md). Where none of them holds a page
+"""Files looked at to tell the residency of a data set: 5 to 9 µs each. Where none of them holds a page
 in memory, at most 0.3 % of all files do (95 % confidence)."""
 RESIDENT, EMPTY = 0.99, 0.01
 SMALL_SET_BATCHES = 32
@@ -88,25 +90,29 @@ class RamCopy:
     ) -> None:
         self._cleanup()
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "num_images": len(self.data.images),
-            "bytes": int(self.data.files.sizes.sum()),
-            "subset": len(self.data.images) < len(self._all.images),
-            "memory_holds_all": int(self._all.files.sizes.sum()) <= self._memory_bytes,
-            "where": "tmpfs",
-        }
+    def facts(self) -> RamCopyFacts:
+        return RamCopyFacts(
+            num_images=len(self.data.images),
+            bytes=int(self.data.files.sizes.sum()),
+            subset=len(self.data.images) < len(self._all.images),
+            memory_holds_all=int(self._all.files.sizes.sum()) <= self._memory_bytes,
+            where="tmpfs",
+        )
 
 
 class CacheKeeper:
     """Keeps the data set cold, warm or untouched. Used as a context manager; eviction and locks end with it."""
 
     def __init__(
-        self, state: str, data: DataSet, progress: Callable[[str], OnDone] = lambda what: lambda done, total: None
+        self,
+        state: CacheState,
+        data: DataSet,
+        progress: Callable[[str], OnDone] = lambda what: lambda done, total: None,
     ) -> None:
         """`progress`: gives, for what is about to be done, the function that is told how far it is."""
         self.state, self._data, self.files, self._progress = state, data, data.files, progress
-        self.caveats: list[tuple[str, str]] = []
+        self._caveats: list[Caveat] = []
+        self._least_resident: float | None = None
         self.measured_once = False
         self._stack = ExitStack()
         self._at_start: float | None = None
@@ -120,7 +126,7 @@ class CacheKeeper:
         seen = residency(self._sample)
         self._at_start, self._method = seen.fraction, seen.method
         if seen.fraction is None:
-            self.caveats.append(("residency_unknown", f"page residency cannot be seen: {seen.reason}"))
+            self._caveats.append(Caveat("residency_unknown", {"reason": seen.reason}))
         self.measured_once = self.state == "as-is" and (seen.fraction is None or seen.fraction < RESIDENT)
         return self.measured_once
 
@@ -132,9 +138,7 @@ class CacheKeeper:
                 self._evict_all()
             after = residency(self._sample).fraction
             if after is not None and after > EMPTY:
-                self.caveats.append(
-                    ("eviction_failed", f"{after:.0%} of the pages stayed in the page cache after eviction: not cold")
-                )
+                self._caveats.append(Caveat("eviction_failed", {"fraction": after}))
         return self
 
     def __exit__(
@@ -155,7 +159,7 @@ class CacheKeeper:
                     f"--cache warm cannot hold {size / 1e9:,.1f} GB: {budget / 1e9:,.1f} GB of memory are free for it; "
                     "use --cache cold, or a smaller data set"
                 ) from error
-            self.caveats.append(("warm_not_locked", f"{error}; the files are read before each window instead"))
+            self._caveats.append(Caveat("warm_not_locked", {"reason": str(error)}))
             self._read_all()
 
     def _read_all(self) -> None:
@@ -194,9 +198,7 @@ class CacheKeeper:
         """The fraction of the sampled pages that is resident now."""
         seen = residency(self._sample).fraction
         if self.state == "warm" and seen is not None and seen < RESIDENT:
-            self.caveats.append(
-                ("warm_drifted", f"only {seen:.0%} of the pages were still resident after a warm window")
-            )
+            self._least_resident = min(seen, 1.0 if self._least_resident is None else self._least_resident)
         return seen
 
     @contextmanager
@@ -238,13 +240,11 @@ class CacheKeeper:
                 time.sleep(0)  # the loader meets the same error and ends the case with it
                 return
 
-    def facts(self) -> dict[str, Any]:
-        """For the record."""
-        return {
-            "state": self.state,
-            "measured_once": self.measured_once,
-            "residency_at_start": self._at_start,
-            "residency_method": self._method,
-            "locked": self._locked,
-            "caveats": list(dict.fromkeys(self.caveats)),
-        }
+    def facts(self) -> CacheFacts:
+        return CacheFacts(self.state, self.measured_once, self._at_start, self._method, self._locked)
+
+    @property
+    def caveats(self) -> list[Caveat]:
+        """What was not as it was to be."""
+        drifted = self._least_resident
+        return [*self._caveats, *([] if drifted is None else [Caveat("warm_drifted", {"fraction": drifted})])]

@@ -1,6 +1,6 @@
 """What the storage behind a data set can give: its own files, read past the page cache by ever more readers.
 
-Method of testbeds.md (`Storage ceiling probe`): shuffled real files, 1, 2, 4 … readers in stages of STAGE_S,
+Method (docs/method.md, `The storage's ceiling`): shuffled real files, 1, 2, 4 … readers in stages of STAGE_S,
 O_DIRECT where the file system has it, else buffered with the pages dropped before and after each read.
 Threads stand for readers: preadv(2) releases the GIL. What follows from the facts is analysis/storage.py's.
 """
@@ -14,13 +14,15 @@ import os
 import resource
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
 from loaderbench.errors import UnavailableError
 from loaderbench.images.index import ImageIndex
+from loaderbench.recording.facts import CeilingProbe, CeilingStage, Percentiles
 from loaderbench.samplers.sources import StorageCounter
 
 PROBE_S = 6.0
@@ -32,6 +34,7 @@ CHUNK_BYTES = 1 << 20
 """Most bytes of one read: the clock is looked at behind each, inside a large file too."""
 ALIGNMENT = 4096
 """O_DIRECT reads are multiples of it, from aligned memory (open(2), `O_DIRECT`)."""
+StoppedBy = Literal["flat", "max_readers", "deadline", "max_bytes", "error"]
 WORTH_MORE_READERS = 1.05
 """Two more doublings that give less than this factor end the probe."""
 
@@ -43,23 +46,19 @@ def probe_ceiling(
     deadline_s: float = PROBE_S,
     max_readers: int = 32,
     max_bytes: int | None = None,
-) -> dict[str, Any]:
-    """Read the images with growing numbers of readers. Plain JSON facts:
+) -> CeilingProbe:
+    """Read the images with growing numbers of readers.
 
-    `stages`: for each number of `readers` the `bytes` and whole `files` read; `seconds`, the mean over the readers
-    of the time from the common start to each one's last read, so that bytes ÷ seconds has no tail in it;
-    `file_s` {p50, p95, p99} from open to last byte (null without a whole file); `slices_bytes` in equal parts of
-    `slice_s`; `method` O_DIRECT or DONTNEED; `user_cpu_s` of the probe itself; `moved`, the growth of the
-    counter's readings (null where nothing can tell).
-    `stopped_by`: flat, max_readers, deadline, max_bytes or error, and `reason`, the error. `num_images`; a probe
-    that read more files than these came round, and a server may have had them in its own cache.
+    A stage's seconds are the mean over its readers, so that bytes ÷ seconds has no tail in it.
     """
     counts = [1 << power for power in range(max_readers.bit_length()) if 1 << power <= max_readers]
     stage_s = min(STAGE_S, 0.9 * deadline_s / len(counts))
     source = _Source(images, None if max_bytes is None else max_bytes // len(counts))
     begun = time.perf_counter()
-    stages: list[dict[str, Any]] = []
-    slow_s, stopped, reason = 0.0, "max_readers", None
+    stages: list[CeilingStage] = []
+    slow_s = 0.0
+    stopped: StoppedBy = "max_readers"
+    reason: str | None = None
     for readers in counts:
         # With twice the readers a file may take twice as long: the last ones must be done in time.
         if time.perf_counter() - begun + stage_s + 2 * slow_s > deadline_s and stages:
@@ -70,18 +69,18 @@ def probe_ceiling(
         except OSError as error:
             stopped, reason = "error", f"{error.filename or images.root}: {error.strerror}"
             break
-        if not stage["bytes"]:
+        if not stage.bytes:
             stopped = "max_bytes" if max_bytes is not None else "deadline"
             break
         stages.append(stage)
         if _is_flat(stages):
             stopped = "flat"
             break
-    return {"stages": stages, "stopped_by": stopped, "reason": reason, "num_images": len(images)}
+    return CeilingProbe(tuple(stages), stopped, reason, len(images))
 
 
-def _is_flat(stages: list[dict[str, Any]]) -> bool:
-    rates = [stage["bytes"] / stage["seconds"] for stage in stages]
+def _is_flat(stages: list[CeilingStage]) -> bool:
+    rates = [stage.bytes / stage.seconds for stage in stages]
     return len(rates) > 2 and max(rates[-2:]) < WORTH_MORE_READERS * max(rates[:-2])
 
 
@@ -174,7 +173,7 @@ class _Reader:
             os.close(descriptor)
 
 
-def _stage(source: _Source, num_readers: int, stage_s: float, counter: StorageCounter) -> tuple[dict[str, Any], float]:
+def _stage(source: _Source, num_readers: int, stage_s: float, counter: StorageCounter) -> tuple[CeilingStage, float]:
     """One stage's facts, and the seconds that its slow files took. OSError where a file cannot be read."""
     source.begin_stage()
     start = threading.Barrier(num_readers + 1)
@@ -199,22 +198,23 @@ def _stage(source: _Source, num_readers: int, stage_s: float, counter: StorageCo
     ends = [one.last_ns for one in readers if one.chunks] or [begun]
     slice_ns = max(1, (min(ends) - begun) // SLICES)
     slices = np.bincount((chunks[:, 0] - begun) // slice_ns, weights=chunks[:, 1], minlength=SLICES)[:SLICES]
-    facts = {
-        "readers": num_readers,
-        "bytes": int(chunks[:, 1].sum()),
-        "seconds": float(np.mean(ends) - begun) / 1e9,
-        "files": len(file_s),
-        "file_s": {f"p{q}": float(np.percentile(file_s, q)) for q in (50, 95, 99)} if len(file_s) else None,
-        "slices_bytes": slices.astype(int).tolist(),
-        "slice_s": slice_ns / 1e9,
-        "method": "O_DIRECT" if source.direct else "DONTNEED",
-        "user_cpu_s": cpu_after - cpu_before,
-        "moved": None if before is None or after is None else {name: after[name] - before[name] for name in after},
-    }
-    return facts, float(np.percentile(file_s, 95)) if len(file_s) else stage_s
+    slow = [float(np.percentile(file_s, q)) for q in (50, 95, 99)] if len(file_s) else None
+    stage = CeilingStage(
+        readers=num_readers,
+        bytes=int(chunks[:, 1].sum()),
+        seconds=float(np.mean(ends) - begun) / 1e9,
+        files=len(file_s),
+        file_s=None if slow is None else Percentiles(*slow),
+        slices_bytes=tuple(slices.astype(int).tolist()),
+        slice_s=slice_ns / 1e9,
+        method="O_DIRECT" if source.direct else "DONTNEED",
+        user_cpu_s=cpu_after - cpu_before,
+        moved=None if before is None or after is None else {name: after[name] - before[name] for name in after},
+    )
+    return stage, stage_s if slow is None else slow[1]
 
 
-def _reading(counter: StorageCounter) -> dict[str, int] | None:
+def _reading(counter: StorageCounter) -> Mapping[str, int] | None:
     try:
         return counter.read()
     except UnavailableError:

@@ -1,8 +1,7 @@
-"""The measuring process: tied to the life of its supervisor, doing jobs until it is told to end.
+"""The measuring process: does one job after another until it is told to end.
 
-Started by supervisor.Child as `python -m loaderbench.running.child FD PARENT_PID`. Jobs come and answers go
-over the inherited pipe `FD`, answers as (kind, payload): `phase` (text), `segment` (progress figures), and last
-`result` or `failure` (class of the error, message).
+Started by supervisor.Child as `python -m loaderbench.running.child FD PARENT_PID`. Jobs come and answers go over the
+inherited pipe `FD`: first any number of messages (recording/progress.py), last an Answer.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from loaderbench.cases.case import Case
 from loaderbench.errors import LoaderbenchError
+from loaderbench.recording.facts import Failure
+from loaderbench.recording.progress import Message, Report
+from loaderbench.running.jobs.table import Answer, Job
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-PRECISION_JOBS = ("examine_device", "time_steps", "follow_steps")
 END_S = 4
 """What the process gives itself to end once told to; the supervisor would kill it, but it may be dead."""
 
@@ -46,36 +45,33 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the supervisor, which decides
     pipe = Connection(int(sys.argv[1]))
 
-    def send(kind: str, payload: Any) -> None:
+    def send(message: Message | Answer) -> None:
         try:
-            pipe.send((kind, payload))
+            pipe.send(message)
         except ConnectionError:
             raise SystemExit(1) from None  # nobody is there to hear it
 
     while True:
         try:
-            job, case, options = pipe.recv()
+            job, request = pipe.recv()
         except (EOFError, ConnectionError):
             return 0
-        send(*_answer(job, Case.from_json(case), options, send))
+        send(_answer(job, request, send))
 
 
-def _answer(job: str, case: Case, options: dict[str, Any], report: Callable[[str, Any], None]) -> tuple[str, Any]:
+def _answer(job: Job[Any, Any], request: Any, report: Report) -> Answer:
     try:
         # Imported late: with torch it takes seconds, and a failure to import is an answer too.
-        worker = importlib.import_module("loaderbench.running.worker")
+        function = getattr(importlib.import_module(job.module), job.function)
         signal.signal(signal.SIGTERM, _stop)
-        if job == "measure":
-            return "result", worker.measure(case, report, **options)
-        # A study's own jobs, by their module: the precision study's, else the self-test's.
-        room = "running.precision" if job in PRECISION_JOBS else "testbeds.truth"
-        return "result", getattr(importlib.import_module(f"loaderbench.{room}"), job)(case, report, **options)
+        return Answer(function(request, report))
     except LoaderbenchError as error:
-        return "failure", (type(error).__name__, str(error))
+        return Answer(None, Failure(type(error).__name__, str(error)))
     except Exception as error:
         traceback.print_exc()
         first_line = (str(error).strip().splitlines() or ["no message"])[0]
-        return "failure", (type(error).__name__, f"{type(error).__name__}: {first_line} (trace in worker.log)")
+        message = f"{type(error).__name__}: {first_line} (trace in worker.log)"
+        return Answer(None, Failure(type(error).__name__, message))
 
 
 if __name__ == "__main__":

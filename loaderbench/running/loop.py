@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loaderbench.devices.base import Device, Event
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch
-from loaderbench.recording.types import STEP_FIELDS
+from loaderbench.recording.facts import STEP, STEP_FIELDS
 from loaderbench.workloads.base import Workload
 
 
@@ -30,7 +30,7 @@ class StepLoop:
     def __init__(
         self, batches: Iterator[Batch], device: Device | None, workload: Workload | None, *, resident: bool = False
     ) -> None:
-        self._batches = batches
+        self.batches = batches
         self._device = device
         self._workload = workload
         self._resident = resident
@@ -54,7 +54,7 @@ class StepLoop:
             return self._run_free(num_steps, deadline_ns)
         clock = time.perf_counter_ns
         device = self._device
-        batches, record, wait, step = self._batches, device.record, device.wait, self._workload.step
+        batches, record, wait, step = self.batches, device.record, device.wait, self._workload.step
         copy_in: Callable[[Any, Any], tuple[Any, Any]] = _keep if self._resident else device.copy_in
         record_copy = record if self._resident else device.record_copy
         in_flight, host, events = self._in_flight, self.host, self.events
@@ -84,7 +84,7 @@ class StepLoop:
 
     def _run_free(self, num_steps: int, deadline_ns: int) -> int:
         clock = time.perf_counter_ns
-        batches, host = self._batches, self.host
+        batches, host = self.batches, self.host
         for number in range(num_steps):
             called = clock()
             batch = next(batches)
@@ -102,18 +102,17 @@ class StepLoop:
         """The table [N, len(STEP_FIELDS)] of all steps run. Synchronizes the device: call it at the end."""
         host = np.array(self.host, dtype=np.int64).reshape(-1, 6)
         table = np.full((len(host), len(STEP_FIELDS)), -1, dtype=np.int64)
-        column = {name: number for number, name in enumerate(STEP_FIELDS)}
         for position, name in enumerate(("called_ns", "returned_ns", "issued_ns", "waited_ns")):
-            table[:, column[name]] = host[:, position]
-        table[:, column["num_samples"]] = host[:, 4]
-        table[:, column["encoded_bytes"]] = host[:, 5]
+            table[:, STEP[name]] = host[:, position]
+        table[:, STEP["num_samples"]] = host[:, 4]
+        table[:, STEP["encoded_bytes"]] = host[:, 5]
         if self._device is not None and self.events:
             copies = self._device.times_ns([event for events in self.events for event in events[:2]]).reshape(-1, 2)
-            table[:, column["copy_begin_ns"]], table[:, column["copy_end_ns"]] = copies.T
-            table[:, column["done_ns"]] = self._device.times_ns([done for _, _, done in self.events])
+            table[:, STEP["copy_begin_ns"]], table[:, STEP["copy_end_ns"]] = copies.T
+            table[:, STEP["done_ns"]] = self._device.times_ns([done for _, _, done in self.events])
             for row, (_, copied, done) in enumerate(self.events):
                 busy = self._device.busy_ns(copied, done)
-                table[row, column["busy_ns"]] = -1 if busy is None else busy
+                table[row, STEP["busy_ns"]] = -1 if busy is None else busy
         return table
 
     def phases(self) -> NDArray[np.int64] | None:

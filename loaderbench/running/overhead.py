@@ -9,6 +9,7 @@ from statistics import median
 
 from loaderbench.devices.base import Device
 from loaderbench.loaders.base import Batch
+from loaderbench.recording.facts import WorkloadFacts
 from loaderbench.running.loop import StepLoop
 
 NUM_PAIRS, NUM_STEPS = 15, 100
@@ -24,8 +25,8 @@ class _NoWork:
     def example(self, output: str) -> tuple[None, None]:
         return None, None
 
-    def describe(self) -> dict[str, object]:
-        return {}
+    def describe(self) -> WorkloadFacts:
+        return WorkloadFacts("none", "none", "none")
 
 
 def loop_overhead_s(device: Device) -> float:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from loaderbench.loaders.multiprocess import free_shared_memory_bytes
 from loaderbench.loaders.samples import make_decoder, output_shape, read_file, slot_filler
 from loaderbench.loaders.torch_dataset import TORCH_TYPES
 from loaderbench.loaders.transform import Normalizer, SampleRandom, infer_geometry, train_geometry
+from loaderbench.recording.facts import DecoderProbe, PrepProbe
 
 PROBE_S = 0.6
 ALONE_FRACTION = 0.5
@@ -35,31 +35,35 @@ NUM_IMAGES, MIN_IMAGES = 32, 4
 HANDOVER_IMAGES = 16
 
 
-def probe_preparation(context: LoaderContext, num_cpus: int) -> dict[str, Any]:
+def probe_preparation(context: LoaderContext, num_cpus: int) -> PrepProbe:
     """Measure the decoders that are installed on up to NUM_IMAGES of the images.
 
-    {"num_cpus", "decoders": {name: {"image_s": CPU seconds of decode and resize, one an image, the same images
-    in the same order for all; "all_cpus_image_s": their mean with a thread on each processor;
-    "all_cpus_rate": images/s of those threads together}},
-    "handover_s": {output: {memory: CPU seconds an image of writing finished samples into such memory}}};
-    `memory` is `shared` (as a worker process hands batches over), `private` (fresh each time) or `reused`.
+    Finished samples are written into memory that is `shared` (as a worker process hands batches over), `private`
+    (fresh each time) or `reused`.
     """
     images = context.images
     chosen = np.random.default_rng(context.seed).permutation(len(images))[:NUM_IMAGES].tolist()
     encoded = [(index, read_file(images.path(index))) for index in chosen]
     probes = {name: _Probe(context, decoder) for name, decoder in _decoders(context).items()}
-    facts: dict[str, Any] = {"num_cpus": num_cpus}
+    decoders: dict[str, DecoderProbe] = {}
+    handover_s: dict[str, dict[str, float]] = {}
+    good: list[tuple[int, bytes]] = []
+
+    def alone() -> None:
+        decoders.update(_alone(probes, encoded, good))
+        handover_s.update({output: _handover_s(output_shape(context), output) for output in OUTPUTS})
+
     num_threads = torch.get_num_threads()
     try:
-        good: list[tuple[int, bytes]] = []
-        _in_threads([lambda: facts.update(_alone(probes, encoded, good, context))])
+        _in_threads([alone])
         for name, probe in probes.items() if good else ():
             seconds = PROBE_S * (1 - ALONE_FRACTION) / len(probes)
-            facts["decoders"][name] |= _on_all_cpus(probe, good, num_cpus, seconds)
+            image_s, rate = _on_all_cpus(probe, good, num_cpus, seconds)
+            decoders[name] = replace(decoders[name], all_cpus_image_s=image_s, all_cpus_rate=rate)
     finally:
         # A thread's setting is also what threads born later begin with: put it back.
         torch.set_num_threads(num_threads)
-    return facts
+    return PrepProbe(num_cpus, decoders, handover_s)
 
 
 def _decoders(context: LoaderContext) -> dict[str, Decoder]:
@@ -131,11 +135,8 @@ def _in_threads(works: Sequence[Callable[[], None]]) -> None:
 
 
 def _alone(
-    probes: dict[str, _Probe],
-    encoded: Sequence[tuple[int, bytes]],
-    good: list[tuple[int, bytes]],
-    context: LoaderContext,
-) -> dict[str, Any]:
+    probes: dict[str, _Probe], encoded: Sequence[tuple[int, bytes]], good: list[tuple[int, bytes]]
+) -> dict[str, DecoderProbe]:
     """One thread, the decoders in turn on each image, so that whatever else the machine does meets all.
 
     Adds to `good` the images that every decoder can decode. The first is made once for nothing: libraries set
@@ -154,14 +155,16 @@ def _alone(
             good.append(one)
             for kept, one_s in zip(seconds.values(), spent, strict=True):
                 kept.append(one_s)
-    handover = {output: _handover_s(output_shape(context), output) for output in OUTPUTS}
-    return {"decoders": {name: {"image_s": kept} for name, kept in seconds.items()}, "handover_s": handover}
+    return {name: DecoderProbe(tuple(kept)) for name, kept in seconds.items()}
 
 
 def _on_all_cpus(
     probe: _Probe, encoded: Sequence[tuple[int, bytes]], num_cpus: int, seconds: float
-) -> dict[str, float]:
-    """A thread on each processor, all at once: what is left of a processor's speed when none is idle."""
+) -> tuple[float, float]:
+    """A thread on each processor, all at once: what is left of a processor's speed when none is idle.
+
+    Returns (mean CPU seconds an image, images/s of all together).
+    """
     done: list[tuple[int, float]] = []
     deadline = time.perf_counter() + seconds
 
@@ -182,7 +185,7 @@ def _on_all_cpus(
     _in_threads(works)
     wall = time.perf_counter() - begun
     images = sum(count for count, _ in done)
-    return {"all_cpus_image_s": sum(spent for _, spent in done) / images, "all_cpus_rate": images / wall}
+    return sum(spent for _, spent in done) / images, images / wall
 
 
 def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:

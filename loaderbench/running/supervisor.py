@@ -8,21 +8,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from loaderbench.cases.case import Case
+from loaderbench.devices.select import nvml_ordinal
+from loaderbench.errors import KINDS, CaseFailed, LoaderbenchError, UnavailableError
 from loaderbench.images.cache_state import remove_leftovers
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
 from loaderbench.prefixes import prefix_of, with_prefix
+from loaderbench.recording.facts import Failure, Recording, Run, Status
+from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
-from loaderbench.recording.types import Recording, Run
+from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, MeasureRequest, Q
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
 
@@ -32,8 +34,6 @@ GRACE_S = 5.0
 """What the child gets to end its workers before the whole session is killed."""
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
-
-OnMessage = Callable[[str, Any], None]
 
 
 class Child:
@@ -88,38 +88,86 @@ class Child:
                 _wait(self.process, GRACE_S)
             end_session(self.process)
 
-    def ask(self, job: str, case: Case, on_message: OnMessage, **options: Any) -> Any:
-        """Have one job done: `measure`, or a function of running.precision or testbeds.truth. Returns its result.
+    def ask(self, job: Job[Q, A], request: Q, on_message: Report) -> A:
+        """Have one job done, telling `on_message` how far it is. Returns its result.
 
         Raises:
             JobFailed: it could not be done: the job's own error, the child's death, or no sign of life.
         """
         try:
-            self._pipe.send((job, case.to_json(), options))
+            self._pipe.send((job, request))
             while True:
                 if not self._pipe.poll(HANG_S):
-                    hint = f"does the storage under {case.dataset} hang?"
-                    raise JobFailed("CaseFailed", f"no sign of life for {HANG_S:.0f} s: {hint}")
-                kind, payload = self._pipe.recv()
-                if kind == "result":
-                    return payload
-                if kind == "failure":
-                    raise JobFailed(*payload)
-                on_message(kind, payload)
+                    hint = f"does {request.waits_for} hang?"
+                    raise JobFailed(Failure("CaseFailed", f"no sign of life for {HANG_S:.0f} s: {hint}"))
+                told = self._pipe.recv()
+                if not isinstance(told, Answer):
+                    on_message(told)
+                elif told.failure is not None:
+                    raise JobFailed(told.failure)
+                else:
+                    result: A = told.result
+                    return result
         except (EOFError, ConnectionError):
             _wait(self.process, GRACE_S)
-            raise JobFailed("CaseFailed", _how_it_died(self.process.returncode, self.log_path)) from None
+            raise JobFailed(Failure("CaseFailed", _how_it_died(self.process.returncode, self.log_path))) from None
+
+
+class KeptChild:
+    """A measuring process that does one job after another: importing torch takes seconds. A context manager.
+
+    A new one is begun where a job needs other packages than the last one had, and after `end`.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        self._log_path = log_path
+        self._child: Child | None = None
+        self._prefix: Path | None = None
+
+    def __enter__(self) -> KeptChild:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.__exit__(kind, error, trace)
+
+    def child(self, decoder: str | None) -> Child:
+        """The process for a job with this decoder."""
+        prefix = prefix_of(decoder)
+        if self._child is not None and prefix != self._prefix:
+            self.end()
+        if self._child is None:
+            self._prefix = prefix
+            self._child = Child(self._log_path, prefix).__enter__()
+        return self._child
+
+    def end(self) -> None:
+        """End the process: a job failed, and the process may be gone with it."""
+        self.__exit__(None, None, None)
 
 
 class JobFailed(Exception):
-    """(kind, message) of what ended a job; kind is the class of the error in the child."""
+    """What ended a job, as it is stored."""
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind, self.message = kind, message
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+    @property
+    def error(self) -> LoaderbenchError:
+        """The error that the job raised; a CaseFailed for what is none of loaderbench's own."""
+        return KINDS.get(self.failure.kind, CaseFailed)(self.failure.message)
+
+    @property
+    def status(self) -> Status:
+        """`skipped` where the machine lacks what the job needs, else `failed`."""
+        return "skipped" if isinstance(self.error, UnavailableError) else "failed"
 
 
-def supervise(case: Case, folder: RunFolder, on_message: OnMessage) -> Run:
+def supervise(case: Case, folder: RunFolder, on_message: Report) -> Run:
     """Run `case`, writing the child's output to the folder's worker.log.
 
     Never raises for what happens to the child: the Run says how it ended. KeyboardInterrupt and SystemExit
@@ -127,27 +175,28 @@ def supervise(case: Case, folder: RunFolder, on_message: OnMessage) -> Run:
     """
     started_at, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     recording: Recording | None = None
-    failure: tuple[str, str] | None = None
-    with Child(folder.log_path, prefix_of(case.decoder)) as child:
-        samplers, caveats = samplers_for(case.dataset, child.process.pid, case.device)
+    failed: JobFailed | None = None
+    with Child(folder.log_path, prefix_of(case.feed.decoder)) as child:
+        samplers, caveats = samplers_for(case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device))
         sampling = SamplerThread(samplers)
         try:
             sampling.start()
-            recording = child.ask("measure", case, on_message)
+            recording = child.ask(MEASURE, MeasureRequest(case), on_message)
         except JobFailed as error:
-            failure = (error.kind, error.message)
+            failed = error
         finally:
             series, sampler_caveats, sampling_cpu_ns = sampling.stop()
     return Run(
+        run_id=folder.run_id,
         case=case,
-        status="ok" if failure is None else "skipped" if failure[0] == "UnavailableError" else "failed",
+        status="ok" if failed is None else failed.status,
         started_at=started_at,
         wall_s=time.perf_counter() - begun,
+        environment=environment(),
         recording=recording,
         series=series,
         caveats=[*caveats, *sampler_caveats],
-        environment=environment(),
-        failure=failure,
+        failure=None if failed is None else failed.failure,
         sampling_cpu_s=sampling_cpu_ns / 1e9,
     )
 

@@ -73,7 +73,7 @@ class SlowTree(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no type
     def _real(self, path: str) -> str:
         return self._root + path
 
-    def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
+    def getattr(self, path: str, fh: int | None = None) -> dict[str, int | float]:
         status = os.lstat(self._real(path))
         return {
             "st_mode": status.st_mode & ~0o222,

@@ -4,18 +4,19 @@ Each adds work of one kind to one stage and leaves everything else as it is: the
 work and then the extra. What the extra costs in throughput is not stated here and not derived from the figures
 below: it is measured, by running with and without. Nothing of an injection is recorded with a run.
 
-A process applies one to its case so:
+It is a `Slowdown` (loaders/base.py). A process applies one to its case so:
 
-    device = injection.wrap_device(open_device(case))
-    workload = injection.wrap_workload(build_workload(case, inner_device), device)
-    context = LoaderContext(..., slowdown=injection, pin_memory=... and not injection.pageable)
+    device = open_device(...)
+    slowed = injection.wrap_device(device)
+    workload = injection.wrap_workload(build_workload(step, device, ...), slowed)
+    context = LoaderContext(..., slowdown=injection, pin_memory=device.pins_memory and not injection.pageable)
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,12 +25,10 @@ from numpy.typing import NDArray
 
 from loaderbench.decoders.base import Decoder, Filled, FillingDecoder, Geometry, Pixels, Recipe, SlotFiller
 from loaderbench.devices.base import Device
-from loaderbench.devices.emulated import EmulatedDevice, burn_cpu
+from loaderbench.devices.emulated import burn_cpu
 from loaderbench.errors import ConfigError
+from loaderbench.plain import JsonObject
 from loaderbench.workloads.base import Workload
-
-CUDA_CALIBRATION_CYCLES = 20_000_000
-"""About 10 ms of `torch.cuda._sleep` at 2 GHz: long against the 10 µs around a kernel, short against anything else."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,18 @@ class Injection:
         """Names of the fields that are in force, in the order of their definition."""
         return tuple(field.name for field in dataclasses.fields(self) if getattr(self, field.name))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The fields in force, in plain JSON types; `from_json` is the inverse."""
         return {name: getattr(self, name) for name in self.kinds}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Injection:
+    def from_json(cls, record: Mapping[str, float]) -> Injection:
         """Raises ConfigError for an unknown kind."""
         unknown = set(record) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
             raise ConfigError(f"unknown injection '{sorted(unknown)[0]}'")
-        return cls(**record)
+        values: dict[str, Any] = {**record}
+        return cls(**values)
 
     def __add__(self, other: Injection) -> Injection:
         """Both together: amounts add up."""
@@ -146,7 +146,7 @@ class InjectingDecoder:
     def to_array(self, pixels: Pixels) -> NDArray[np.uint8]:
         return self._decoder.to_array(pixels)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return self._decoder.describe()
 
 
@@ -190,25 +190,15 @@ class InjectingDevice:
             raise AttributeError(name)
         return getattr(self._device, name)
 
-    @property
-    def inner(self) -> Device:
-        """The device without the injection."""
-        return self._device
-
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """The batch, then the extra bytes, in one stretch of the queue."""
+        """The extra bytes, then the batch, in one stretch of the queue."""
         pageable = self._injection.pageable
-        if pageable and self._device.kind == "cuda":
-            inputs, targets = _unpinned(inputs), _unpinned(targets)
-        on_device = self._device.copy_in(inputs, targets)
         num_bytes = self._injection.transfer_extra_bytes
         if self._injection.float_transfer and inputs.element_size() < 4:
             num_bytes += inputs.nelement() * (4 - inputs.element_size())
         if num_bytes:
             self._device.copy_in(*self._extra_batch(num_bytes, pinned=not pageable))
-        if pageable and self._device.kind == "emulated":
-            self._device.wait(self._device.record_copy())  # CUDA itself blocks here for pageable memory
-        return on_device
+        return (self._device.pageable if pageable else self._device.copy_in)(inputs, targets)
 
     def pin(self, tensor: Any) -> Any:
         """The tensor as it is, where batches are to be pageable."""
@@ -224,18 +214,14 @@ class InjectingDevice:
         return self._extra[num_bytes]
 
 
-def _unpinned(tensor: Any) -> Any:
-    """A copy in pageable memory where the tensor is pinned."""
-    return tensor.clone() if tensor.is_pinned() else tensor
-
-
 class InjectingWorkload:
     """A workload whose steps take longer to issue, or to compute. All else is the inner workload's own."""
 
     def __init__(self, workload: Workload, device: Device, injection: Injection) -> None:
         self._workload = workload
         self._issue_ns = round(injection.issue_delay_s * 1e9)
-        self._compute = _compute_on(device, injection.compute_extra_s)
+        extra_s = injection.compute_extra_s
+        self._compute = device.occupying(extra_s) if extra_s else _nothing
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_workload":
@@ -249,37 +235,5 @@ class InjectingWorkload:
         self._compute()
 
 
-def _compute_on(device: Device, seconds: float) -> Callable[[], None]:
-    """What enqueues `seconds` of compute on a device."""
-    if not seconds:
-        return lambda: None
-    inner = device.inner if isinstance(device, InjectingDevice) else device
-    if isinstance(inner, EmulatedDevice):
-        emulated, duration_ns = inner, round(seconds * 1e9)
-        return lambda: emulated.enqueue_compute(duration_ns)
-    if inner.kind == "cuda":
-        import torch
-
-        sleep: Any = torch.cuda._sleep
-        cycles = round(seconds * cuda_cycles_per_s(inner))
-        return lambda: sleep(cycles)
-    return lambda: burn_cpu(round(seconds * 1e9))
-
-
-def cuda_cycles_per_s(device: Device) -> float:
-    """Clock cycles a second of the spinning kernel `torch.cuda._sleep`, measured with events.
-
-    A GPU at rest clocks low: the first runs wake it, and the fastest of the others counts.
-    """
-    import torch
-
-    sleep: Any = torch.cuda._sleep
-    rates = []
-    for _ in range(10):
-        device.synchronize()
-        begin = device.record()
-        sleep(CUDA_CALIBRATION_CYCLES)
-        end = device.record()
-        first, last = device.times_ns([begin, end])
-        rates.append(CUDA_CALIBRATION_CYCLES / ((last - first) * 1e-9))
-    return float(max(rates[5:]))
+def _nothing() -> None:
+    pass

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from loaderbench.errors import ConfigError
+from loaderbench.plain import JsonObject
 from loaderbench.samplers.nfs import NfsMount, delta, find_mount, parse_mountstats
 
 READ_BYTES = 1 << 20
@@ -47,7 +47,7 @@ def mount_at(mount_point: str) -> NfsMount:
     return mount
 
 
-def run_stage(mount_point: str, paths: Sequence[str], readers: int) -> dict[str, Any]:
+def run_stage(mount_point: str, paths: Sequence[str], readers: int) -> JsonObject:
     """Read all files once, evicted before, by `readers` threads. Times of operations are per operation."""
     for path in paths:
         _evict(path)

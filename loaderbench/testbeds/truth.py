@@ -1,85 +1,77 @@
 """What a run really takes, by a stopwatch: a plain loop and the wall clock, nothing of the estimators.
 
-Jobs of the measuring process (`loaderbench.running.child`), asked for by the self-test alone. Two sides, a run
-with an injection and the same run without, are built next to each other and take turns, so that whatever
-else the machine does meets both.
+Jobs of the measuring process (running/jobs/table.py), asked for by the self-test alone. Two sides, a run with an
+injection and the same run without, are built next to each other and take turns, so that whatever else the machine does
+meets both.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from loaderbench.cases.case import Case
 from loaderbench.images.cache_state import evict_files
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch
-from loaderbench.running.worker import Rig
+from loaderbench.recording.progress import Report
+from loaderbench.running.feeds import close
+from loaderbench.running.rig import Rig
+from loaderbench.testbeds.jobs import DeviceTimeRequest, LoaderTimeRequest, Side, WallTimeRequest
 
-Report = Callable[[str, Any], None]
 
-
-def loader_seconds(case: Case, report: Report, seconds: float = 1.0) -> float:
+def loader_seconds(request: LoaderTimeRequest, report: Report) -> float:
     """Seconds a batch of the case's loader, running free, its files in the page cache."""
+    case = request.case
     with ExitStack() as stack:
         rig = Rig(case, stack, report)
         batches = rig.build_loader(rig.data, evict=False).batches()
-        num_warmup = len(rig.images) // case.batch_size + _depth(case) + 2  # once through, so that all is cached
+        depth = max(case.feed.buffer_batches, 1)
+        num_warmup = len(rig.images) // case.step.batch_size + depth + 2  # once through, so that all is cached
         for _ in range(num_warmup):
             next(batches)
         taken, begun = 0, time.perf_counter()
-        while (spent := time.perf_counter() - begun) < seconds or taken < 4:
+        while (spent := time.perf_counter() - begun) < request.seconds or taken < 4:
             next(batches)
             taken += 1
-        _close(batches)
+        close(batches)
         return spent / taken
 
 
-def device_seconds(
-    case: Case, report: Report, injection: Mapping[str, Any] | None = None, num_steps: int = 20
-) -> float:
+def device_seconds(request: DeviceTimeRequest, report: Report) -> float:
     """Seconds a step of the case's device with one batch that stays on it."""
     with ExitStack() as stack:
-        rig = Rig(case, stack, report, dict(injection or {}))
+        rig = Rig(request.case, stack, report, request.injection)
         batches = rig.build_loader(rig.data, evict=False).batches()
-        batch = next(batches)
-        inputs, targets = (batch.inputs, batch.targets) if batch.on_device else _copied(rig, batch)
+        inputs, targets = _on_device(rig, next(batches))
         for _ in range(3):
             rig.workload.step(inputs, targets)
         rig.device.synchronize()
         begun = time.perf_counter()
-        for _ in range(num_steps):
+        for _ in range(request.num_steps):
             rig.workload.step(inputs, targets)
         rig.device.synchronize()
-        _close(batches)
-        return (time.perf_counter() - begun) / num_steps
+        close(batches)
+        return (time.perf_counter() - begun) / request.num_steps
 
 
-def wall_seconds(
-    case: Case, report: Report, sides: Sequence[Mapping[str, Any]], seconds: float = 1.0, rounds: int = 2
-) -> list[float]:
-    """Wall seconds a step of each side, the fastest of its rounds: what else the machine does only adds.
-
-    A side is {"injection": {…}, "dataset": path or None (the case's), "cold": bool}.
-    """
+def wall_seconds(request: WallTimeRequest, report: Report) -> list[float]:
+    """Wall seconds a step of each side, the fastest of its rounds: what else the machine does only adds."""
     with ExitStack() as stack:
-        built = [_Side(case, stack, report, side) for side in sides]
+        built = [_BuiltSide(side, stack, report) for side in request.sides]
         times: list[list[float]] = [[] for _ in built]
-        for number in range(rounds):
+        for number in range(request.rounds):
             for side, kept in zip(built, times, strict=True):
-                kept.append(side.seconds_per_step(number, seconds))
+                kept.append(side.seconds_per_step(number, request.seconds))
         return [min(kept) for kept in times]
 
 
-class _Side:
-    def __init__(self, case: Case, stack: ExitStack, report: Report, side: Mapping[str, Any]) -> None:
-        changed = {**case.to_json(), "dataset": side.get("dataset") or case.dataset}
-        self._case = Case.from_json(changed)
-        self._rig = Rig(self._case, stack, report, dict(side.get("injection") or {}))
-        self._cold = bool(side.get("cold"))
-        self._loader = self._rig.build_loader(self._rig.data, evict=self._cold)
+class _BuiltSide:
+    def __init__(self, side: Side, stack: ExitStack, report: Report) -> None:
+        self._case, self._cold = side.case, side.cold
+        self._rig = Rig(side.case, stack, report, side.injection)
+        self._loader = self._rig.build_loader(self._rig.data, evict=side.cold)
 
     def seconds_per_step(self, epoch: int, seconds: float) -> float:
         if self._cold:
@@ -90,33 +82,23 @@ class _Side:
                     file.read()
         batches = self._loader.batches(epoch)
         in_flight: deque[Any] = deque()
-        for _ in range(_depth(self._case) + 4):
+        for _ in range(max(self._case.feed.buffer_batches, 1) + 4):
             self._step(batches, in_flight)
         taken, begun = 0, time.perf_counter()
-        workers = self._case.lanes  # they hand over in bursts: count whole rounds of them
+        workers = self._case.feed.lanes  # they hand over in bursts: count whole rounds of them
         while (spent := time.perf_counter() - begun) < seconds or taken < 6 or taken % workers:
             self._step(batches, in_flight)
             taken += 1
         self._rig.device.synchronize()
-        _close(batches)
+        close(batches)
         return spent / taken
 
     def _step(self, batches: Iterator[Batch], in_flight: deque[Any]) -> None:
-        batch = next(batches)
-        inputs, targets = (batch.inputs, batch.targets) if batch.on_device else _copied(self._rig, batch)
-        self._rig.workload.step(inputs, targets)
+        self._rig.workload.step(*_on_device(self._rig, next(batches)))
         in_flight.append(self._rig.device.record())
         if len(in_flight) > MAX_STEPS_IN_FLIGHT:
             self._rig.device.wait(in_flight.popleft())
 
 
-def _copied(rig: Rig, batch: Batch) -> tuple[Any, Any]:
-    return rig.device.copy_in(batch.inputs, batch.targets)
-
-
-def _depth(case: Case) -> int:
-    return max(case.buffer_batches, 1)
-
-
-def _close(batches: Any) -> None:
-    batches.close()
+def _on_device(rig: Rig, batch: Batch) -> tuple[Any, Any]:
+    return (batch.inputs, batch.targets) if batch.on_device else rig.device.copy_in(batch.inputs, batch.targets)

@@ -106,7 +106,7 @@ def set_speed(bits_per_s: float | None, latency_s: float | None) -> None:
         subprocess.run([*set_root, "tbf", *rate, "burst", "128kb", "latency", "500ms"], check=True)
 
 
-def prepare(config: dict[str, Any]) -> None:
+def _prepare(config: dict[str, Any]) -> None:
     """Mount what a Linux needs, then the server, then the client."""
     mount("proc", "/proc", "proc")
     mount("sys", "/sys", "sysfs")
@@ -122,7 +122,7 @@ def prepare(config: dict[str, Any]) -> None:
     set_speed(config["bits_per_s"], config["latency_s"])
 
 
-def run_command(config: dict[str, Any], out: Path) -> int:
+def _run_command(config: dict[str, Any], out: Path) -> int:
     """Run the command with its output and the mount's counters around it in files; returns its status."""
     (out / "mountstats_before.txt").write_text(Path("/proc/self/mountstats").read_text())
     with (out / "stdout.txt").open("wb") as stdout, (out / "stderr.txt").open("wb") as stderr:
@@ -146,9 +146,9 @@ def main() -> None:
     out = Path(config["inside_out"])
     os.environ["PATH"] = config["environment"]["PATH"]
     try:
-        prepare(config)
+        _prepare(config)
         ready_s = time.monotonic()
-        result["rc"] = run_command(config, out)
+        result["rc"] = _run_command(config, out)
         result["prepare_s"] = ready_s - begun_s
         result["command_s"] = time.monotonic() - ready_s
     except BaseException as error:

@@ -1,0 +1,183 @@
+"""What each arm's loop is fed: the loaders of a case, its files in memory, and the batches that lie ready."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import cycle
+
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
+from loaderbench.images.index import ImageIndex
+from loaderbench.images.shards import DataSet
+from loaderbench.loaders import fetch
+from loaderbench.loaders.base import Batch, Loader
+from loaderbench.plain import JsonObject
+from loaderbench.recording.facts import CopyFacts, LoaderFacts, StartupFacts
+from loaderbench.recording.progress import Phase, Report
+from loaderbench.running.cache import OnDone, RamCopy
+from loaderbench.running.rig import Rig
+
+COPY_PART = 0.25
+"""Of `max_bytes`, for the copy in memory."""
+COPY_BATCHES = 128
+"""Batches of images that are copied into memory: a large set is not copied whole."""
+NUM_HOST_BATCHES = 3
+"""Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
+
+
+class Feeds:
+    """The sources of batches of one case, each made when it is first needed and kept. Closed with `stack`."""
+
+    def __init__(self, rig: Rig, stack: ExitStack, report: Report) -> None:
+        self._rig, self._stack, self._report, self._case = rig, stack, report, rig.case
+        self._build_s: dict[Arm, float] = {}
+        self._loaders: dict[Arm, Loader] = {}
+        self._epoch = 0
+        self.ram: RamCopy | None = None
+        self._ready: list[Batch] = []
+        self._resident: Batch | None = None
+        self._pinned: bool | None = None
+        loader = self.loader(Arm.REAL)
+        self.reads_files, self.owns_transfer = loader.decodes, loader.owns_transfer
+
+    def loader(self, arm: Arm) -> Loader:
+        """The loader that feeds an arm: its files' own, the one over the files in memory, or that which only reads."""
+        key = Arm.RAM if arm.source == "memory" else Arm.REAL if arm.decodes else Arm.FETCH
+        if key not in self._loaders:
+            begun = time.perf_counter_ns()
+            cold = self._case.subject.cache == "cold"
+            if key is Arm.FETCH:
+                readers = fetch.readers_of(self.loader(Arm.REAL), self._case.feed.lanes)
+                self._loaders[key] = self._rig.build_fetch(self._rig.data, evict=cold, readers=readers)
+            elif key is Arm.RAM:
+                self._loaders[key] = self._rig.build_loader(self.data_of(Arm.RAM), evict=False)
+            else:
+                self._loaders[key] = self._rig.build_loader(self._rig.data, evict=cold)
+            self._build_s[key] = (time.perf_counter_ns() - begun) / 1e9
+        return self._loaders[key]
+
+    def data_of(self, arm: Arm) -> DataSet:
+        """The files that an arm reads."""
+        return self.ram.data if self.ram is not None and arm.source == "memory" else self._rig.data
+
+    def copy_to_memory(self, progress: Callable[[str], OnDone]) -> None:
+        """Copy images into memory, for the arms that read them there."""
+        self._report(Phase("copying images into memory"))
+        data = self._rig.data
+        copy = RamCopy(data, self._batch_bytes(), self._copy_bytes(), progress("copying images into memory"))
+        self.ram = self._stack.enter_context(copy)
+
+    def _copy_bytes(self) -> int:
+        """Most bytes to copy into memory: enough that no image comes again within a window."""
+        data, case = self._rig.data, self._case
+        # Each worker wants containers of its own, of which there may be more than that many batches hold.
+        enough = max(
+            int(COPY_BATCHES * case.step.batch_size * data.sample_page_bytes),
+            2 * case.feed.lanes * int(data.files.sizes.max()),
+        )
+        most = case.effort.max_bytes
+        return enough if most is None else min(enough, int(COPY_PART * most))
+
+    def _batch_bytes(self) -> int:
+        side = self._case.step.input_size or 1024
+        pixel = 4 if self._case.feed.output == "float32" else 1
+        return self._case.step.batch_size * 3 * side * side * pixel * (self._case.feed.buffer_batches + 4)
+
+    def collect_ready(self) -> None:
+        """Take real batches for the arms that are not fed by a loader; they have the loader's own shape and type."""
+        self._report(Phase("starting the loader"))
+        loader = self.loader(Arm.RAM if self.ram is not None else Arm.REAL)
+        if not set(self._case.effort.arms) & {Arm.DEVICE, Arm.HOST}:
+            return
+        device = self._rig.device
+        stream = loader.batches(self._epoch)
+        first = next(stream)
+        if device.pins_memory and not self.owns_transfer:
+            self._pinned = bool(first.inputs.is_pinned())
+        kept = [_copy_of(first), *(_copy_of(next(stream)) for _ in range(NUM_HOST_BATCHES - 1))]
+        close(stream)
+        if not self.owns_transfer:
+            for batch in kept:
+                batch.inputs, batch.targets = device.pin(batch.inputs), device.pin(batch.targets)
+        self._ready = kept
+        self._resident = first = kept[0]
+        if not self.owns_transfer:
+            inputs, targets = device.copy_in(first.inputs, first.targets)
+            device.synchronize()
+            self._resident = Batch(inputs, targets, first.num_samples, 0)
+
+    @property
+    def resident(self) -> Batch:
+        """One batch that stays on the device."""
+        assert self._resident is not None, "no arm needs one"
+        return self._resident
+
+    def batches(self, arm: Arm) -> tuple[Iterator[Batch], Loader | None]:
+        """A stream for one window of an arm, and the loader behind it."""
+        if arm.source == "resident":
+            return cycle([self.resident]), None
+        if arm.source == "ready":
+            return cycle(self._ready), None
+        loader = self.loader(arm)
+        self._epoch += 1
+        return loader.batches(self._epoch), loader
+
+    def in_terms_of_the_data_set(self, message: str) -> str:
+        """The message with the paths of copies in memory replaced by those of the user's own files."""
+        return message if self.ram is None else message.replace(self.ram.data.images.root, self._rig.images.root)
+
+    def path(self, images: ImageIndex, index: int) -> str:
+        """The user's own file behind an image of `images`, which may be a copy in memory."""
+        return self.in_terms_of_the_data_set(images.path(index))
+
+    def startup_facts(self) -> StartupFacts:
+        return StartupFacts(dict(self._build_s))
+
+    def copy_facts(self, link_bytes_per_s: float | None) -> CopyFacts:
+        batch = self._ready[0] if self._ready else None
+        size = None if batch is None else int(batch.inputs.nbytes + batch.targets.nbytes)
+        return CopyFacts(size, self._pinned, link_bytes_per_s)
+
+    def loader_facts(self) -> LoaderFacts:
+        loader = self.loader(Arm.REAL)
+        describe: Callable[[], JsonObject] | None = getattr(loader, "describe", None)
+        return LoaderFacts(
+            decodes=self.reads_files,
+            owns_transfer=self.owns_transfer,
+            num_readers=fetch.readers_of(loader, self._case.feed.lanes),
+            description={"loader": self._case.feed.loader} if describe is None else describe(),
+            no_stage_times=getattr(loader, "no_stage_times", None),
+        )
+
+
+def close(batches: Iterator[Batch]) -> None:
+    """End a stream; those that no loader makes have nothing to end."""
+    end = getattr(batches, "close", None)
+    if end is not None:
+        end()
+
+
+def _copy_of(batch: Batch) -> Batch:
+    """A batch that outlives the loader's buffers."""
+    return Batch(batch.inputs.clone(), batch.targets.clone(), batch.num_samples, batch.encoded_bytes)
+
+
+def arms_of_a_round(case: Case, *, reads_files: bool, owns_transfer: bool, once: bool) -> tuple[Arm, ...]:
+    """The arms of a round, in order. `once`: the data set's own cache state was measured already, and is gone."""
+    wanted = set(case.effort.arms)
+    arms = [arm for arm in (Arm.DEVICE,) if arm in wanted]
+    if Arm.HOST in wanted and not owns_transfer:
+        arms.append(Arm.HOST)
+    if Arm.RAM in wanted and reads_files:
+        arms.append(Arm.RAM)
+    if Arm.REAL in wanted and not once:
+        arms.append(Arm.REAL)
+    if Arm.FREE in wanted:
+        arms.append(Arm.PREP if once else Arm.FREE)
+    if reads_files and case.subject.cache == "cold" and {Arm.RAM, Arm.FREE} <= wanted:
+        arms.append(Arm.PREP)
+    if Arm.FETCH in wanted and reads_files and not once:
+        arms.append(Arm.FETCH)
+    return tuple(arms)

@@ -1,0 +1,312 @@
+"""Measure one case in one process: its arms in turns, then what is looked at once, behind them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
+from loaderbench.errors import CaseFailed
+from loaderbench.loaders.base import Batch
+from loaderbench.machine import usable_cpus
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import (
+    CeilingProbe,
+    Facts,
+    FailureFacts,
+    PrepProbe,
+    Recording,
+    RoundFacts,
+    Segment,
+    StorageFacts,
+)
+from loaderbench.recording.progress import Phase, Report
+from loaderbench.running.cache import CacheKeeper, OnDone
+from loaderbench.running.ceiling import PROBE_S, probe_ceiling
+from loaderbench.running.feeds import Feeds, arms_of_a_round, close
+from loaderbench.running.jobs.table import MeasureRequest
+from loaderbench.running.kernel_window import TracedLoop, num_steps_for, trace_kernels
+from loaderbench.running.link import link_bytes_per_s
+from loaderbench.running.loop import StepLoop
+from loaderbench.running.overhead import loop_overhead_s
+from loaderbench.running.prep_probe import probe_preparation
+from loaderbench.running.rig import Rig, once_a_second
+from loaderbench.running.rounds import Budget, measure_rounds, most_steps
+from loaderbench.running.short_runs import measure_short_runs
+from loaderbench.running.window import Length, Windows, durations
+from loaderbench.samplers.sources import StorageCounter
+
+FIRST_PART = 0.3
+"""Of the measuring time, for the data set as it is, where that can be measured only once."""
+PROBE_FROM = 0.10
+"""Decoders are timed where preparation takes at least this fraction of a step with the data in memory."""
+CEILING_FRACTION = 0.1
+"""Of the measuring time, for the storage's ceiling; at most ceiling.PROBE_S."""
+CEILING_PART = 0.15
+"""Of `max_bytes`, for the storage's ceiling."""
+SETTLE_S = 0.25
+"""Length of a window as the warm-up takes it for the kernel trace: it then gives up within a second."""
+MOST_EXAMPLES = 100
+
+
+def measure(request: MeasureRequest, report: Report) -> Recording:
+    """Measure the case's arms, interleaved, and return the raw facts.
+
+    Raises:
+        LoaderbenchError: what the user can mend, in one line.
+    """
+    with ExitStack() as stack:
+        rig = Rig(request.case, stack, report, request.slowdown)
+        cache = CacheKeeper(rig.case.subject.cache, rig.data, _telling(report))
+        once = cache.survey()  # before a loader looks into the files
+        feeds = Feeds(rig, stack, report)
+        storage = StorageCounter(rig.case.subject.dataset)
+        stack.callback(storage.close)
+        windows = Windows(rig, feeds, cache, storage, report)
+        try:
+            return _Measurement(windows, once=once and feeds.reads_files).run(stack)
+        except CaseFailed as error:
+            raise type(error)(feeds.in_terms_of_the_data_set(str(error))) from error
+
+
+def _telling(report: Report) -> Callable[[str], OnDone]:
+    """For some long work over the files, what tells how far it is."""
+
+    def of(what: str) -> OnDone:
+        progress = once_a_second(report)
+        return lambda done, total: progress(f"{what}: {done:,} of {total:,}")
+
+    return of
+
+
+class _Measurement:
+    """One case's measuring, in order. `once`: the data set's own cache state can be measured only once, first."""
+
+    def __init__(self, windows: Windows, *, once: bool) -> None:
+        self._windows, self._once = windows, once
+        self._rig, self._feeds = windows.rig, windows.feeds
+        self._case: Case = windows.rig.case
+        self._arms = arms_of_a_round(
+            self._case, reads_files=self._feeds.reads_files, owns_transfer=self._feeds.owns_transfer, once=once
+        )
+        self._segments: list[Segment] = []
+        self._caveats: list[Caveat] = []
+
+    def run(self, stack: ExitStack) -> Recording:
+        """Everything that is measured, arms first."""
+        device = self._rig.device
+        self._prepare(stack)
+        self._feeds.collect_ready()
+        device.reset_peak_memory()
+        rounds = self._measure_arms()
+        if self._case.feed.buffer_ratio is not None:
+            self._measure_short_runs()
+        ceiling = self._probe_ceiling() if self._probes_ceiling else None
+        prep_probe = self._probe_preparation()
+        peak_memory_bytes = device.peak_memory_bytes()  # of the arms, before anything else is put there
+        overhead_s = loop_overhead_s(device)
+        link = self._measure_link()
+        begun = time.perf_counter()
+        self._trace_kernels()
+        storage = self._storage_facts(ceiling)
+        return Recording(
+            self._segments,
+            Facts(
+                device=device.describe(),
+                workload=self._rig.workload.describe(),
+                loader=self._feeds.loader_facts(),
+                cache=self._windows.cache.facts(),
+                storage=storage,
+                startup=self._feeds.startup_facts(),
+                failures=self._failure_facts(),
+                rounds=rounds,
+                copy=self._feeds.copy_facts(link),
+                prep_probe=prep_probe,
+                peak_memory_bytes=peak_memory_bytes,
+                loop_overhead_s=overhead_s,
+                tracing_s=time.perf_counter() - begun,
+            ),
+            [*self._caveats, *self._windows.cache.caveats],
+        )
+
+    # -- the arms ----------------------------------------------------------------------------------------
+
+    def _prepare(self, stack: ExitStack) -> None:
+        """Bring the files into the wanted state and copy images into memory, where an arm needs that."""
+        case, wanted = self._case, set(self._case.effort.arms)
+        if not self._feeds.reads_files:
+            return
+        self._windows.most_steps = most_steps(
+            case, self._rig.data, self._arms, self._windows.fewest_steps(), once=self._once
+        )
+        if self._once and Arm.REAL in wanted:
+            # The other arms would fill the page cache: what the user has now can be measured only once, first.
+            self._windows.report(Phase("measuring the data set as it is"))
+            length = Length(case.effort.duration_s * FIRST_PART, case.effort.steps)
+            self._segments.append(self._windows.measure(Arm.REAL, 0, length))
+        if wanted & {Arm.RAM, Arm.HOST}:
+            self._feeds.copy_to_memory(_telling(self._windows.report))
+        stack.enter_context(self._windows.cache)
+
+    @property
+    def _probes_ceiling(self) -> bool:
+        return self._feeds.reads_files and self._case.subject.cache == "cold" and Arm.FETCH in self._arms
+
+    @property
+    def _ceiling_s(self) -> float:
+        return min(PROBE_S, CEILING_FRACTION * self._case.effort.duration_s)
+
+    def _measure_arms(self) -> RoundFacts:
+        if not self._arms:  # what there was to measure could be measured only once
+            return RoundFacts((Arm.REAL,), 1, "measured_once")
+        spent_s = sum(segment.wall_s or 0.0 for segment in self._segments)
+        ceiling_s = self._ceiling_s if self._probes_ceiling else 0.0
+        budget = Budget(self._case.effort.duration_s - ceiling_s - spent_s, self._windows.most_steps < sys.maxsize)
+        return measure_rounds(self._windows, self._arms, budget, self._segments)
+
+    def _measure_short_runs(self) -> None:
+        if self._once:
+            self._caveats.append(Caveat("short_runs_not_measured"))
+        else:
+            self._segments += measure_short_runs(self._windows, self._segments)
+
+    # -- what is looked at once ----------------------------------------------------------------------------
+
+    def _probe_ceiling(self) -> CeilingProbe:
+        self._windows.report(Phase("probing the storage"))
+        most = self._case.effort.max_bytes
+        return probe_ceiling(
+            self._rig.data.files,
+            counter=self._windows.storage,
+            deadline_s=self._ceiling_s,
+            max_bytes=None if most is None else int(CEILING_PART * most),
+        )
+
+    def _probe_preparation(self) -> PrepProbe | None:
+        if not self._prep_matters():
+            return None
+        self._windows.report(Phase("timing the decoders"))
+        context = self._rig.context(self._feeds.data_of(Arm.RAM), evict=False)
+        return probe_preparation(context, usable_cpus())
+
+    def _prep_matters(self) -> bool:
+        """Whether advice needs the decoders' times: preparation takes enough of the step (PROBE_FROM), or the copy does
+        and smaller pixels, which are also prepared faster, would mend it."""
+        feed = self._case.feed
+        if feed.decoder is None or self._rig.data.shards is not None or self._feeds.ram is None:
+            return False
+        means = {
+            arm: float(np.mean(np.concatenate([durations(one) for one in self._segments if one.arm is arm])))
+            for arm in {segment.arm for segment in self._segments} & {Arm.DEVICE, Arm.HOST, Arm.RAM}
+        }
+        if not {Arm.HOST, Arm.RAM} <= means.keys():
+            return False
+        copied = means[Arm.HOST] - means.get(Arm.DEVICE, means[Arm.HOST]) if feed.output == "float32" else 0.0
+        return max(means[Arm.RAM] - means[Arm.HOST], copied) >= PROBE_FROM * means[Arm.RAM]
+
+    def _measure_link(self) -> float | None:
+        if Arm.HOST not in self._arms:
+            return None
+        try:
+            return link_bytes_per_s(self._rig.device)
+        except (CaseFailed, RuntimeError) as error:  # no room for it: the arms are measured and stay
+            self._caveats.append(Caveat("link_not_measured", {"reason": str(error).strip().splitlines()[0]}))
+            return None
+
+    def _trace_kernels(self) -> None:
+        """Trace a window of the loop of `real`, behind all arms; a caveat says why where there is none."""
+        why = self._why_no_trace()
+        if why is None:
+            try:
+                self._segments += self._traced()
+                return
+            except Exception as error:  # the arms are measured: whatever the trace meets costs its own figures only
+                lines = str(error).strip().splitlines() or ["no message"]
+                why = Caveat(
+                    "kernel_gap_not_measured", {"why": "failed", "reason": f"{type(error).__name__}: {lines[0]}"}
+                )
+        self._caveats.append(why)
+
+    def _why_no_trace(self) -> Caveat | None:
+        case, real = self._case, self._last_real()
+        if not case.effort.kernels:
+            return Caveat("kernel_gap_not_measured", {"why": "not_asked"})
+        if real is None:
+            return Caveat("kernel_gap_not_measured", {"why": "no_real_step"})
+        if self._once:
+            return Caveat("kernel_gap_not_measured", {"why": "measured_once"})
+        if self._feeds.reads_files and case.effort.max_bytes is not None:
+            return Caveat("kernel_gap_not_measured", {"why": "max_bytes"})
+        step_s = float(np.mean(durations(real)))
+        if num_steps_for(step_s, case.effort.duration_s, case.feed.lanes) is None:
+            return Caveat("kernel_gap_not_measured", {"why": "steps_too_long", "step_s": step_s})
+        return None
+
+    def _last_real(self) -> Segment | None:
+        real = [segment for segment in self._segments if segment.arm is Arm.REAL and len(segment.steps) > 1]
+        return real[-1] if real else None
+
+    def _traced(self) -> list[Segment]:
+        """The windows of the kernel trace. Raises what the loader or the recorder raises."""
+        case, rig, windows = self._case, self._rig, self._windows
+        real = self._last_real()
+        assert real is not None
+        num_steps = num_steps_for(float(np.mean(durations(real))), case.effort.duration_s, case.feed.lanes)
+        assert num_steps is not None
+        windows.report(Phase("tracing the device's kernels"))
+        loader = self._feeds.loader(Arm.TRACED)
+        if self._feeds.reads_files:
+            windows.cache.before_segment(loader.evicts_own_reads)
+        batches, _ = self._feeds.batches(Arm.TRACED)
+        loops: list[StepLoop] = []
+
+        def new_loop() -> StepLoop:
+            loops.append(StepLoop(batches, rig.device, rig.workload, resident=self._feeds.owns_transfer))
+            return loops[-1]
+
+        traced = TracedLoop(
+            device=rig.device,
+            workload=rig.workload,
+            lane=case.step.device,
+            lanes=case.feed.lanes,
+            new_loop=new_loop,
+            ready=lambda: self._ready(batches),
+            settle=lambda loop: windows.warm_up(loop, loader, SETTLE_S, sys.maxsize),
+            behind=lambda loop: windows.evicting(Arm.TRACED, loop, loader),
+        )
+        try:
+            return trace_kernels(traced, num_steps)
+        finally:
+            close(batches)
+            for loop in loops:
+                windows.count_failures(Arm.TRACED, loop)
+
+    def _ready(self, batches: Iterator[Batch]) -> tuple[Any, Any]:
+        """The next batch, on the device."""
+        batch = next(batches)
+        if self._feeds.owns_transfer:
+            return batch.inputs, batch.targets
+        return self._rig.device.copy_in(batch.inputs, batch.targets)
+
+    # -- facts -------------------------------------------------------------------------------------------
+
+    def _storage_facts(self, ceiling: CeilingProbe | None) -> StorageFacts:
+        images, counter, ram = self._rig.images, self._windows.storage, self._feeds.ram
+        return StorageFacts(
+            num_images=len(images),
+            image_bytes=int(images.sizes.sum()),
+            source=counter.source,
+            reason=counter.reason,
+            ram_copy=None if ram is None else ram.facts(),
+            ceiling=ceiling,
+        )
+
+    def _failure_facts(self) -> FailureFacts:
+        failures = self._windows.failures
+        return FailureFacts(len(failures), tuple(dict.fromkeys(failures))[:MOST_EXAMPLES])

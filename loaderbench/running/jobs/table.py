@@ -1,0 +1,96 @@
+"""The jobs of a measuring process: what is asked, what comes back, and where the function is that does it.
+
+Nothing here imports torch: the process that asks does not need it. A job's module is imported by the one that works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from loaderbench.cases.case import Case, Step
+from loaderbench.recording.facts import DeviceFacts, Failure, Recording
+from loaderbench.recording.studies import NumberFacts, TimingFacts
+
+if TYPE_CHECKING:
+    from loaderbench.loaders.base import Slowdown
+
+
+class Request(Protocol):
+    """What a job is asked for. It crosses a pipe, so it can be pickled."""
+
+    @property
+    def waits_for(self) -> str:
+        """What hangs where the job shows no sign of life, in words."""
+        ...
+
+
+Q = TypeVar("Q", bound=Request, contravariant=True)
+A = TypeVar("A", covariant=True)
+
+
+@dataclass(frozen=True)
+class Job(Generic[Q, A]):
+    """A function `(request: Q, report: Report) -> A` that is done in a measuring process."""
+
+    module: str
+    function: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a job ended."""
+
+    result: Any
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """Measure a case's arms, in turns."""
+
+    case: Case
+    slowdown: Slowdown | None = None
+    """Work of known cost to build in (the self-test's). Nothing of it is recorded."""
+
+    @property
+    def waits_for(self) -> str:
+        return f"the storage under {self.case.subject.dataset}"
+
+
+@dataclass(frozen=True)
+class StepsRequest:
+    """Steps of a model on batches that need no loader."""
+
+    step: Step
+    num_steps: int
+    seed: int
+
+    @property
+    def waits_for(self) -> str:
+        return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class ExamineRequest:
+    """What a device is, and which of some precisions it lacks."""
+
+    step: Step
+    precisions: tuple[str, ...]
+
+    @property
+    def waits_for(self) -> str:
+        return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class Examined:
+    device: DeviceFacts
+    lacking: dict[str, str]
+    """Precision → why the device cannot compute in it."""
+
+
+MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
+EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
+TIME_STEPS: Job[StepsRequest, TimingFacts] = Job("loaderbench.running.jobs.precision", "time_steps")
+FOLLOW_STEPS: Job[StepsRequest, NumberFacts] = Job("loaderbench.running.jobs.precision", "follow_steps")

@@ -1,0 +1,101 @@
+"""A case's images, device and workload, opened, and its loaders, built on demand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from loaderbench import plugins
+from loaderbench.cases.case import Case
+from loaderbench.devices.base import Device
+from loaderbench.devices.select import open_device
+from loaderbench.images.shards import DataSet, open_data_set
+from loaderbench.loaders import fetch
+from loaderbench.loaders.base import Loader, LoaderContext, Slowdown
+from loaderbench.recording.progress import Phase, Report
+from loaderbench.workloads import build_workload
+from loaderbench.workloads.base import Workload
+
+
+def once_a_second(report: Report) -> Callable[[str], None]:
+    """Reports a phase, once a second at most: a supervisor that hears nothing gives up."""
+    said = time.monotonic()
+
+    def on_progress(phase: str) -> None:
+        nonlocal said
+        if time.monotonic() - said > 1:
+            said = time.monotonic()
+            report(Phase(phase))
+
+    return on_progress
+
+
+class Rig:
+    """All that a case runs on. Closed with `stack`.
+
+    `slowdown`: work of known cost to build in; None in every real run.
+    """
+
+    def __init__(self, case: Case, stack: ExitStack, report: Report, slowdown: Slowdown | None = None) -> None:
+        self.case, self._stack, self._slowdown = case, stack, slowdown
+        self._module = plugins.load("loaders", case.feed.loader)
+        report(Phase("listing the images"))
+        progress = once_a_second(report)
+        self.data = open_data_set(
+            case.subject.dataset,
+            getattr(self._module, "DATA_FORMAT", None),
+            lambda num: progress(f"listing the images: {num:,} so far"),
+        )
+        self.images = self.data.images
+        report(Phase("opening the device"))
+        size = case.step.input_size or case.subject.resolution  # None: uncropped images of no stated resolution
+        self.device: Device = open_device(case.step, size)
+        stack.callback(self.device.close)
+        num_classes = len(self.images.classes)
+        self.workload: Workload = build_workload(
+            case.step, self.device, image_size=size, seed=case.effort.seed, num_classes=num_classes
+        )
+        self._pin = self.device.pins_memory
+        if slowdown is not None:
+            self._pin = self._pin and not slowdown.pageable
+            self.device = slowdown.wrap_device(self.device)
+            self.workload = slowdown.wrap_workload(self.workload, self.device)
+
+    def context(self, data: DataSet, *, evict: bool) -> LoaderContext:
+        """What the case's loader over `data` is told. `evict`: drop each file's pages once read."""
+        subject, feed, step, effort = self.case.subject, self.case.feed, self.case.step, self.case.effort
+        scale = {} if feed.decode_scale is None else {"scale": feed.decode_scale}
+        return LoaderContext(
+            images=data.images,
+            shards=data.shards,
+            batch_size=step.batch_size,
+            workers=feed.workers,
+            prefetch=feed.prefetch,
+            decoder=feed.decoder,
+            input_size=step.input_size,
+            mode=step.mode,
+            output=feed.output,
+            seed=effort.seed,
+            gpu=self.device.gpu,
+            pin_memory=self._pin,
+            evict_after_read=evict,
+            keep_evictable=subject.cache != "warm",
+            max_failure_fraction=effort.max_failure_fraction,
+            decoder_options={**feed.decoder_options, **scale},
+            slowdown=self._slowdown,
+        )
+
+    def build_loader(self, data: DataSet, *, evict: bool) -> Loader:
+        """The case's loader over `data`."""
+        options = plugins.parse_options(self._module, self.case.feed.loader_options)
+        loader: Loader = self._module.build(options, self.context(data, evict=evict))
+        self._stack.callback(loader.close)
+        return loader
+
+    def build_fetch(self, data: DataSet, *, evict: bool, readers: int) -> Loader:
+        """The same files by `readers` threads that only read."""
+        loader: Loader = fetch.FetchLoader(replace(self.context(data, evict=evict), workers=readers))
+        self._stack.callback(loader.close)
+        return loader

@@ -1,0 +1,98 @@
+"""The arms in turns, round after round, until every step time is known well enough or the time is up."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loaderbench.analysis.statistics import half_width_fraction
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
+from loaderbench.errors import ConfigError
+from loaderbench.images.shards import DataSet
+from loaderbench.recording.facts import RoundFacts, Segment
+from loaderbench.running.window import MIN_WINDOW_STEPS, Length, Windows, durations
+
+TARGET_ROUNDS = 4
+MIN_ROUNDS = 3
+MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 2.5
+ARMS_PART = 0.6
+"""Of `max_bytes`, for the arms that read the storage."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the rounds may take."""
+
+    seconds: float
+    most_bytes: bool
+    """Whether the windows were shortened to stay within `max_bytes`."""
+
+
+def most_steps(case: Case, data: DataSet, arms: Sequence[Arm], fewest: int, *, once: bool) -> int:
+    """Steps that a window may take of the storage, so that all of them stay within `max_bytes`.
+
+    `arms`: those of a round; `fewest`: the fewest steps of a window; `once`: there is one window of the storage in all.
+
+    Raises:
+        ConfigError: so few bytes that nothing can be measured with them.
+    """
+    most, feed = case.effort.max_bytes, case.feed
+    if most is None:
+        return sys.maxsize
+    total = int(data.files.sizes.sum())
+    if case.subject.cache == "warm" and total > most:
+        raise ConfigError(f"--cache warm reads all of the data set once, {total:,} bytes: raise --max-bytes")
+    num_arms = sum(arm.touches_storage for arm in arms)
+    segments = 1 if once else max(1, num_arms) * TARGET_ROUNDS
+    batch_bytes = data.sample_page_bytes * case.step.batch_size
+    # What is prepared ahead, or half read, when the segment ends, was read as well.
+    ahead = feed.lanes * (feed.prefetch + 2)
+    steps = int(ARMS_PART * most / (segments * batch_bytes)) - ahead
+    least = feed.lanes + 1 + (case.effort.warmup or 0) + fewest
+    if steps < least:
+        needed = segments * batch_bytes * (least + ahead) / ARMS_PART
+        raise ConfigError(
+            f"--max-bytes {most} is too little for {segments} windows of {least} batches each: "
+            f"give at least {needed / 1e6:,.0f}M, or a smaller --batch-size, fewer --workers, or --arms real"
+        )
+    return steps
+
+
+def measure_rounds(windows: Windows, arms: tuple[Arm, ...], budget: Budget, segments: list[Segment]) -> RoundFacts:
+    """Measure the arms in turns, adding their windows to `segments`."""
+    effort = windows.rig.case.effort
+    target_s = float(np.clip(budget.seconds / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
+    num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
+    steps = None if effort.steps is None else -(-effort.steps // num_rounds)
+    deadline = time.perf_counter() + budget.seconds
+    number = 0
+    while True:
+        for arm in arms:
+            if number and time.perf_counter() > deadline:
+                break
+            segments.append(windows.measure(arm, number, Length(target_s * arm.weight, steps)))
+        number += 1
+        if steps is not None and number >= num_rounds:
+            return RoundFacts(arms, number, "steps")
+        if time.perf_counter() > deadline:
+            return RoundFacts(arms, number, "duration")
+        if number >= TARGET_ROUNDS and budget.most_bytes:
+            return RoundFacts(arms, number, "max_bytes")
+        if steps is None and number >= MIN_ROUNDS and _precise(windows.rig.case, arms, segments):
+            return RoundFacts(arms, number, "ci_target")
+
+
+def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:
+    """Whether every arm's step time is known to within the target."""
+    for arm in arms:
+        if not arm.decodes or arm is Arm.PREP:
+            continue
+        seconds = [durations(segment) for segment in segments if segment.arm is arm]
+        if half_width_fraction(seconds, case.feed.lanes) > case.effort.ci_target:
+            return False
+    return True

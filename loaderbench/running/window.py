@@ -1,0 +1,274 @@
+"""One window of one arm: warmed up until the loader is steady, measured, its counters read around it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.analysis.statistics import is_steady
+from loaderbench.cases.arms import Arm
+from loaderbench.errors import CaseFailed
+from loaderbench.loaders.base import Loader
+from loaderbench.recording.facts import SPAN, STEP, HeldSteps, ImageFailure, Segment, StorageWindow, Table
+from loaderbench.recording.progress import Report, SegmentDone
+from loaderbench.running.cache import CacheKeeper
+from loaderbench.running.feeds import Feeds, close
+from loaderbench.running.loop import StepLoop
+from loaderbench.running.rig import Rig
+from loaderbench.samplers.sources import StorageCounter
+
+MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
+MAX_WARMUP_S = 3.0
+LONGEST_WINDOW_S = 10.0
+HELD_STEPS, MAX_HOLD_S = 3, 0.5
+"""Steps of each `device` window that are held back until all of them is enqueued, and the longest hold."""
+
+StageTimes = Mapping[str, tuple[int, int]]
+WarmUp = Callable[[StepLoop, Loader | None], tuple[int, bool]]
+"""Runs a loop's first steps: (their number, whether the loader is steady)."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a window is."""
+
+    target_s: float
+    steps: int | None = None
+    """Exactly so many; None: until `target_s`, and at least a few."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Counters at one border of a window."""
+
+    storage: Mapping[str, int] | None
+    characters: int
+
+
+@dataclass
+class Windows:
+    """Measures windows of one case, one after the other."""
+
+    rig: Rig
+    feeds: Feeds
+    cache: CacheKeeper
+    storage: StorageCounter
+    report: Report
+    most_steps: int = sys.maxsize
+    """Steps that a window may take of the storage."""
+    failures: list[ImageFailure] = field(default_factory=list)
+    """Every read of an image that could not be decoded."""
+
+    def fewest_steps(self) -> int:
+        """The fewest steps of a window. Workers hand over in bursts: it holds two whole rounds of them."""
+        return min(max(MIN_WINDOW_STEPS, 2 * self.rig.case.feed.workers), MAX_MIN_WINDOW_STEPS)
+
+    def new_loop(self, arm: Arm) -> tuple[StepLoop, Loader | None]:
+        """A loop over a new stream of the arm's batches, and the loader behind it."""
+        batches, loader = self.feeds.batches(arm)
+        device, workload = (self.rig.device, self.rig.workload) if arm.on_device else (None, None)
+        resident = arm.source == "resident" or self.feeds.owns_transfer
+        return StepLoop(batches, device, workload, resident=resident), loader
+
+    def evicting(self, arm: Arm, loop: StepLoop, loader: Loader | None) -> AbstractContextManager[None]:
+        """Evicts the files of a loop's batches behind it, where they are to be cold and the loader does not do so."""
+        cold = self.rig.case.subject.cache == "cold" and self.feeds.reads_files and arm.touches_storage
+        return self.cache.evicting_behind(
+            loop.indices if cold and loader is not None and not loader.evicts_own_reads else None
+        )
+
+    def measure(self, arm: Arm, number: int, length: Length, warm_up: WarmUp | None = None) -> Segment:
+        """One window of `arm` in round `number`. `warm_up`: what runs before it; None: until the loader is steady."""
+        begun = time.perf_counter_ns()
+        device = self.rig.device
+        touches_storage = self.feeds.reads_files and arm.touches_storage
+        most = self.most_steps if touches_storage else sys.maxsize
+        before = self.cache.before_segment(self.feeds.loader(arm).evicts_own_reads) if touches_storage else None
+        readings = self._readings()
+        device.anchor()
+        opened = time.perf_counter_ns()
+        loop, loader = self.new_loop(arm)
+        with self.evicting(arm, loop, loader):
+            steps = min(length.steps or self.fewest_steps(), most)
+            if warm_up is None:
+                num_warmup, steady = self.warm_up(loop, loader, length.target_s, most - steps)
+            else:
+                num_warmup, steady = warm_up(loop, loader)
+            stages_begun, cpu_begun = _stage_times(loader), time.thread_time()
+            self._fill(loop, num_warmup, steps, length, most)
+            consumer_cpu_s, stages_ended = time.thread_time() - cpu_begun, _stage_times(loader)
+            if arm.on_device:
+                device.synchronize()
+            close(loop.batches)
+        drained = _drained_spans(loader)
+        closed = time.perf_counter_ns()
+        segment = self.segment_of(loop, arm, number, num_warmup, steady, opened, closed, drained)
+        if touches_storage:
+            moved = self._moved(readings, loop, drained)
+            segment.storage = StorageWindow(*moved, before, self.cache.after_segment())
+        segment.clock_drift_ns = device.drift_ns() if arm.on_device else None
+        segment.consumer_cpu_s, segment.stage_times = consumer_cpu_s, _grown(stages_begun, stages_ended)
+        segment.wall_s = (time.perf_counter_ns() - begun) / 1e9
+        if arm is Arm.DEVICE:
+            segment.held = self._hold_steps(segment.window)
+        self._tell(segment)
+        return segment
+
+    def segment_of(
+        self, loop: StepLoop, arm: Arm, number: int, num_warmup: int, steady: bool, opened: int, closed: int,
+        drained: Table | None,
+    ) -> Segment:  # fmt: skip
+        """What a loop's run is kept as; its broken images are counted."""
+        self.count_failures(arm, loop)
+        return Segment(
+            arm=arm,
+            round=number,
+            num_warmup=num_warmup,
+            steady=steady,
+            steps=loop.steps(),
+            spans=loop.table_of_spans(drained),
+            opened_ns=opened,
+            closed_ns=closed,
+            phases=loop.phases(),
+            lane=self.rig.case.step.device,
+            first_batch_s=(loop.host[0][1] - opened) / 1e9,
+            num_drained=None if drained is None else len(drained),
+        )
+
+    def count_failures(self, arm: Arm, loop: StepLoop) -> None:
+        """Add the broken images that a loop met."""
+        images = self.feeds.data_of(arm).images
+        self.failures += [ImageFailure(self.feeds.path(images, index), reason) for index, reason in loop.failures]
+
+    def _tell(self, segment: Segment) -> None:
+        rows = segment.steps
+        samples, encoded = (int(rows[:, STEP[name]].sum()) for name in ("num_samples", "encoded_bytes"))
+        mean_s = float(np.mean(durations(segment))) if len(segment.window) > 1 else None
+        self.report(SegmentDone(segment.arm, segment.round, len(rows), samples, encoded, mean_s))
+
+    def _fill(self, loop: StepLoop, num_warmup: int, steps: int, length: Length, most: int) -> None:
+        """Run the window's own steps: at least `steps`; until its time where their number is not fixed."""
+        fixed = length.steps is not None
+        # Storage that takes seconds for a batch must not make a window of minutes: two steps are one at least.
+        longest_ns = sys.maxsize if fixed else time.perf_counter_ns() + int(LONGEST_WINDOW_S * 1e9)
+        loop.run(2, sys.maxsize)
+        if time.perf_counter_ns() < longest_ns:
+            loop.run(steps - 2, longest_ns)
+        left_ns = int(length.target_s * 1e9) - (loop.host[-1][3] - loop.host[num_warmup][0])
+        if not fixed and left_ns > 0:
+            loop.run(most - len(loop.host), time.perf_counter_ns() + left_ns)
+        if not fixed and time.perf_counter_ns() < longest_ns:
+            # Half a round of the workers' bursts would count as a whole one, or as none.
+            loop.run(-(len(loop.host) - num_warmup) % self.rig.case.feed.lanes, longest_ns)
+
+    def warm_up(self, loop: StepLoop, loader: Loader | None, target_s: float, most: int) -> tuple[int, bool]:
+        """Run until the loader's queue is steady, or the given number of steps, or `most`. Returns (steps, steady)."""
+        feed, asked = self.rig.case.feed, self.rig.case.effort.warmup
+        if asked is not None:
+            loop.run(asked, sys.maxsize)
+            return len(loop.host), loader is None
+        if loader is None:
+            loop.run(4, sys.maxsize)
+            return len(loop.host), True
+        # Without workers there is no queue, but the first batches pay for memory and tables that later ones find.
+        depth = feed.buffer_batches
+        limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5) * 1e9)
+        loop.run(feed.lanes + 1, sys.maxsize)
+        while len(loop.host) < min(4 * depth + 16, most):
+            recent = slice(-(2 * depth + 8), None)
+            host = np.array([row[:2] for row in loop.host[recent]], dtype=np.int64)
+            ages = [span[SPAN["ready_ns"]] for span in loop.spans[recent] if span is not None]
+            ready = np.array(ages, dtype=np.int64) if len(ages) == len(host) else None
+            if is_steady(host[:, 0], host[:, 1], ready, depth, feed.lanes):
+                return len(loop.host), True
+            if loop.host[-1][3] > limit:
+                break
+            loop.run(1, sys.maxsize)
+        return len(loop.host), depth == 0
+
+    def _hold_steps(self, rows: Table) -> HeldSteps | None:
+        """Steps on the resident batch that were wholly enqueued before they began; None where the device cannot tell
+        so, or need not: it tells its busy time."""
+        if rows[0, STEP["busy_ns"]] >= 0:
+            return None
+        issue_ns = rows[:, STEP["issued_ns"]] - rows[:, STEP["returned_ns"]]
+        hold_s = float(min(2 * issue_ns.max() / 1e9 + 0.002, MAX_HOLD_S))
+        step, inputs, targets = self.rig.workload.step, self.feeds.resident.inputs, self.feeds.resident.targets
+        took_ns = 0
+
+        def issue() -> None:
+            nonlocal took_ns
+            begun = time.perf_counter_ns()
+            step(inputs, targets)
+            took_ns = time.perf_counter_ns() - begun
+
+        held = [(self.rig.device.held_ns(issue, hold_s), took_ns) for _ in range(HELD_STEPS)]
+        told = [(busy, took) for busy, took in held if busy is not None]
+        return HeldSteps(tuple(busy for busy, _ in told), tuple(took for _, took in told)) if told else None
+
+    def _readings(self) -> Readings:
+        return Readings(self.storage.read(), _read_characters())
+
+    def _moved(
+        self, before: Readings, loop: StepLoop, drained: Table | None
+    ) -> tuple[Mapping[str, int] | None, int, int]:
+        """(counters that the storage moved, bytes that a cold read of the files had to move, bytes asked for)."""
+        after, data = self._readings(), self.rig.data
+        moved = None
+        if after.storage is not None and before.storage is not None:
+            known = [name for name in after.storage if name in before.storage]
+            moved = {name: after.storage[name] - before.storage[name] for name in known}
+        spans = loop.table_of_spans(drained)
+        requested = after.characters - before.characters
+        if spans is not None:
+            expected = float(spans[:, SPAN["page_bytes"]].sum())
+        else:
+            # The loader reads ahead unseen: take what its system calls read, rounded up as the files are.
+            expected = requested * data.sample_page_bytes / data.sample_bytes
+        if not self.storage.whole_pages:
+            expected *= data.sample_bytes / data.sample_page_bytes
+        return moved, int(expected), requested
+
+
+def durations(segment: Segment) -> NDArray[np.float64]:
+    """Seconds of each step of the window: between completions on the device, or between deliveries without one."""
+    column = "done_ns" if segment.steps[-1, STEP["done_ns"]] >= 0 else "returned_ns"
+    done = segment.steps[:, STEP[column]]
+    seconds: NDArray[np.float64] = np.diff(done[max(segment.num_warmup - 1, 0) :]) / 1e9
+    return seconds
+
+
+def _stage_times(loader: Loader | None) -> StageTimes | None:
+    """Stage → (batches, wall ns) so far, of a loader that counts whole batches; None of any other."""
+    count = getattr(loader, "stage_times", None)
+    times: StageTimes | None = None if count is None else count()
+    return times
+
+
+def _grown(before: StageTimes | None, after: StageTimes | None) -> StageTimes | None:
+    """What was added; None where the loader does not count."""
+    if before is None or after is None:
+        return None
+    return {name: (after[name][0] - before[name][0], after[name][1] - before[name][1]) for name in after}
+
+
+def _drained_spans(loader: Loader | None) -> Table | None:
+    """Spans of batches that were finished or begun, and not delivered; None where the loader does not tell."""
+    drained = getattr(loader, "drained_spans", None)
+    spans: Table | None = None if drained is None else drained()
+    return spans
+
+
+def _read_characters() -> int:
+    """Bytes that this process and its reaped children asked for in read calls (`rchar` of /proc/self/io, proc(5))."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("rchar:"):
+            return int(line.split()[1])
+    raise CaseFailed("/proc/self/io has no rchar: this kernel lacks task I/O accounting (CONFIG_TASK_XACCT)")
