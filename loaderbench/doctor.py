@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import importlib
 import importlib.util
 import os
@@ -13,7 +12,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from loaderbench import machine, prefixes
 from loaderbench.errors import ConfigError, UnavailableError
@@ -240,8 +238,8 @@ def _gpu() -> Finding:
         return _from_error("GPU (NVML)", str(error), "check that `nvidia-smi` works")
     if not gpus:
         return Finding("GPU (NVML)", MISSING, "NVML lists no GPU", "start the container with `--gpus all`")
-    names = ", ".join(sorted({gpu["name"] for gpu in gpus}))
-    return _ok("GPU (NVML)", f"{len(gpus)} × {names}, driver {gpus[0]['driver']}")
+    names = ", ".join(sorted({gpu.name for gpu in gpus}))
+    return _ok("GPU (NVML)", f"{len(gpus)} × {names}, driver {gpus[0].driver}")
 
 
 def torch_cuda_version() -> tuple[bool, str | None]:
@@ -386,8 +384,3 @@ def examine(dataset_path: str | Path | None = None) -> list[Finding]:
     findings += [_test_bed(name) for name in TEST_BEDS]
     findings.append(_perf())
     return findings
-
-
-def to_json(findings: list[Finding]) -> dict[str, Any]:
-    """`{"findings": [{name, state, what, enable}]}`, plain JSON types."""
-    return {"findings": [dataclasses.asdict(finding) for finding in findings]}

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from loaderbench.analysis.comparison import compare
-from loaderbench.cases.case import Case
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.cases.case import CacheState, Case
+from loaderbench.cases.options import Options, Words
 from loaderbench.cases.study import StudyRequest, plan
 from loaderbench.errors import ConfigError
-from loaderbench.recording.store import Store, plain_json
-from loaderbench.recording.types import SCHEMA
+from loaderbench.images.same_files import HASHED_BYTES, check_same_files
+from loaderbench.recording.caveats import Reason
+from loaderbench.recording.facts import SCHEMA
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.store import Store
+from loaderbench.recording.studies import CompareFacts, Comparison, SameFiles, SideName, StudyRecord
 from loaderbench.running.cache import can_hold, can_prove_cold
 from loaderbench.samplers.sources import StorageCounter
-from loaderbench.studies.measure import OnMessage, Record, measure_case
+from loaderbench.studies.measure import OnMessage, measure_case
+from loaderbench.studies.request import Progress, resolve
 
 DEFAULT_ROUNDS = 3
 """Two rounds leave one degree of freedom: an interval of 12.7 standard errors."""
@@ -22,33 +28,35 @@ DEFAULT_ROUNDS = 3
 
 def parse_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
     """`nvme=/data/set` → (`nvme`, `/data/set`), twice. Raises ConfigError for anything else."""
-    found = []
+    targets = []
     for text in texts:
         label, separator, dataset = text.partition("=")
         if not separator or not label.strip() or not dataset:
             raise ConfigError(
                 f"compare takes NAME=DATASET twice, such as nvme=/data/set nfs=/mnt/nfs/set, not '{text}'"
             )
-        found.append((label.strip(), dataset))
-    if len(found) != 2 or found[0][0] == found[1][0]:
+        targets.append((label.strip(), dataset))
+    if len(targets) != 2 or targets[0][0] == targets[1][0]:
         raise ConfigError("compare takes two data sets of different names: nvme=/data/set nfs=/mnt/nfs/set")
-    return found
+    return targets
 
 
-def default_caches(folders: Sequence[str], total_bytes: int, max_bytes: int | None) -> tuple[list[str], list[str]]:
+def default_caches(
+    folders: Sequence[str], total_bytes: int, max_bytes: int | None
+) -> tuple[list[CacheState], list[Reason]]:
     """(cache states to measure, what is left out and why): cold and warm, where this machine can make them.
 
     `max_bytes`: those that one run may read of its storage; warm reads all of the data set once.
     """
-    notes = []
+    notes: list[Reason] = []
     blind = next((folder for folder in folders if StorageCounter(folder).reason or not can_prove_cold(folder)), None)
     if blind is not None:
-        notes.append(f"as-is instead of cold: that reads come from the storage cannot be proven for {blind} (doctor)")
-    states = ["cold" if blind is None else "as-is"]
+        notes.append(Reason("as_is_for_cold", {"path": blind}))
+    states: list[CacheState] = ["cold" if blind is None else "as-is"]
     if max_bytes is not None and total_bytes > max_bytes:
-        notes.append(f"warm is left out: it reads all {total_bytes / 1e9:,.1f} GB, more than --max-bytes leaves a run")
+        notes.append(Reason("warm_too_large_for_max_bytes", {"bytes": total_bytes}))
     elif not can_hold(total_bytes):
-        notes.append(f"warm is left out: memory cannot hold {total_bytes / 1e9:,.1f} GB; ask for it with --cache")
+        notes.append(Reason("warm_does_not_fit", {"bytes": total_bytes}))
     else:
         states.append("warm")
     return states, notes
@@ -68,50 +76,107 @@ def plan_comparison(request: StudyRequest, caches: Sequence[str], rounds: int) -
     cases = [case for cache in dict.fromkeys(caches) for case in plan(replace(request, cache=cache))]
     if request.max_bytes is not None:
         each = request.max_bytes * len(request.variants) // len(cases)
-        cases = [replace(case, max_bytes=each) for case in cases]
-    order = [variant.name for variant in request.variants]
+        cases = [case.changed(max_bytes=each) for case in cases]
+    sides = [variant.name for variant in request.variants]
     states = list(caches)
-    cases.sort(key=lambda one: (one.repeat, states.index(one.cache), one.workers, order.index(one.dataset_name)))
-    return cases
+
+    def order(case: Case) -> tuple[int, int, int, int]:
+        subject = case.subject
+        return case.effort.repeat, states.index(subject.cache), case.feed.workers, sides.index(subject.dataset_name)
+
+    return sorted(cases, key=order)
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """What a comparison of two data sets will measure."""
+
+    labels: tuple[str, str]
+    cases: tuple[Case, ...]
+    same_files: SameFiles
+    notes: tuple[Reason, ...]
+    """What is left out, or done otherwise than asked for by default."""
+
+
+def plan_data_sets(
+    targets: Sequence[str], options: Options, rounds: int, *, on_note: Callable[[str], None], progress: Progress
+) -> ComparisonPlan:
+    """Check that both hold the same files, and plan their cases.
+
+    `targets`: NAME=DATASET twice. `on_note` is told what is being done, and chosen for the user.
+
+    Raises:
+        ConfigError: a value out of range, a contradiction, or files that differ.
+    """
+    named = parse_targets(targets)
+    labels = [label for label, _ in named]
+    asked = list(options.subject.cache or ())
+    unset = replace(options, subject=replace(options.subject, cache=Words(("as-is",))))
+    resolution = options.subject.res[0] if options.subject.res else None
+    request = resolve(unset, [(dataset, resolution) for _, dataset in named], on_note=on_note, progress=progress)
+    variants = [replace(one, name=label) for one, label in zip(request.variants, labels, strict=True)]
+    request = replace(request, variants=variants)
+    folders, most = [variant.path for variant in variants], request.max_bytes
+    on_note(f"looking whether {' and '.join(labels)} hold the same files")
+    same = check_same_files(folders, labels, HASHED_BYTES if most is None else min(HASHED_BYTES, most // 10))
+    if most is not None:
+        request = replace(request, max_bytes=most - same.hashed_bytes)
+    notes: list[Reason] = []
+    if not asked:
+        runs = 2 * rounds * len(request.workers or [0])
+        each = None if request.max_bytes is None else request.max_bytes // max(1, runs)
+        states, notes = default_caches(folders, same.total_bytes, each)
+        asked = [*states]
+    cases = plan_comparison(request, asked, rounds)
+    return ComparisonPlan((labels[0], labels[1]), tuple(cases), same, tuple(notes))
 
 
 def title(case: Case) -> str:
     """Short text for a case among those of a comparison."""
-    return f"round {case.repeat + 1}, {case.cache}: {case.title}"
+    return f"round {case.effort.repeat + 1}, {case.subject.cache}: {case.title}"
 
 
-class Comparison:
+class ComparisonStudy:
     """The runs of a comparison as they come in. What is known so far is stored behind each of them."""
 
-    def __init__(
-        self, labels: Sequence[str], cases: Sequence[Case], same_files: Mapping[str, int], notes: Sequence[str],
-        store: Store,
-    ) -> None:  # fmt: skip
-        self.labels, self.cases, self.store = list(labels), cases, store
-        self.records: list[Record] = []
-        self._about = {
-            "schema": SCHEMA,
-            "comparison_id": store.new_comparison_id(labels),
-            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "labels": {"a": labels[0], "b": labels[1]},
-            "same_files": dict(same_files),
-            "notes": list(notes),
-            "num_cases": len(cases),
-        }
+    def __init__(self, plan: ComparisonPlan, store: Store) -> None:
+        self.labels, self.cases, self.store = plan.labels, plan.cases, store
+        labels: dict[SideName, str] = {"a": plan.labels[0], "b": plan.labels[1]}
+        self.facts = CompareFacts(labels, len(plan.cases), plan.same_files, plan.notes)
+        self.records: list[RunRecord] = []
+        self._folder = store.new_study("compare", plan.labels)
 
-    def measure(self, on_message: OnMessage, on_record: Callable[[Record], None]) -> None:
+    @property
+    def study_id(self) -> str:
+        return self._folder.study_id
+
+    def measure(self, on_message: OnMessage, on_record: Callable[[RunRecord], None]) -> None:
         """Run every case; a failure is kept as one. Raises what measure_case raises."""
 
-        def keep(record: Record) -> None:
+        def keep(record: RunRecord) -> None:
             self.records.append(record)
             on_record(record)
-            self.store.write_comparison({**self.result(), "a": None, "b": None})
+            self._folder.write(self.study())
 
         for case in self.cases:
             measure_case(case, self.store, on_message, keep)
 
-    def result(self) -> Record:
-        """The form of `compare --json`, of the runs so far; stored without the records `a` and `b`."""
-        sides = ([one for one in self.records if one["case"]["dataset_name"] == label] for label in self.labels)
-        found: Record = plain_json({**self._about, **compare(*sides)}, [])
-        return found
+    def findings(self) -> Comparison:
+        """Of the runs so far."""
+        sides = (
+            [record for record in self.records if record.case.subject.dataset_name == label] for label in self.labels
+        )
+        return compare(*sides)
+
+    def study(self) -> StudyRecord:
+        """As it is stored: the leading runs lie beside it."""
+        return StudyRecord(
+            schema=SCHEMA,
+            rules_version=RULES_VERSION,
+            study_id=self.study_id,
+            kind="compare",
+            started_at=self._folder.started_at,
+            facts=self.facts,
+            findings=replace(self.findings(), a=None, b=None),
+            runs=tuple(record.run_id for record in self.records),
+        )

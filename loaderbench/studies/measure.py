@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from loaderbench.analysis.record import make_record
+from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Case
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
+from loaderbench.recording.facts import Environment, Failure, Run
+from loaderbench.recording.progress import Message
+from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import RunFolder, Store
-from loaderbench.recording.types import Run
-from loaderbench.running.supervisor import supervise
+from loaderbench.reporting.words import worded
+from loaderbench.running.jobs.table import MEASURE, MeasureRequest
+from loaderbench.running.supervisor import Child, JobFailed, supervise
 
-SAME_MACHINE = ("cpu_model", "cpus_usable", "gpus", "packages", "python")
+if TYPE_CHECKING:
+    from loaderbench.loaders.base import Slowdown
+
+SAME_MACHINE = attrgetter("cpu_model", "cpus_usable", "gpus", "packages", "python")
 """Facts of the environment in which a run must agree for a resumed study to take it."""
 
-Record = dict[str, Any]
-OnMessage = Callable[[Case, str, Any], None]
+OnMessage = Callable[[Case, Message], None]
+
+
+def judged(run: Run) -> RunRecord:
+    """The run's record by today's rules, in words."""
+    return worded(analyze(run))
+
+
+def quiet(message: Message) -> None:
+    """Progress that nobody watches."""
 
 
 def measure_case(
-    case: Case, store: Store, on_message: OnMessage, on_record: Callable[[Record], None] = lambda record: None
-) -> Record:
+    case: Case, store: Store, on_message: OnMessage, on_record: Callable[[RunRecord], None] = lambda record: None
+) -> RunRecord:
     """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and goes on up.
 
     `on_record` is called once the record is stored; an interruption that comes meanwhile waits until it returns.
@@ -33,35 +50,81 @@ def measure_case(
     """
     folder = store.open_run(case)
     try:
-        run = supervise(case, folder, lambda kind, payload: on_message(case, kind, payload))
+        run = supervise(case, folder, lambda message: on_message(case, message))
     except (KeyboardInterrupt, SystemExit):
         with interrupts_held():
-            folder.write_record(_interrupted(folder, case))
+            stored(folder, _interrupted(folder, case))
         raise
     with interrupts_held():  # it is measured: that must not be lost
-        if run.recording is not None:
-            folder.write_recording(run.recording, run.series)
-        record = folder.write_record(make_record(folder.run_id, run))
+        record = stored(folder, run)
         on_record(record)
     return record
 
 
-def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, Record]:
+def measure_in(child: Child, case: Case, store: Store, *, slowdown: Slowdown | None = None) -> RunRecord:
+    """Measure a case in a process that is kept, unsampled, and store it. A failed one is stored too, and goes on up.
+
+    `slowdown`: work of known cost to build in. Nothing of it is recorded.
+
+    Raises:
+        JobFailed: it could not be measured.
+        ConfigError, CaseFailed: the results folder cannot be written.
+    """
+    folder, begun = store.open_run(case), time.perf_counter()
+    run = Run(
+        run_id=folder.run_id,
+        case=case,
+        status="ok",
+        started_at=folder.started_at,
+        wall_s=0.0,
+        environment=environment(),
+        sampling_cpu_s=0.0,
+    )
+    try:
+        run.recording = child.ask(MEASURE, MeasureRequest(case, slowdown), quiet)
+    except JobFailed as error:
+        run.status, run.failure = error.status, error.failure
+        run.wall_s = time.perf_counter() - begun
+        with interrupts_held():
+            stored(folder, run)
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        with interrupts_held():
+            stored(folder, _interrupted(folder, case))
+        raise
+    run.wall_s = time.perf_counter() - begun
+    with interrupts_held():
+        return stored(folder, run)
+
+
+def stored(folder: RunFolder, run: Run) -> RunRecord:
+    """Store a run and its record.
+
+    Raises:
+        CaseFailed: they cannot be written.
+    """
+    return folder.write_record(judged(folder.write_run(run)))
+
+
+def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, RunRecord]:
     """Of the cases those that the store holds a finished run of, made with this machine and these packages:
     key → its newest record."""
     wanted, here = {case.key for case in cases}, environment()
     found = {}
-    for one in store.runs():
-        record = one.record
-        if record is None or record["status"] != "ok":
+    for run in store.runs():
+        record = run.record
+        if record is None or record.status != "ok" or not _same_machine(record.environment, here):
             continue
-        key = Case.from_json(record["case"]).key
-        if key in wanted and all(record["environment"].get(name) == here[name] for name in SAME_MACHINE):
+        key = record.case.key
+        if key in wanted:
             found[key] = record
     return found
 
 
-def _interrupted(folder: RunFolder, case: Case) -> Record:
-    failure = ("Interrupted", "ended by the user or the system before it was measured")
-    run = Run(case, "interrupted", folder.started_at, 0.0, None, [], [], {}, failure)
-    return make_record(folder.run_id, run)
+def _same_machine(there: Environment | None, here: Environment) -> bool:
+    return there is not None and bool(SAME_MACHINE(there) == SAME_MACHINE(here))
+
+
+def _interrupted(folder: RunFolder, case: Case) -> Run:
+    failure = Failure("Interrupted", "ended by the user or the system before it was measured")
+    return Run(folder.run_id, case, "interrupted", folder.started_at, 0.0, None, failure=failure)

@@ -1,239 +1,248 @@
 """`loaderbench precision`: one model in every precision, side by side: time, memory, and how far it strays from fp32.
 
 Each mode has a process of its own, in which steps are timed first and the numbers followed after that
-(running/precision.py). docs/precision.md defines every figure.
+(running/jobs/precision.py). docs/precision.md defines every figure.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from loaderbench.analysis.agreement import inference_agreement, training_agreement
-from loaderbench.analysis.statistics import Blocks, blocks_of, draws_of_mean, interval
-from loaderbench.cases.case import PRECISIONS, Case
-from loaderbench.cases.study import (
-    SCALED_PRECISIONS,
-    StudyRequest,
-    Target,
-    Variant,
-    check_choice,
-    check_loss_scale,
-    plan,
-)
-from loaderbench.devices.select import num_visible_gpus, parse_device
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.analysis.precision import REFERENCE, compare_precisions
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.cases.case import MODES, PRECISIONS, Step
+from loaderbench.cases.study import SCALED_PRECISIONS, check_choice, check_loss_scale
+from loaderbench.devices.select import DeviceChoice, computes, num_visible_gpus, parse_device
+from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment
-from loaderbench.recording.types import Caveat, Estimate
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import SCHEMA, DeviceFacts, Failure, Status
+from loaderbench.recording.progress import Message, StepsDone
+from loaderbench.recording.store import Store, StudyFolder
+from loaderbench.recording.studies import ModeFacts, NumberFacts, PrecisionFacts, StudyRecord, TimingFacts
+from loaderbench.running.jobs.table import EXAMINE_DEVICE, FOLLOW_STEPS, TIME_STEPS, ExamineRequest, StepsRequest
 from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.measure import quiet
 
-REFERENCE = "fp32"
 NUM_STEPS, BATCH_SIZE, INPUT_SIZE = 100, 64, 224
 CPU_NUM_STEPS, CPU_BATCH_SIZE, CPU_INPUT_SIZE = 30, 8, 64
 """Defaults on the CPU, where a step of the GPU's size would take a minute."""
 OTHER_ROUNDING = "1000"
 """A loss scale under which fp32's weights move as without, but for the last bits: it is no power of two."""
-NUM_BLOCKS = 10
-"""Blocks of consecutive steps that the intervals rest on."""
+LOG_FILE = "worker.log"
 
 Say = Callable[[str, bool], None]
 """Takes a line, and whether it is to stay (or is replaced by the next)."""
 
 
-def plan_precision(
-    *,
-    model: str,
-    mode: str,
-    device: str,
-    precisions: Sequence[str],
-    num_steps: int | None,
-    batch_size: int | None,
-    input_size: int | None,
-    loss_scale: str | None,
-    seed: int,
-) -> tuple[list[Case], str | None]:
-    """The cases, fp32's first (it is added where it was not asked for), and a sentence for the user or None.
+@dataclass(frozen=True)
+class PrecisionRequest:
+    """What the command line asks for; None: the default of the device."""
+
+    model: str
+    mode: str
+    device: str
+    """As given: `auto`, `cuda[:N]`, `cpu`."""
+    precisions: Sequence[str] = PRECISIONS
+    num_steps: int | None = None
+    batch_size: int | None = None
+    input_size: int | None = None
+    loss_scale: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class PrecisionPlan:
+    """The steps of each mode, fp32's first."""
+
+    steps: tuple[Step, ...]
+    num_steps: int
+    seed: int
+    note: str | None
+    """A sentence for the user."""
+
+
+def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
+    """The modes to run, fp32 added where it was not asked for.
 
     Raises:
         ConfigError: a value out of range, a contradiction, or a device that does not compute.
         UnavailableError: CUDA was asked for by name, and there is none.
     """
-    if device.partition(":")[0] == "emulated":
+    if not computes(request.device):
         raise ConfigError(
             "an emulated device computes nothing, so precisions cannot be compared: use --device cuda or cpu"
         )
-    if device.partition(":")[0] == "cuda" and not num_visible_gpus():
-        raise UnavailableError("no NVIDIA GPU here: use --device cpu")
-    for name in precisions:
-        check_choice("--precisions", name, PRECISIONS)
-    on_cpu = device == "cpu" or (device == "auto" and not num_visible_gpus())
-    num_steps = num_steps if num_steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
-    batch_size = batch_size if batch_size is not None else CPU_BATCH_SIZE if on_cpu else BATCH_SIZE
-    input_size = input_size if input_size is not None else CPU_INPUT_SIZE if on_cpu else INPUT_SIZE
-    choice = parse_device(
-        "cpu" if on_cpu else "cuda" if device == "auto" else device,
-        model=model,
-        mode=mode,
+    precisions = [check_choice("--precisions", name, PRECISIONS) for name in request.precisions]
+    check_choice("--mode", request.mode, MODES)
+    choice = _device(request)
+    on_cpu = choice.on_host_cpus
+    num_steps = request.num_steps if request.num_steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
+    batch_size = request.batch_size if request.batch_size is not None else CPU_BATCH_SIZE if on_cpu else BATCH_SIZE
+    input_size = request.input_size if request.input_size is not None else CPU_INPUT_SIZE if on_cpu else INPUT_SIZE
+    for flag, value, least in (
+        ("--batch-size", batch_size, 1), ("--input-size", input_size, 32), ("--steps", num_steps, 2),
+        ("--seed", request.seed, 0),
+    ):  # fmt: skip
+        if value < least:
+            raise ConfigError(f"{flag} must be at least {least}, not {value}")
+    check_loss_scale(request.loss_scale, precisions, request.mode, computes=choice.computes)
+    template = Step(
+        model=request.model,
+        mode="train" if request.mode == "train" else "infer",
         precision=REFERENCE,
+        device=choice.device,
         batch_size=batch_size,
+        input_size=input_size,
     )
-    check_loss_scale(loss_scale, precisions, mode, choice.device)
-    (template,) = plan(
-        StudyRequest(
-            variants=[Variant("", "random batches", None)], loaders=["synthetic"], workers=[1], usable_cpus=1,
-            targets=[Target(model, REFERENCE, choice.device)], mode=mode, batch_sizes=[batch_size],
-            input_size=input_size, steps=num_steps, seed=seed,
-        )
-    )  # fmt: skip
-    note = None
-    if on_cpu:
-        found = "" if device == "cpu" else "No NVIDIA GPU here: "
-        note = (
-            f"{found}{num_steps} steps run on the CPU, {batch_size} images of {input_size}×{input_size} each; "
-            "how long it takes is told once the first steps are done."
-        )
-    return [
-        replace(template, precision=name, loss_scale=loss_scale if name in SCALED_PRECISIONS else None)
+    steps = tuple(
+        replace(template, precision=name, loss_scale=request.loss_scale if name in SCALED_PRECISIONS else None)
         for name in dict.fromkeys((REFERENCE, *precisions))
-    ], note
+    )
+    return PrecisionPlan(steps, num_steps, request.seed, _note(request, num_steps, template) if on_cpu else None)
 
 
-@dataclass
-class Mode:
-    """What came of one precision."""
+def _device(request: PrecisionRequest) -> DeviceChoice:
+    """The device that computes: the one asked for; left to us a GPU, else the CPU."""
+    text = request.device
+    if text == "auto":
+        text = "cuda" if num_visible_gpus() else "cpu"
+    size = 1 if request.batch_size is None else request.batch_size
+    try:
+        return parse_device(text, model=request.model, mode=request.mode, precision=None, batch_size=size)
+    except UnavailableError as error:
+        if num_visible_gpus():
+            raise
+        raise UnavailableError("no NVIDIA GPU here: use --device cpu") from error
 
-    case: Case
-    status: str = "interrupted"
-    """`ok`, `failed` or `skipped` once it is over."""
-    failure: tuple[str, str] | None = None
-    """(kind, message)"""
-    timing: dict[str, Any] | None = None
-    """What running.precision.time_steps returned."""
-    numbers: dict[str, Any] | None = None
-    """What running.precision.follow_steps returned."""
+
+def _note(request: PrecisionRequest, num_steps: int, step: Step) -> str:
+    missing = "No NVIDIA GPU here: " if request.device == "auto" else ""
+    size = step.input_size
+    return (
+        f"{missing}{num_steps} steps run on the CPU, {step.batch_size} images of {size}×{size} each; "
+        "how long it takes is told once the first steps are done."
+    )
 
 
-@dataclass
 class PrecisionStudy:
-    """All modes of one model. What is finished stays, whatever ends `run`."""
+    """All modes of one model. What is finished stays, and is stored, whatever ends `run`."""
 
-    cases: Sequence[Case]
-    modes: list[Mode] = field(default_factory=list)
-    device: dict[str, Any] | None = None
-    repeat: dict[str, Any] | None = None
-    """fp32's numbers a second time, rounded otherwise: how far training carries a difference of the last bits."""
-    caveats: list[Caveat] = field(default_factory=list)
+    def __init__(self, plan: PrecisionPlan, store: Store) -> None:
+        self._plan, self._steps = plan, plan.steps
+        self._folder: StudyFolder = store.new_study("precision", [plan.steps[0].model, plan.steps[0].mode])
+        self._environment = environment()
+        self._device: DeviceFacts | None = None
+        self._repeat: NumberFacts | None = None
+        self._caveats: list[Caveat] = []
+        self.modes: list[ModeFacts] = []
 
     def run(self, say: Say) -> None:
-        """Run every case in turn. A mode that the device lacks, or that fails, is kept with its reason.
+        """Run every mode in turn. One that the device lacks, or that fails, is kept with its reason.
 
         Raises:
             ConfigError: the model, or its images, cannot be run in any mode.
-            UnavailableError, CaseFailed: the device does not start.
+            UnavailableError, CaseFailed: the device does not start, or the results cannot be written.
         """
-        with tempfile.TemporaryDirectory(prefix="loaderbench-precision-") as folder:
-            log = Path(folder, "worker.log")
-            precisions = [case.precision for case in self.cases]
-            lacking = self._examine(precisions, log)
-            progress = _Progress(say, [name for name in precisions if name not in lacking])
-            for case in self.cases:
-                mode = Mode(case)
-                self.modes.append(mode)
-                reason = lacking.get(case.precision)
-                if reason is not None:
-                    mode.status, mode.failure = "skipped", ("UnavailableError", reason)
-                    continue
-                self._measure(mode, log, progress)
-                if mode.case.precision == REFERENCE and mode.status == "ok":
-                    self._repeat(case, log, progress)
-                progress.finish(mode)
+        self._folder.path.mkdir(parents=True, exist_ok=True)
+        lacking = self._examine()
+        progress = _Progress(say, [step.precision for step in self._steps if step.precision not in lacking])
+        for step in self._steps:
+            reason = lacking.get(step.precision)
+            if reason is not None:
+                self.modes.append(ModeFacts(step.precision, "skipped", Failure("UnavailableError", reason)))
+                continue
+            self._measure(step, progress)
+            if step.precision == REFERENCE and self.modes[-1].status == "ok":
+                self._follow_again(step, progress)
+            progress.finish(self.modes[-1])
+            self._folder.write(self.study())
 
-    def _examine(self, precisions: Sequence[str], log: Path) -> dict[str, str]:
+    @property
+    def _log(self) -> Path:
+        return self._folder.path / LOG_FILE
+
+    def _examine(self) -> dict[str, str]:
         """The precisions that the device lacks, and why."""
+        request = ExamineRequest(self._steps[0], tuple(step.precision for step in self._steps))
         try:
-            with Child(log) as child:
-                facts = child.ask("examine_device", self.cases[0], _ignore, precisions=precisions)
+            with Child(self._log) as child:
+                examined = child.ask(EXAMINE_DEVICE, request, quiet)
         except JobFailed as error:
-            kinds = {"ConfigError": ConfigError, "UnavailableError": UnavailableError}
-            raise kinds.get(error.kind, CaseFailed)(error.message) from error
-        self.device = facts["device"]
-        return dict(facts["unavailable"])
+            raise error.error from error
+        self._device = examined.device
+        return examined.lacking
 
-    def _measure(self, mode: Mode, log: Path, progress: _Progress) -> None:
-        num_steps = mode.case.steps
+    def _measure(self, step: Step, progress: _Progress) -> None:
+        """Time and follow one mode; what is known of it stands in `modes` from the start."""
+        request = StepsRequest(step, self._plan.num_steps, self._plan.seed)
+        timing: TimingFacts | None = None
+        numbers: NumberFacts | None = None
+        status: Status = "interrupted"
+        failure: Failure | None = None
         try:
-            with Child(log) as child:
-                progress.begin(mode.case, "timing", 0.0)
-                mode.timing = child.ask("time_steps", mode.case, progress.message, num_steps=num_steps)
-                progress.begin(mode.case, "following the numbers", 0.5)
-                mode.numbers = child.ask("follow_steps", mode.case, progress.message, num_steps=num_steps)
-            mode.status = "ok"
+            with Child(self._log) as child:
+                progress.begin(step, "timing", 0.0)
+                timing = child.ask(TIME_STEPS, request, progress.message)
+                progress.begin(step, "following the numbers", 0.5)
+                numbers = child.ask(FOLLOW_STEPS, request, progress.message)
+            status = "ok"
         except JobFailed as error:
-            if error.kind == "ConfigError":  # the request is wrong in every mode
-                raise ConfigError(error.message) from error
-            mode.status = "skipped" if error.kind == "UnavailableError" else "failed"
-            mode.failure = (error.kind, error.message)
+            if isinstance(error.error, ConfigError):  # the request is wrong in every mode
+                raise error.error from error
+            status, failure = error.status, error.failure
+        finally:
+            self.modes.append(ModeFacts(step.precision, status, failure, timing, numbers))
 
-    def _repeat(self, case: Case, log: Path, progress: _Progress) -> None:
-        progress.begin(case, "following the numbers once more", 0.5)
+    def _follow_again(self, step: Step, progress: _Progress) -> None:
+        progress.begin(step, "following the numbers once more", 0.5)
         try:
-            with Child(log) as child:
-                again = replace(case, loss_scale=OTHER_ROUNDING)
-                self.repeat = child.ask("follow_steps", again, progress.message, num_steps=case.steps)
+            with Child(self._log) as child:
+                again = StepsRequest(replace(step, loss_scale=OTHER_ROUNDING), self._plan.num_steps, self._plan.seed)
+                self._repeat = child.ask(FOLLOW_STEPS, again, progress.message)
         except JobFailed as error:
-            message = f"fp32 could not be followed a second time ({error.message}): its own spread is unknown"
-            self.caveats.append(Caveat("fp32_repeat_not_measured", message))
+            self._caveats.append(Caveat("fp32_repeat_not_measured", {"reason": error.failure.message}))
 
-    def to_json(self) -> dict[str, Any]:
-        """The whole result: the figures of docs/precision.md with the raw values that they come from."""
-        case = self.cases[0]
-        fp32 = self.modes[0] if self.modes else None
-        caveats = list(self.caveats)
-        if fp32 is None or fp32.timing is None:
-            caveats.append(Caveat("fp32_not_measured", "fp32 did not run, so nothing can be compared with it"))
-        on_cpu = case.device == "cpu"
-        if on_cpu:
-            message = "memory is the growth of the process's peak resident set: the CPU has none of its own"
-            caveats.append(Caveat("memory_is_rss", message))
-        unknown = {mode.timing["memory"]["missing"].get("process_bytes") for mode in self.modes if mode.timing}
-        caveats += [Caveat("process_memory_not_measured", reason) for reason in unknown - {None} if not on_cpu]
-        result: dict[str, Any] = _finite(
-            {
-                "model": case.model,
-                "mode": case.mode,
-                "device": self.device or {"name": case.device},
-                "num_steps": case.steps,
-                "batch_size": case.batch_size,
-                "input_size": case.input_size,
-                "seed": case.seed,
-                "environment": environment(),
-                "memory_of": "rss_growth_bytes" if on_cpu else "allocated_bytes",
-                "modes": [{**_measured(mode, fp32), "agreement": self._agreement(mode)} for mode in self.modes],
-                "caveats": [{"code": one.code, "message": one.message} for one in caveats],
-            }
+    def facts(self) -> PrecisionFacts:
+        """What was measured so far."""
+        step = self._steps[0]
+        return PrecisionFacts(
+            model=step.model,
+            mode=step.mode,
+            device_name=step.device,
+            num_steps=self._plan.num_steps,
+            batch_size=step.batch_size,
+            input_size=step.input_size,
+            seed=self._plan.seed,
+            environment=self._environment,
+            device=self._device,
+            modes=tuple(self.modes),
+            repeat=self._repeat,
+            caveats=tuple(self._caveats),
         )
-        return result
 
-    def _agreement(self, mode: Mode) -> dict[str, Any] | None:
-        """A mode's numbers held against fp32's, its own being those rounded otherwise. None where either is missing."""
-        fp32 = self.modes[0]
-        mine = self.repeat if mode is fp32 else mode.numbers
-        if fp32.numbers is None or mine is None:
-            return None
-        if mode.case.mode == "infer":
-            return inference_agreement(mine["outputs"], fp32.numbers["outputs"])
-        if mode is fp32:
-            return {**training_agreement(mine, fp32.numbers), "agrees": None}  # it is the yardstick
-        own = None if self.repeat is None else training_agreement(self.repeat, fp32.numbers)["loss_deviation"]["mean"]
-        return training_agreement(mine, fp32.numbers, own or 0.0)
+    def study(self) -> StudyRecord:
+        """As it is stored."""
+        facts = self.facts()
+        return StudyRecord(
+            schema=SCHEMA,
+            rules_version=RULES_VERSION,
+            study_id=self._folder.study_id,
+            kind="precision",
+            started_at=self._folder.started_at,
+            facts=facts,
+            findings=compare_precisions(facts),
+        )
+
+    def store(self) -> StudyRecord:
+        """Store what was measured so far. Raises CaseFailed where it cannot be written."""
+        study = self.study()
+        self._folder.write(study)
+        return study
 
 
 class _Progress:
@@ -245,27 +254,27 @@ class _Progress:
         self._num_done, self._before, self._line = 0, 0.0, ""
         self._told = False
 
-    def begin(self, case: Case, what: str, before: float) -> None:
+    def begin(self, step: Step, what: str, before: float) -> None:
         """`before`: the part of the mode that is done already."""
         self._before = before
-        self._line = f"[{self._num_done + 1}/{self._num_modes}] {case.precision}: {what}"
+        self._line = f"[{self._num_done + 1}/{self._num_modes}] {step.precision}: {what}"
         self._say(self._line + self._left(before), True)
 
-    def message(self, kind: str, payload: Any) -> None:
+    def message(self, message: Message) -> None:
         """What the measuring process reports."""
-        if kind != "steps":
+        if not isinstance(message, StepsDone):
             return
-        done, num_steps = payload
-        part = self._before + 0.5 * done / num_steps
+        part = self._before + 0.5 * message.done / message.total
         # The first estimate that means something stays on screen or in the log: how long it will take.
-        first = not self._told and done >= num_steps / 10
+        first = not self._told and message.done >= message.total / 10
         self._told = self._told or first
-        self._say(f"{self._line}, step {done} of {num_steps}{self._left(part) if self._told else ''}", first)
+        left = self._left(part) if self._told else ""
+        self._say(f"{self._line}, step {message.done} of {message.total}{left}", first)
 
-    def finish(self, mode: Mode) -> None:
+    def finish(self, mode: ModeFacts) -> None:
         self._num_done += 1
         if mode.failure is not None:
-            self._say(f"{mode.case.precision}: {mode.status}: {mode.failure[1]}", True)
+            self._say(f"{mode.precision}: {mode.status}: {mode.failure.message}", True)
 
     def _left(self, part: float) -> str:
         done = self._num_done + part
@@ -273,65 +282,3 @@ class _Progress:
             return ""
         seconds = (time.monotonic() - self._begun) / done * (self._num_modes - done)
         return f" (about {seconds / 60:.0f} min left)" if seconds >= 90 else f" (about {math.ceil(seconds)} s left)"
-
-
-def _ignore(kind: str, payload: Any) -> None:
-    """Examining the device reports nothing."""
-
-
-def _measured(mode: Mode, fp32: Mode | None) -> dict[str, Any]:
-    """Time and memory, and their ratios to fp32's."""
-    timing, base = mode.timing, None if fp32 is None else fp32.timing
-    record: dict[str, Any] = {
-        "precision": mode.case.precision,
-        "status": mode.status,
-        "failure": None if mode.failure is None else {"kind": mode.failure[0], "message": mode.failure[1]},
-        "loss_scale": None,
-        **dict.fromkeys(("total_s", "images_per_s", "speedup", "memory", "memory_ratio", "workload")),
-        "raw": {
-            "step_s": None if timing is None else timing["step_s"],
-            "loss": None if mode.numbers is None else mode.numbers.get("loss"),
-            "gradient_norm": None if mode.numbers is None else mode.numbers.get("gradient_norm"),
-        },
-    }
-    if timing is not None:
-        blocks = _blocks(timing["step_s"])
-        optimizer = timing["workload"]["optimizer"]
-        record |= {
-            "loss_scale": None if optimizer is None else optimizer["loss_scale"],
-            "total_s": math.fsum(timing["step_s"]),
-            "images_per_s": _ratio(mode.case.batch_size, blocks).to_json(),
-            "memory": timing["memory"],
-            "workload": timing["workload"],
-        }
-        if base is not None:
-            itself = Estimate(1.0, 1.0, 1.0, "ratio", len(blocks), "fp32 is what the others are compared with")
-            record["speedup"] = (itself if mode is fp32 else _ratio(_blocks(base["step_s"]), blocks)).to_json()
-            name = "rss_growth_bytes" if mode.case.device == "cpu" else "allocated_bytes"
-            mine, theirs = timing["memory"][name], base["memory"][name]
-            record["memory_ratio"] = mine / theirs if mine is not None and theirs else None
-    return record
-
-
-def _blocks(step_s: Sequence[float]) -> Blocks:
-    return blocks_of([[np.asarray(step_s, dtype=np.float64)]], blocks_per_segment=NUM_BLOCKS)
-
-
-def _ratio(over: Blocks | float, under: Blocks) -> Estimate:
-    """`over` (a number, or another mode's step time) ÷ the step time, with the interval within these processes."""
-    top: NDArray[np.float64] | float
-    if isinstance(over, Blocks):
-        value, top, unit, n = float(over.means()[0]), draws_of_mean(over, 0), "ratio", min(len(over), len(under))
-    else:
-        value, top, unit, n = float(over), float(over), "samples/s", len(under)
-    draws = np.asarray(top / draws_of_mean(under, 1))
-    return interval(value / float(under.means()[0]), draws, unit, n)
-
-
-def _finite(value: Any) -> Any:
-    """A JSON value in which NaN and infinities are null."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,19 +14,30 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from loaderbench.analysis.advice import flags
-from loaderbench.analysis.comparison import rate_of, ratio_of
-from loaderbench.analysis.record import ALL_ARMS
-from loaderbench.analysis.steps import arm_steps
+from loaderbench.analysis.comparison import rate_of_runs, rates
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.analysis.tuning import tuned
+from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.cases.study import SCALING_DECODERS
+from loaderbench.cases.options import Numbers, Options, Words
+from loaderbench.cases.study import (
+    DECODES_ITSELF,
+    default_decoder,
+    default_output,
+    installed_decoders,
+    installed_loaders,
+    plan,
+)
 from loaderbench.errors import CaseFailed
-from loaderbench.prefixes import prefix_of
-from loaderbench.recording.store import Store
-from loaderbench.running.supervisor import Child, JobFailed
-from loaderbench.studies.measure import Record, measure_case
+from loaderbench.machine import usable_cpus
+from loaderbench.recording.facts import SCHEMA
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.store import Store, StudyFolder
+from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneTrial
+from loaderbench.running.supervisor import JobFailed, KeptChild
+from loaderbench.studies.measure import measure_case, measure_in
+from loaderbench.studies.request import DataSet, Progress, resolve
 
 SEARCH_FRACTION = 0.6
 """Of the budget goes to the rungs, the rest to the finals."""
@@ -39,7 +50,6 @@ TRIAL_START_S = 2.5
 """Of a trial besides its measuring: starting the workers, warming up."""
 START_S = 8.0
 """Of a stored run besides its measuring: importing torch, building, ending."""
-CHANGED = ("loader", "decoder", "output", "workers", "prefetch")
 
 Say = Callable[[str], None]
 
@@ -49,93 +59,210 @@ class Trial:
     """One setting and what it gave in each rung that it was in."""
 
     case: Case
+    runs: list[str] = field(default_factory=list)
+    """Ids of its runs in the study's own folder."""
     rates: list[float] = field(default_factory=list)
     """Samples/s."""
     failure: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        changed = {name: getattr(self.case, name) for name in CHANGED}
-        return {**changed, "rates": self.rates, "failure": self.failure}
+
+class Tune:
+    """A search through settings. What it measured is stored as it comes in; an interruption keeps it."""
+
+    def __init__(self, cases: Sequence[Case], default: Case, budget_s: float, store: Store, say: Say) -> None:
+        """`say` gets a line for each measurement."""
+        self._cases, self._default, self._budget_s, self._store, self._say = cases, default, budget_s, store, say
+        self._folder: StudyFolder = store.new_study("tune", [str(default.subject.resolution or "")])
+        self._begun = time.monotonic()
+        self._trials: list[Trial] = []
+        self._finals: list[Case] = []
+        self._records: dict[str, list[RunRecord]] = {}
+        self._num_rungs = 0
+
+    def run(self) -> StudyRecord:
+        """Search for the fastest setting within about the budget, the finals included.
+
+        Raises:
+            CaseFailed: no setting could be measured, or the results cannot be written.
+        """
+        self._keep()
+        try:
+            self._search()
+            self._race()
+        finally:
+            study = self._keep()
+        if not any(rate_of_runs(rates(records)) for records in self._records.values()):
+            raise CaseFailed("the finalists could not be measured; see `loaderbench list`")
+        return study
+
+    def _keep(self) -> StudyRecord:
+        """Store what was measured so far: not even a kill loses sight of it."""
+        study = self.study()
+        self._folder.write(study)
+        return study
+
+    def facts(self) -> TuneFacts:
+        """Of what was measured so far."""
+        num_rungs = max(self._num_rungs, 1)  # an unfinished first one is all there is
+        return TuneFacts(
+            default=self._default,
+            num_settings=len(self._cases),
+            budget_s=self._budget_s,
+            spent_s=time.monotonic() - self._begun,
+            num_rungs=self._num_rungs,
+            trials=tuple(TuneTrial(trial.case, tuple(trial.runs[:num_rungs]), trial.failure) for trial in self._trials),
+            finals=tuple(
+                Final(case, tuple(one.run_id for one in self._records[case.key]), case.key == self._default.key)
+                for case in self._finals
+            ),
+        )
+
+    def study(self) -> StudyRecord:
+        """As it is stored."""
+        facts = self.facts()
+        finals = [record for records in self._records.values() for record in records]
+        own = [run.record for run in self._folder.runs.runs() if run.record is not None]
+        return StudyRecord(
+            schema=SCHEMA,
+            rules_version=RULES_VERSION,
+            study_id=self._folder.study_id,
+            kind="tune",
+            started_at=self._folder.started_at,
+            facts=facts,
+            findings=tuned(facts, {record.run_id: record for record in (*finals, *own)}),
+            runs=tuple(record.run_id for record in finals),
+            own_runs=tuple(record.run_id for record in own),
+        )
+
+    # -- the rungs -----------------------------------------------------------------------------------------
+
+    def _search(self) -> None:
+        """Rung by rung the faster half goes on, until the time for it is up."""
+        budget_s, seed = SEARCH_FRACTION * self._budget_s, self._default.effort.seed
+        tried = that_fit(self._cases, budget_s, seed)
+        if len(tried) < len(self._cases):
+            self._say(
+                f"{len(tried)} of {len(self._cases)} settings fit into {self._budget_s:.0f} s; a larger --budget tries "
+                "more"
+            )
+        deadline = time.monotonic() + budget_s
+        self._trials = left = [Trial(case) for case in tried]
+        with (
+            tempfile.TemporaryDirectory(prefix="loaderbench-tune-") as folder,
+            KeptChild(Path(folder, "worker.log")) as kept,
+        ):
+            while len(left) > NUM_FINALISTS or self._num_rungs == 0:
+                drawn = random.Random(f"{seed} rung {self._num_rungs}").sample(left, len(left))
+                if not self._rung(drawn, MIN_TRIAL_S * 2**self._num_rungs, deadline, kept):
+                    break  # out of time within the rung: the one before decides
+                self._num_rungs += 1
+                self._keep()
+                alive = sorted((trial for trial in left if trial.failure is None), key=lambda trial: -trial.rates[-1])
+                left = alive[: max(NUM_FINALISTS, math.ceil(len(alive) / 2))]
+                if len(alive) <= NUM_FINALISTS:
+                    break
+
+    def _rung(self, trials: Sequence[Trial], trial_s: float, deadline: float, kept: KeptChild) -> bool:
+        """Measure each trial once. False where the time was over before all were."""
+        for number, trial in enumerate(trials, 1):
+            if time.monotonic() + trial_s > deadline:
+                return False
+            case = trial.case.changed(arms=(Arm.REAL,), duration_s=trial_s, steps=None, warmup=None, ci_target=0.01)
+            where = f"rung {self._num_rungs + 1}"
+            try:
+                record = measure_in(kept.child(case.feed.decoder), case, self._folder.runs)
+            except JobFailed as error:
+                trial.failure = error.failure.message
+                self._say(f"{where}: {describe(trial.case)}: {trial.failure}")
+                kept.end()
+                continue
+            trial.runs.append(record.run_id)
+            if record.throughput is None:
+                trial.failure = "no complete step in the time of a trial"
+                continue
+            rate = record.throughput.value
+            trial.rates.append(rate)
+            self._say(f"{where}, {number} of {len(trials)}: {describe(trial.case)}: {rate:,.0f} images/s")
+        return True
+
+    # -- the finals ----------------------------------------------------------------------------------------
+
+    def _race(self) -> None:
+        """The fastest few and the default take turns as runs of their own.
+
+        Raises:
+            CaseFailed: no setting could be measured.
+        """
+        default, known = self._default, max(self._num_rungs, 1)
+        ranked = sorted(
+            (trial for trial in self._trials if trial.rates),
+            key=lambda trial: (-len(trial.rates[:known]), -trial.rates[:known][-1]),
+        )
+        if not ranked:
+            raise CaseFailed(f"no setting could be measured: {self._trials[0].failure}")
+        chosen = [trial.case for trial in ranked[:NUM_FINALISTS]]
+        self._finals = [*chosen, *([default] if default.key not in {case.key for case in chosen} else [])]
+        self._records = {case.key: [] for case in self._finals}
+        left_s = self._budget_s - (time.monotonic() - self._begun)
+        each_s = max(4.0, left_s / (FINAL_ROUNDS * len(self._finals)) - START_S)
+        for number in range(FINAL_ROUNDS):
+            drawn = random.Random(f"{default.effort.seed} {number}").sample(self._finals, len(self._finals))
+            for case in drawn:
+                self._say(f"final, round {number + 1} of {FINAL_ROUNDS}: {describe(case)}")
+                timed = case.changed(repeat=number, duration_s=each_s)
+                record = measure_case(timed, self._store, lambda case, message: None)
+                self._records[case.key].append(record)
+                self._keep()
 
 
-def tune(cases: Sequence[Case], default: Case, budget_s: float, store: Store, say: Say) -> dict[str, Any]:
-    """Search `cases` for the fastest within about `budget_s` seconds, the finals included.
+def plan_tuning(
+    options: Options, dataset: DataSet, *, on_note: Callable[[str], None], progress: Progress
+) -> tuple[list[Case], Case]:
+    """(the settings to search, the default that the winner is held against).
 
-    Returns {winner, flags, rate, over_default, over_second (ratios with intervals, None where there is none), trials[],
-    finalists[], budget_s, spent_s, num_rungs}. `say` gets a line for each measurement.
+    Loaders, decoders and workers that were not given are all that are installed, and half, all and twice the CPUs.
 
     Raises:
-        CaseFailed: no setting could be measured, or the results cannot be written.
+        ConfigError: a value out of range, or a contradiction.
     """
-    begun = time.monotonic()
-    tried = _that_fit(cases, SEARCH_FRACTION * budget_s, default.seed)
-    if len(tried) < len(cases):
-        say(f"{len(tried)} of {len(cases)} settings fit into {budget_s:.0f} s; a larger --budget tries more")
-    trials, num_rungs = _search([Trial(one) for one in tried], SEARCH_FRACTION * budget_s, default.seed, say)
-    ranked = sorted((one for one in trials if one.rates), key=lambda one: (-len(one.rates), -one.rates[-1]))
-    if not ranked:
-        raise CaseFailed(f"no setting could be measured: {trials[0].failure}")
-    chosen = [one.case for one in ranked[:NUM_FINALISTS]]
-    finalists = [*chosen, *([default] if default.key not in {one.key for one in chosen} else [])]
-    left_s = budget_s - (time.monotonic() - begun)
-    each_s = max(4.0, left_s / (FINAL_ROUNDS * len(finalists)) - START_S)
-    runs: dict[str, list[Record | None]] = {one.key: [] for one in finalists}
-    for number in range(FINAL_ROUNDS):
-        for one in random.Random(f"{default.seed} {number}").sample(finalists, len(finalists)):
-            say(f"final, round {number + 1} of {FINAL_ROUNDS}: {describe(one)}")
-            timed = replace(one, repeat=number, duration_s=each_s)
-            runs[one.key].append(measure_case(timed, store, lambda case, kind, payload: None))
-    measured = [(one, rate) for one in finalists if (rate := rate_of(runs[one.key])) is not None]
-    if not measured:
-        raise CaseFailed("the finalists could not be measured; see `loaderbench list`")
-    measured.sort(key=lambda pair: -pair[1]["value"])
-    winner, rate = measured[0]
-    second = measured[1][0] if len(measured) > 1 else None
-
-    def over(other: Case | None) -> dict[str, Any] | None:
-        if other is None or other.key == winner.key:
-            return None
-        return ratio_of(runs[other.key], runs[winner.key])
-
-    return {
-        "winner": winner.to_json(),
-        "flags": flags({name: getattr(winner, name) for name in CHANGED if getattr(winner, name) is not None}),
-        "rate": rate,
-        "over_default": over(default),
-        "over_second": over(second),
-        "num_settings": len(cases),
-        "trials": [one.to_json() for one in trials],
-        "finalists": [
-            {
-                **{name: getattr(one, name) for name in CHANGED},
-                "rate": rate_of(runs[one.key]),
-                "run_ids": [run["run_id"] for run in runs[one.key] if run is not None],
-                "is_default": one.key == default.key,
-            }
-            for one in finalists
-        ],
-        "num_rungs": num_rungs,
-        "budget_s": budget_s,
-        "spent_s": time.monotonic() - begun,
-    }
+    cpus, feed = usable_cpus(), options.feed
+    loaders = feed.loader or Words(installed_loaders())
+    decoders = feed.decoder
+    if decoders is None and not set(loaders) <= DECODES_ITSELF:
+        decoders = Words(installed_decoders())
+    workers = feed.workers or Numbers(sorted({max(1, cpus // 2), cpus, 2 * cpus}))
+    options = replace(
+        options,
+        feed=replace(feed, loader=loaders, decoder=decoders, workers=workers),
+        effort=replace(options.effort, arms=Words((Arm.REAL,)), kernels=False, duration=10.0, ci_target=0.01),
+    )
+    request = resolve(options, [dataset], on_note=on_note, progress=progress)
+    if options.subject.cache is None and request.cache == "as-is":  # the first to read a file would pay for the others
+        request = replace(request, cache="warm")
+    cases = plan(request)
+    default = cases[0].changed(
+        loader="multiprocess", decoder=default_decoder("multiprocess"), workers=cpus, prefetch=2,
+        output=feed.output or default_output("multiprocess"),
+    )  # fmt: skip
+    return cases, default
 
 
 def describe(case: Case) -> str:
     """The settings that are searched, in short."""
-    decoder = f"+{case.decoder}" if case.decoder else ""
-    return f"{case.loader}{decoder} {case.output} workers={case.workers} prefetch={case.prefetch}"
+    decoder = f"+{case.feed.decoder}" if case.feed.decoder else ""
+    return f"{case.feed.loader}{decoder} {case.feed.output} workers={case.feed.workers} prefetch={case.feed.prefetch}"
 
 
-def _that_fit(cases: Sequence[Case], budget_s: float, seed: int) -> list[Case]:
+def that_fit(cases: Sequence[Case], budget_s: float, seed: int) -> list[Case]:
     """As many of the cases as rungs of the budget hold, drawn by the seed, each loader and decoder as often."""
     drawn = random.Random(seed).sample(list(cases), len(cases))
     places: dict[tuple[str, str | None], int] = {}
     order = []
-    for one in drawn:
-        kind = (one.loader, one.decoder)
+    for case in drawn:
+        kind = (case.feed.loader, case.feed.decoder)
         order.append(places.setdefault(kind, 0))
         places[kind] += 1
-    fair = [one for _, one in sorted(zip(order, drawn, strict=True), key=lambda pair: pair[0])]
+    fair = [case for _, case in sorted(zip(order, drawn, strict=True), key=lambda pair: pair[0])]
     num = len(fair)
     while num > NUM_FINALISTS and _search_s(num) > budget_s:
         num -= 1
@@ -149,114 +276,3 @@ def _search_s(num: int) -> float:
         seconds += num * (MIN_TRIAL_S * 2**rung + TRIAL_START_S)
         num, rung = max(NUM_FINALISTS, math.ceil(num / 2)), rung + 1
     return seconds
-
-
-def _search(trials: list[Trial], budget_s: float, seed: int, say: Say) -> tuple[list[Trial], int]:
-    """All trials, with what each rung measured of them; and the number of rungs that were finished."""
-    deadline = time.monotonic() + budget_s
-    left, rung = list(trials), 0
-    with tempfile.TemporaryDirectory(prefix="loaderbench-tune-") as folder:
-        log = Path(folder, "worker.log")
-        while len(left) > NUM_FINALISTS or rung == 0:
-            trial_s = MIN_TRIAL_S * 2**rung
-            if not _rung(
-                random.Random(f"{seed} rung {rung}").sample(left, len(left)), rung, trial_s, deadline, log, say
-            ):
-                break  # out of time within the rung: the one before decides
-            rung += 1
-            alive = sorted((one for one in left if one.failure is None), key=lambda one: -one.rates[-1])
-            left = alive[: max(NUM_FINALISTS, math.ceil(len(alive) / 2))]
-            if len(alive) <= NUM_FINALISTS:
-                break
-    if rung:
-        for one in trials:  # an unfinished rung compares nothing
-            del one.rates[rung:]
-    return trials, rung
-
-
-def _rung(trials: Sequence[Trial], rung: int, trial_s: float, deadline: float, log: Path, say: Say) -> bool:
-    """Measure each trial once, in a process kept while one can. False where the time was over before all were."""
-    waiting = list(trials)
-    while waiting:
-        prefix = prefix_of(waiting[0].case.decoder)
-        with Child(log, prefix) as child:
-            while waiting and prefix_of(waiting[0].case.decoder) == prefix:
-                if time.monotonic() + trial_s > deadline:
-                    return False
-                one = waiting.pop(0)
-                case = replace(one.case, arms=("real",), duration_s=trial_s, steps=None, warmup=None, ci_target=0.01)
-                try:
-                    recording = child.ask("measure", case, lambda kind, payload: None)
-                except JobFailed as error:
-                    one.failure = error.message
-                    say(f"rung {rung + 1}: {describe(one.case)}: {error.message}")
-                    break  # the process may be gone with it: begin a new one
-                steps = arm_steps(recording.segments, "real", ALL_ARMS.index("real"), case.lanes)
-                if steps is None:
-                    one.failure = "no complete step in the time of a trial"
-                    continue
-                one.rates.append(steps.num_samples / steps.num_steps / steps.mean("duration"))
-                say(f"rung {rung + 1}, {len(trials) - len(waiting)} of {len(trials)}: {describe(one.case)}: "
-                    f"{one.rates[-1]:,.0f} images/s")  # fmt: skip
-    return True
-
-
-def snippet(case: Case) -> str:
-    """Python that uses the setting in a training script. Runs as it is."""
-    size = case.input_size or 224
-    flat = not any(entry.is_dir() for entry in Path(case.dataset).iterdir())
-    plain = case.loader in ("serial", "multiprocess") and case.decoder not in SCALING_DECODERS
-    if flat or not plain:  # torchvision's ImageFolder wants a folder for each class
-        return f"""\
-from loaderbench import plugins
-from loaderbench.images.index import index_images
-from loaderbench.loaders.base import LoaderContext
-
-context = LoaderContext(
-    images=index_images({case.dataset!r}), batch_size={case.batch_size}, workers={case.workers},
-    prefetch={case.prefetch}, decoder={case.decoder!r}, input_size={case.input_size}, mode={case.mode!r},
-    output={case.output!r}, seed={case.seed}, device={case.device!r}, pin_memory={case.device.startswith("cuda")},
-)
-module = plugins.load("loaders", {case.loader!r})
-loader = module.build(plugins.parse_options(module, {dict(case.loader_options)!r}), context)
-for batch in loader.batches(num_epochs=1):
-    inputs, targets = batch.inputs, batch.targets
-loader.close()
-"""
-    decoders = {
-        "turbojpeg": "import simplejpeg\n\n\ndef decode(path):\n    with open(path, 'rb') as file:\n"
-        "        return torch.from_numpy(simplejpeg.decode_jpeg(file.read())).permute(2, 0, 1)\n",
-        "torchvision": "\n\ndef decode(path):\n    return torchvision.io.decode_image(path, mode='RGB')\n",
-        "opencv": "import cv2\n\ncv2.setNumThreads(0)\n\n\ndef decode(path):\n"
-        "    return torch.from_numpy(cv2.imread(path, cv2.IMREAD_COLOR_RGB)).permute(2, 0, 1)\n",
-        "pillow-simd": f"\n# in a process that has pillow-simd: PYTHONPATH={prefix_of('pillow-simd')}\n"
-        "decode = torchvision.datasets.folder.default_loader\n",
-    }
-    decode = decoders.get(case.decoder or "", "\ndecode = torchvision.datasets.folder.default_loader\n")
-    spatial = (
-        f"v2.RandomResizedCrop({size}, antialias=True), v2.RandomHorizontalFlip()"
-        if case.mode == "train"
-        else f"v2.Resize({round(size * 256 / 224)}, antialias=True), v2.CenterCrop({size})"
-    )
-    kind = (
-        "v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))"
-        if case.output == "float32"
-        else "v2.ToDtype(torch.uint8)"
-    )
-    workers = (
-        f"num_workers={case.workers}, prefetch_factor={case.prefetch}, persistent_workers=True, "
-        if case.workers
-        else "num_workers=0, "
-    )
-    return f"""\
-import torch
-import torchvision
-from torchvision.transforms import v2
-{decode}
-
-transform = v2.Compose([v2.ToImage(), {spatial}, {kind}])
-dataset = torchvision.datasets.ImageFolder({case.dataset!r}, transform=transform, loader=decode)
-loader = torch.utils.data.DataLoader(
-    dataset, batch_size={case.batch_size}, shuffle=True, {workers}pin_memory={case.device.startswith("cuda")}
-)
-"""

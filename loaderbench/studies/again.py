@@ -1,0 +1,81 @@
+"""Stored runs and studies judged by today's rules, and held against what was stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from loaderbench import plain
+from loaderbench.analysis.again import Again, differences, only_rounding
+from loaderbench.analysis.studies import judge
+from loaderbench.errors import ConfigError
+from loaderbench.recording.files import FACTS_FILE
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, load_run
+from loaderbench.recording.studies import Comparison, Findings, StudyRecord
+from loaderbench.studies.measure import judged
+
+
+def run_again(stored: StoredRun) -> Again:
+    """Judge a stored run."""
+    version = None if stored.record is None else stored.record.rules_version
+    try:
+        record = judged(load_run(stored.path))
+    except ConfigError as error:
+        return Again(stored.run_id, version, problem=str(error))
+    if stored.record is None:
+        return Again(stored.run_id, None, problem=stored.problem, record=record)
+    found = tuple(differences(plain.to_json(stored.record), plain.to_json(record)))
+    return Again(stored.run_id, version, found, only_rounding(found), record=record, folder=str(stored.path))
+
+
+def study_again(study: StudyRecord, store: Store) -> Again:
+    """Judge a stored study from its runs' facts."""
+    try:
+        records = {run_id: judged(load_run(path)) for run_id, path in _paths(study, store).items()}
+    except ConfigError as error:
+        return Again(study.study_id, study.rules_version, problem=str(error))
+    findings = findings_of(study, records)
+    if study.findings is None:  # schema 1: its findings are made anew each time
+        return Again(study.study_id, study.rules_version)
+    found = tuple(differences(plain.to_json(study.findings), plain.to_json(_as_stored(findings))))
+    return Again(study.study_id, study.rules_version, found, only_rounding(found))
+
+
+def can_save(again: Again) -> bool:
+    """Whether the record can be put in the place of the stored one: a `run.json` of schema 1 holds facts too."""
+    return again.folder is not None and (Path(again.folder) / FACTS_FILE).exists()
+
+
+def save(again: Again) -> None:
+    """Put the record of today's rules in the place of the stored one. Raises CaseFailed where it cannot be written."""
+    assert again.record is not None and again.folder is not None, "a study, or nothing to save"
+    RunFolder(again.record.run_id, Path(again.folder), again.record.started_at).write_record(again.record)
+
+
+def records_of(study: StudyRecord, store: Store) -> dict[str, RunRecord]:
+    """Run id → stored record, of the study's runs that are there."""
+    beside = {run.run_id: run.record for run in store.runs() if run.record is not None}
+    own = {run.run_id: run.record for run in store.open_study(study).runs.runs() if run.record is not None}
+    return {
+        run_id: record
+        for run_id in (*study.runs, *study.own_runs)
+        if (record := beside.get(run_id) or own.get(run_id)) is not None
+    }
+
+
+def findings_of(study: StudyRecord, records: Mapping[str, RunRecord]) -> Findings:
+    """What the study says of these records."""
+    return judge(study.facts, records)
+
+
+def _as_stored(findings: Findings) -> Findings:
+    """A comparison is stored without its leading runs, which lie beside it."""
+    return replace(findings, a=None, b=None) if isinstance(findings, Comparison) else findings
+
+
+def _paths(study: StudyRecord, store: Store) -> dict[str, str]:
+    own = store.root / study.study_id / RUNS_FOLDER
+    paths = {run_id: str(store.root / run_id) for run_id in study.runs}
+    return {**paths, **{run_id: str(own / run_id) for run_id in study.own_runs}}
