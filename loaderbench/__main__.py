@@ -18,7 +18,7 @@ def main() -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
                 signal.signal(number, _terminate)
-        from loaderbench.cli import main as run
+        from loaderbench.commands.app import main as run
     except (KeyboardInterrupt, SystemExit) as stop:
         print("loaderbench: interrupted", file=sys.stderr, flush=True)
         # Not sys.exit: Python ends by SIGINT where the interrupt came inside an exec(), as dataclasses call it

@@ -1,231 +1,284 @@
-"""Two sides as text, in 80 columns: the outcome in words, the rates, then what each storage did.
-
-The form is that of analysis/comparison.py, with `labels` {a, b}.
-"""
+"""Two sides as text, in 80 columns: the outcome in words, the rates, then what each storage did."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
+from loaderbench.cases.case import CacheState
+from loaderbench.recording.studies import (
+    CompareFacts,
+    Comparison,
+    FileReads,
+    Needs,
+    Pair,
+    Parity,
+    Side,
+    SideName,
+    SideStorage,
+)
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.format import Record, part
-from loaderbench.reporting.terminal import STYLES, _bullets, _plain_table, _text, make_console
+from loaderbench.reporting import words
+from loaderbench.reporting.console import STYLES, make_console, plain_table, print_bullets, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+Labels = Mapping[SideName, str]
+SIDES: tuple[SideName, ...] = ("a", "b")
 OUTCOME_STYLES = {"faster": "green", "slower": "bold red", "indistinguishable": "yellow"}
 LABEL_WIDTH = 16
 """Longer names are cut in the tables' heads."""
 
+T = TypeVar("T")
 
-def print_comparison(comparison: Record, console: Console | None = None) -> None:
+
+def print_comparison(facts: CompareFacts, comparison: Comparison, console: Console | None = None) -> None:
     """The whole comparison: verdict first, rates, parity, each storage's figures, what else differs, caveats."""
-    console = console or make_console()
-    labels = {side: fmt.clean(name) for side, name in comparison["labels"].items()}
-    console.print(_text(headline(comparison), f"bold {OUTCOME_STYLES.get(comparison['outcome'] or '', '')}"))
-    records = {side: comparison[side] for side in ("a", "b") if comparison[side] is not None}
-    for side, record in records.items():
-        where = [record["case"]["dataset"], part(record, "storage", "source"), record["run_id"]]
-        console.print(_text(f"{labels[side]}: {fmt.clean(' · '.join(text for text in where if text))}", "dim"))
-    if records:
-        both = list(records.values())
-        asked = [fmt.resolution(both[0]), fmt.row_label(both[0], both[:1]), *fmt.common_settings(both)]
-        console.print(_text(" · ".join(asked), "dim"))
-    same = comparison.get("same_files")
-    if same:
+    console, facts, comparison = console or make_console(), fmt.cleaned(facts), fmt.cleaned(comparison)
+    labels, pairs = facts.labels, comparison.pairs
+    console.print(styled(headline(comparison, labels), f"bold {OUTCOME_STYLES.get(comparison.outcome or '', '')}"))
+    _print_asked(comparison, labels, console)
+    same = facts.same_files
+    if same is not None:
         text = (
-            f"both hold the same {same['num_images']:,} images, {fmt.size(same['total_bytes'])}: names and sizes of "
-            f"all, contents of {same['num_hashed']:,}"
+            f"both hold the same {same.num_images:,} images, {fmt.size(same.total_bytes)}: names and sizes of all, "
+            f"contents of {same.num_hashed:,}"
         )
-        console.print(_text(text, "dim"))
+        console.print(styled(text, "dim"))
     console.print()
     _print_rates(comparison, labels, console)
-    _bullets(console, "Parity", [line for one in comparison["parities"] for line in parity_lines(one, labels)])
-    for pair in comparison["pairs"]:
+    print_bullets(console, "Parity", [line for parity in comparison.parities for line in parity_lines(parity, labels)])
+    for pair in pairs:
         _print_pair(pair, labels, console)
-    beside = f" beside {', '.join(comparison['factor'])}" if comparison["factor"] else ""
-    _bullets(console, f"They differ{beside} in", difference_lines(comparison, labels))
-    _bullets(console, "Not measured", [line for pair in comparison["pairs"] for line in failure_lines(pair, labels)])
-    _bullets(console, "Notes", [fmt.clean(note) for note in comparison.get("notes") or []])
+    beside = f" beside {', '.join(comparison.factor)}" if comparison.factor else ""
+    print_bullets(console, f"They differ{beside} in", difference_lines(comparison, labels))
+    print_bullets(console, "Not measured", [line for pair in pairs for line in failure_lines(pair, labels)])
+    print_bullets(console, "Notes", note_lines(facts))
     _print_caveats(comparison, labels, console)
 
 
-def headline(comparison: Record) -> str:
+def _print_asked(comparison: Comparison, labels: Labels, console: Console) -> None:
+    """Where each side's leading run read, and what both were asked for."""
+    leading = [(labels[name], record) for name in SIDES if (record := comparison.record(name)) is not None]
+    for label, record in leading:
+        where = [record.case.subject.dataset, record.storage.source if record.storage else None, record.run_id]
+        console.print(styled(f"{label}: {' · '.join(text for text in where if text)}", "dim"))
+    if leading:
+        records = [record for _, record in leading]
+        case = records[0].case
+        asked = [fmt.resolution(case), fmt.loader_name(case), *fmt.common_settings(records)]
+        console.print(styled(" · ".join(asked), "dim"))
+
+
+def headline(comparison: Comparison, labels: Labels) -> str:
     """`nfs is slower than nvme: 0.33× (0.31–0.35), cold, 8 workers.`"""
-    a, b = (fmt.clean(comparison["labels"][side]) for side in ("a", "b"))
-    ratio, record = comparison["ratio"], comparison["a"]
+    a, b = labels["a"], labels["b"]
+    ratio, record, outcome = comparison.ratio, comparison.a, comparison.outcome
     if ratio is None or record is None:
         return f"{b} and {a} cannot be compared: no configuration was measured on both."
-    word = {"indistinguishable": "cannot be told from"}.get(comparison["outcome"], f"is {comparison['outcome']} than")
-    unknown = "; its interval is not known: measure longer, or more rounds" if ratio["low"] is None else ""
-    where = configuration(record["case"])
+    word = "cannot be told from" if outcome == "indistinguishable" else f"is {outcome} than"
+    unknown = "; its interval is not known: measure longer, or more rounds" if ratio.low is None else ""
+    where = configuration(record.case.subject.cache, record.case.feed.workers)
     return f"{b} {word} {a}: {fmt.speedup(ratio)} images/s, {where}{unknown}."
 
 
-def configuration(case: Mapping[str, Any]) -> str:
+def configuration(cache: CacheState, workers: int) -> str:
     """`cold, 8 workers`"""
-    return f"{case['cache']}, {_workers(case['workers'])}"
+    return f"{cache}, {_workers(workers)}"
 
 
 def _workers(number: int) -> str:
     return "no workers" if number == 0 else f"{number} worker{'s' * (number != 1)}"
 
 
-def _print_rates(comparison: Record, labels: Mapping[str, str], console: Console) -> None:
-    table = _plain_table()
-    for name in ("cache", "workers", f"{labels['a'][:LABEL_WIDTH]} img/s", f"{labels['b'][:LABEL_WIDTH]} img/s"):
-        table.add_column(name, justify="left" if name == "cache" else "right")
+def _print_rates(comparison: Comparison, labels: Labels, console: Console) -> None:
+    table = plain_table()
+    heads = (f"{labels[name][:LABEL_WIDTH]} img/s" for name in SIDES)
+    for title in ("cache", "workers", *heads):
+        table.add_column(title, justify="left" if title == "cache" else "right")
     table.add_column("ratio", justify="right", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
-    for pair in comparison["pairs"]:
-        word = pair["outcome"] or "not measured"
-        ratio = "" if pair["ratio"] is None else fmt.speedup(pair["ratio"])
-        rates = [_text(fmt.plus_minus_percent(pair[side]["throughput"])) for side in ("a", "b")]
-        workers = _text(str(pair["workers"]))
-        table.add_row(_text(pair["cache"]), workers, *rates, _text(ratio), _text(word, OUTCOME_STYLES.get(word, "")))
+    for pair in comparison.pairs:
+        word = pair.outcome or fmt.NOT_MEASURED
+        ratio = "" if pair.ratio is None else fmt.speedup(pair.ratio)
+        rates = [styled(fmt.plus_minus_percent(pair.side(name).throughput)) for name in SIDES]
+        style = OUTCOME_STYLES.get(word, "")
+        table.add_row(styled(pair.cache), styled(str(pair.workers)), *rates, styled(ratio), styled(word, style))
     console.print(table)
-    console.print(_text(f"ratio: images/s of {labels['b']} ÷ {labels['a']}, with its 95 % interval", "dim"))
+    console.print(styled(f"ratio: images/s of {labels['b']} ÷ {labels['a']}, with its 95 % interval", "dim"))
 
 
-def parity_lines(parity: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+# -- parity ------------------------------------------------------------------------------------------------
+
+
+def parity_lines(parity: Parity, labels: Labels) -> list[str]:
     """At how many workers b catches up with a, and what its storage would have to give."""
-    a, b = labels["a"], labels["b"]
-    target = f"{a}'s best, {fmt.number(parity['target_samples_per_s'])} images/s"
-    goal = f"{target} ({_workers(parity['target_workers'])})"
-    best = f"{fmt.number(parity['best_samples_per_s'])} at best, with {_workers(parity['best_workers'])}"
-    if parity["basis"] == "measured":
-        return [f"{parity['cache']}: {b} reaches {goal}, with {_workers(parity['workers'])} (measured)"]
-    if parity["basis"] == "undetermined":
-        perhaps = f"perhaps with {_workers(parity['workers'])}, the intervals overlap: measure longer, or more rounds"
-        return [f"{parity['cache']}: {b} reaches {goal}, {perhaps}"]
-    predicted = parity["predicted"]
-    expected = ""
+    a, b, cache = labels["a"], labels["b"], parity.cache
+    target = f"{a}'s best, {fmt.number(parity.target_samples_per_s)} images/s"
+    goal = f"{target} ({_workers(parity.target_workers)})"
+    best = f"{fmt.number(parity.best_samples_per_s)} at best, with {_workers(parity.best_workers)}"
+    if parity.basis == "measured":
+        return [f"{cache}: {b} reaches {goal}, with {_workers(parity.workers or 0)} (measured)"]
+    if parity.basis == "undetermined":
+        perhaps = f"perhaps with {_workers(parity.workers or 0)}, the intervals overlap: measure longer, or more rounds"
+        return [f"{cache}: {b} reaches {goal}, {perhaps}"]
+    expected, predicted = "", parity.predicted
     if predicted is not None:
-        rate = predicted["samples_per_s"]
+        rate = predicted.samples_per_s
         expected = (
-            f"; predicted, not measured: {fmt.number(rate['value'])} ({fmt.number(rate['low'])}–"
-            f"{fmt.number(rate['high'])}) with {_workers(predicted['workers'])}"
+            f"; predicted, not measured: {fmt.number(rate.value)} ({fmt.number(rate.low)}–{fmt.number(rate.high)}) "
+            f"with {_workers(predicted.workers)}"
         )
-    if parity["basis"] == "predicted":
-        lines = [f"{parity['cache']}: {b} has not reached {goal}: {best}{expected}"]
+    if parity.basis == "predicted":
+        lines = [f"{cache}: {b} has not reached {goal}: {best}{expected}"]
     else:
-        lines = [f"{parity['cache']}: {b} does not reach {goal}, not by {parity['not_by']}: {best}{expected}"]
-    return lines + [f"{parity['cache']}: {line}" for line in _needs(parity["needs"], b)]
+        lines = [f"{cache}: {b} does not reach {goal}, not by {parity.not_by}: {best}{expected}"]
+    needs = [] if parity.needs is None else _needs(parity.needs, b)
+    return lines + [f"{cache}: {line}" for line in needs]
 
 
-def _needs(needs: Mapping[str, Any], label: str) -> list[str]:
+def _needs(needs: Needs, label: str) -> list[str]:
     lines = []
-    if needs["bytes_per_s"] is not None:
+    if needs.bytes_per_s is not None:
         gives = "what it gives was not measured"
-        if needs["gives_bytes_per_s"] is not None:
-            bound = {"bandwidth": ", bandwidth-bound", "latency": ", latency-bound"}.get(needs["bound_by"] or "", "")
-            least = "at least " if needs["gives_still_rising"] else ""
-            gives = f"it gives {least}{fmt.size(needs['gives_bytes_per_s'], '/s')}{bound}"
-        lines.append(f"for that {label} needs {fmt.size(needs['bytes_per_s'], '/s')}; {gives}")
-    if needs["takes_file_read_s"] is not None:
-        allowed = needs["file_read_s"]
+        if needs.gives_bytes_per_s is not None:
+            bound = f", {needs.bound_by}-bound" if needs.bound_by else ""
+            least = "at least " if needs.gives_still_rising else ""
+            gives = f"it gives {least}{fmt.size(needs.gives_bytes_per_s, '/s')}{bound}"
+        lines.append(f"for that {label} needs {fmt.size(needs.bytes_per_s, '/s')}; {gives}")
+    if needs.takes_file_read_s is not None:
+        allowed = needs.file_read_s
         limit = f"at most {fmt.duration(allowed)}" if allowed is not None else "no time at all"
-        takes = fmt.duration(needs["takes_file_read_s"])
-        lines.append(f"with {_workers(needs['workers'])} reading a file may take {limit}; it takes {takes} in {label}")
+        takes = fmt.duration(needs.takes_file_read_s)
+        lines.append(f"with {_workers(needs.workers)} reading a file may take {limit}; it takes {takes} in {label}")
     return lines
 
 
-def _percentiles(seconds: Mapping[str, Any]) -> str:
-    return " · ".join(fmt.duration(seconds[name]) for name in ("p50", "p95", "p99"))
+# -- the two sides beside each other -----------------------------------------------------------------------
 
 
-Show = Callable[[Any], str]
-_STORAGE_ROWS: tuple[tuple[str, tuple[str, ...], Show], ...] = (
-    ("bytes read in all", ("storage", "bytes_read"), fmt.size),
-    ("bandwidth", ("storage", "bandwidth_bytes_per_s"), lambda value: fmt.size(value, "/s")),
-    ("storage gives", ("storage", "ceiling_bytes_per_s"), lambda value: fmt.size(value, "/s")),
-    ("bound by", ("storage", "bound_by"), str),
-    ("operations/s", ("storage", "operations_per_s"), fmt.number),
-    ("file, p50 p95 p99", ("storage", "file_read_s"), _percentiles),
-    ("  with readers", ("storage", "file_read_s", "readers"), str),
-    ("read in a worker", ("stages", "read"), fmt.duration),
-    ("NFS round trip", ("storage", "rtt_s"), fmt.duration),
-    ("NFS client queue", ("storage", "queue_s"), fmt.duration),
-    ("NFS in flight", ("storage", "in_flight"), fmt.number),
-    ("retransmits", ("storage", "retransmits"), str),
-    ("client cache hits", ("storage", "client_cache_hit_fraction"), fmt.percent),
-    ("resident before", ("storage", "resident_before_fraction"), fmt.percent),
-)
+def _percentiles(seconds: FileReads) -> str:
+    return " · ".join(fmt.duration(value) for value in (seconds.p50, seconds.p95, seconds.p99))
 
 
-def pair_rows(pair: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _shown(value: T | None, show: Callable[[T], str]) -> str | None:
+    return None if value is None else show(value)
+
+
+def _rate(value: float) -> str:
+    return fmt.size(value, "/s")
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _storage_texts(side: Side, storage: SideStorage) -> dict[str, str | None]:
+    """What → its figure, None where it is not known."""
+    files = storage.file_read_s
+    return {
+        "bytes read in all": _shown(storage.bytes_read, fmt.size),
+        "bandwidth": _shown(storage.bandwidth_bytes_per_s, _rate),
+        "storage gives": _shown(storage.ceiling_bytes_per_s, _rate),
+        "bound by": storage.bound_by,
+        "operations/s": _shown(storage.operations_per_s, fmt.number),
+        "file, p50 p95 p99": _shown(files, _percentiles),
+        "  with readers": None if files is None else str(files.readers),
+        "read in a worker": _shown((side.stages or {}).get("read"), fmt.duration),
+        "NFS round trip": _shown(storage.rtt_s, fmt.duration),
+        "NFS client queue": _shown(storage.queue_s, fmt.duration),
+        "NFS in flight": _shown(storage.in_flight, fmt.number),
+        "retransmits": _shown(storage.retransmits, _count),
+        "client cache hits": _shown(storage.client_cache_hit_fraction, fmt.percent),
+        "resident before": _shown(storage.resident_before_fraction, fmt.percent),
+    }
+
+
+def pair_rows(pair: Pair) -> list[tuple[str, str, str]]:
     """(what, of a, of b): rate, verdict and what each storage did; rows that neither side knows are left out."""
-    sides = (pair["a"], pair["b"])
 
-    def row(name: str, show: Callable[[Mapping[str, Any]], str]) -> tuple[str, str, str]:
-        return (name, show(sides[0]), show(sides[1]))
+    def row(name: str, show: Callable[[Side], str]) -> tuple[str, str, str]:
+        return (name, show(pair.a), show(pair.b))
+
+    def proven(side: Side) -> str:
+        if side.storage is None:
+            return fmt.MISSING
+        return "yes" if side.storage.cold_proven else "no"
 
     rows = [
-        row("images/s", lambda side: fmt.plus_minus(side["throughput"])),
-        row("verdict", lambda side: side["bottleneck"] or fmt.MISSING),
-        row("device fed (AU)", lambda side: fmt.percent(side["accelerator_utilization_fraction"])),
+        row("images/s", lambda side: fmt.plus_minus(side.throughput)),
+        row("verdict", lambda side: side.bottleneck or fmt.MISSING),
+        row("device fed (AU)", lambda side: fmt.percent(side.accelerator_utilization_fraction)),
     ]
-    if pair["cache"] == "cold":
-        proofs = {True: "yes", False: "no", None: fmt.MISSING}
-        rows.append(row("cold proven", lambda side: proofs[part(side, "storage", "cold_proven")]))
-    for name, path, show in _STORAGE_ROWS:
-        values = [part(side, *path) for side in sides]
-        if any(value is not None for value in values):
-            a, b = (fmt.MISSING if value is None else show(value) for value in values)
-            rows.append((name, a, b))
+    if pair.cache == "cold":
+        rows.append(row("cold proven", proven))
+    of_a, of_b = ({} if side.storage is None else _storage_texts(side, side.storage) for side in (pair.a, pair.b))
+    for name in of_a or of_b:
+        a, b = of_a.get(name), of_b.get(name)
+        if a is not None or b is not None:
+            rows.append((name, a or fmt.MISSING, b or fmt.MISSING))
     return rows
 
 
-def _print_pair(pair: Mapping[str, Any], labels: Mapping[str, str], console: Console) -> None:
-    sides = (pair["a"], pair["b"])
-    if all(side["throughput"] is None for side in sides):
+def _print_pair(pair: Pair, labels: Labels, console: Console) -> None:
+    if pair.a.throughput is None and pair.b.throughput is None:
         return
     console.print()
-    table = _plain_table()
-    table.add_column(configuration(pair), no_wrap=True, min_width=18)
-    for side in ("a", "b"):
-        table.add_column(labels[side][:LABEL_WIDTH], justify="right", min_width=28)
-    for name, *texts in pair_rows(pair):
-        table.add_row(name, *(_text(text, STYLES.get(text, "") if name == "verdict" else "") for text in texts))
+    table = plain_table()
+    table.add_column(configuration(pair.cache, pair.workers), no_wrap=True, min_width=18)
+    for name in SIDES:
+        table.add_column(labels[name][:LABEL_WIDTH], justify="right", min_width=28)
+    for what, *texts in pair_rows(pair):
+        table.add_row(what, *(styled(text, STYLES.get(text, "") if what == "verdict" else "") for text in texts))
     console.print(table)
-    for side in ("a", "b"):
-        if pair[side]["summary"]:
-            console.print(_text(f"{labels[side]}: {fmt.clean(pair[side]['summary'])}"))
+    for name in SIDES:
+        if summary := pair.side(name).summary:
+            console.print(styled(f"{labels[name]}: {summary}"))
 
 
-def difference_lines(comparison: Record, labels: Mapping[str, str]) -> list[str]:
+# -- what else there is to know ----------------------------------------------------------------------------
+
+
+def difference_lines(comparison: Comparison, labels: Labels) -> list[str]:
     """What the two runs differ in beside the compared factor."""
     return [
-        fmt.clean(f"{one['field']}: {fmt.clean(one['a'])} in {labels['a']}, {fmt.clean(one['b'])} in {labels['b']}")
-        for one in comparison["differs"]
+        f"{difference.field}: {fmt.clean(difference.a)} in {labels['a']}, {fmt.clean(difference.b)} in {labels['b']}"
+        for difference in comparison.differs
     ]
 
 
-def failure_lines(pair: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+def failure_lines(pair: Pair, labels: Labels) -> list[str]:
     """Runs of the pair that failed, with their reason."""
+    where = configuration(pair.cache, pair.workers)
     return [
-        fmt.clean(f"{labels[side]}, {configuration(pair)}, {one['status']}: {one['message'] or 'no reason recorded'}")
-        for side in ("a", "b")
-        for one in pair[side]["failures"]
+        f"{labels[name]}, {where}, {run.status}: {run.message or 'no reason recorded'}"
+        for name in SIDES
+        for run in pair.side(name).failures
     ]
 
 
-def _print_caveats(comparison: Record, labels: Mapping[str, str], console: Console) -> None:
+def note_lines(facts: CompareFacts) -> list[str]:
+    """What was left out, or done otherwise than asked for by default."""
+    return [fmt.clean(words.note(note)) for note in facts.notes]
+
+
+def _print_caveats(comparison: Comparison, labels: Labels, console: Console) -> None:
     """Those of the two leading runs; every run has its own."""
     said: dict[tuple[str, str], list[str]] = {}
-    for side in ("a", "b"):
-        for code, message, _ in fmt.grouped_caveats([comparison[side]] if comparison[side] else []):
-            said.setdefault((code, message), []).append(labels[side])
-    lines = [f"{code} ({', '.join(who)}): {message}" for (code, message), who in said.items()]
-    _bullets(console, "Caveats of the leading pair (`loaderbench show RUN` for the others)", lines)
+    for name in SIDES:
+        record = comparison.record(name)
+        for caveat in fmt.grouped_caveats([] if record is None else [record]):
+            said.setdefault((caveat.code, caveat.text), []).append(labels[name])
+    lines = [f"{code} ({', '.join(who)}): {text}" for (code, text), who in said.items()]
+    print_bullets(console, "Caveats of the leading pair (`loaderbench show RUN` for the others)", lines)
 
 
-def print_regression(comparison: Record, console: Console | None = None) -> None:
+def print_regression(
+    comparison: Comparison, threshold: float, regression: bool, console: Console | None = None
+) -> None:
     """One line for a log: whether the run is slower than its baseline by more than the threshold."""
     console = console or make_console()
-    word, style = ("regression", "bold red") if comparison["regression"] else ("no regression", "green")
-    limit = f"{comparison['threshold']:.0%}"
-    ratio = comparison["ratio"]
-    console.print(_text(f"{word}: {fmt.speedup(ratio)} of the baseline's images/s, threshold {limit} slower", style))
+    word, style = ("regression", "bold red") if regression else ("no regression", "green")
+    text = f"{word}: {fmt.speedup(comparison.ratio)} of the baseline's images/s, threshold {threshold:.0%} slower"
+    console.print(styled(text, style))

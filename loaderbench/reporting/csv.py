@@ -4,37 +4,59 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from loaderbench.reporting.format import CAUSES, part
+from loaderbench.recording.record import SHARES, RunRecord, Share
+from loaderbench.reporting.format import value_of
 
-_CASE_COLUMNS = (
-    "dataset_name", "resolution", "loader", "decoder", "workers", "prefetch", "batch_size", "model", "mode",
-    "precision", "device", "input_size", "cache", "seed", "repeat",
-)  # fmt: skip
-_PATHS = {
-    **{name: ("case", name) for name in _CASE_COLUMNS},
-    **{
-        f"throughput_{end}samples_per_s": ("throughput", key)
-        for end, key in (("", "value"), ("low_", "low"), ("high_", "high"))
-    },
-    **{f"step_{name}_s": ("step_time_s", name) for name in ("mean", "p50", "p95", "p99")},
-    "time_to_first_batch_s": ("time_to_first_batch_s",),
-    "loader_rate_samples_per_s": ("loader_rate", "value"),
-    "ingestion_rate_samples_per_s": ("ingestion_rate", "value"),
-    "accelerator_utilization_fraction": ("accelerator_utilization_fraction",),
-    **{f"share_{cause}_fraction": ("shares", cause, "value") for cause in CAUSES},
-    "bottleneck": ("verdict", "bottleneck"),
-    "failure": ("failure", "message"),
+Value = str | int | float | None
+
+
+def _share(name: Share) -> Callable[[RunRecord], Value]:
+    return lambda record: record.share(name)
+
+
+COLUMNS: Mapping[str, Callable[[RunRecord], Value]] = {
+    "run_id": lambda record: record.run_id,
+    "status": lambda record: record.status,
+    "dataset_name": lambda record: record.case.subject.dataset_name,
+    "resolution": lambda record: record.case.subject.resolution,
+    "loader": lambda record: record.case.feed.loader,
+    "decoder": lambda record: record.case.feed.decoder,
+    "workers": lambda record: record.case.feed.workers,
+    "prefetch": lambda record: record.case.feed.prefetch,
+    "batch_size": lambda record: record.case.step.batch_size,
+    "model": lambda record: record.case.step.model,
+    "mode": lambda record: record.case.step.mode,
+    "precision": lambda record: record.case.step.precision,
+    "device": lambda record: record.case.step.device,
+    "input_size": lambda record: record.case.step.input_size,
+    "cache": lambda record: record.case.subject.cache,
+    "seed": lambda record: record.case.effort.seed,
+    "repeat": lambda record: record.case.effort.repeat,
+    "throughput_samples_per_s": lambda record: value_of(record.throughput),
+    "throughput_low_samples_per_s": lambda record: record.throughput.low if record.throughput else None,
+    "throughput_high_samples_per_s": lambda record: record.throughput.high if record.throughput else None,
+    "step_mean_s": lambda record: record.step_time_s.mean if record.step_time_s else None,
+    "step_p50_s": lambda record: record.step_time_s.p50 if record.step_time_s else None,
+    "step_p95_s": lambda record: record.step_time_s.p95 if record.step_time_s else None,
+    "step_p99_s": lambda record: record.step_time_s.p99 if record.step_time_s else None,
+    "time_to_first_batch_s": lambda record: record.time_to_first_batch_s,
+    "loader_rate_samples_per_s": lambda record: value_of(record.loader_rate),
+    "ingestion_rate_samples_per_s": lambda record: value_of(record.ingestion_rate),
+    "accelerator_utilization_fraction": lambda record: record.accelerator_utilization_fraction,
+    **{f"share_{name}_fraction": _share(name) for name in SHARES},
+    "bottleneck": lambda record: record.verdict.bottleneck if record.verdict else None,
+    "failure": lambda record: record.failure.message if record.failure else None,
 }
+"""Heading, with its unit → the value."""
 
 
-def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(records: Sequence[RunRecord]) -> str:
     """One row per record, units in the column names."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)
-    writer.writerow(["run_id", "status", *_PATHS])
+    writer.writerow(COLUMNS)
     for record in records:
-        writer.writerow([record["run_id"], record["status"], *(part(record, *path) for path in _PATHS.values())])
+        writer.writerow([value(record) for value in COLUMNS.values()])
     return buffer.getvalue()

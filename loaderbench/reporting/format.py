@@ -1,72 +1,83 @@
-"""How figures, names and settings of a run record are worded, whatever they are shown on."""
+"""How figures, names and settings of runs are worded, whatever they are shown on."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeVar, cast, get_args
 
-Record = Mapping[str, Any]
-"""A run record as run.schema.json describes it."""
-
-CAUSES = ("compute", "launch", "transfer", "prep", "contention", "storage", "unexplained")
-"""The shares of a step, in the order in which they are drawn."""
+from loaderbench.cases.case import Case
+from loaderbench.recording.caveats import Caveat, Severity
+from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.reporting import words
 
 NOT_MEASURED = "not measured"
 MISSING = "–"
 
-_COMMON_FIELDS = {
-    "dataset_name": "{}",
-    "model": "{}",
-    "mode": "{}",
-    "precision": "{}",
-    "input_size": "input {}",
-    "batch_size": "batch {}",
-    "cache": "cache {}",
-    "decoder": "{}",
-}
-_QUIET_FIELDS = {
-    "device": "{}",
-    "prefetch": "prefetch {}",
-    "buffer_ratio": "buffer {} of the run",
-    "decode_scale": "decode scale {}",
-    "output": "{}",
-    "loader_options": "{}",
-    "decoder_options": "{}",
-    "loss_scale": "loss scale {}",
-    "seed": "seed {}",
-    "repeat": "repeat {}",
-}
-"""Shown only where the runs differ in them."""
+T = TypeVar("T")
 
 
-_FOLLOWING = {"decoder": "decoders", "output": "outputs", "decode_scale": "decode scale"}
-"""Settings with a default for each loader: where each loader has one, they are said once and not in each row."""
+class OfCase(Protocol):
+    """A record, a row, a knee: what belongs to one case."""
+
+    @property
+    def case(self) -> Case: ...
 
 
-def clean(value: Any) -> str:
+CaseT = TypeVar("CaseT", bound=OfCase)
+
+
+# -- text from outside -----------------------------------------------------------------------------------
+
+
+def clean(value: object) -> str:
     """`value` as one line of printable text: names come from file systems and may hold anything.
 
     Control characters (a terminal would obey them) and undecodable bytes become U+FFFD, line breaks spaces.
     """
-    text = str(value).encode("utf-8", "replace").decode()
+    text = str(value)
+    if text.isprintable():
+        return text
+    text = text.encode("utf-8", "replace").decode()
     text = " ".join(text.split()) if any(character in text for character in "\n\r\t") else text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
-def cleaned(value: Any) -> Any:
-    """A JSON value with every text in it cleaned."""
+def cleaned(value: T) -> T:
+    """A dataclass, or a plain value, with every text in it cleaned.
+
+    Whatever shows a record, a study or a comparison begins with this, so that nothing unclean can reach what it shows.
+    """
+    return cast(T, _cleaned(value))
+
+
+def _cleaned(value: object) -> object:
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return clean(value)
     if isinstance(value, Mapping):
-        return {clean(key): cleaned(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [cleaned(item) for item in value]
-    return clean(value) if isinstance(value, str) else value
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_cleaned(item) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        given: dict[str, Any] = {
+            field.name: _cleaned(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init
+        }
+        return dataclasses.replace(value, **given)
+    return value
+
+
+# -- figures ---------------------------------------------------------------------------------------------
 
 
 def number(value: float | None, digits: int = 3) -> str:
     """Rounded to `digits` significant digits, never more than whole units: 15,713 · 104 · 61.2 · 0.0081."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return MISSING
     if value == 0:
         return "0"
@@ -76,7 +87,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def duration(seconds: float | None) -> str:
     """1.84 s · 104 ms · 110 µs"""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return MISSING
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):
         if abs(seconds) >= scale:
@@ -86,7 +97,7 @@ def duration(seconds: float | None) -> str:
 
 def size(num_bytes: float | None, per: str = "") -> str:
     """Decimal units: 2.90 GB"""
-    if num_bytes is None:
+    if num_bytes is None or not math.isfinite(num_bytes):
         return MISSING
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(num_bytes) >= scale:
@@ -96,186 +107,265 @@ def size(num_bytes: float | None, per: str = "") -> str:
 
 def percent(fraction: float | None, sign: str = " %", decimals: int = 0) -> str:
     """31 %"""
-    if fraction is None:
+    if fraction is None or not math.isfinite(fraction):
         return MISSING
     text = f"{fraction * 100:.{decimals}f}"
     return (text.removeprefix("-") if float(text) == 0 else text) + sign
 
 
-def value_of(estimate: Mapping[str, Any] | None) -> float | None:
+def value_of(estimate: Estimate | None) -> float | None:
     """An estimate's value, None where it was not measured."""
-    return None if estimate is None else estimate["value"]
+    return None if estimate is None else estimate.value
 
 
-def half_width(estimate: Mapping[str, Any]) -> float | None:
-    """The larger side of the 95 % interval, None where there is none."""
-    low, high = estimate.get("low"), estimate.get("high")
-    return None if low is None or high is None else max(estimate["value"] - low, high - estimate["value"])
-
-
-def plus_minus(estimate: Mapping[str, Any] | None) -> str:
+def plus_minus(estimate: Estimate | None) -> str:
     """914 ± 18"""
     if estimate is None:
         return NOT_MEASURED
-    width = half_width(estimate)
-    if width is not None and width < 1e-6 * abs(estimate["value"]):
+    width = estimate.half_width
+    if width is not None and width < 1e-6 * abs(estimate.value):
         width = 0.0  # rounding of the arithmetic, not spread
-    if width is not None and width > abs(estimate["value"]):
-        return f"{number(estimate['value'])} ± over 100 %"
-    return number(estimate["value"]) + ("" if width is None else f" ± {number(width, 2)}")
+    if width is not None and width > abs(estimate.value):
+        return f"{number(estimate.value)} ± over 100 %"
+    return number(estimate.value) + ("" if width is None else f" ± {number(width, 2)}")
 
 
-def plus_minus_percent(estimate: Mapping[str, Any] | None) -> str:
+def plus_minus_percent(estimate: Estimate | None) -> str:
     """914 ±2%, for narrow columns"""
     if estimate is None:
         return MISSING
-    width = half_width(estimate)
-    if width is None or not estimate["value"]:
-        return number(estimate["value"])
-    percents = width / estimate["value"] * 100
+    width = estimate.half_width
+    if width is None or not estimate.value:
+        return number(estimate.value)
+    percents = width / estimate.value * 100
     # Few blocks leave the rate all but unknown: the size of such an interval says nothing more.
-    return number(estimate["value"]) + (f" ±{percents:.0f}%" if percents <= 100 else " ±>100%")
+    return number(estimate.value) + (f" ±{percents:.0f}%" if percents <= 100 else " ±>100%")
 
 
-def percent_interval(estimate: Mapping[str, Any] | None) -> str:
+def percent_interval(estimate: Estimate | None) -> str:
     """38.9–41.2, empty where there is no interval"""
-    if estimate is None or half_width(estimate) is None:
+    if estimate is None or estimate.half_width is None:
         return ""
-    return f"{percent(estimate['low'], '', 1)}–{percent(estimate['high'], '', 1)}"
+    return f"{percent(estimate.low, '', 1)}–{percent(estimate.high, '', 1)}"
 
 
-def speedup(estimate: Mapping[str, Any] | None) -> str:
+def speedup(estimate: Estimate | None) -> str:
     """1.60× (1.44–1.76)"""
     if estimate is None:
         return NOT_MEASURED
-    spread = "" if half_width(estimate) is None else f" ({estimate['low']:.2f}–{estimate['high']:.2f})"
-    return f"{estimate['value']:.2f}×{spread}"
+    spread = "" if estimate.half_width is None else f" ({estimate.low:.2f}–{estimate.high:.2f})"
+    return f"{estimate.value:.2f}×{spread}"
 
 
-def part(record: Record, *path: str) -> Any:
-    """The value at `path`, None where it or anything on the way is missing or null."""
-    value: Any = record
-    for key in path:
-        if value is None:
-            return None
-        value = value.get(key)
-    return value
+def ratio(estimate: Estimate | None) -> str:
+    """`1.60× (1.44–1.76)` for a table, its interval cut short where it is all but unknown."""
+    if estimate is None:
+        return MISSING
+    unknown = estimate.high is not None and estimate.high > 10 * estimate.value
+    return f"{estimate.value:.2f}× (± over 100 %)" if unknown else speedup(estimate)
 
 
-def resolution(record: Record) -> str:
-    """The stored resolution; `stored` for a tree without variants."""
-    return clean(record["case"].get("resolution") or "stored")
+# -- runs ------------------------------------------------------------------------------------------------
 
 
-def prep_share(record: Record) -> float | None:
+def prep_share(record: RunRecord) -> float | None:
     """Preparation and contention together, as the verdict counts them."""
-    prep = value_of(part(record, "shares", "prep"))
-    return None if prep is None else prep + (value_of(part(record, "shares", "contention")) or 0.0)
+    prep = record.share("prep")
+    return None if prep is None else prep + (record.share("contention") or 0.0)
 
 
-def outcome(record: Record) -> str:
+def outcome(record: RunRecord) -> str:
     """One or two words: the bottleneck, or how the run ended."""
-    if record["status"] != "ok":
-        return clean(record["status"])
-    return clean(part(record, "verdict", "bottleneck") or MISSING)
+    if record.status != "ok":
+        return record.status
+    return MISSING if record.verdict is None else record.verdict.bottleneck
 
 
-def sentence(record: Record) -> str:
+def sentence(record: RunRecord) -> str:
     """The verdict in a sentence, or why there is none."""
-    if record["status"] != "ok":
-        return clean(part(record, "failure", "message") or "no reason was recorded")
-    return clean(part(record, "verdict", "summary") or "no verdict: the arms for it were not run")
+    if record.status != "ok":
+        return clean(record.failure.message if record.failure else "no reason was recorded")
+    return clean(record.verdict.summary if record.verdict else "no verdict: the arms for it were not run")
 
 
-def headline(record: Record) -> tuple[str, str]:
+def headline(record: RunRecord) -> tuple[str, str]:
     """(`prep: `, the sentence); the first is empty where the sentence itself begins with that word."""
     word, text = outcome(record), sentence(record)
     return ("" if text.lower().startswith(word) else f"{word}: "), text
 
 
-def device_name(record: Record) -> str:
+def device_name(record: RunRecord) -> str:
     """The device's own name, else the one that was asked for."""
-    return clean(part(record, "device", "name") or record["case"]["device"])
+    return clean(record.device.name if record.device and record.device.name else record.case.step.device)
 
 
-def loader_name(case: Mapping[str, Any]) -> str:
+# -- cases -----------------------------------------------------------------------------------------------
+
+
+def resolution(case: Case) -> str:
+    """The stored resolution; `stored` for a tree without variants."""
+    return str(case.subject.resolution or "stored")
+
+
+def loader_name(case: Case) -> str:
     """multiprocess 8w"""
-    return clean(f"{case['loader']} {case['workers']}w" if case["workers"] else case["loader"])
+    return clean(f"{case.feed.loader} {case.feed.workers}w" if case.feed.workers else case.feed.loader)
 
 
-def by_resolution(records: Iterable[Record]) -> list[tuple[str, list[Record]]]:
-    """The records grouped by stored resolution, small ones first, in their order otherwise."""
-    groups: dict[int, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record["case"].get("resolution") or 0, []).append(record)
-    return [(resolution(group[0]), group) for _, group in sorted(groups.items())]
+def by_resolution(items: Iterable[CaseT]) -> list[tuple[str, list[CaseT]]]:
+    """Records or rows grouped by stored resolution, small ones first, in their order otherwise."""
+    groups: dict[int, list[CaseT]] = {}
+    for item in items:
+        groups.setdefault(item.case.subject.resolution or 0, []).append(item)
+    return [(resolution(group[0].case), group) for _, group in sorted(groups.items())]
 
 
-def _worded(pattern: str, value: Any) -> str:
-    if value is None:
-        value = "full" if pattern.startswith("input") else ""
-    if isinstance(value, Mapping):
-        value = " ".join(f"{key}={item}" for key, item in value.items())
-    return clean(pattern.format(value)) if value != "" else ""
+@dataclass(frozen=True)
+class _Setting:
+    """A field of a case, and how its value is shown."""
+
+    pattern: str
+    of: Callable[[Case], object]
+
+    def shown(self, case: Case) -> str:
+        """Its words; empty where there is nothing to say."""
+        value = self.of(case)
+        if value is None:
+            value = "full" if self.pattern.startswith("input") else ""
+        if isinstance(value, Mapping):
+            value = " ".join(f"{key}={item}" for key, item in value.items())
+        return clean(self.pattern.format(value)) if value != "" else ""
+
+    def varies(self, cases: Sequence[Case]) -> bool:
+        return any(self.of(case) != self.of(cases[0]) for case in cases)
+
+    def follows_loader(self, cases: Sequence[Case]) -> bool:
+        """Whether each loader has one value of it."""
+        pairs = {(case.feed.loader, self.of(case)) for case in cases}
+        return len(pairs) == len({loader for loader, _ in pairs})
 
 
-def _varies(records: Sequence[Record], field: str) -> bool:
-    return any(record["case"].get(field) != records[0]["case"].get(field) for record in records)
+_DEVICE = _Setting("{}", lambda case: case.step.device)
+_DECODER = _Setting("{}", lambda case: case.feed.decoder)
+_OUTPUT = _Setting("{}", lambda case: case.feed.output)
+_PREFETCH = _Setting("prefetch {}", lambda case: case.feed.prefetch)
+_DECODE_SCALE = _Setting("decode scale {}", lambda case: case.feed.decode_scale)
+_COMMON = (
+    _Setting("{}", lambda case: case.subject.dataset_name),
+    _Setting("{}", lambda case: case.step.model),
+    _Setting("{}", lambda case: case.step.mode),
+    _Setting("{}", lambda case: case.step.precision),
+    _Setting("input {}", lambda case: case.step.input_size),
+    _Setting("batch {}", lambda case: case.step.batch_size),
+    _Setting("cache {}", lambda case: case.subject.cache),
+    _DECODER,
+)
+_QUIET = (
+    _DEVICE,
+    _PREFETCH,
+    _Setting("buffer {} of the run", lambda case: case.feed.buffer_ratio),
+    _DECODE_SCALE,
+    _OUTPUT,
+    _Setting("{}", lambda case: case.feed.loader_options),
+    _Setting("{}", lambda case: case.feed.decoder_options),
+    _Setting("loss scale {}", lambda case: case.step.loss_scale),
+    _Setting("seed {}", lambda case: case.effort.seed),
+    _Setting("repeat {}", lambda case: case.effort.repeat),
+)
+"""Shown only where the runs differ in them."""
+_FOLLOWING = ((_DECODER, "decoders"), (_OUTPUT, "outputs"), (_DECODE_SCALE, "decode scale"))
+"""Settings with a default for each loader: where each loader has one, they are said once and not in each row."""
 
 
-def _follows_loader(records: Sequence[Record], field: str) -> bool:
-    if field not in _FOLLOWING:
-        return False
-    pairs = {(record["case"]["loader"], record["case"].get(field)) for record in records}
-    return len(pairs) == len({loader for loader, _ in pairs})
-
-
-def common_settings(records: Sequence[Record]) -> list[str]:
+def common_settings(records: Sequence[RunRecord]) -> list[str]:
     """What all records share, and which decoder and output each loader has where they follow from it."""
-    case = records[0]["case"]
-    common = [_worded(text, case.get(field)) for field, text in _COMMON_FIELDS.items() if not _varies(records, field)]
-    if not _varies(records, "device"):
-        # A run that failed knows no device name.
-        common.append(
-            next((device_name(record) for record in records if part(record, "device", "name")), case["device"])
-        )
-    for field, word in _FOLLOWING.items():
-        if _varies(records, field) and _follows_loader(records, field):
-            pairs = dict.fromkeys((record["case"]["loader"], record["case"].get(field)) for record in records)
+    cases = [record.case for record in records]
+    common = [setting.shown(cases[0]) for setting in _COMMON if not setting.varies(cases)]
+    if not _DEVICE.varies(cases):
+        common.append(device_name(with_device(records)))
+    for setting, word in _FOLLOWING:
+        if setting.varies(cases) and setting.follows_loader(cases):
+            pairs = dict.fromkeys((case.feed.loader, setting.of(case)) for case in cases)
             common.append(f"{word}: " + ", ".join(f"{clean(a)} {clean(b)}" for a, b in pairs if b))
     return [text for text in common if text]
 
 
-def row_label(record: Record, records: Sequence[Record]) -> str:
-    """The loader, its workers and whatever else sets this run apart from the others."""
-    apart = [
-        _worded(text, record["case"].get(field))
-        for field, text in {**_COMMON_FIELDS, **_QUIET_FIELDS}.items()
-        if _varies(records, field)
-        and not _follows_loader(records, field)
+def with_device(records: Sequence[RunRecord]) -> RunRecord:
+    """The first that knows its device's name; a run that failed does not. Else the first."""
+    return next((record for record in records if record.device and record.device.name), records[0])
+
+
+class RowLabels:
+    """What sets each of several records or rows apart from the others, in a few words."""
+
+    def __init__(self, items: Iterable[OfCase]) -> None:
+        cases = [item.case for item in items]
+        following = [setting for setting, _ in _FOLLOWING if setting.follows_loader(cases)]
+        self._apart = [
+            setting
+            for setting in (*_COMMON, *_QUIET)
+            if setting.varies(cases) and not any(setting is other for other in following)
+        ]
+
+    def of(self, case: Case) -> str:
+        """The loader, its workers and whatever else sets this case apart."""
         # A buffer that is a part of the run has its prefetch follow from the workers.
-        and not (field == "prefetch" and record["case"].get("buffer_ratio") is not None)
-    ]
-    return " ".join([loader_name(record["case"]), *(text for text in apart if text)])
+        follows = _PREFETCH if case.feed.buffer_ratio is not None else None
+        apart = [setting.shown(case) for setting in self._apart if setting is not follows]
+        return " ".join([loader_name(case), *(text for text in apart if text)])
+
+    def without_workers(self, case: Case) -> str:
+        """What sets apart all cases that differ from this one in workers alone."""
+        return self.of(case.changed(workers=0))
 
 
-def grouped_caveats(records: Sequence[Record]) -> list[tuple[str, str, int]]:
-    """(code, message, number of runs), each code once, in the order of appearance.
+def failure_line(record: RunRecord, labels: RowLabels) -> str:
+    """`512 dali 8w, failed: worker 3 was killed by signal 9`"""
+    return f"{resolution(record.case)} {labels.of(record.case)}, {outcome(record)}: {sentence(record)}"
 
-    Messages of one code that differ only in their figures are one; the first run's is shown.
+
+# -- caveats ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CaveatLine:
+    """One caveat of several runs."""
+
+    code: str
+    severity: Severity
+    text: str
+    num_runs: int
+
+
+def grouped_caveats(records: Iterable[RunRecord]) -> list[CaveatLine]:
+    """Each caveat of the records once, in the order of appearance.
+
+    Those of one code whose texts differ only in their figures are one; the first run's is shown.
     """
-    first: dict[tuple[str, str], str] = {}
+    first: dict[tuple[str, str], tuple[Caveat, str]] = {}
     counts: dict[tuple[str, str], int] = {}
     for record in records:
         seen = set()
-        for one in record.get("caveats") or []:
-            code, message = clean(one["code"]), clean(one["message"])
-            key = (code, re.sub(r"\d+(\.\d+)?", "#", message))
-            first.setdefault(key, message)
+        for caveat in record.caveats:
+            text = clean(words.text(caveat))
+            key = (caveat.code, re.sub(r"\d+(\.\d+)?", "#", text))
+            first.setdefault(key, (caveat, text))
             if key not in seen:
                 counts[key] = counts.get(key, 0) + 1
             seen.add(key)
     return [
-        (key[0], message if counts[key] == 1 or key[1] == message else f"{message} (figures differ)", counts[key])
-        for key, message in first.items()
+        CaveatLine(
+            caveat.code,
+            caveat.severity,
+            text if counts[key] == 1 or key[1] == text else f"{text} (figures differ)",
+            counts[key],
+        )
+        for key, (caveat, text) in first.items()
     ]
+
+
+def by_severity(caveats: Sequence[CaveatLine]) -> list[tuple[Severity, list[CaveatLine]]]:
+    """What changes the verdict first; severities without a caveat are left out."""
+    severities: tuple[Severity, ...] = get_args(Severity)
+    groups = [(severity, [caveat for caveat in caveats if caveat.severity == severity]) for severity in severities]
+    return [(severity, group) for severity, group in groups if group]

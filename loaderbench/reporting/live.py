@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
+from loaderbench.recording.progress import Message, Phase, SegmentDone, StepsDone
+from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 
 if TYPE_CHECKING:
@@ -41,47 +44,58 @@ class Progress:
         self._case: Case | None = None
         self._began = self._drawn = time.monotonic()
         self._phase = ""
-        self._step_s: dict[str, float] = {}
+        self._step_s: dict[Arm, float] = {}
         self._bytes_per_s: float | None = None
         self._live: Live | None = None
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         if not quiet and (terminal or console is not None):
             from rich.live import Live
 
-            from loaderbench.reporting.terminal import make_console
+            from loaderbench.reporting.console import make_console
 
             self._live = Live(console=console or make_console(stderr=True), auto_refresh=False, transient=True)
 
-    def message(self, case: Case, kind: str, payload: Any) -> None:
-        """Something that the measuring process tells: a phase that began, or a window that was measured."""
+    def message(self, case: Case | None, message: Message) -> None:
+        """Something that the measuring process tells: a phase that began, or a window that was measured.
+
+        `case`: what it works on; None for work that belongs to no case.
+        """
         if self._quiet:
             return
         if case is not self._case:
             self._case, self._began = case, time.monotonic()
             self._step_s, self._bytes_per_s = {}, None
-            if self._live is None:
-                self._say(f"{self._place()}{self._title(case)}")
-        if kind == "segment":
-            self._phase = f"round {payload['round'] + 1}, {payload['arm']}"
-            if payload["step_s"]:
-                self._step_s[payload["arm"]] = payload["step_s"]
-                if payload["arm"] == "real" and payload["num_samples"]:
-                    per_step = payload["encoded_bytes"] / payload["num_samples"] * case.batch_size
-                    self._bytes_per_s = per_step / payload["step_s"]
-        elif kind == "phase":
-            self._phase = str(payload)
+            if self._live is None and case is not None:
+                self._say(fmt.clean(f"{self._place()}{self._title(case)}"))
+        match message:
+            case SegmentDone():
+                self._phase = f"round {message.round + 1}, {message.arm}"
+                if self._case is not None:
+                    self._note(self._case, message)
+            case StepsDone(done=done, total=total):
+                self._phase = f"step {done} of {total}"
+            case Phase(text=text):
+                self._phase = text
         if self._live is not None and time.monotonic() - self._drawn > REDRAW_S:
             self._live.start()
-            self._live.update(self._view(case), refresh=True)
+            self._live.update(self._view(), refresh=True)
             self._drawn = time.monotonic()
 
-    def finished(self, record: dict[str, Any]) -> None:
+    def _note(self, case: Case, window: SegmentDone) -> None:
+        """Keep what the view shows of a window."""
+        if not window.step_s:
+            return
+        self._step_s[window.arm] = window.step_s
+        if window.arm is Arm.REAL and window.num_samples:
+            per_step = window.encoded_bytes / window.num_samples * case.step.batch_size
+            self._bytes_per_s = per_step / window.step_s
+
+    def finished(self, record: RunRecord) -> None:
         """A case ended; a failure is said at once."""
         self._number += 1
-        self._measured_s += record["wall_s"]
-        failure = record["failure"]
-        if failure is not None:
-            self._say(fmt.clean(f"{record['status']}: {failure['message']}"))
+        self._measured_s += record.wall_s
+        if record.failure is not None:
+            self._say(fmt.clean(f"{record.status}: {record.failure.message}"))
 
     def __enter__(self) -> Progress:
         return self
@@ -112,19 +126,22 @@ class Progress:
             left -= min(time.monotonic() - self._began, left)
         return f", {left / 60:.0f} min left" if left > 90 else f", {left:.0f} s left"
 
-    def _view(self, case: Case) -> RenderableType:
-        """Three lines: the case; rate, stall and bandwidth so far; how far it is."""
+    def _view(self) -> RenderableType:
+        """Three lines: the case; rate, stall and bandwidth so far; how far it is. Without a case the phase alone."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        whole = self._expected_s[self._number - 1] if self._number <= len(self._expected_s) else case.duration_s
+        case, phase = self._case, fmt.clean(self._phase)
+        if case is None:
+            return Text(phase, style="dim", no_wrap=True, overflow="ellipsis")
+        whole = self._expected_s[self._number - 1] if self._number <= len(self._expected_s) else case.effort.duration_s
         passed = time.monotonic() - self._began
         line = Table.grid(padding=(0, 1))
         line.add_row(
             ProgressBar(total=whole, completed=min(passed, whole), width=24),
-            Text(f"{passed:.0f} s of at most {whole:.0f} s · {fmt.clean(self._phase)}", style="dim"),
+            Text(f"{passed:.0f} s of at most {whole:.0f} s · {phase}", style="dim"),
         )
         lines = [
             Text(fmt.clean(self._place() + self._title(case)), style="bold"),
@@ -136,14 +153,14 @@ class Progress:
 
     def _figures(self, case: Case) -> str:
         """`579 images/s · stall 71 % · files 66 MB/s`, of the last windows."""
-        real, ready = self._step_s.get("real"), self._step_s.get("device")
+        real, ready = self._step_s.get(Arm.REAL), self._step_s.get(Arm.DEVICE)
         parts = []
         if real:
-            parts.append(f"{fmt.number(case.batch_size / real)} images/s")
+            parts.append(f"{fmt.number(case.step.batch_size / real)} images/s")
             if ready:
                 parts.append(f"stall {fmt.percent(max(0.0, 1 - ready / real))}")
             if self._bytes_per_s:
                 parts.append(f"files {fmt.size(self._bytes_per_s, '/s')}")
         elif ready:
-            parts.append(f"the device takes {fmt.number(case.batch_size / ready)} images/s")
+            parts.append(f"the device takes {fmt.number(case.step.batch_size / ready)} images/s")
         return " · ".join(parts)

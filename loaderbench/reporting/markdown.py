@@ -23,8 +23,11 @@ def render_markdown(report: Report) -> str:
             lines += [f"**{heading}**", "", *(f"- {_plain(line)}" for line in found), ""]
     if report.caveats:
         lines += ["<details>", "<summary>Caveats</summary>", ""]
-        lines += [f"- {_plain(code)}: {_plain(text)} ({count} runs)" for code, text, count in report.caveats]
-        lines += ["", "</details>", ""]
+        for severity, caveats in report.caveats:
+            lines += [f"**{severity.capitalize()}**", ""]
+            lines += [f"- {_plain(line.code)}: {_plain(line.text)} ({line.num_runs} runs)" for line in caveats]
+            lines.append("")
+        lines += ["</details>", ""]
     lines.append(f"{len(report.records)} runs; loaderbench {__version__}")
     return "\n".join(lines) + "\n"
 

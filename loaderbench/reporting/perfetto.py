@@ -10,30 +10,21 @@ import gzip
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis import kernels
-from loaderbench.cases.case import Case
-from loaderbench.recording.types import (
-    COPY,
-    KERNEL,
-    KERNEL_FIELDS,
-    SPAN_FIELDS,
-    STEP_FIELDS,
-    Recording,
-    Segment,
-    Series,
-)
+from loaderbench.errors import ConfigError
+from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.facts import COPY, KERNEL, ROW, SPAN, STEP, Recording, Run, Segment, Series, Table
+from loaderbench.recording.record import GAP_CLASSES
 
-STEP = {name: number for number, name in enumerate(STEP_FIELDS)}
-SPAN = {name: number for number, name in enumerate(SPAN_FIELDS)}
-ROW = {name: number for number, name in enumerate(KERNEL_FIELDS)}
 STAGES = ("read", "decode", "augment", "collate")
 LOOP, WORKERS, DEVICE, SAMPLES = 1, 2, 3, 4
 """Process numbers in the trace: one for each group of tracks."""
+GROUPS = 4
+"""Of each further lane the groups are numbered this much higher; the samples are the whole run's."""
 COPY_TRACK, COMPUTE_TRACK, GAP_TRACK, FIRST_STREAM_TRACK = 1, 2, 3, 4
 MOST_STEPS = 2000
 """Steps of one window that are drawn; a loop over nothing makes 100,000 in a second."""
@@ -41,16 +32,29 @@ MOST_KERNELS = 50_000
 """Kernels and copies of a traced window that are drawn: 24 steps of 955 are 23,000."""
 SHOWN_GAP_US = 1.0
 
-Event = dict[str, Any]
+Event = JsonObject
 
 
-def write_trace(path: Path, case: Case, recording: Recording, series: Sequence[Series]) -> int:
-    """Write the run's trace, gzipped where the name ends in .gz. Returns the number of events; OSError."""
-    begun_ns = min(int(segment.facts["opened_ns"]) for segment in recording.segments)
-    events = list(_names(recording))
-    for number, segment in enumerate(recording.segments):
-        events += _segment(segment, number, begun_ns)
-    for channel in series:
+def write_trace(path: Path, run: Run) -> int:
+    """Write the run's trace, gzipped where the name ends in .gz. Returns the number of events.
+
+    Raises:
+        ConfigError: the run measured nothing.
+        OSError: it cannot be written.
+    """
+    recording = run.recording
+    if recording is None or not recording.segments:
+        raise ConfigError(f"{run.run_id} measured nothing that could be drawn")
+    begun_ns = min(segment.opened_ns for segment in recording.segments)
+    lanes = list(dict.fromkeys(segment.lane for segment in recording.segments))
+    events: list[Event] = []
+    for place, lane in enumerate(lanes):
+        sheet = _Sheet(events, place * GROUPS, begun_ns)
+        numbered = [(n, segment) for n, segment in enumerate(recording.segments) if segment.lane == lane]
+        events += _names(sheet, recording, [segment for _, segment in numbered], lane if len(lanes) > 1 else "")
+        for number, segment in numbered:
+            _draw_segment(sheet, segment, number)
+    for channel in run.series:
         events += _counter(channel, begun_ns)
     drawn = sum(min(len(segment.steps), MOST_STEPS) for segment in recording.segments)
     total = sum(len(segment.steps) for segment in recording.segments)
@@ -58,7 +62,7 @@ def write_trace(path: Path, case: Case, recording: Recording, series: Sequence[S
         "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {
-            "case": case.title,
+            "case": run.case.title,
             "clock": "perf_counter_ns, 0 is the start of the first window",
             "steps": f"{drawn} of {total} drawn: the first {MOST_STEPS} of each window",
             "stages": "a worker's stages are sums over the images of its batch, laid end to end",
@@ -69,30 +73,22 @@ def write_trace(path: Path, case: Case, recording: Recording, series: Sequence[S
     return len(events)
 
 
-def _names(recording: Recording) -> Iterator[Event]:
-    groups = {LOOP: "main loop", WORKERS: "workers", DEVICE: recording.facts["device"]["name"], SAMPLES: "samples"}
-    for process, name in groups.items():
-        yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": {"sort_index": process}}
-    workers = {
-        int(worker)
-        for segment in recording.segments
-        if segment.spans is not None
-        for worker in np.unique(segment.spans[:, SPAN["worker"]])
-    }
-    streams = {
-        int(stream)
-        for segment in recording.segments
-        if segment.kernels is not None
-        for stream in np.unique(segment.kernels[:, ROW["stream"]])
-    }
-    tracks = [(LOOP, 1, "arms"), (LOOP, 2, "steps"), (DEVICE, COPY_TRACK, "copy"), (DEVICE, COMPUTE_TRACK, "compute")]
-    if streams:
-        tracks.append((DEVICE, GAP_TRACK, "gaps between kernels (traced steps)"))
-    tracks += [(DEVICE, FIRST_STREAM_TRACK + stream, f"stream {stream} (traced steps)") for stream in sorted(streams)]
-    tracks += [(WORKERS, worker + 2, f"worker {worker}" if worker >= 0 else "workers") for worker in sorted(workers)]
-    for process, track, name in tracks:
-        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": name}}
+class _Sheet:
+    """The tracks of one lane."""
+
+    def __init__(self, events: list[Event], above: int, begun_ns: int) -> None:
+        """`above`: what is added to the groups' process numbers."""
+        self._events, self._above, self._begun_ns = events, above, begun_ns
+
+    def process(self, group: int) -> int:
+        return group + self._above
+
+    def pen(self, group: int, track: int) -> _Pen:
+        return _Pen(self._events, self.process(group), track, self._begun_ns)
+
+    def new_name(self, number: int) -> int:
+        """One that no other arrow has; `number`: the segment's."""
+        return (number << 32) + len(self._events)
 
 
 class _Pen:
@@ -101,32 +97,58 @@ class _Pen:
     def __init__(self, events: list[Event], process: int, track: int, begun_ns: int) -> None:
         self._events, self._process, self._track, self._begun_ns = events, process, track, begun_ns
 
-    def slice(self, name: str, begin_ns: int, end_ns: int, **facts: Any) -> None:
+    def slice(self, name: str, begin_ns: int, end_ns: int, **facts: Json) -> None:
         if end_ns < begin_ns:
             return
-        event = {"ph": "X", "name": name, "ts": self._us(begin_ns), "dur": (end_ns - begin_ns) / 1e3}
-        self._events.append(event | {"pid": self._process, "tid": self._track, "args": facts})
+        event: Event = {"ph": "X", "name": name, "ts": self._us(begin_ns), "dur": (end_ns - begin_ns) / 1e3}
+        self._events.append({**event, "pid": self._process, "tid": self._track, "args": facts})
 
     def arrow(self, kind: str, number: int, at_ns: int) -> None:
         """One end of an arrow: `s` where it starts, `f` where it ends; bound to the slice that lies there."""
-        event = {"ph": kind, "name": "ended by", "cat": "gap", "id": number, "ts": self._us(at_ns), "bp": "e"}
-        self._events.append(event | {"pid": self._process, "tid": self._track})
+        event: Event = {"ph": kind, "name": "ended by", "cat": "gap", "id": number, "ts": self._us(at_ns), "bp": "e"}
+        self._events.append({**event, "pid": self._process, "tid": self._track})
 
     def _us(self, at_ns: int) -> float:
         return (at_ns - self._begun_ns) / 1e3
 
 
-def _segment(segment: Segment, number: int, begun_ns: int) -> list[Event]:
-    events: list[Event] = []
-    facts = segment.facts
-    arms, loop = (_Pen(events, LOOP, track, begun_ns) for track in (1, 2))
-    arms.slice(
-        segment.arm, int(facts["opened_ns"]), int(facts["closed_ns"]), round=segment.round, steady=segment.steady
-    )
+# -- names -----------------------------------------------------------------------------------------------
+
+
+def _names(sheet: _Sheet, recording: Recording, segments: Sequence[Segment], lane: str) -> Iterator[Event]:
+    """`lane`: empty where the run has but one."""
+    groups = {LOOP: "main loop", WORKERS: "workers", DEVICE: recording.facts.device.name}
+    if sheet.process(SAMPLES) == SAMPLES:
+        groups[SAMPLES] = "samples"
+    for group, name in groups.items():
+        shown: Json = f"{lane}: {name}" if lane and group != SAMPLES else name
+        place: Json = sheet.process(group)
+        yield {"ph": "M", "name": "process_name", "pid": place, "tid": 0, "args": {"name": shown}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": place, "tid": 0, "args": {"sort_index": place}}
+    spans = [segment.spans for segment in segments if segment.spans is not None]
+    workers = {int(worker) for table in spans for worker in np.unique(table[:, SPAN["worker"]])}
+    traces = [segment.kernels for segment in segments if segment.kernels is not None]
+    streams = {int(stream) for table in traces for stream in np.unique(table[:, ROW["stream"]])}
+    tracks = [(LOOP, 1, "arms"), (LOOP, 2, "steps"), (DEVICE, COPY_TRACK, "copy"), (DEVICE, COMPUTE_TRACK, "compute")]
+    if streams:
+        tracks.append((DEVICE, GAP_TRACK, "gaps between kernels (traced steps)"))
+    tracks += [(DEVICE, FIRST_STREAM_TRACK + stream, f"stream {stream} (traced steps)") for stream in sorted(streams)]
+    tracks += [(WORKERS, worker + 2, f"worker {worker}" if worker >= 0 else "workers") for worker in sorted(workers)]
+    for group, track, name in tracks:
+        where: Event = {"pid": sheet.process(group), "tid": track}
+        yield {"ph": "M", "name": "thread_name", **where, "args": {"name": name}}
+
+
+# -- windows ---------------------------------------------------------------------------------------------
+
+
+def _draw_segment(sheet: _Sheet, segment: Segment, number: int) -> None:
+    arms, loop = sheet.pen(LOOP, 1), sheet.pen(LOOP, 2)
+    arms.slice(segment.arm.value, segment.opened_ns, segment.closed_ns, round=segment.round, steady=segment.steady)
     steps = segment.steps[:MOST_STEPS]
     for step, row in enumerate(steps.tolist()):
         called, returned, issued, waited = row[: STEP["waited_ns"] + 1]
-        label = {"step": step, "warm_up": step < segment.num_warmup}
+        label: dict[str, Json] = {"step": step, "warm_up": step < segment.num_warmup}
         loop.slice("wait for data", called, returned, **label)
         loop.slice("issue", returned, issued, **label)
         if segment.phases is not None:
@@ -139,17 +161,16 @@ def _segment(segment: Segment, number: int, begun_ns: int) -> list[Event]:
         if waited > issued:
             loop.slice("wait for the device", issued, waited, **label)
     if len(steps) and steps[-1, STEP["done_ns"]] >= 0:
-        _device(events, segment, steps, number, begun_ns)
+        _draw_device(sheet, segment, steps, number)
     if segment.kernels is not None:
-        _kernels(events, segment, segment.kernels, number, begun_ns)
+        _draw_kernels(sheet, segment, segment.kernels, number)
     if segment.spans is not None:
-        _workers(events, segment.spans[:MOST_STEPS], begun_ns)
-    return events
+        _draw_workers(sheet, segment.spans[:MOST_STEPS])
 
 
-def _device(events: list[Event], segment: Segment, steps: NDArray[np.int64], number: int, begun_ns: int) -> None:
-    """Copies, computing, and the gaps between steps: data stall as measurement.md has it, the rest idle."""
-    copies, compute = (_Pen(events, DEVICE, track, begun_ns) for track in (COPY_TRACK, COMPUTE_TRACK))
+def _draw_device(sheet: _Sheet, segment: Segment, steps: NDArray[np.int64], number: int) -> None:
+    """Copies, computing, and the gaps between steps: data stall as docs/method.md has it, the rest idle."""
+    copies, compute = sheet.pen(DEVICE, COPY_TRACK), sheet.pen(DEVICE, COMPUTE_TRACK)
     done_before: int | None = None
     for step, row in enumerate(steps.tolist()):
         begin, end, done = row[STEP["copy_begin_ns"]], row[STEP["copy_end_ns"]], row[STEP["done_ns"]]
@@ -158,7 +179,7 @@ def _device(events: list[Event], segment: Segment, steps: NDArray[np.int64], num
             stalled_from = max(called, done_before)
             if returned - stalled_from > SHOWN_GAP_US * 1e3:
                 compute.slice("gap: data stall", stalled_from, returned, step=step, class_="data stall")
-                _arrow_to_batch(events, compute, segment, step, stalled_from, number, begun_ns)
+                _draw_arrow(sheet, compute, segment, step, stalled_from, number)
             idle_from = max(done_before, returned)
             if begin - idle_from > SHOWN_GAP_US * 1e3:
                 compute.slice("gap: launch", idle_from, begin, step=step, class_="launch")
@@ -169,30 +190,27 @@ def _device(events: list[Event], segment: Segment, steps: NDArray[np.int64], num
         done_before = done
 
 
-def _kernels(events: list[Event], segment: Segment, table: NDArray[np.int64], number: int, begun_ns: int) -> None:
+def _draw_kernels(sheet: _Sheet, segment: Segment, table: Table, number: int) -> None:
     """A traced window's kernels and copies, a track for each stream, and the gaps that they leave with their class."""
     names = {KERNEL: "kernel", COPY: "copy"}
     for row in table[:MOST_KERNELS].tolist():
-        pen = _Pen(events, DEVICE, FIRST_STREAM_TRACK + row[ROW["stream"]], begun_ns)
-        pen.slice(
-            names.get(row[ROW["kind"]], "memset"), row[ROW["begin_ns"]], row[ROW["end_ns"]], step=row[ROW["step"]]
-        )
+        name = names.get(row[ROW["kind"]], "memset")
+        pen = sheet.pen(DEVICE, FIRST_STREAM_TRACK + row[ROW["stream"]])
+        pen.slice(name, row[ROW["begin_ns"]], row[ROW["end_ns"]], step=row[ROW["step"]])
     if kernels.missing(segment):  # gaps would be made of kernels that were lost; the record says why there are none
         return
     idle = kernels.gaps(kernels.union(table[:, :2]), *kernels.window_of(segment))
-    found = zip(idle.tolist(), kernels.classify(idle, segment), kernels.steps_of(idle, segment), strict=True)
-    pen = _Pen(events, DEVICE, GAP_TRACK, begun_ns)
-    for (begin, end), kind, step in found:
+    gaps = zip(idle.tolist(), kernels.classify(idle, segment), kernels.steps_of(idle, segment), strict=True)
+    pen = sheet.pen(DEVICE, GAP_TRACK)
+    for (begin, end), kind, step in gaps:
         if end - begin > SHOWN_GAP_US * 1e3:
-            name = kernels.CLASSES[kind]
+            name = GAP_CLASSES[kind]
             pen.slice(f"gap: {name}", begin, end, step=int(step))
             if name == "data_stall":
-                _arrow_to_batch(events, pen, segment, int(step), begin, number, begun_ns)
+                _draw_arrow(sheet, pen, segment, int(step), begin, number)
 
 
-def _arrow_to_batch(
-    events: list[Event], compute: _Pen, segment: Segment, step: int, stalled_from: int, number: int, begun_ns: int
-) -> None:
+def _draw_arrow(sheet: _Sheet, gaps: _Pen, segment: Segment, step: int, stalled_from: int, number: int) -> None:
     """From the gap to the batch that ended it: delivered batches and their spans are in one order."""
     if segment.spans is None or step >= len(segment.spans):
         return
@@ -200,15 +218,14 @@ def _arrow_to_batch(
     ready = int(span[SPAN["ready_ns"]]) - 1
     if ready <= stalled_from:  # it was made already: what it waited for was its handover
         return
-    worker = _Pen(events, WORKERS, int(span[SPAN["worker"]]) + 2, begun_ns)
-    name = (number << 32) + len(events)  # an arrow's two ends share a name that no other has
-    compute.arrow("s", name, stalled_from)
-    worker.arrow("f", name, ready)
+    name = sheet.new_name(number)
+    gaps.arrow("s", name, stalled_from)
+    sheet.pen(WORKERS, int(span[SPAN["worker"]]) + 2).arrow("f", name, ready)
 
 
-def _workers(events: list[Event], spans: NDArray[np.int64], begun_ns: int) -> None:
+def _draw_workers(sheet: _Sheet, spans: Table) -> None:
     for batch, span in enumerate(spans.tolist()):
-        pen = _Pen(events, WORKERS, span[SPAN["worker"]] + 2, begun_ns)
+        pen = sheet.pen(WORKERS, span[SPAN["worker"]] + 2)
         start, ready = span[SPAN["start_ns"]], span[SPAN["ready_ns"]]
         pen.slice(f"batch {batch}", start, ready, cpu_us=span[SPAN["cpu_ns"]] / 1e3)
         at = start
@@ -218,6 +235,9 @@ def _workers(events: list[Event], spans: NDArray[np.int64], begun_ns: int) -> No
             if end > at:
                 pen.slice(stage, at, end, batch=batch, total_us=span[SPAN[f"{stage}_ns"]] / 1e3)
             at = end
+
+
+# -- samples ---------------------------------------------------------------------------------------------
 
 
 def _counter(channel: Series, begun_ns: int) -> Iterator[Event]:

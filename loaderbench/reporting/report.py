@@ -5,76 +5,39 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
-from loaderbench.analysis.comparison import compare
+from loaderbench import plain
+from loaderbench.analysis.studies import judge
 from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
-from loaderbench.recording.store import Store, load_recording
+from loaderbench.plain import JsonObject
+from loaderbench.recording.caveats import Severity
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.store import Store, load_run
+from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.comparison import (
+    SIDES,
+    Labels,
     configuration,
     difference_lines,
     failure_lines,
     headline,
+    note_lines,
     pair_rows,
     parity_lines,
 )
-from loaderbench.reporting.figures import Figure, comparison_figure, study_figures, timeline_figure
-from loaderbench.reporting.format import Record
-from loaderbench.reporting.study import flip_line, gap_lines, knee_line, ratio, short_run_lines, study_sentence
+from loaderbench.reporting.comparison_figure import comparison_figure
+from loaderbench.reporting.figures import Figure
+from loaderbench.reporting.format import CaveatLine
+from loaderbench.reporting.study import flip_line, gap_lines, knee_line, short_run_lines, study_sentence
+from loaderbench.reporting.study_figures import study_figures
+from loaderbench.reporting.timeline_figure import timeline_figure
 
 Cells = list[list[str]]
 MOST_DRAWN = 8
 """Studies, and comparisons, that get figures, the newest; older ones keep their tables."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A study or a comparison."""
-
-    name: str
-    """Unique; begins the names of its figures."""
-    title: str
-    sentence: str
-    settings: list[str]
-    begun_at: str
-    records: list[Record]
-    """A study's runs, small resolutions first, failed ones included; of a comparison the two leading ones."""
-    study: Mapping[str, Any] | None = None
-    comparison: Record | None = None
-    figures: list[Figure] = field(default_factory=list)
-
-    @property
-    def measured(self) -> bool:
-        """Whether there is anything but failures in it."""
-        return self.study is None or bool(self.study["rows"])
-
-    @property
-    def tables(self) -> list[Table]:
-        """Its figures as text."""
-        if self.comparison is not None:
-            return _comparison_tables(self.comparison)
-        return _study_tables(self.study, self.records) if self.study is not None else []
-
-    @property
-    def findings(self) -> list[tuple[str, list[str]]]:
-        """(heading, lines): knees and flips of a study, parity and differences of a comparison, what failed."""
-        if self.comparison is not None:
-            return _comparison_findings(self.comparison)
-        rows = self.study["rows"] if self.study is not None else []
-        failed = [one for one in self.records if one["status"] != "ok"]
-        found = [
-            ("Gaps between kernels, by workers", gap_lines(rows)),
-            ("A run as short as its buffer", short_run_lines(rows)),
-            ("Knee in workers", [knee_line(one, rows) for one in self.study["knees"]] if self.study else []),
-            ("Where the bottleneck flips", [flip_line(one, rows) for one in self.study["flips"]] if self.study else []),
-            ("Not measured", [
-                f"{fmt.resolution(one)} {fmt.row_label(one, self.records)}, {fmt.outcome(one)}: {fmt.sentence(one)}"
-                for one in failed
-            ]),
-        ]  # fmt: skip
-        return [(heading, lines) for heading, lines in found if lines]
 
 
 @dataclass(frozen=True)
@@ -90,16 +53,43 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A study or a comparison."""
+
+    name: str
+    """Unique; begins the names of its figures."""
+    title: str
+    sentence: str
+    settings: list[str]
+    begun_at: str
+    records: list[RunRecord]
+    """A study's runs, small resolutions first, failed ones included; of a comparison the two leading ones."""
+    study: Sweep | None = None
+    """None for a comparison."""
+    tables: list[Table] = field(default_factory=list)
+    """Its figures as text."""
+    findings: list[tuple[str, list[str]]] = field(default_factory=list)
+    """(heading, lines): knees and flips of a study, parity and differences of a comparison, what failed."""
+    figures: list[Figure] = field(default_factory=list)
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is anything but failures in it."""
+        return self.study is None or bool(self.study.rows)
+
+
+@dataclass(frozen=True)
 class Report:
-    """All that a report says."""
+    """All that a report says. Its texts are clean."""
 
     parts: list[Part]
     """Newest first; those that measured nothing last."""
-    records: list[Record]
+    records: list[RunRecord]
     """Every run shown, newest first."""
     num_superseded: int
     """Stored runs that a newer one of the same settings replaces."""
-    caveats: list[tuple[str, str, int]]
+    caveats: list[tuple[Severity, list[CaveatLine]]]
+    """Those that change a verdict first."""
     environment: list[tuple[str, list[str]]]
 
     @property
@@ -117,100 +107,77 @@ def read_report(store: Store, on_done: Callable[[int, int], None] = lambda done,
     Raises:
         ConfigError: there is nothing to report.
     """
-    records = [fmt.cleaned(one.record) for one in store.runs() if one.record is not None]
+    records = [fmt.cleaned(run.record) for run in store.runs() if run.record is not None]
     if not records:
         raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
-    by_id = {record["run_id"]: record for record in records}
-    comparisons = [with_records(fmt.cleaned(one), by_id) for one in store.comparisons()]
-    compared = {
-        run for one in comparisons for pair in one["pairs"] for side in ("a", "b") for run in pair[side]["runs"]
-    }
-    groups = gather(one for one in records if one["run_id"] not in compared)
+    by_id = {record.run_id: record for record in records}
+    studies = [fmt.cleaned(stored.study) for stored in store.studies() if stored.study is not None]
+    comparisons = [study for study in studies if study.kind == "compare"]
+    compared = {run for study in comparisons for run in study.runs if run in by_id}
+    groups = gather(record for record in records if record.run_id not in compared)
     total = len(groups) + len(comparisons)
     parts = []
     for number, group in enumerate(groups, 1):
         parts.append(_study_part(group, f"study{number}", store, drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
-    for number, one in enumerate(reversed(comparisons), 1):
-        parts.append(_comparison_part(one, f"comparison{number}", drawn=number <= MOST_DRAWN))
+    for number, study in enumerate(reversed(comparisons), 1):
+        parts.append(_comparison_part(study, by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
-    shown = {record["run_id"] for group in groups for record in group} | compared
-    kept = [record for record in reversed(records) if record["run_id"] in shown]
+    shown = {record.run_id for group in groups for record in group} | compared
+    kept = [record for record in reversed(records) if record.run_id in shown]
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
         records=kept,
         num_superseded=len(records) - len(kept),
-        caveats=fmt.grouped_caveats(kept),
+        caveats=fmt.by_severity(fmt.grouped_caveats(kept)),
         environment=_environment(kept),
     )
 
 
-def with_records(stored: Record, by_id: Mapping[str, Record]) -> Record:
-    """A stored comparison, which names its runs, compared again from their records."""
-    sides = [
-        [by_id[run] for pair in stored["pairs"] for run in pair[side]["runs"] if run in by_id] for side in ("a", "b")
-    ]
-    return {**stored, **fmt.cleaned(compare(*sides))}
+def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings:
+    """What a stored study, which names its runs, finds in their records by today's rules. Runs that are gone are left
+    out."""
+    return judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
 
 
-def _study_part(group: Sequence[Record], name: str, store: Store, *, drawn: bool) -> Part:
-    ordered = sorted(
-        group,
-        key=lambda one: (one["case"].get("resolution") or 0, one["case"]["loader"], one["case"]["workers"]),
-    )
+# -- studies ---------------------------------------------------------------------------------------------
+
+
+def _study_part(group: Sequence[RunRecord], name: str, store: Store, *, drawn: bool) -> Part:
+    def place(record: RunRecord) -> tuple[int, str, int]:
+        return record.case.subject.resolution or 0, record.case.feed.loader, record.case.feed.workers
+
+    ordered = sorted(group, key=place)
     study = summarize(ordered)
-    settings = fmt.common_settings(ordered)
-    figures = []
-    if drawn:
-        figures = study_figures(ordered, study, name)
-        figures += _timeline(ordered, store, name)
+    device = fmt.device_name(fmt.with_device(ordered))
     return Part(
         name=name,
-        title=f"{fmt.clean(ordered[0]['case']['dataset_name'])} on {fmt.device_name(_with_device(ordered))}",
-        sentence=study_sentence(study) if study["rows"] else fmt.sentence(ordered[-1]),
-        settings=settings,
-        begun_at=max(one["started_at"] for one in ordered),
+        title=f"{ordered[0].case.subject.dataset_name} on {device}",
+        sentence=study_sentence(study) if study.rows else fmt.sentence(ordered[-1]),
+        settings=fmt.common_settings(ordered),
+        begun_at=max(record.started_at for record in ordered),
         records=ordered,
         study=study,
-        figures=figures,
+        tables=_study_tables(study, ordered),
+        findings=_study_findings(study, ordered),
+        figures=[*study_figures(ordered, study, name), *_timeline(ordered, store, name)] if drawn else [],
     )
 
 
-def _with_device(records: Sequence[Record]) -> Record:
-    """A run that failed knows no device name."""
-    return next((one for one in records if fmt.part(one, "device", "name")), records[0])
-
-
-def _timeline(records: Sequence[Record], store: Store, name: str) -> list[Figure]:
+def _timeline(records: Sequence[RunRecord], store: Store, name: str) -> list[Figure]:
     """The strip of the run whose device waited most."""
-    measured = [one for one in records if one["status"] == "ok" and one.get("throughput")]
-    waited = sorted(measured, key=lambda one: fmt.part(one, "accelerator_utilization_fraction") or 1.0)
-    for one in waited:
+    measured = [record for record in records if record.status == "ok" and record.measured]
+    labels = fmt.RowLabels(records)
+    for record in sorted(measured, key=lambda record: record.accelerator_utilization_fraction or 1.0):
         try:
-            _, recording, series = load_recording(store.root / one["run_id"])
+            run = load_run(store.root / record.run_id)
         except ConfigError:  # a record that came without its raw facts: of another machine, or trimmed
             continue
-        title = f"{fmt.resolution(one)} · {fmt.row_label(one, records)}"
-        figure = timeline_figure(recording, series, title, name)
+        title = f"{fmt.resolution(record.case)} · {labels.of(record.case)}"
+        figure = timeline_figure(run, title, name)
         if figure is not None:
             return [figure]
     return []
-
-
-def _comparison_part(comparison: Record, name: str, *, drawn: bool) -> Part:
-    labels = {side: fmt.clean(text) for side, text in comparison["labels"].items()}
-    leading = [comparison[side] for side in ("a", "b") if comparison[side] is not None]
-    figure = comparison_figure(comparison, name) if drawn else None
-    return Part(
-        name=name,
-        title=f"{labels['a']} against {labels['b']}",
-        sentence=headline(comparison),
-        settings=fmt.common_settings(leading) if leading else [],
-        begun_at=max((one["started_at"] for one in leading), default=""),
-        records=leading,
-        comparison=comparison,
-        figures=[] if figure is None else [figure],
-    )
 
 
 RATE_COLUMNS = (
@@ -225,87 +192,124 @@ DATA_COLUMNS = (
 )  # fmt: skip
 
 
-def _study_tables(study: Mapping[str, Any], records: Sequence[Record]) -> list[Table]:
-    by_id = {record["run_id"]: record for record in records}
+def _study_tables(study: Sweep, records: Sequence[RunRecord]) -> list[Table]:
+    if not study.rows:
+        return []
+    by_id = {record.run_id: record for record in records}
+    labels = fmt.RowLabels(study.rows)
     rates: Cells = []
     data: Cells = []
-    for name, group in fmt.by_resolution(study["rows"]):
+    for name, group in fmt.by_resolution(study.rows):
         for row in group:
-            record = by_id[row["run_ids"][-1]]
-            begin = [name, fmt.row_label(row, study["rows"])]
-            shares = record.get("shares") or {}
-            percents = [fmt.percent(fmt.value_of(shares.get(cause))) for cause in ("storage", "transfer")]
-            rest = [fmt.percent(fmt.value_of(shares.get(cause))) for cause in ("launch", "compute")]
+            record = by_id[row.run_ids[-1]]
+            begin = [name, labels.of(row.case)]
+            shares = (
+                record.share("storage"), fmt.prep_share(record), record.share("transfer"), record.share("launch"),
+                record.share("compute"),
+            )  # fmt: skip
+            step_s = None if record.step_time_s is None else record.step_time_s.mean
             rates.append([
-                *begin, fmt.plus_minus(row["rate"]), ratio(row["faster_than_serial"]),
-                fmt.duration(fmt.part(record, "step_time_s", "mean")), fmt.percent(row["utilization_fraction"]),
-                percents[0], fmt.percent(fmt.prep_share(record)), percents[1], *rest,
-                fmt.clean(row["bottleneck"] or fmt.MISSING),
+                *begin, fmt.plus_minus(row.rate), fmt.ratio(row.faster_than_serial), fmt.duration(step_s),
+                fmt.percent(row.utilization_fraction), *(fmt.percent(share) for share in shares),
+                row.bottleneck or fmt.MISSING,
             ])  # fmt: skip
-            by_class = row["gap_fraction_by_class"] or {}
-            stalls = [
-                fmt.percent(by_class[kind]["fraction"] if kind in by_class else None)
-                for kind in ("data_stall", "launch")
-            ]
+            by_class = row.gap_fraction_by_class or {}
+            gaps = (by_class.get("data_stall"), by_class.get("launch"))
             data.append([
-                *begin, fmt.duration(row["total_s"]), fmt.size(row["batch_bytes"]),
-                fmt.size(row["read_bytes_per_s"], "/s"), fmt.size(row["ceiling_bytes_per_s"], "/s"),
-                fmt.percent(row["gap_fraction"]), *stalls, fmt.number(row["gaps_per_step"]),
-                fmt.duration(row["seconds_per_sample"]), fmt.size(row["workers_rss_bytes"]),
+                *begin, fmt.duration(row.total_s), fmt.size(row.batch_bytes), fmt.size(row.read_bytes_per_s, "/s"),
+                fmt.size(row.ceiling_bytes_per_s, "/s"), fmt.percent(row.gap_fraction),
+                *(fmt.percent(None if gap is None else gap.fraction) for gap in gaps), fmt.number(row.gaps_per_step),
+                fmt.duration(row.seconds_per_sample), fmt.size(row.workers_rss_bytes),
             ])  # fmt: skip
-    if not rates:
-        return []
     dash = f"{fmt.MISSING} {fmt.NOT_MEASURED}."
     note = "± is the larger side of the 95 % interval. Causes are shares of the step; prep holds contention. " + dash
     return [
         Table("Rates, causes and verdicts", RATE_COLUMNS, rates, 2, note),
-        Table("Data, storage, gaps and cost", DATA_COLUMNS, data, 2, f"N is {study['num_steps']}. {dash}"),
+        Table("Data, storage, gaps and cost", DATA_COLUMNS, data, 2, f"N is {study.num_steps}. {dash}"),
     ]
 
 
-def _comparison_tables(comparison: Record) -> list[Table]:
-    a, b = (fmt.clean(comparison["labels"][side]) for side in ("a", "b"))
-    rates = [
-        [
-            fmt.clean(pair["cache"]), str(pair["workers"]), fmt.plus_minus(pair["a"]["throughput"]),
-            fmt.plus_minus(pair["b"]["throughput"]), ratio(pair["ratio"]), pair["outcome"] or fmt.NOT_MEASURED,
-        ]
-        for pair in comparison["pairs"]
-    ]  # fmt: skip
-    columns = (("Cache", "cache"), ("Workers", ""), (f"{a}, images/s", "throughput"), (f"{b}, images/s", "throughput"),
-               ("Ratio", "ratio"), ("Outcome", "ratio"))  # fmt: skip
-    tables = [Table("Rates", columns, rates, 1, f"Ratio: images/s of {b} ÷ {a}, with its 95 % interval.")]
-    for pair in comparison["pairs"]:
-        if all(pair[side]["throughput"] is None for side in ("a", "b")):
-            continue
-        rows = [list(row) for row in pair_rows(pair)]
-        tables.append(Table(configuration(pair), (("", ""), (a, ""), (b, "")), rows, 1))
-    return tables
-
-
-def _comparison_findings(comparison: Record) -> list[tuple[str, list[str]]]:
-    labels = {side: fmt.clean(text) for side, text in comparison["labels"].items()}
-    verdicts = [
-        f"{configuration(pair)}, {labels[side]}: {fmt.clean(pair[side]['summary'])}"
-        for pair in comparison["pairs"]
-        for side in ("a", "b")
-        if pair[side]["summary"]
-    ]
+def _study_findings(study: Sweep, records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
+    of_records, of_rows = fmt.RowLabels(records), fmt.RowLabels(study.rows)
     found = [
-        ("Verdicts", verdicts),
-        ("Parity", [line for one in comparison["parities"] for line in parity_lines(one, labels)]),
-        ("They differ in", difference_lines(comparison, labels)),
-        ("Not measured", [line for pair in comparison["pairs"] for line in failure_lines(pair, labels)]),
-        ("Notes", [fmt.clean(note) for note in comparison.get("notes") or []]),
+        ("Gaps between kernels, by workers", gap_lines(study.rows)),
+        ("A run as short as its buffer", short_run_lines(study.rows)),
+        ("Knee in workers", [knee_line(knee, of_rows) for knee in study.knees]),
+        ("Where the bottleneck flips", [flip_line(flip, of_rows) for flip in study.flips]),
+        ("Not measured", [fmt.failure_line(record, of_records) for record in records if record.status != "ok"]),
     ]
     return [(heading, lines) for heading, lines in found if lines]
 
 
-def _environment(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
+# -- comparisons -----------------------------------------------------------------------------------------
+
+
+def _comparison_part(study: StudyRecord, by_id: Mapping[str, RunRecord], name: str, *, drawn: bool) -> Part:
+    facts, comparison = study.facts, with_records(study, by_id)
+    assert isinstance(facts, CompareFacts) and isinstance(comparison, Comparison)
+    labels = facts.labels
+    leading = [record for side in SIDES if (record := comparison.record(side)) is not None]
+    figure = comparison_figure(comparison, labels, name) if drawn else None
+    return Part(
+        name=name,
+        title=f"{labels['a']} against {labels['b']}",
+        sentence=headline(comparison, labels),
+        settings=fmt.common_settings(leading) if leading else [],
+        begun_at=max((record.started_at for record in leading), default=""),
+        records=leading,
+        tables=_comparison_tables(comparison, labels),
+        findings=_comparison_findings(facts, comparison),
+        figures=[] if figure is None else [figure],
+    )
+
+
+def _comparison_tables(comparison: Comparison, labels: Labels) -> list[Table]:
+    a, b = labels["a"], labels["b"]
+    rates = [
+        [
+            pair.cache, str(pair.workers), fmt.plus_minus(pair.a.throughput), fmt.plus_minus(pair.b.throughput),
+            fmt.ratio(pair.ratio), pair.outcome or fmt.NOT_MEASURED,
+        ]
+        for pair in comparison.pairs
+    ]  # fmt: skip
+    columns = (("Cache", "cache"), ("Workers", ""), (f"{a}, images/s", "throughput"), (f"{b}, images/s", "throughput"),
+               ("Ratio", "ratio"), ("Outcome", "ratio"))  # fmt: skip
+    tables = [Table("Rates", columns, rates, 1, f"Ratio: images/s of {b} ÷ {a}, with its 95 % interval.")]
+    for pair in comparison.pairs:
+        if pair.a.throughput is not None or pair.b.throughput is not None:
+            rows = [list(row) for row in pair_rows(pair)]
+            tables.append(Table(configuration(pair.cache, pair.workers), (("", ""), (a, ""), (b, "")), rows, 1))
+    return tables
+
+
+def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tuple[str, list[str]]]:
+    labels, pairs = facts.labels, comparison.pairs
+    verdicts = [
+        f"{configuration(pair.cache, pair.workers)}, {labels[side]}: {summary}"
+        for pair in pairs
+        for side in SIDES
+        if (summary := pair.side(side).summary)
+    ]
+    found = [
+        ("Verdicts", verdicts),
+        ("Parity", [line for parity in comparison.parities for line in parity_lines(parity, labels)]),
+        ("They differ in", difference_lines(comparison, labels)),
+        ("Not measured", [line for pair in pairs for line in failure_lines(pair, labels)]),
+        ("Notes", note_lines(facts)),
+    ]
+    return [(heading, lines) for heading, lines in found if lines]
+
+
+# -- environment -----------------------------------------------------------------------------------------
+
+
+def _environment(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
     """Every environment entry with its values, several where the runs differ."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
-        for key, value in (record.get("environment") or {}).items():
+        if record.environment is None:
+            continue
+        for key, value in cast(JsonObject, plain.to_json(record.environment)).items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             found.setdefault(key, {})[text] = None
     return [(key, list(values)) for key, values in found.items()]

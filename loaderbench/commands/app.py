@@ -1,0 +1,104 @@
+"""The program: its commands, and how it ends. Entry point of `loaderbench`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from loaderbench import __version__
+from loaderbench.commands import (
+    analyze,
+    compare,
+    dataset,
+    doctor,
+    gaps,
+    install,
+    listing,
+    precision,
+    report,
+    run,
+    selftest,
+    show,
+    sweep,
+    trace,
+    tune,
+)
+from loaderbench.errors import LoaderbenchError
+
+app = typer.Typer(
+    name="loaderbench",
+    help="What limits this training or inference run: storage, CPU preparation, the copy to the device, "
+    "kernel launches or compute?",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"loaderbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")
+    ] = False,
+) -> None:
+    pass
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run.run,
+    "sweep": sweep.sweep,
+    "tune": tune.tune,
+    "compare": compare.compare,
+    "list": listing.list_runs,
+    "show": show.show,
+    "analyze": analyze.analyze,
+    "trace": trace.trace,
+    "gaps": gaps.gaps,
+    "report": report.report,
+    "selftest": selftest.selftest,
+    "precision": precision.precision,
+    "install": install.install,
+    "doctor": doctor.doctor,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+app.add_typer(dataset.app, name="dataset")
+
+
+def main() -> None:
+    """Run a command; errors become one line and an exit code: 0 measured, 1 a case failed, 2 wrong usage or
+    configuration, 130 interrupted."""
+    message: object = None
+    try:
+        code: Any = app(standalone_mode=False)
+    except typer.TyperException as error:
+        code, message = error.exit_code, error.format_message()
+    except LoaderbenchError as error:
+        code, message = error.exit_code, error
+    except SystemExit as stop:
+        code = stop.code
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except OSError as error:  # standard output is full, a file that no command expects to fail
+        code, message = 1, ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+    if code in (130, 143, 129) and message is None:
+        message = "interrupted"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends already; one more must not change the exit code
+    if message is not None:
+        typer.echo(f"loaderbench: {message}", err=True)
+    # An interrupt inside an exec(), as dataclasses call it, leaves a mark by which Python would end by SIGINT whatever
+    # the exit code; the next exec() takes it away (pythonrun.c, unhandled_keyboard_interrupt).
+    exec("")
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,180 @@
+"""`loaderbench compare`: two storages measured in turn, two stored runs, or a run and its baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions
+from loaderbench.commands.options import Changed, OutputOptions, one_of_each, with_options
+from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
+from loaderbench.errors import ConfigError, LoaderbenchError
+
+if TYPE_CHECKING:
+    from loaderbench.recording.record import RunRecord
+    from loaderbench.recording.store import Store
+    from loaderbench.recording.studies import CompareFacts, Comparison
+    from loaderbench.studies.compare import ComparisonStudy
+
+DEFAULT_ROUNDS = 3
+
+
+@with_options(
+    without=("decode_scale", "io_threads", "buffer_ratio", "repeats"),
+    res=Changed(help="Stored resolution: both data sets' variant N"),
+    workers=Changed(help="Numbers, comma separated  [default: usable CPUs]"),
+    cache=Changed(help="cold, warm, as-is, comma separated  [default: cold,warm where they can be made]"),
+    duration=Changed(help="Most seconds of measuring for a side, worker count and cache state, all rounds"),
+    max_bytes=Changed(help="Read no more from either storage, all runs together: 20G  [default: no limit]"),
+)
+def compare(
+    *,
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="A B", help="NAME=DATASET twice, to measure both in turn; or two stored runs; or RUN and --baseline"
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Hold a stored run (the latest) against this one: exit 1 on a regression"),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Fraction by which images/s may fall short of the baseline's")
+    ] = 0.05,
+    rounds: Annotated[int, typer.Option(help="How often both sides are measured in turn")] = DEFAULT_ROUNDS,
+    subject: SubjectOptions,
+    feed: FeedOptions,
+    step: StepOptions,
+    effort: EffortOptions,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
+    output: OutputOptions,
+) -> None:
+    """Two storages that hold the same files, measured in turn; or two stored runs."""
+    given = targets or []
+    named = [text for text in given if "=" in text]
+    check_json_target(output.json_out)
+    if baseline is not None and len(given) < 2 and not named:
+        _with_baseline(baseline, given[0] if given else "latest", threshold, output)
+    elif baseline is None and len(given) == 2 and len(named) == 2:
+        one_of_each(
+            "compare", res=subject.res, loader=feed.loader, decoder=feed.decoder, model=step.model,
+            precision=step.precision, batch_size=step.batch_size, prefetch=feed.prefetch,
+        )  # fmt: skip
+        _data_sets(given, Options(subject, feed, step, effort), rounds, output, dry_run=dry_run)
+    elif baseline is None and len(given) == 2 and not named:
+        _runs(given, output)
+    else:
+        raise ConfigError(
+            "compare takes two data sets (nvme=/data/set nfs=/mnt/nfs/set), two stored runs, or --baseline RUN [RUN]"
+        )
+
+
+def _data_sets(targets: list[str], options: Options, rounds: int, output: OutputOptions, *, dry_run: bool) -> None:
+    """Check that both hold the same files, measure them in turn, show, store."""
+    from loaderbench.recording.store import Store
+    from loaderbench.reporting.words import note
+    from loaderbench.studies.compare import ComparisonStudy, plan_data_sets, title
+
+    tell = (lambda line: None) if output.quiet else say
+    with progress("preparing the data set") as on_progress:
+        plan = plan_data_sets(targets, options, rounds, on_note=tell, progress=on_progress)
+    for one in plan.notes:
+        tell(note(one))
+    if dry_run:
+        show_plan(plan.cases, title)
+        return
+    store = Store(output.results)
+    store.check_writable()
+    study = ComparisonStudy(plan, store)
+    ended = _measure(study, output)
+    if study.records:
+        _show(study.facts, study.findings(), output, study.study_id)
+    end(study.records, len(plan.cases), ended)
+
+
+def _measure(study: ComparisonStudy, output: OutputOptions) -> BaseException | None:
+    """Measure both sides, with a view of it. Returns what ended it before its end."""
+    from loaderbench.cases.study import expected_seconds
+    from loaderbench.reporting.live import Progress
+    from loaderbench.studies.compare import title
+
+    expected_s = [expected_seconds(case) for case in study.cases]
+    with Progress(len(study.cases), quiet=output.quiet, expected_s=expected_s, title=title) as view:
+        try:
+            study.measure(view.message, view.finished)
+        except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
+            return stop
+    return None
+
+
+def _stored(store: Store, text: str) -> RunRecord:
+    """The record that `text` names. Raises ConfigError for a run that measured nothing."""
+    from loaderbench.recording.store import CASE_FILE
+
+    if Path(text).is_dir() and not (Path(text) / CASE_FILE).exists():
+        raise ConfigError(f"{text} is a folder and no stored run: to measure two data sets name them, a={text} b=…")
+    stored = store.find(text)
+    record = stored.record
+    if record is None:
+        raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
+    if not record.measured:
+        reason = record.failure.message if record.failure is not None else "see `loaderbench show`"
+        raise ConfigError(f"{stored.run_id} measured nothing that could be compared ({stored.status}): {reason}")
+    return record
+
+
+def _runs(given: list[str], output: OutputOptions) -> None:
+    from loaderbench.analysis.comparison import compare_two
+    from loaderbench.recording.store import Store
+    from loaderbench.recording.studies import CompareFacts
+
+    store = Store(output.results)
+    a, b = (_stored(store, text) for text in given)
+    _show(CompareFacts({"a": "A", "b": "B"}, 2), compare_two(a, b), output)
+
+
+def _with_baseline(baseline: str, run: str, threshold: float, output: OutputOptions) -> None:
+    from loaderbench.analysis.comparison import compare_two, is_regression
+    from loaderbench.recording.store import Store
+    from loaderbench.recording.studies import CompareFacts
+    from loaderbench.reporting.comparison import print_regression
+    from loaderbench.reporting.console import make_console
+
+    if not 0 <= threshold < 1:
+        raise ConfigError(f"--threshold is a fraction such as 0.05, not {threshold:g}")
+    store = Store(output.results)
+    before, now = _stored(store, baseline), _stored(store, run)
+    if before.run_id == now.run_id:
+        raise ConfigError(f"{run} is the baseline itself: measure a run to hold against it")
+    comparison = compare_two(before, now, factor=[])
+    assert comparison.ratio is not None
+    regression = is_regression(comparison.ratio, threshold)
+    facts = CompareFacts({"a": "baseline", "b": "run"}, 2)
+    _show(facts, comparison, output, extra={"threshold": threshold, "regression": regression})
+    if not output.quiet:
+        print_regression(comparison, threshold, regression, make_console(stderr=output.on_stderr))
+    if regression:
+        raise typer.Exit(1)
+
+
+def _show(
+    facts: CompareFacts,
+    comparison: Comparison,
+    output: OutputOptions,
+    study_id: str | None = None,
+    extra: dict[str, object] | None = None,
+) -> None:
+    if not output.quiet:
+        from loaderbench.reporting.comparison import print_comparison
+        from loaderbench.reporting.console import make_console
+
+        print_comparison(facts, comparison, make_console(stderr=output.on_stderr))
+        if study_id is not None:
+            typer.echo(f"\nkept as {study_id} in {output.results}", err=output.on_stderr)
+    if output.json_out is not None:
+        from loaderbench.reporting.studies import as_json
+
+        write_json({**as_json(facts, comparison, study_id), **(extra or {})}, output.json_out)

@@ -1,0 +1,117 @@
+"""`loaderbench dataset`: make, derive, convert and inspect data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loaderbench.cases.options import Numbers, read
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import progress, say, write_json
+
+app = typer.Typer(help="Make, derive and inspect data sets.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("make")
+def make(
+    res: Annotated[str, typer.Option(help="Resolutions, comma separated: N for N×N, or WxH")],
+    out: Annotated[Path, typer.Option(help="Folder to make")],
+    num_images: Annotated[int, typer.Option(help="Images a resolution")] = 1000,
+    num_classes: Annotated[int, typer.Option(help="Class folders")] = 10,
+    aspect_spread: Annotated[float, typer.Option(help="Standard deviation of log(width ÷ height)")] = 0.0,
+    quality_spread: Annotated[int, typer.Option(help="JPEG quality varies by ± this")] = 0,
+    progressive: Annotated[float, typer.Option(help="Fraction of progressive files")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal files")] = 0,
+) -> None:
+    """Make realistic JPEGs, in the layout DIR/<res>/<class>/*.jpg. A second call does nothing."""
+    from loaderbench.images.synthesize import make_dataset
+
+    with progress("making images") as on_progress:
+        folders = make_dataset(
+            out,
+            [token.strip() for token in res.split(",")],
+            num_images,
+            seed=seed,
+            num_classes=num_classes,
+            aspect_spread=aspect_spread,
+            quality_spread=quality_spread,
+            progressive_fraction=progressive,
+            progress=on_progress,
+        )
+    for name, folder in folders.items():
+        typer.echo(f"{name}: {num_images} images in {folder}")
+
+
+@app.command("derive")
+def derive(
+    src: Annotated[str, typer.Argument(help="Folder of images")],
+    res: Annotated[str, typer.Option(help="Shorter sides, comma separated")],
+    out: Annotated[Path, typer.Option(help="Folder to make")],
+    quality: Annotated[int | None, typer.Option(help="JPEG quality")] = None,
+) -> None:
+    """Resize and re-encode your own images into resolution variants."""
+    from loaderbench.images.derive import DEFAULT_QUALITY, derive_dataset
+
+    sides = read("res", Numbers, res)
+    with progress("deriving images") as on_progress:
+        made = derive_dataset(src, sides, out, quality=quality or DEFAULT_QUALITY, progress=on_progress)
+    for side, folder in made.variants.items():
+        typer.echo(f"{side}: {folder}")
+    typer.echo(f"{made.num_made} made, {made.num_kept} were there, {len(made.broken)} broken")
+    for path, reason in made.broken[:20]:
+        say(f"broken: {path}: {reason}")
+
+
+@app.command("convert")
+def convert(
+    src: Annotated[str, typer.Argument(help="Folder of images or name of a data set")],
+    to: Annotated[str, typer.Option(help="wds (tar shards, for --loader webdataset), litdata or ffcv")],
+    res: Annotated[int | None, typer.Option(help="Stored resolution: the data set's variant N")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to make  [default: inside SRC, where the loader finds it]")
+    ] = None,
+    shard_images: Annotated[
+        int | None, typer.Option(help="Images in a file  [default: 64 files, of 16 to 1000 images]")
+    ] = None,
+) -> None:
+    """Copy images into the files that another library reads. A second call does nothing."""
+    from loaderbench.images.convert import convert_dataset
+    from loaderbench.images.manifest import resolve_dataset
+
+    with progress("preparing the data set") as on_progress:
+        folder, _ = resolve_dataset(src, res, progress=on_progress)
+    with progress("converting images") as on_progress:
+        try:
+            made = convert_dataset(folder, to, out, shard_images=shard_images, progress=on_progress)
+        except KeyboardInterrupt:
+            say("what was converted is kept: the same command completes it")
+            raise
+    state = "was there" if made.was_there else "made"
+    typer.echo(
+        f"{made.folder}: {state}, {made.num_images} images in {made.num_files} files, {made.total_bytes:,} bytes"
+    )
+    if out is None:
+        typer.echo("torchvision's ImageFolder takes that folder for a class: allow_empty=True there, or --out here")
+
+
+@app.command("scan")
+@with_options(without=("quiet", "results"))
+def scan(
+    *,
+    folder: Annotated[str, typer.Argument(help="Folder of images")],
+    content: Annotated[bool, typer.Option(help="Look into each file")] = True,
+    output: OutputOptions,
+) -> None:
+    """Count images; their sizes, resolutions, file system and device; list broken files."""
+    from loaderbench.images.scan import scan_dataset
+
+    with progress("scanning") as on_progress:
+        found = scan_dataset(folder, check_content=content, progress=on_progress)
+    if output.json_out is not None:
+        write_json(found.to_json(), output.json_out)
+        return
+    from loaderbench.reporting.data_set import print_scan
+
+    print_scan(found)

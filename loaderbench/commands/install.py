@@ -1,0 +1,18 @@
+"""`loaderbench install`: packages that cannot lie beside the others."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loaderbench.commands.terminal import say
+
+
+def install(
+    package: Annotated[str, typer.Argument(help="pillow-simd: built for this processor, beside Pillow")],
+) -> None:
+    """Build a package that cannot lie beside the others into a folder of its own."""
+    from loaderbench import prefixes
+
+    prefixes.install(package, say)

@@ -1,0 +1,124 @@
+"""What `run` and `sweep` share: plan, measure one case after the other, show, store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loaderbench.cases.options import Options
+from loaderbench.commands.options import OutputOptions
+from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
+from loaderbench.errors import ConfigError, LoaderbenchError
+
+if TYPE_CHECKING:
+    from loaderbench.cases.case import Case
+    from loaderbench.recording.record import RunRecord
+    from loaderbench.recording.studies import StudyRecord
+    from loaderbench.studies.sweep import SweepStudy
+
+
+def measure(
+    options: Options,
+    datasets: Sequence[tuple[str | None, int | None]],
+    output: OutputOptions,
+    *,
+    dry_run: bool = False,
+    verify: bool = False,
+    resume: bool = False,
+    save_profile: Path | None = None,
+) -> None:
+    """Measure the cases that the options ask for, show and store them: several as a study."""
+    from loaderbench.cases.study import plan
+    from loaderbench.devices.select import nvml_ordinal
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.request import resolve
+    from loaderbench.studies.sweep import SweepStudy
+
+    with progress("preparing the data set") as on_progress:
+        request = resolve(
+            options, datasets, on_note=lambda note: None if output.quiet else say(note), progress=on_progress
+        )
+    cases = plan(request)
+    if dry_run:
+        show_plan(cases)
+        return
+    if save_profile and nvml_ordinal(cases[0].step.device) is None:
+        raise ConfigError("--save-profile takes the times of a real GPU: give --device cuda")
+    store = Store(output.results)
+    store.check_writable()
+    check_json_target(output.json_out)
+    study = SweepStudy(cases, store, loaders=request.loaders, resume=resume)
+    if study.num_taken and not output.quiet:
+        say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
+    ended = _run(study, output, verify=verify)
+    records = study.records
+    _show(study, records, output, single=len(cases) == 1)
+    if save_profile and ended is None and records[0].status == "ok":
+        from loaderbench.devices import profile
+
+        profile.save(profile.from_record(records[0], save_profile), save_profile)
+    end(records, len(cases), ended)
+
+
+def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseException | None:
+    """Measure what is left, with a view of it. Returns what ended it before its end."""
+    from loaderbench.cases.study import expected_seconds
+    from loaderbench.recording.progress import Phase
+    from loaderbench.reporting.live import Progress
+
+    expected_s = [expected_seconds(case) for case in study.left]
+    with Progress(len(study.left), quiet=output.quiet, expected_s=expected_s) as view:
+
+        def say_phase(case: Case, line: str) -> None:
+            view.message(case, Phase(line))
+
+        try:
+            study.measure(view.message, view.finished)
+            if verify:
+                study.verify(say_phase)
+        except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:
+            return stop
+    return None
+
+
+def _show(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *, single: bool) -> None:
+    if not records:
+        return
+    stored: StudyRecord | None = None
+    unstored: LoaderbenchError | None = None
+    if not single:
+        try:
+            stored = study.store_study()
+        except LoaderbenchError as error:  # what was measured is shown first
+            unstored = error
+    if not output.quiet:
+        _print(study, records, output, single=single)
+    if output.json_out is not None:
+        try:
+            write_json(records[0] if single else _as_json(study, stored), output.json_out)
+        except ConfigError as error:
+            runs = ", ".join(record.run_id for record in records)
+            raise ConfigError(f"{error}; the result is kept in {output.results}: {runs}") from error
+    if unstored is not None:
+        raise unstored
+
+
+def _print(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *, single: bool) -> None:
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.study import print_study
+    from loaderbench.reporting.terminal import print_run, print_table
+
+    console = make_console(stderr=output.on_stderr)
+    if single:
+        print_run(records[0], console)
+    else:
+        print_table(records, console)
+        print_study(study.findings(), console)
+
+
+def _as_json(study: SweepStudy, stored: StudyRecord | None) -> dict[str, object]:
+    from loaderbench.reporting.studies import as_json
+
+    study_id = None if stored is None else stored.study_id
+    return {"runs": study.records, "study": as_json(study.facts, study.findings(), study_id)}

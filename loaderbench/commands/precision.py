@@ -1,0 +1,76 @@
+"""`loaderbench precision`: one model in every precision, side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loaderbench.cases.case import PRECISIONS
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import Interrupted, check_json_target, lines, say, write_json
+from loaderbench.errors import ConfigError, UnavailableError
+
+if TYPE_CHECKING:
+    from loaderbench.studies.precision import PrecisionStudy
+
+
+@with_options()
+def precision(
+    *,
+    model: Annotated[str, typer.Option(help="A torchvision classification model")] = "resnet50",
+    mode: Annotated[str, typer.Option(help="train or infer")] = "train",
+    precisions: Annotated[str | None, typer.Option(help="Comma separated; fp32 always runs  [default: all]")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps to time, and as many to follow  [default: 100; 30 on the CPU]")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples a step  [default: 64; 8 on the CPU]")] = None,
+    input_size: Annotated[int | None, typer.Option(help="Side of the images  [default: 224; 64 on the CPU]")] = None,
+    loss_scale: Annotated[
+        str | None, typer.Option(help="dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto (cuda, else cpu), cuda[:N], cpu")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of weights and batches")] = 0,
+    output: OutputOptions,
+) -> None:
+    """Run a model in every precision: time, memory, and whether its numbers still agree with fp32."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.precision import PrecisionRequest, PrecisionStudy, plan_precision
+
+    check_json_target(output.json_out)
+    wanted = PRECISIONS if precisions is None else [name.strip() for name in precisions.split(",")]
+    request = PrecisionRequest(model, mode, device, wanted, steps, batch_size, input_size, loss_scale, seed)
+    try:
+        plan = plan_precision(request)
+    except UnavailableError as error:
+        raise ConfigError(str(error)) from error
+    if plan.note and not output.quiet:
+        say(plan.note)
+    store = Store(output.results)
+    store.check_writable()
+    study = PrecisionStudy(plan, store)
+    ended: BaseException | None = None
+    try:
+        with lines(quiet=output.quiet) as tell:
+            study.run(tell)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        ended = stop
+    _show(study, output)
+    if ended is not None:
+        num_done = sum(mode.status != "interrupted" for mode in study.modes)
+        raise Interrupted(f"interrupted: {num_done} of {len(plan.steps)} modes were finished and are kept", ended)
+    if any(one.status == "failed" for one in study.modes):
+        raise typer.Exit(1)
+
+
+def _show(study: PrecisionStudy, output: OutputOptions) -> None:
+    """Store, print and write what was measured."""
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.studies import as_json, print_findings
+
+    stored = study.store()
+    assert stored.findings is not None
+    if not output.quiet and study.modes:
+        print_findings(stored.facts, stored.findings, make_console(stderr=output.on_stderr))
+    if output.json_out is not None:
+        write_json(as_json(stored.facts, stored.findings, stored.study_id), output.json_out)

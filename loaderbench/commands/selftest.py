@@ -1,0 +1,34 @@
+"""`loaderbench selftest`: are the verdicts right on this machine?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import check_json_target, say, write_json
+
+
+@with_options(without=("quiet",))
+def selftest(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="12 cases and 6 nulls, about 5 minutes")] = False,
+    device: Annotated[str, typer.Option(help="auto, cuda[:N], cpu, emulated[:PROFILE]")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted self-test")] = False,
+    output: OutputOptions,
+) -> None:
+    """Build known causes into runs on this machine and check the verdicts against a stopwatch."""
+    from loaderbench.recording.store import Store
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.studies import as_json, print_findings
+    from loaderbench.studies.selftest import SelfTestStudy, request_for
+
+    check_json_target(output.json_out)
+    store = Store(output.results)
+    store.check_writable()
+    study = SelfTestStudy(request_for(device, quick=quick, resume=resume), store, say).run()
+    assert study.findings is not None
+    if output.json_out is not None:
+        write_json(as_json(study.facts, study.findings, study.study_id), output.json_out)
+    print_findings(study.facts, study.findings, make_console(stderr=output.on_stderr))

@@ -1,0 +1,58 @@
+"""`loaderbench show`: one stored run or study again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import write_json
+from loaderbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from loaderbench.recording.store import Store
+    from loaderbench.recording.studies import StudyRecord
+
+
+@with_options(without=("quiet",))
+def show(
+    *,
+    run_id: Annotated[
+        str, typer.Argument(metavar="RUN", help="Id of a run, a study or a comparison, a unique start of it, or latest")
+    ],
+    output: OutputOptions,
+) -> None:
+    """Print one stored run, study or comparison."""
+    from loaderbench.recording.store import Store
+
+    store = Store(output.results)
+    stored_study = store.find_study(run_id)
+    if stored_study is not None:
+        if stored_study.study is None:
+            raise ConfigError(stored_study.problem)
+        _show_study(stored_study.study, store, output.json_out)
+        return
+    stored = store.find(run_id)
+    if stored.record is None:
+        raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
+    if output.json_out is not None:
+        write_json(stored.record, output.json_out)
+        return
+    from loaderbench.reporting.terminal import print_run
+
+    print_run(stored.record)
+
+
+def _show_study(study: StudyRecord, store: Store, json_out: str | None) -> None:
+    """Its findings, by today's rules, from its runs' records."""
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.studies import as_json, print_findings
+    from loaderbench.studies.again import findings_of, records_of
+
+    records = records_of(study, store)
+    findings = findings_of(study, records)
+    if json_out is not None:
+        write_json(as_json(study.facts, findings, study.study_id), json_out)
+    else:
+        print_findings(study.facts, findings, make_console(), list(records.values()))

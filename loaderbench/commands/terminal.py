@@ -1,0 +1,117 @@
+"""What commands share on the terminal: progress of long work, JSON files, plans, and how a measuring command ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from loaderbench import plain
+from loaderbench.errors import ConfigError, LoaderbenchError
+
+if TYPE_CHECKING:
+    from loaderbench.cases.case import Case
+    from loaderbench.plain import Json
+    from loaderbench.recording.record import RunRecord
+
+
+class Interrupted(LoaderbenchError):
+    """Ctrl-C or a signal, with what there is to say about it."""
+
+    def __init__(self, message: str, stop: BaseException) -> None:
+        super().__init__(message)
+        code: Any = stop.code if isinstance(stop, SystemExit) else 130
+        self.exit_code = code
+
+
+def say(line: str) -> None:
+    """A line on stderr."""
+    typer.echo(line, err=True)
+
+
+def check_json_target(target: str | None) -> None:
+    """Said before anything is measured rather than after. Raises ConfigError."""
+    if target is None or target == "-":
+        return
+    path = Path(target)
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot write {target}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"cannot write {target}: it is a folder, or its place is read-only")
+
+
+def write_json(value: object, target: str) -> None:
+    """The value as JSON in a file, or on standard output for `-`. Raises ConfigError where it cannot be written."""
+    found: Json = plain.to_json(value)
+    text = json.dumps(found, indent=1, allow_nan=False)
+    if target == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(target).write_text(text + "\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+
+
+def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("title")) -> None:
+    """What would be measured, and how long that would take."""
+    from loaderbench.cases.study import expected_seconds
+
+    for case in cases:
+        typer.echo(title(case))
+    seconds = sum(expected_seconds(case) for case in cases)
+    typer.echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes")
+
+
+def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None) -> None:
+    """How a command that measured cases ends: raises what gives the exit code, where that is not 0."""
+    if isinstance(ended, LoaderbenchError):
+        raise ended
+    if ended is not None:
+        raise Interrupted(f"interrupted: {len(records)} of {num_cases} cases were finished and are kept", ended)
+    kinds = {record.failure.kind for record in records if record.status == "failed" and record.failure is not None}
+    if kinds == {"ConfigError"} and len(records) == 1:
+        raise typer.Exit(2)
+    if kinds or all(record.status == "skipped" for record in records):
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows done of total on stderr: rewritten on a terminal, else one line at the start."""
+    shown = False
+    live = sys.stderr.isatty()
+
+    def on_progress(done: int, total: int) -> None:
+        nonlocal shown
+        if live:
+            typer.echo(f"\r\033[K{what}: {done:,} of {total:,}", err=True, nl=False)
+        elif not shown:
+            typer.echo(f"{what}: {total:,}", err=True)
+        shown = True
+
+    yield on_progress
+    if shown and live:
+        typer.echo("\r\033[K", err=True, nl=False)
+
+
+@contextlib.contextmanager
+def lines(*, quiet: bool) -> Iterator[Callable[[str, bool], None]]:
+    """Lines on stderr. One that need not stay is replaced by the next on a terminal, and left out elsewhere."""
+    live = sys.stderr.isatty()
+
+    def on_line(line: str, keep: bool) -> None:
+        if quiet or not (live or keep):
+            return
+        typer.echo(f"\r\033[K{line if keep else line[:118]}" if live else line, err=True, nl=keep)
+
+    yield on_line
+    if live and not quiet:
+        typer.echo("\r\033[K", err=True, nl=False)

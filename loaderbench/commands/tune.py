@@ -1,0 +1,73 @@
+"""`loaderbench tune`: the fastest loader, decoder, workers and prefetch for a data set and a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loaderbench.cases.options import EffortOptions, FeedOptions, Numbers, Options, StepOptions, SubjectOptions, Words
+from loaderbench.commands.options import Changed, Dataset, OutputOptions, one_of_each, with_options
+from loaderbench.commands.terminal import check_json_target, progress, say, write_json
+from loaderbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from loaderbench.recording.studies import StudyRecord
+
+MIN_BUDGET_S = 60.0
+DEFAULT_RESOLUTION = 256
+EFFORT = ("arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels")
+"""Those that the search sets itself."""
+
+
+@with_options(
+    without=(*EFFORT, "decode_scale", "io_threads", "buffer_ratio", "loader_option", "decoder_option", "loss_scale"),
+    loader=Changed(Words(()), "Loaders to search, comma separated  [default: all that are installed]"),
+    decoder=Changed(help="Decoders to search, comma separated  [default: all that are installed]"),
+    workers=Changed(help="Numbers to search, comma separated  [default: half, all, twice the CPUs]"),
+    prefetch=Changed(Numbers((2, 4)), "Numbers to search, comma separated"),
+)
+def tune(
+    *,
+    dataset: Dataset = None,
+    budget: Annotated[float, typer.Option(help="Seconds that the search may take, finals included")] = 300.0,
+    subject: SubjectOptions,
+    feed: FeedOptions,
+    step: StepOptions,
+    effort: EffortOptions,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings and the time they will take")] = False,
+    output: OutputOptions,
+) -> None:
+    """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.tune import Tune, describe, plan_tuning
+
+    if not budget >= MIN_BUDGET_S:
+        raise ConfigError(f"--budget must be at least {MIN_BUDGET_S:g} seconds, not {budget:g}")
+    one_of_each("tune", model=step.model, precision=step.precision, batch_size=step.batch_size, res=subject.res)
+    resolution = subject.res[0] if subject.res else DEFAULT_RESOLUTION if dataset is None else None
+    tell = (lambda line: None) if output.quiet else say
+    with progress("preparing the data set") as on_progress:
+        cases, default = plan_tuning(
+            Options(subject, feed, step, effort), (dataset, resolution), on_note=tell, progress=on_progress
+        )
+    if dry_run:
+        for case in cases:
+            typer.echo(describe(case))
+        typer.echo(f"{len(cases)} settings, at most {budget / 60:.1f} minutes")
+        return
+    store = Store(output.results)
+    store.check_writable()
+    check_json_target(output.json_out)
+    _show(Tune(cases, default, budget, store, tell).run(), output)
+
+
+def _show(study: StudyRecord, output: OutputOptions) -> None:
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.studies import as_json, print_findings
+
+    assert study.findings is not None
+    if not output.quiet:
+        print_findings(study.facts, study.findings, make_console(stderr=output.on_stderr))
+    if output.json_out is not None:
+        write_json(as_json(study.facts, study.findings, study.study_id), output.json_out)

@@ -1,0 +1,62 @@
+"""Stored runs judged again, as text: what is the same, and each value that is another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from loaderbench.analysis.again import Again
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.plain import Json
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import print_bullets, styled
+from loaderbench.reporting.terminal import print_run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+LONGEST_VALUE = 60
+
+
+def print_again(found: Sequence[Again], console: Console, *, diff: bool, single: bool) -> None:
+    """The record of a single run; of several what came of each, in a line, and of all in the last one."""
+    if single and found[0].record is not None:
+        print_run(found[0].record, console)
+        console.print()
+    for one in found:
+        if one.problem is not None or one.differences or single:
+            console.print(styled(f"{fmt.clean(one.name)}: {_outcome(one)}", "bold red" if one.broken else ""))
+        if diff:
+            print_bullets(
+                console,
+                "stored → by today's rules",
+                [f"{each.place}: {_shown(each.stored)} → {_shown(each.today)}" for each in one.differences],
+            )
+    if not single:
+        same = sum(one.problem is None and not one.differences for one in found)
+        text = f"{same} of {len(found)} are reproduced exactly by rules {RULES_VERSION}"
+        if rounded := sum(bool(one.differences) and one.only_rounding for one in found):
+            text += f"; {rounded} differ in the last digits alone"
+        if other := sum(bool(one.differences) and not one.only_rounding for one in found):
+            text += f"; {other} differ{'' if diff else ' (--diff shows where)'}"
+        if broken := sum(one.problem is not None for one in found):
+            text += f"; {broken} cannot be judged"
+        console.print(text)
+
+
+def _outcome(one: Again) -> str:
+    if one.problem is not None:
+        return fmt.clean(one.problem)
+    rules = f"rules {RULES_VERSION}{'' if one.same_rules else f', stored by rules {one.rules_version}'}"
+    if not one.differences:
+        return f"reproduced exactly by {rules}"
+    if one.only_rounding:
+        return f"reproduced by {rules} but for the last digits of {len(one.differences)} values"
+    values = f"{len(one.differences)} value{'s' * (len(one.differences) != 1)}"
+    if one.same_rules:
+        return f"{values} differ by the same rules: the facts or the record were changed, or the code is"
+    return f"{values} differ by {rules}"
+
+
+def _shown(value: Json) -> str:
+    text = "unknown" if value is None else repr(value) if isinstance(value, str) else str(value)
+    return fmt.clean(text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…")

@@ -1,0 +1,90 @@
+"""The parts that all text for a terminal is made of: readable in 80 columns, plain where it is not a terminal.
+
+Everything printed is a rich `Text`, which knows no markup: a data set named `[red]` prints as it is named.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from loaderbench.recording.caveats import Caveat
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+BAR_WIDTH = 24
+STYLES = {
+    "compute": "green",
+    "launch": "yellow",
+    "transfer": "cyan",
+    "prep": "dark_orange",
+    "contention": "red",
+    "storage": "magenta",
+    "failed": "bold red",
+    "crashed": "red",
+    "unreadable": "red",
+    "skipped": "dim",
+    "interrupted": "yellow",
+    "running": "cyan",
+}
+"""Of causes, and of how a run ended."""
+
+
+def make_console(stderr: bool = False) -> Console:
+    """A console that never fails for a character its encoding lacks. rich obeys NO_COLOR and a missing terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return Console(file=stream, highlight=False)
+
+
+def styled(content: str, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(content, style=style)
+
+
+def plain_table() -> Table:
+    """A table without lines but for the one under its head."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, header_style="bold")
+
+
+def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    """Name and value lines, long values wrapped under themselves."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, min_width=12)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(styled(name, "dim"), styled(value))
+    console.print(table)
+
+
+def print_bullets(console: Console, title: str, items: Sequence[str]) -> None:
+    """Indented lines under a title; nothing where there are none."""
+    from rich.padding import Padding
+
+    if not items:
+        return
+    console.print()
+    console.print(styled(title, "bold"))
+    for item in items:
+        console.print(Padding(styled(item), (0, 0, 0, 2)))
+
+
+def print_caveats(console: Console, caveats: Iterable[Caveat]) -> None:
+    """Each with its code, what it means and what to do about it."""
+    print_bullets(console, "Caveats", [fmt.clean(words.sentence(caveat)) for caveat in caveats])

@@ -1,0 +1,45 @@
+"""The self-test as text: which verdicts were right, and how far its figures are off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from loaderbench.recording.studies import SelfTest
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_rows, styled
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_selftest(
+    result: SelfTest, confusion: Mapping[str, Mapping[str, int]], console: Console | None = None
+) -> None:
+    """The confusion matrix (truth in rows, verdicts in columns: analysis/selftest.py) and the figures."""
+    console, result = console or make_console(), fmt.cleaned(result)
+    table = plain_table()
+    table.add_column("truth \\ verdict", no_wrap=True)
+    columns = list(next(iter(confusion.values()), {}))
+    for name in columns:
+        table.add_column("undet." if name == "undetermined" else name, justify="right", no_wrap=True)
+    for truth, row in confusion.items():
+        table.add_row(styled(truth), *(str(row[name]) if row[name] else "." for name in columns))
+    console.print(table)
+    console.print()
+    mean, p95 = (fmt.percent(error, decimals=1) for error in (result.share_error.mean, result.share_error.p95))
+    rows = [
+        ("right", f"{fmt.percent(result.accuracy_fraction)} of {result.num_clear_cases} cases worth 1.25× or more"),
+        ("confident wrong", str(result.confident_wrong)),
+        ("undetermined", fmt.percent(result.undetermined_fraction)),
+        ("share error", f"mean {mean}, p95 {p95}"),
+        ("gain error", f"median {fmt.percent(result.speedup_error_median, decimals=1)}"),
+        ("false positives", f"{fmt.percent(result.null_false_positive_fraction)} of the runs without a cause"),
+        ("null loader", f"AU {fmt.percent(result.null_loader_au_fraction, decimals=1)}"),
+        ("own overhead", fmt.percent(result.overhead_fraction, decimals=2)),
+        ("failed", str(len(result.failed))),
+        ("skipped", str(len(result.skipped))),
+    ]
+    print_rows(console, rows)
+    print_bullets(console, "Failed", [f"{left.name}: {left.reason}" for left in result.failed])
+    print_bullets(console, "Skipped", [f"{left.name}: {left.reason}" for left in result.skipped])

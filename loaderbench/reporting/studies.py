@@ -1,0 +1,105 @@
+"""A study of any kind: as the JSON that commands write, and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from loaderbench import plain
+from loaderbench.analysis.selftest import confusion
+from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.studies import (
+    CompareFacts,
+    Comparison,
+    Findings,
+    PrecisionResult,
+    SelfTest,
+    StudyFacts,
+    Sweep,
+    TuneFacts,
+    Tuning,
+)
+from loaderbench.reporting.comparison import print_comparison
+from loaderbench.reporting.precision import print_precision
+from loaderbench.reporting.selftest import print_selftest
+from loaderbench.reporting.snippet import snippet
+from loaderbench.reporting.study import print_study, print_tuning
+from loaderbench.reporting.terminal import print_table
+from loaderbench.reporting.words import flags, note, worded_caveat
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) -> JsonObject:
+    """What `--json` of the study's command gives, and of `loaderbench show`."""
+    if isinstance(facts, TuneFacts) and isinstance(findings, Tuning):
+        return {**_named("study_id", study_id), **_tuning(facts, findings)}
+    if isinstance(findings, PrecisionResult):
+        findings = replace(findings, caveats=tuple(worded_caveat(caveat) for caveat in findings.caveats))
+    found = plain.to_json(findings)
+    assert isinstance(found, dict)
+    if isinstance(facts, CompareFacts):
+        about = plain.to_json(facts)
+        assert isinstance(about, dict)
+        return {**_named("comparison_id", study_id), **about, "notes": [note(one) for one in facts.notes], **found}
+    return {**found, **_named("study_id", study_id)}
+
+
+def _named(key: str, study_id: str | None) -> JsonObject:
+    return {} if study_id is None else {key: study_id}
+
+
+def _tuning(facts: TuneFacts, tuning: Tuning) -> JsonObject:
+    def setting_of(found: Json) -> JsonObject:
+        assert isinstance(found, dict)
+        return found
+
+    trials: list[Json] = [
+        {**setting_of(plain.to_json(one.case.feed.setting)), "rates": list(one.rates), "failure": one.failure}
+        for one in tuning.trials
+    ]
+    finalists: list[Json] = [
+        {
+            **setting_of(plain.to_json(one.case.feed.setting)),
+            "rate": plain.to_json(one.rate),
+            "run_ids": list(one.run_ids),
+            "is_default": one.is_default,
+        }
+        for one in tuning.finalists
+    ]
+    winner = tuning.winner
+    return {
+        "winner": plain.to_json(winner),
+        "flags": None if winner is None else flags(winner.feed.setting),
+        "rate": plain.to_json(tuning.rate),
+        "over_default": plain.to_json(tuning.over_default),
+        "over_second": plain.to_json(tuning.over_second),
+        "num_settings": facts.num_settings,
+        "trials": trials,
+        "finalists": finalists,
+        "num_rungs": facts.num_rungs,
+        "budget_s": facts.budget_s,
+        "spent_s": facts.spent_s,
+        "snippet": None if winner is None else snippet(winner),
+    }
+
+
+def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs: Sequence[RunRecord] = ()) -> None:
+    """The study as its command printed it. `runs`: those of a sweep, for its table."""
+    match findings:
+        case Sweep():
+            print_table(runs, console)
+            print_study(findings, console)
+        case Comparison():
+            assert isinstance(facts, CompareFacts)
+            print_comparison(facts, findings, console)
+        case Tuning():
+            assert isinstance(facts, TuneFacts)
+            print_tuning(findings, facts, "" if findings.winner is None else snippet(findings.winner), console)
+        case SelfTest():
+            print_selftest(findings, confusion(findings.cases), console)
+        case PrecisionResult():
+            print_precision(findings, console)

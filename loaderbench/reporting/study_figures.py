@@ -1,0 +1,417 @@
+"""A study's figures: the time of an image, times over serial, workers, bandwidth, gaps, short runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from loaderbench.recording.record import SHARES, Estimate, KernelGap, RunRecord, ShortRun
+from loaderbench.recording.studies import Knee, Row, Sweep
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.figures import (
+    HATCHES,
+    MARKERS,
+    UNATTRIBUTED,
+    Figure,
+    Name,
+    colour,
+    dots,
+    errors,
+    height_in,
+    legend,
+    name_rows,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+MOST_BARS = 48
+"""More runs in one figure cannot be told apart: of each loader and resolution the fastest setting is then drawn."""
+MOST_PANELS = 6
+LABEL_FROM = 0.09
+"""Narrowest part of the longest bar that gets its time written into it."""
+CLASS_COLOURS = {"data_stall": "prep", "launch": "launch", "transfer_sync": "transfer"}
+"""Class of gap → the cause that it is coloured as."""
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A row of the study, with what the figures need of it."""
+
+    row: Row
+    record: RunRecord
+    """That of its last repeat."""
+    resolution: str
+    setting: str
+
+    @property
+    def name(self) -> Name:
+        return self.resolution, self.setting
+
+
+def study_figures(records: Sequence[RunRecord], study: Sweep, name: str) -> list[Figure]:
+    """All figures that these runs have data for. `study` is `analysis.study.summarize(records)`, `name` a prefix."""
+    by_id = {record.run_id: record for record in records}
+    labels = fmt.RowLabels(study.rows)
+
+    def with_names(rows: Sequence[Row]) -> list[_Drawn]:
+        return [
+            _Drawn(row, by_id[row.run_ids[-1]], resolution, labels.of(row.case))
+            for resolution, group in fmt.by_resolution(rows)
+            for row in group
+        ]
+
+    every = with_names(study.rows)
+    shown = with_names(_fastest_of_each(study.rows)) if len(study.rows) > MOST_BARS else every
+    figures = [
+        _by_cause(shown, name),
+        _over_serial(shown, study.num_steps, name),
+        _against_workers(every, labels, study.knees, name),
+        _bandwidth(shown, name),
+        _gaps(shown, name),
+        _buffers(every, name),
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def _fastest_of_each(rows: Sequence[Row]) -> list[Row]:
+    best: dict[tuple[int | None, str], Row] = {}
+    for row in rows:
+        key = (row.case.subject.resolution, row.case.feed.loader)
+        if key not in best or row.rate.value > best[key].rate.value:
+            best[key] = row
+    return list(best.values())[:MOST_BARS]
+
+
+# -- time by cause ---------------------------------------------------------------------------------------
+
+
+def seconds_by_cause(record: RunRecord) -> dict[str, float] | None:
+    """The mean step time cut by the shares; what no measured share covers is `not attributed`. None: no step time.
+
+    A share below zero (noise around nothing) takes no room.
+    """
+    if record.step_time_s is None:
+        return None
+    mean_s = record.step_time_s.mean
+    fractions = {cause: max(0.0, record.share(cause) or 0.0) for cause in SHARES}
+    known = sum(fractions.values())
+    stretch = 1 / known if known > 1 else 1.0
+    seconds: dict[str, float] = {cause: fraction * stretch * mean_s for cause, fraction in fractions.items()}
+    return {**seconds, UNATTRIBUTED: max(0.0, 1 - known) * mean_s}
+
+
+def _by_cause(shown: Sequence[_Drawn], name: str) -> Figure | None:
+    bars: list[tuple[Name, dict[str, float]]] = []
+    for drawn in shown:
+        seconds = seconds_by_cause(drawn.record)
+        if seconds is not None:
+            # By samples, so that settings of other batch sizes stand beside each other.
+            batch_size = drawn.row.case.step.batch_size
+            bars.append((drawn.name, {cause: value / batch_size for cause, value in seconds.items()}))
+    if not bars:
+        return None
+    names = [of for of, _ in bars]
+    parts = [seconds for _, seconds in bars]
+    causes = [cause for cause in (*SHARES, UNATTRIBUTED) if any(seconds[cause] for seconds in parts)]
+    return Figure(
+        f"{name}-causes",
+        "Time of an image, by cause",
+        "A bar is the step time over the batch's images, stacked by what it was spent on; time hidden under device "
+        f"work is in no part. Of more than {MOST_BARS} settings the fastest of each loader and resolution; of repeats "
+        "the last.",
+        ("resolution", "setting", *(f"{cause.replace(' ', '_')}_s" for cause in causes)),
+        [(*of, *(seconds[cause] for cause in causes)) for of, seconds in bars],
+        height_in(names, 1.15, 0.24),
+        partial(_draw_by_cause, names=names, parts=parts, causes=causes),
+    )
+
+
+def _draw_by_cause(
+    drawing: Drawing, names: Sequence[Name], parts: Sequence[Mapping[str, float]], causes: Sequence[str]
+) -> None:
+    axes = drawing.subplots()
+    longest = max(sum(seconds.values()) for seconds in parts)
+    scale, unit = (1e3, "ms") if longest >= 1e-3 else (1e6, "µs")
+    for seconds, place in zip(parts, name_rows(axes, names), strict=True):
+        left = 0.0
+        for cause in causes:
+            width = seconds[cause]
+            axes.barh(
+                place, width * scale, left=left * scale, height=0.72, color=colour(cause), edgecolor=colour("page"),
+                hatch=HATCHES[cause], linewidth=0.6,
+            )  # fmt: skip
+            if width >= LABEL_FROM * longest:
+                axes.text(
+                    (left + width / 2) * scale, place, fmt.number(width * scale, 2), ha="center", va="center",
+                    fontsize=7.5, bbox={"facecolor": colour("page"), "edgecolor": "none", "pad": 1.2},
+                )  # fmt: skip
+            left += width
+    axes.set_xlabel(f"{unit} an image")
+    legend(drawing, causes)
+
+
+# -- over serial -----------------------------------------------------------------------------------------
+
+
+def _over_serial(shown: Sequence[_Drawn], num_steps: int, name: str) -> Figure | None:
+    points = [(drawn, ratio) for drawn in shown if (ratio := drawn.row.faster_than_serial) is not None]
+    if not points:
+        return None
+    names = [drawn.name for drawn, _ in points]
+    ratios = [ratio for _, ratio in points]
+    return Figure(
+        f"{name}-serial",
+        "Times faster than serial",
+        "Images a second over those of the serial loader at the same resolution; the dashed line is serial itself.",
+        ("resolution", "setting", "ratio", "low", "high", f"total_of_{num_steps}_steps_s"),
+        [(*drawn.name, ratio.value, ratio.low, ratio.high, drawn.row.total_s) for drawn, ratio in points],
+        height_in(names, 0.75, 0.22),
+        partial(
+            _draw_ratios, names=names, ratios=ratios,
+            label="× faster than the serial loader (images/s, with 95 % interval)",
+        ),
+    )  # fmt: skip
+
+
+def _draw_ratios(drawing: Drawing, names: Sequence[Name], ratios: Sequence[Estimate], label: str) -> None:
+    dots(drawing, names, ratios).set_xlabel(label)
+
+
+# -- against workers -------------------------------------------------------------------------------------
+
+
+class _Point(NamedTuple):
+    """A rate with a number of workers."""
+
+    resolution: str
+    setting: str
+    workers: int
+    images_per_s: float
+    low: float | None
+    high: float | None
+    device_takes_images_per_s: float | None
+    knee: str
+
+
+def _against_workers(every: Sequence[_Drawn], labels: fmt.RowLabels, knees: Sequence[Knee], name: str) -> Figure | None:
+    """A panel for each resolution: rates over workers, their knees, and what the device could take."""
+    lines: dict[Name, list[_Drawn]] = {}
+    for drawn in every:
+        setting = labels.without_workers(drawn.row.case)
+        lines.setdefault((drawn.resolution, setting), []).append(drawn)
+    points = [
+        _Point(
+            resolution, setting, drawn.row.case.feed.workers, drawn.row.rate.value, drawn.row.rate.low,
+            drawn.row.rate.high, fmt.value_of(drawn.record.ingestion_rate),
+            "yes" if any(knee.case == drawn.row.case for knee in knees) else "no",
+        )
+        for (resolution, setting), group in lines.items()
+        if len({drawn.row.case.feed.workers for drawn in group}) > 1
+        for drawn in sorted(group, key=lambda drawn: drawn.row.case.feed.workers)
+    ]  # fmt: skip
+    panels = list(dict.fromkeys(point.resolution for point in points))[:MOST_PANELS]
+    if not panels:
+        return None
+    return Figure(
+        f"{name}-workers",
+        "Images a second against workers",
+        "The ring marks the knee, the least workers within 3 % of the best; the dashed line is what the device takes "
+        "when data is always there.",
+        _Point._fields,
+        points,
+        0.6 + 2.2 * -(-len(panels) // 3),
+        partial(_draw_against_workers, points=points, panels=panels),
+    )
+
+
+def _draw_against_workers(drawing: Drawing, points: Sequence[_Point], panels: Sequence[str]) -> None:
+    settings = list(dict.fromkeys(point.setting for point in points))
+    num_columns = min(3, len(panels))
+    grid = drawing.subplots(-(-len(panels) // num_columns), num_columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, resolution in zip(grid.flat, panels, strict=False):
+        _draw_panel(axes, [point for point in points if point.resolution == resolution], settings)
+        axes.set_title(resolution)
+    grid.flat[0].set_ylabel("images/s")
+    drawn = [axes.get_legend_handles_labels() for axes in grid.flat]
+    by_name = {text: handle for handles, texts in drawn for handle, text in zip(handles, texts, strict=True)}
+    drawing.legend(by_name.values(), by_name.keys(), loc="outside upper left", ncols=3)
+
+
+def _draw_panel(axes: Axes, points: Sequence[_Point], settings: Sequence[str]) -> None:
+    """One resolution's lines, each in the look that its setting has in every panel."""
+    for number, setting in enumerate(settings):
+        line = [point for point in points if point.setting == setting]
+        if not line:
+            continue
+        rates = [point.images_per_s for point in line]
+        style: dict[str, Any] = {
+            "color": colour(f"line{number % 6}"), "marker": MARKERS[number % len(MARKERS)], "markersize": 4,
+        }  # fmt: skip
+        reach = errors(rates, [point.low for point in line], [point.high for point in line])
+        axes.errorbar([point.workers for point in line], rates, yerr=reach, label=setting, linewidth=1.3, **style)
+        for point in line:
+            if point.knee == "yes":
+                axes.plot(point.workers, point.images_per_s, "o", markersize=11, fillstyle="none", color=colour("ink"))
+    ceilings = [rate for point in points if (rate := point.device_takes_images_per_s) is not None]
+    if ceilings:
+        axes.axhline(float(np.mean(ceilings)), color=colour("ink"), linestyle="--", linewidth=1)
+    tried = sorted({point.workers for point in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(tried, [str(number) for number in tried])
+    axes.minorticks_off()
+    most = max([*(point.images_per_s for point in points), *ceilings])
+    axes.set_ylim(0, 1.25 * most)  # an interval that is all but unknown is cut
+    axes.set_xlabel("workers")
+    axes.grid()
+
+
+# -- bandwidth -------------------------------------------------------------------------------------------
+
+
+class _Read(NamedTuple):
+    """What a run read of its storage."""
+
+    resolution: str
+    setting: str
+    read_bytes_per_s: float
+    ceiling_bytes_per_s: float | None
+
+
+def _bandwidth(shown: Sequence[_Drawn], name: str) -> Figure | None:
+    reads = [
+        _Read(*drawn.name, rate, drawn.row.ceiling_bytes_per_s)
+        for drawn in shown
+        if (rate := drawn.row.read_bytes_per_s) is not None
+    ]
+    if not reads:
+        return None
+    return Figure(
+        f"{name}-bandwidth",
+        "What was read, and what the storage could give",
+        "A bar is the growth of the storage's counter, which others of a shared disk move too; the upright line is the "
+        "ceiling that the probe found.",
+        _Read._fields,
+        reads,
+        height_in([read[:2] for read in reads], 0.75, 0.22),
+        partial(_draw_bandwidth, reads=reads),
+    )
+
+
+def _draw_bandwidth(drawing: Drawing, reads: Sequence[_Read]) -> None:
+    axes = drawing.subplots()
+    for read, place in zip(reads, name_rows(axes, [read[:2] for read in reads]), strict=True):
+        axes.barh(place, read.read_bytes_per_s / 1e6, height=0.6, color=colour("storage"), hatch=HATCHES["storage"])
+        if read.ceiling_bytes_per_s is not None:
+            ceiling = [read.ceiling_bytes_per_s / 1e6] * 2
+            axes.plot(ceiling, [place - 0.42, place + 0.42], color=colour("ink"), linewidth=2)
+    axes.set_xlabel("MB/s")
+    axes.grid(axis="x")
+
+
+# -- gaps ------------------------------------------------------------------------------------------------
+
+
+def _gaps(shown: Sequence[_Drawn], name: str) -> Figure | None:
+    """Gaps between kernels: their share of the step by class, and how many there are of which length."""
+    traced: list[tuple[Name, KernelGap]] = []
+    for drawn in shown:
+        gap = None if drawn.record.device is None else drawn.record.device.kernel_gap
+        # Another version may have classed and counted otherwise.
+        if gap is not None and (not traced or _shape(gap) == _shape(traced[0][1])):
+            traced.append((drawn.name, gap))
+    if not traced:
+        return None
+    names = [of for of, _ in traced]
+    classes, edges = _shape(traced[0][1])
+    return Figure(
+        f"{name}-gaps",
+        "Gaps between kernels",
+        "Left: the part of a step in which the device ran nothing, by what it waited for. Right: how many gaps of "
+        "which length a step has. From the traced steps alone.",
+        (
+            "resolution", "setting", *(f"{kind}_fraction" for kind in classes), "gaps_per_step", "p50_s", "p95_s",
+            *(f"gaps_per_step_from_{edge:g}_s" for edge in (0, *edges)),
+        ),
+        [
+            (
+                *of, *(share.fraction for share in gap.by_class.values()), gap.count_per_step, gap.p50_s, gap.p95_s,
+                *(count / gap.num_steps for count in gap.histogram.counts),
+            )
+            for of, gap in traced
+        ],
+        height_in(names, 1.3, 0.24),
+        partial(_draw_gaps, names=names, gaps=[gap for _, gap in traced]),
+    )  # fmt: skip
+
+
+def _shape(gap: KernelGap) -> tuple[list[str], tuple[float, ...]]:
+    return list(gap.by_class), gap.histogram.edges_s
+
+
+def _draw_gaps(drawing: Drawing, names: Sequence[Name], gaps: Sequence[KernelGap]) -> None:
+    left, right = drawing.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": [1, 1]})
+    for gap, place in zip(gaps, name_rows(left, names), strict=True):
+        at = 0.0
+        for kind, share in gap.by_class.items():
+            cause = CLASS_COLOURS.get(kind, "unexplained")
+            left.barh(
+                place, share.fraction * 100, left=at, height=0.7, color=colour(cause), hatch=HATCHES[cause],
+                edgecolor=colour("page"), linewidth=0.6,
+            )  # fmt: skip
+            at += share.fraction * 100
+        for number, count in enumerate(np.array(gap.histogram.counts) / gap.num_steps):
+            if count > 0:
+                size = 8 + 26 * float(np.log10(1 + count))
+                right.scatter(number, place, s=size, color=colour("line0"), linewidths=0)
+            if count >= 0.5:
+                right.annotate(
+                    fmt.number(count, 2), (number, place), (5, 0), textcoords="offset points", fontsize=6.5, va="center"
+                )
+    classes, edges = _shape(gaps[0])
+    spans = [f"< {fmt.duration(edges[0])}", *(f"{fmt.duration(edge)} +" for edge in edges)]
+    left.set_xlabel("% of the step in gaps")
+    right.set_xticks(range(len(spans)), spans, rotation=45, ha="right", fontsize=7)
+    right.set_xlabel("gaps a step, by length")
+    left.grid(axis="x")
+    right.grid(axis="x")
+    causes = [CLASS_COLOURS.get(kind, "unexplained") for kind in classes]
+    legend(drawing, causes, [kind.replace("_", " ") for kind in classes])
+
+
+# -- short runs ------------------------------------------------------------------------------------------
+
+
+def _buffers(every: Sequence[_Drawn], name: str) -> Figure | None:
+    """How a run as short as its buffer flatters a loader."""
+    points: list[tuple[Name, ShortRun, Estimate]] = []
+    for drawn in every:
+        short = drawn.row.short_run
+        if short is not None and short.flatters is not None:
+            points.append((drawn.name, short, short.flatters))
+    if not points:
+        return None
+    names = [of for of, _, _ in points]
+    return Figure(
+        f"{name}-buffers",
+        "How a short run flatters a loader",
+        "A run that begins with a full prefetch buffer consumes what was prepared before its clock started. At 1 (the "
+        "dashed line) the short run tells the truth.",
+        ("resolution", "setting", "iterations", "buffer_batches", "buffer_ratio", "flatters", "low", "high"),
+        [
+            (*of, short.num_steps, short.buffer_batches, short.buffer_ratio, ratio.value, ratio.low, ratio.high)
+            for of, short, ratio in points
+        ],
+        height_in(names, 0.75, 0.22),
+        partial(
+            _draw_ratios, names=names, ratios=[ratio for _, _, ratio in points],
+            label="rate of the short run ÷ rate of the steady run",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,151 @@
+"""A few steps of one run over time: what the loop and the device did, and what the storage gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import STEP, Run, Segment, Series
+from loaderbench.reporting.figures import HATCHES, Figure, colour, legend
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+STRIP_S = 1.5
+"""Most seconds of a run that its timeline strip shows; further steps could not be told apart."""
+STRIP_STEPS = 24
+COPY_LANE, LOOP_LANE, DEVICE_LANE, STORAGE_LANE = "copy", "main loop", "device", "storage"
+LANES = (LOOP_LANE, COPY_LANE, DEVICE_LANE)
+LOOKS = {
+    "wait for data": "prep",
+    "issue": "launch",
+    "wait for device": "rest",
+    "copy": "transfer",
+    "compute": "compute",
+    "stall": "contention",
+}
+"""What is done → the cause that it is coloured as."""
+
+
+class _Stamp(NamedTuple):
+    """Something that took time, on the clock of the stamps."""
+
+    lane: str
+    what: str
+    step: int
+    begin_ns: int
+    end_ns: int
+
+
+class _Flow(NamedTuple):
+    """Growth of the storage's counter between two samples."""
+
+    begin_ms: float
+    end_ms: float
+    bytes_per_s: float
+
+
+class _Bar(NamedTuple):
+    """A row of the figure; times from the strip's begin."""
+
+    lane: str
+    what: str
+    step: int | None
+    begin_ms: float
+    end_ms: float
+    read_bytes_per_s: float | None
+
+
+def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
+    """A few steps of the run's last real window; None where there is none of some length."""
+    segments = [] if run.recording is None else run.recording.of(Arm.REAL)
+    long_enough = [segment for segment in segments if len(segment.steps) > segment.num_warmup + 2]
+    stamps = _strip(long_enough[-1]) if long_enough else []
+    if not stamps:
+        return None
+    begun_ns = min(stamp.begin_ns for stamp in stamps)
+    end_ns = max(stamp.end_ns for stamp in stamps)
+    bars = [
+        _Bar(
+            stamp.lane, stamp.what, stamp.step, (stamp.begin_ns - begun_ns) / 1e6, (stamp.end_ns - begun_ns) / 1e6, None
+        )
+        for stamp in stamps
+    ]  # fmt: skip
+    flow = _storage_flow(run.series, begun_ns, end_ns)
+    read = [_Bar(STORAGE_LANE, "read", None, *growth) for growth in flow]
+    return Figure(
+        f"{name}-timeline",
+        "A few steps of one run, over time",
+        f"{title}. A stall is the device idle while the loop waits for data, compute a step there with its gaps; "
+        "below, how the storage's counter grew.",
+        _Bar._fields,
+        [*bars, *read],
+        3.1,
+        partial(_draw, bars=bars, flow=flow, length_ms=(end_ns - begun_ns) / 1e6),
+    )
+
+
+def _draw(drawing: Drawing, bars: Sequence[_Bar], flow: Sequence[_Flow], length_ms: float) -> None:
+    lanes = [lane for lane in LANES if any(bar.lane == lane for bar in bars)]
+    axes, below = drawing.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.6, 1]})
+    for bar in bars:
+        cause = LOOKS[bar.what]
+        axes.barh(
+            lanes.index(bar.lane), bar.end_ms - bar.begin_ms, left=bar.begin_ms, height=0.8, color=colour(cause),
+            hatch=HATCHES.get(cause, ""), edgecolor=colour("page"), linewidth=0.3,
+        )  # fmt: skip
+    axes.set_yticks(range(len(lanes)), lanes)
+    axes.invert_yaxis()
+    axes.set_xlim(0, length_ms)
+    shown = [what for what in LOOKS if any(bar.what == what for bar in bars)]
+    legend(drawing, [LOOKS[what] for what in shown], shown)
+    if flow:
+        times = [flow[0].begin_ms, *(growth.end_ms for growth in flow)]
+        below.stairs([growth.bytes_per_s / 1e6 for growth in flow], times, fill=True, color=colour("storage"))
+    else:
+        below.text(0.5, 0.5, "the storage's counter was not sampled", transform=below.transAxes, ha="center")
+    below.set_ylim(bottom=0)
+    below.set_ylabel("storage\nMB/s")
+    below.set_xlabel("ms")
+
+
+def _strip(segment: Segment) -> list[_Stamp]:
+    """The window's first steps behind its warm-up."""
+    steps = segment.steps[segment.num_warmup : segment.num_warmup + STRIP_STEPS]
+    steps = steps[steps[:, STEP["called_ns"]] - steps[0, STEP["called_ns"]] < STRIP_S * 1e9]
+    stamps: list[_Stamp] = []
+    done_before: int | None = None
+    for step, row in enumerate(steps.tolist()):
+        called, returned, issued, waited, begin, end, done = row[: STEP["done_ns"] + 1]
+        stamps += [
+            _Stamp(LOOP_LANE, "wait for data", step, called, returned),
+            _Stamp(LOOP_LANE, "issue", step, returned, issued),
+            _Stamp(LOOP_LANE, "wait for device", step, issued, waited),
+        ]
+        if done < 0:  # an arm without a device
+            continue
+        stamps.append(_Stamp(COPY_LANE, "copy", step, begin, end))
+        if done_before is not None:
+            stamps.append(_Stamp(DEVICE_LANE, "stall", step, max(called, done_before), returned))
+        computed_from = end if done_before is None else max(end, done_before)
+        stamps.append(_Stamp(DEVICE_LANE, "compute", step, computed_from, done))
+        done_before = done
+    return [stamp for stamp in stamps if stamp.end_ns > stamp.begin_ns]
+
+
+def _storage_flow(series: Sequence[Series], begun_ns: int, end_ns: int) -> list[_Flow]:
+    """Between the samples of the storage's counter that touch the strip."""
+    channel = next((channel for channel in series if channel.name == "storage_read_bytes"), None)
+    if channel is None:
+        return []
+    known = np.isfinite(channel.value)
+    times, values = channel.t_ns[known], channel.value[known]
+    flow = []
+    for before, after, grown in zip(times[:-1].tolist(), times[1:].tolist(), np.diff(values).tolist(), strict=True):
+        if after > begun_ns and before < end_ns and after > before:
+            flow.append(_Flow((before - begun_ns) / 1e6, (after - begun_ns) / 1e6, grown / ((after - before) / 1e9)))
+    return flow

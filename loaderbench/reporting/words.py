@@ -1,0 +1,551 @@
+"""Every sentence of a record: its verdict, evidence, advice and caveats in words, from their codes and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from loaderbench.cases.case import Change
+from loaderbench.plain import Json
+from loaderbench.recording.caveats import Caveat, Reason
+from loaderbench.recording.record import (
+    Advice,
+    BusyWitnesses,
+    Ceiling,
+    Estimate,
+    KernelGap,
+    RunRecord,
+    TransferFigures,
+    Verdict,
+)
+
+Details = Mapping[str, Json]
+
+NAMES = {
+    "storage": "storage",
+    "prep": "CPU preparation (decode, augment, collate)",
+    "contention": "CPU contention",
+    "transfer": "the copy to the device",
+    "launch": "kernel launches",
+    "compute": "compute",
+}
+WITNESSES = {
+    "pieces": "pieces of the virtual timeline",
+    "operators_found": "operators of an untraced step found in the trace",
+    "operators": "kernels and copies, by an untraced step's operators",
+    "launch_calls": "kernels, by CUDA's launch calls",
+}
+NOT_VERIFIED = {
+    "cache_state_gone": "the data set's own cache state is gone once it was measured: run with --cache cold or "
+    "--cache warm",
+    "no_complete_step": "no complete step within a turn",
+}
+
+
+def worded(record: RunRecord) -> RunRecord:
+    """The record with its sentences. Those of a record of schema 1 stay: its codes are not known."""
+    if record.rules_version == 0:
+        return record
+    caveats = tuple(worded_caveat(caveat) for caveat in record.caveats)
+    if record.verdict is None:
+        return replace(record, caveats=caveats)
+    verdict = replace(
+        record.verdict,
+        summary=summary(record),
+        evidence=tuple(evidence(record)),
+        advice=tuple(
+            replace(advice, action=action(advice, record), not_verified=_not_verified(advice))
+            for advice in record.verdict.advice
+        ),
+    )
+    return replace(record, caveats=caveats, verdict=verdict)
+
+
+def _not_verified(advice: Advice) -> str | None:
+    return None if advice.not_verified is None else NOT_VERIFIED.get(advice.not_verified, advice.not_verified)
+
+
+# -- figures in sentences ----------------------------------------------------------------------------------
+
+
+def _number(details: Details, name: str) -> float:
+    return float(cast(float, details.get(name) or 0.0))
+
+
+def _is_finite(details: Details, name: str) -> bool:
+    return details.get(name) is not None and math.isfinite(_number(details, name))
+
+
+def _percent(details: Details, name: str) -> str:
+    value = details.get(name)
+    return "an unknown part" if value is None else f"{_number(details, name):.0%}"
+
+
+def _text(details: Details, name: str) -> str:
+    return str(details.get(name))
+
+
+def _list(details: Details, name: str, joint: str = ", ") -> str:
+    return joint.join(map(str, cast(list[Json], details.get(name) or [])))
+
+
+def _gain(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}×"
+    return f"{estimate.value:.2f}× ({estimate.low:.2f} – {estimate.high:.2f})"
+
+
+def _megabytes(bytes_per_s: float) -> str:
+    megabytes = bytes_per_s / 1e6
+    return f"{megabytes:,.0f} MB/s" if megabytes >= 10 else f"{megabytes:.1f} MB/s"
+
+
+def _and(names: Sequence[str]) -> str:
+    """`a and b`; with a comma before it where a name holds one."""
+    return " and ".join(names)
+
+
+# -- the verdict -------------------------------------------------------------------------------------------
+
+REASONS: Mapping[str, Callable[[Details], str]] = {
+    "served_by_page_cache": lambda d: (
+        f"of the bytes of a cold read {_percent(d, 'moved_fraction')} came from the storage, the rest from the page "
+        "cache: something else reads these files, or they cannot be evicted (loaderbench doctor)"
+    ),
+    "witnesses_disagree": lambda d: (
+        f"the arms put the wait for data at {_percent(d, 'by_arms')} of the step, the timeline at "
+        f"{_percent(d, 'by_timeline')}"
+    ),
+    "arms_out_of_order": lambda d: (
+        f"`{_text(d, 'faster')}` ({_number(d, 'faster_s') * 1e3:.2f} ms a step) ran faster than "
+        f"`{_text(d, 'slower')}` ({_number(d, 'slower_s') * 1e3:.2f} ms), which does less"
+    ),
+    "too_few_steps": lambda d: "too few steps for an interval: measure longer",
+    "gain_not_measured": lambda d: (
+        f"the gain without {_text(d, 'cause')} was not measured"
+        + (f" and may be up to {_number(d, 'most'):.2f}×" if _is_finite(d, "most") else "")
+        + ": that takes --arms all and --cache warm or cold"
+    ),
+    "gain_uncertain": lambda d: (
+        f"the gain without {_text(d, 'cause')} is known only as {_number(d, 'low'):.2f}× – {_number(d, 'high'):.2f}×: "
+        "measure longer"
+    ),
+    "may_be_faster": lambda d: (
+        f"without {_text(d, 'cause')} it may be up to {_number(d, 'high'):.2f}× faster: measure longer"
+    ),
+    "cannot_be_told_apart": lambda d: f"the gains without {_list(d, 'causes', ' and without ')} cannot be told apart",
+    "not_separated": lambda d: (
+        f"{_list(d, 'causes', ' and ')} were not told apart: that takes the arms {_list(d, 'arms')}"
+    ),
+    "feeding_uncertain": lambda d: (
+        f"the device is fed between {_percent(d, 'low')} and {_percent(d, 'high')} of the time: measure longer"
+    ),
+    "consumer_not_separated": lambda d: (
+        "waiting for data does not limit this run; what does, compute, launches or the copy, takes --arms all"
+    ),
+    "storage_was_idle": lambda d: (
+        "`real` ran slower than `ram` although the storage moved nothing: something else disturbed this run; "
+        "measure longer, or on a quieter machine"
+    ),
+    "none_alone": lambda d: "no single cause is worth 1.10× alone",
+}
+
+
+def reason(one: Reason) -> str:
+    return REASONS[one.code](one.details)
+
+
+def summary(record: RunRecord) -> str:
+    """One sentence that a manager can read."""
+    verdict = record.verdict
+    assert verdict is not None
+    because = "; ".join(reason(one) for one in verdict.reasons)
+    if verdict.bottleneck == "undetermined":
+        return f"Undetermined: {because}."
+    if verdict.bottleneck == "compute":
+        return _of_compute(record, verdict)
+    if verdict.bottleneck == "mixed":
+        if verdict.joint and verdict.joint_speedup is not None:
+            causes = _and([NAMES[cause] for cause in verdict.joint])
+            separated = [reason(one) for one in verdict.reasons if one.code == "not_separated"]
+            note = f" ({separated[0]})" if separated else ""
+            return (
+                f"Mixed: {causes} bound this run together; without all of them {_gain(verdict.joint_speedup)} "
+                f"faster{note}."
+            )
+        return f"Mixed: {because or REASONS['none_alone']({})}."
+    removed = next((g for c, g in verdict.speedup_if_removed.items() if c == verdict.bottleneck and g), None)
+    removed = removed or verdict.joint_speedup
+    name = NAMES[verdict.bottleneck]
+    limits = "limit this run" if verdict.bottleneck == "launch" else "limits this run"
+    without = "without them" if verdict.bottleneck == "launch" else "without it"
+    gain = "" if removed is None else f": {without} {_gain(removed)} faster"
+    return f"{name[0].upper()}{name[1:]} {limits}{gain}."
+
+
+def _of_compute(record: RunRecord, verdict: Verdict) -> str:
+    others = [gain for cause, gain in verdict.speedup_if_removed.items() if gain is not None and cause != "compute"]
+    best = max(others, key=lambda gain: gain.value, default=None)
+    gain = "" if best is None else f"; nothing else is worth more than {best.value:.2f}×"
+    fed = record.accelerator_utilization
+    part = "a time that was not measured" if fed is None else f"{fed.value:.0%} of the time"
+    return f"Compute limits this run: the device is fed {part}{gain}."
+
+
+def evidence(record: RunRecord) -> list[str]:
+    """The measured figures that the verdict rests on, one a line."""
+    lines, verdict = [], record.verdict
+    assert verdict is not None
+    known = [f"{name} {rate.value:,.0f}" for name, rate in (record.capacities or {}).items() if rate is not None]
+    if known:
+        lines.append(f"samples/s of each stage alone: {', '.join(known)}")
+    for cause, gain in verdict.speedup_if_removed.items():
+        if gain is not None and gain.value >= 1.02:
+            lines.append(f"without {NAMES[cause]}: {_gain(gain)}")
+    if record.accelerator_utilization is not None:
+        lines.append(f"accelerator utilization {record.accelerator_utilization.value:.1%} (T_device ÷ T)")
+    wait = verdict.waiting_for_data
+    if wait is not None:
+        arms, timeline = wait.by_arms.value, wait.by_timeline.value
+        lines.append(f"waiting for data: {arms:.1%} of the step by arms, {timeline:.1%} by timeline")
+    if record.transfer is not None:
+        lines.append(_of_copy(record.transfer))
+    if record.storage is not None and record.storage.ceiling is not None:
+        lines.append(_of_ceiling(record.storage.ceiling))
+    if record.device is not None and record.device.kernel_gap is not None:
+        lines += _of_gaps(record.device.kernel_gap, record.device.busy_witnesses)
+    return lines
+
+
+def _of_copy(transfer: TransferFigures) -> str:
+    rate, ceiling = transfer.link_bytes_per_s / 1e9, transfer.ceiling_bytes_per_s / 1e9
+    return (
+        f"copy to the device: {transfer.bytes_per_step / 1e6:,.1f} MB a step in {transfer.copy_s * 1e3:.2f} ms, "
+        f"{transfer.exposed_s * 1e3:.2f} ms of it exposed; {rate:.1f} GB/s, the link gives {ceiling:.1f}"
+    )
+
+
+def _of_ceiling(ceiling: Ceiling) -> str:
+    rate, readers = ceiling.bytes_per_s.value / 1e6, ceiling.readers
+    rising = ", still rising" if ceiling.still_rising else ""
+    bound = ""
+    if ceiling.bound_by == "bandwidth":
+        bound = "; more readers than this run has get little more: bandwidth"
+    elif ceiling.bound_by == "latency":
+        bound = f"; twice this run's readers get {ceiling.growth_per_doubling or 0:.1f}×: latency"
+    return f"the storage gives {rate:,.1f} MB/s to {readers} reader{'s' * (readers != 1)}{rising}{bound}"
+
+
+def _of_gaps(gap: KernelGap, seen: BusyWitnesses | None) -> list[str]:
+    parts = [f"{name} {share.fraction:.1%}" for name, share in gap.by_class.items() if share.count_per_step]
+    cost = gap.perturbation_fraction
+    lines = [
+        f"kernel gaps: {gap.count_per_step:.0f} a step, {gap.total_fraction:.1%} of {gap.num_steps} traced "
+        f"steps{': ' if parts else ''}{', '.join(parts)}"
+        + ("" if cost is None else f" (tracing changed the step time by {cost:+.1%})")
+    ]
+    if seen is not None:
+        told = {"kernels": seen.kernels, "nvml": seen.nvml, "gpm": seen.gpm}
+        by = ", ".join(f"{name} {value:.1%}" for name, value in told.items() if value is not None)
+        lines.append(f"device busy by {by}; by events around the steps at most {seen.events_at_most:.1%}")
+    return lines
+
+
+# -- advice ------------------------------------------------------------------------------------------------
+
+
+def flags(change: Change) -> str:
+    """The change as options of the command line."""
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items() if value not in ({}, None))
+
+
+def _headroom(details: Details) -> str:
+    if "needs_bytes_per_s" not in details:
+        return ""
+    needs = f": needs {_megabytes(_number(details, 'needs_bytes_per_s'))}"
+    if details.get("gives_bytes_per_s") is None:
+        return f"{needs}; what this storage gives was not measured"
+    readers = round(_number(details, "readers"))
+    gives = f"this storage gives {_megabytes(_number(details, 'gives_bytes_per_s'))} at {readers} reader"
+    return f"{needs}; {gives}{'s' * (readers != 1)}{' and was still rising' if details.get('still_rising') else ''}"
+
+
+def _add_workers(change: Change, details: Details) -> str:
+    if not change:
+        return f"add workers: --workers {_text(details, 'workers')} (now {_text(details, 'now')})"
+    return f"add workers: {flags(change)} (now {_text(details, 'now')}; knee: more add less than 3 %)"
+
+
+def _in_parallel(change: Change, details: Details) -> str:
+    if not change:
+        return f"use a parallel loader: --loader multiprocess --workers {_text(details, 'workers')}"
+    return f"prepare batches in parallel: {flags(change)} (knee: more workers add less than 3 %)"
+
+
+ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
+    "faster_storage": lambda c, d: (
+        f"keep the data set in memory (--cache warm), or put it on faster storage{_headroom(d)}"
+    ),
+    "more_files_at_once": lambda c, d: (
+        f"ask for more files at once: {flags(c)} (this storage answers late: it gives more to more readers)"
+    ),
+    "parallel_loader": _in_parallel,
+    "more_workers": _add_workers,
+    "decode_in_threads": lambda c, d: (
+        f"decode in threads, straight into the batch: {flags(c)} (knee: more add less than 3 %)"
+    ),
+    "more_threads": lambda c, d: f"add threads: {flags(c)} (knee: more add less than 3 %)",
+    "other_decoder": lambda c, d: f"decode with {c['decoder']}: {flags(c)}",
+    "uint8_for_prep": lambda c, d: "hand over uint8 and normalize on the device: --output uint8",
+    "smaller_images": lambda c, d: f"store smaller images: loaderbench dataset derive --res {_text(d, 'resolution')}",
+    "free_processors": lambda c, d: "the workers wait for a processor: free some, or add cores",
+    "uint8_for_transfer": lambda c, d: (
+        "copy uint8, a quarter of the bytes, and normalize on the device: --output uint8"
+    ),
+    "pinned_memory": lambda c, d: "hand over batches in pinned memory, so that the copy needs no host time",
+    "larger_batch": lambda c, d: f"launch less often: {flags(c)} (now {_text(d, 'now')})",
+    "fewer_launches": lambda c, d: "replay the step as a CUDA graph, or compile the model",
+    "prep_and_memory": lambda c, d: (
+        f"both: {ACTIONS[_text(d, 'of')]({k: v for k, v in c.items() if k != 'cache'}, d)}, and the data in memory: "
+        "--cache warm"
+    ),
+}
+
+
+def action(advice: Advice, record: RunRecord) -> str:
+    """What to do."""
+    if advice.code is None:
+        return advice.action
+    return ACTIONS[advice.code](advice.change or {}, advice.details)
+
+
+# -- caveats -----------------------------------------------------------------------------------------------
+
+FAULTS: Mapping[str, Callable[[Details], str]] = {
+    "no_complete_step": lambda d: "it holds no complete step",
+    "steps_without_kernel": lambda d: f"{_text(d, 'num')} of {_text(d, 'num_steps')} steps have no kernel",
+    "steps_differ": lambda d: (
+        f"{_text(d, 'num')} of {_text(d, 'num_steps')} steps have more than {_number(d, 'allowed'):.0f} kernels more "
+        f"or fewer than the median step's {_number(d, 'median'):.0f} ({_text(d, 'least')} to {_text(d, 'most')})"
+    ),
+    "graphs_count_as_one": lambda d: (
+        f"{_number(d, 'median'):.0f} kernels for {_number(d, 'graphs'):.1f} launches of CUDA graphs a step: graphs "
+        "count as one"
+    ),
+    "count_off": lambda d: (
+        f"{WITNESSES[_text(d, 'witness')]}: {_number(d, 'counted'):.0f} a step, expected "
+        f"{'at least ' if d.get('at_least') else ''}{_number(d, 'expected'):.0f}"
+    ),
+    "clocks_do_not_fit": lambda d: (
+        f"kernels lie outside of their steps by {_percent(d, 'fraction')} of a step: the clocks do not fit"
+    ),
+}
+NO_TRACE: Mapping[str, Callable[[Details], str]] = {
+    "not_asked": lambda d: "not asked for: --kernels traces a few steps",
+    "no_real_step": lambda d: "the arm `real` has no complete step: give --duration or --steps more",
+    "measured_once": lambda d: "the data set's own cache state can be measured only once: --cache cold or warm",
+    "max_bytes": lambda d: "--max-bytes leaves nothing for further steps",
+    "steps_too_long": lambda d: (
+        f"a step takes {_number(d, 'step_s'):.2g} s, too long for three windows of them: give --duration more"
+    ),
+    "failed": lambda d: f"it failed: {_text(d, 'reason')}",
+    "reason": lambda d: _text(d, "reason"),
+    "older_version": lambda d: "this run was stored by a version that traced none",
+}
+NO_CEILING: Mapping[str, Callable[[Details], str]] = {
+    "not_asked": lambda d: "that takes --cache cold and --arms all",
+    "error": lambda d: _text(d, "reason"),
+    "from_cache": lambda d: (
+        "the probe's stages were served by some cache, or read fewer than two files for each reader"
+    ),
+    "ended": lambda d: f"the probe was ended by {_text(d, 'stopped_by')}: give more --duration or --max-bytes",
+}
+NO_ARMS = {
+    "not_asked": "they were not asked for: --arms all",
+    "measured_once": "the data set's own cache state can be measured only once, by `real`: --cache cold or warm "
+    "measures all",
+    "not_allowed": "the loader or the data set does not allow them",
+}
+NO_TRANSFER = {
+    "nothing_copied": "on the CPU nothing is copied",
+    "took_no_time": "the batches' copy took no time",
+}
+NO_STEP_RANGES = {
+    "no_step_ranges": "no ProfilerStep: call the profiler's step() after each step",
+    "no_host_calls": "the trace has no host calls, so no kernel has a step: record with ProfilerActivity.CPU too",
+}
+
+
+def _half_width(d: Details) -> str:
+    return "no interval" if d.get("half_width") is None else f"± {_number(d, 'half_width'):.1%}"
+
+
+def _faults(d: Details) -> str:
+    faults = cast(list[Mapping[str, Json]], d.get("faults") or [])
+    return "; ".join(FAULTS[str(one["code"])](cast(Details, one["details"])) for one in faults)
+
+
+def _others(d: Details) -> str:
+    others = cast(Mapping[str, float], d.get("others") or {})
+    names = {"events_at_most": "events at most"}
+    return ", ".join(f"{names.get(name, name)} {value:.1%}" for name, value in others.items())
+
+
+CAVEATS: Mapping[str, Callable[[Details], str]] = {
+    "images_failed": lambda d: (
+        f"{_text(d, 'num')} image reads failed and were replaced by the next image: see `failures`"
+    ),
+    "cold_not_proven": lambda d: (
+        (
+            "bytes unknown"
+            if d.get("moved_fraction") is None
+            else f"{_percent(d, 'moved_fraction')} of the expected bytes moved"
+        )
+        + f", residency before each window {_text(d, 'resident_before')}: do not take the cold figures for those of "
+        "the storage"
+    ),
+    "eviction_failed": lambda d: (
+        f"{_percent(d, 'fraction')} of the pages stayed in the page cache after eviction: not cold"
+    ),
+    "residency_unknown": lambda d: (
+        f"page residency cannot be seen: {_text(d, 'reason')}"
+        if d.get("reason")
+        else "the page cache's content cannot be seen for these files"
+    ),
+    "warm_not_locked": lambda d: f"{_text(d, 'reason')}; the files are read before each window instead",
+    "warm_drifted": lambda d: f"only {_percent(d, 'fraction')} of the pages were still resident after a warm window",
+    "ram_subset": lambda d: f"`ram` ran on {_text(d, 'num')} of {_text(d, 'of')} images, chosen with the sizes of all",
+    "max_bytes_reached": lambda d: f"--max-bytes {_text(d, 'max_bytes')} ended the measuring before its target",
+    "short_runs_not_measured": lambda d: "the data set's own cache state can be measured only once",
+    "buffer_not_full": lambda d: (
+        "the loader did not come to rest before a short run: its buffer may not have been full"
+    ),
+    "queue_not_steady": lambda d: f"{_list(d, 'arms')}: the loader's queue was still moving when the window opened",
+    "short_run": lambda d: (
+        f"{_text(d, 'steps')} steps are fewer than ten prefetch buffers ({_text(d, 'buffer_batches')} batches each)"
+    ),
+    "ci_target_missed": lambda d: (
+        f"the step time is known to {_half_width(d)}, target ± {_number(d, 'target'):.1%} (stopped by "
+        f"{_text(d, 'stopped_by')})"
+    ),
+    "cpu_contention": lambda d: (
+        f"workers were runnable but had no processor for {_percent(d, 'fraction')} of their time: the share contention"
+    ),
+    "witnesses_disagree": REASONS["witnesses_disagree"],
+    "real_not_measured": lambda d: "the arm `real` has no complete step",
+    "arms_not_measured": lambda d: f"{_list(d, 'arms')}: {NO_ARMS[_text(d, 'why')]}; figures that need them are null",
+    "launch_not_measured": lambda d: "this device tells no busy time, so compute includes the launch gaps",
+    "no_files": lambda d: "the loader reads no files: nothing of the step can be storage",
+    "no_transfer": lambda d: f"transfer is null: {NO_TRANSFER[_text(d, 'why')]}",
+    "loader_owns_transfer": lambda d: "the loader delivers batches on the device: transfer is part of prep",
+    "link_not_measured": lambda d: f"the link's ceiling was not measured: {_text(d, 'reason')}",
+    "storage_bytes_unknown": lambda d: (
+        _text(d, "reason") if d.get("reason") else "the storage's byte counter could not be read"
+    ),
+    "ceiling_not_measured": lambda d: f"the storage's ceiling was not measured: {NO_CEILING[_text(d, 'why')](d)}",
+    "ceiling_still_rising": lambda d: (
+        f"the storage was still getting faster at {_text(d, 'readers')} readers (ended by {_text(d, 'stopped_by')}): "
+        "its ceiling is at least what is given"
+    ),
+    "ceiling_probe_limited": lambda d: "the storage probe kept a processor busy itself: the storage may give more",
+    "stages_not_measured": lambda d: (
+        "no seconds an image by stage: "
+        + (_text(d, "reason") if d.get("reason") else "this loader does not tell the time in read, decode, augment")
+    ),
+    "cpu_not_measured": lambda d: (
+        f"{', '.join('cpu.' + str(name) for name in cast(list[Json], d.get('names') or []))}: the windows were "
+        "shorter than the sampling of its source"
+    ),
+    "overhead_not_measured": lambda d: "what measuring takes of the step was not measured with this run",
+    "first_batch_not_measured": lambda d: "the time to the first batch was not measured with this run",
+    "emulated_device": lambda d: f"no GPU was used: steps ran on {_text(d, 'name')}, whose constants are in `device`",
+    "device_memory_not_measured": lambda d: f"a device of kind {_text(d, 'kind')} does not tell its memory",
+    "nvml_not_measured": lambda d: "no reading of NVML fell into the windows",
+    "nvml_device_order": lambda d: (
+        f"this machine has GPUs of {_text(d, 'num_models')} models, and CUDA numbers the fastest first: the GPU that "
+        "was sampled may be another than the one measured"
+    ),
+    "nvml_field_missing": lambda d: _text(d, "reason"),
+    "kernel_gap_not_measured": lambda d: f"no kernel gaps: {NO_TRACE[_text(d, 'why')](d)}",
+    "trace_incomplete": lambda d: f"no kernel gaps, for the trace is not whole: {_faults(d)}",
+    "trace_not_steady": lambda d: (
+        f"the loader's queue was still moving in the {_list(d, 'arms', ' and ')} window of the kernel trace: gaps for "
+        "want of data, and what tracing cost, hold for that window alone"
+    ),
+    "busy_witnesses_disagree": lambda d: (
+        f"kernels were running for {_number(d, 'kernels'):.1%} of the traced window, but by {_others(d)}: trust "
+        "neither alone"
+    ),
+    "busy_not_cross_checked": lambda d: "no window of 6 s to hold NVML against the kernels",
+    "sampler_failed": lambda d: f"{_list(d, 'channels')}: {_text(d, 'error')}",
+    "sampler_missing": lambda d: _text(d, "reason"),
+    "fp32_not_measured": lambda d: "fp32 did not run, so nothing can be compared with it",
+    "fp32_repeat_not_measured": lambda d: (
+        f"fp32 could not be followed a second time ({_text(d, 'reason')}): its own spread is unknown"
+    ),
+    "memory_is_rss": lambda d: "memory is the growth of the process's peak resident set: the CPU has none of its own",
+    "process_memory_not_measured": lambda d: _text(d, "reason"),
+    "activities_unusable": lambda d: (
+        f"{_number(d, 'num'):,.0f} device activities have no usable time or duration: their time counts as idle"
+    ),
+    "steps_not_annotated": lambda d: NO_STEP_RANGES[_text(d, "why")],
+    "facts_missing": lambda d: f"an older version did not keep: {_list(d, 'names')}",
+    "not_finite": lambda d: f"computed as NaN or infinity, so stored as null: {_list(d, 'places')}",
+}
+HINTS: Mapping[str, str] = {
+    "images_failed": "loaderbench dataset scan names the broken files",
+    "residency_unknown": "see loaderbench doctor",
+    "cold_not_proven": "see loaderbench doctor",
+    "short_runs_not_measured": "--cache cold or warm",
+    "short_run": "give --duration or --steps more",
+    "ci_target_missed": "give --duration or --steps more",
+    "real_not_measured": "give --duration or --steps more",
+    "witnesses_disagree": "measure longer, or on a quieter machine",
+    "overhead_not_measured": "measure again",
+    "first_batch_not_measured": "measure again",
+    "nvml_device_order": "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
+    "facts_missing": "measure again where these figures matter",
+    "not_finite": "please report it as a bug",
+}
+
+
+def worded_caveat(caveat: Caveat) -> Caveat:
+    """The caveat with its words; one that was stored as a sentence keeps that."""
+    if caveat.message:
+        return caveat
+    hint = HINTS.get(caveat.code, "")
+    return replace(caveat, message=CAVEATS[caveat.code](caveat.details), hint=hint)
+
+
+def text(caveat: Caveat) -> str:
+    """What it means and what to do about it: `message: hint`."""
+    worded = worded_caveat(caveat)
+    return f"{worded.message}: {worded.hint}" if worded.hint else worded.message
+
+
+def sentence(caveat: Caveat) -> str:
+    """`code: message: hint`, for a line."""
+    return f"{caveat.code}: {text(caveat)}"
+
+
+# -- notes of a comparison ---------------------------------------------------------------------------------
+
+NOTES: Mapping[str, Callable[[Details], str]] = {
+    "as_is_for_cold": lambda d: (
+        f"as-is instead of cold: that reads come from the storage cannot be proven for {_text(d, 'path')} (doctor)"
+    ),
+    "warm_too_large_for_max_bytes": lambda d: (
+        f"warm is left out: it reads all {_number(d, 'bytes') / 1e9:,.1f} GB, more than --max-bytes leaves a run"
+    ),
+    "warm_does_not_fit": lambda d: (
+        f"warm is left out: memory cannot hold {_number(d, 'bytes') / 1e9:,.1f} GB; ask for it with --cache"
+    ),
+    "note": lambda d: _text(d, "text"),
+}
+
+
+def note(one: Reason) -> str:
+    """What a comparison left out, or did otherwise than asked for by default."""
+    return NOTES[one.code](one.details)
