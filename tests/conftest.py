@@ -9,6 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from pictures import write_tree
 
+pytest.register_assert_rewrite("tests.studies.kept")
+
 
 @pytest.fixture(scope="session")
 def photographs() -> list[NDArray[np.uint8]]:

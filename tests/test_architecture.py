@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,22 @@ MODULES = {
     ".".join(("loaderbench", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-ONE_WAY = ("errors", "cases", "recording", "analysis")
+ONE_WAY = ("errors", "plain", "cases", "recording", "analysis")
 """Each may use those before it, stdlib and numpy, and nothing else."""
-LIGHT = (*ONE_WAY, "reporting", "studies", "cli", "plugins", "interrupts", "__main__")
+LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", "__main__")
 """Rooms that never name torch."""
+ABOVE = ("studies", "reporting", "commands")
+"""Who measures does not know who asked, nor how it is shown."""
+DEVICE_KINDS = {"cpu", "cuda", "cuda:", "emulated", "emulated:"}
+DEVICE_CLASSES = {"CpuDevice", "CudaDevice", "EmulatedDevice"}
+OWN_STRINGS = {
+    "loaderbench.recording.schema1": "its files tell a device's kind where today's tell what it can do",
+    "loaderbench.studies.precision": "turns --device auto into the device to ask for",
+}
+"""Where a device's kind may be compared with a text although the room is not `devices`."""
+ARMS = {"device", "host", "ram", "real", "free", "fetch"}
+LONGEST_FUNCTION = 60
+"""Lines: what a screen shows."""
 
 
 def room(module: str) -> str:
@@ -71,7 +85,7 @@ def test_running_uses_of_the_analysis_only_the_statistics(module: str) -> None:
 
 @pytest.mark.parametrize("module", modules_of("running", "samplers", "loaders", "decoders", "devices", "images"))
 def test_nothing_below_knows_who_calls_it(module: str) -> None:
-    above = {room(name) for name in imports(MODULES[module], late=True)} & {"studies", "reporting", "cli"}
+    above = {room(name) for name in imports(MODULES[module], late=True)} & set(ABOVE)
     assert not above, f"{module} imports {above}"
 
 
@@ -89,12 +103,14 @@ def test_no_contract_knows_a_loader(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "never"),
     [
-        ("loaderbench.cli", {"torch", "numpy"}),
+        ("loaderbench.commands.app", {"torch", "numpy"}),
+        ("loaderbench.cases.options", {"torch", "numpy"}),
         ("loaderbench.cases.study", {"torch", "numpy"}),
         ("loaderbench.analysis.record", {"torch"}),
         ("loaderbench.reporting.html", {"torch"}),
         ("loaderbench.reporting.terminal", {"torch"}),
         ("loaderbench.studies.measure", {"torch"}),
+        ("loaderbench.studies.again", {"torch"}),
         ("loaderbench.running.supervisor", {"torch"}),
         ("loaderbench.doctor", {"torch"}),
     ],
@@ -115,3 +131,105 @@ def test_help_imports_neither_torch_nor_numpy() -> None:
 
 def test_there_is_no_drawer_for_everything() -> None:
     assert not [path for path in MODULES.values() if path.stem in ("util", "utils", "helpers", "common", "misc")]
+
+
+def trees() -> list[tuple[str, ast.Module]]:
+    return [(module, ast.parse(path.read_text())) for module, path in MODULES.items()]
+
+
+def constants(node: ast.AST) -> set[str]:
+    return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+
+
+def test_nobody_outside_asks_a_device_for_its_kind() -> None:
+    asked = []
+    for module, tree in trees():
+        if room(module) == "devices" or module in OWN_STRINGS:
+            continue
+        for node in ast.walk(tree):
+            compared = isinstance(node, ast.Compare) and constants(node) & DEVICE_KINDS
+            matched = isinstance(node, ast.MatchValue) and constants(node) & DEVICE_KINDS
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
+            name = "" if not called else node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            begins = name in ("startswith", "partition", "split") and constants(node) & DEVICE_KINDS
+            classes = (
+                {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} if name == "isinstance" else set()
+            )
+            if compared or matched or begins or classes & DEVICE_CLASSES:
+                asked.append(f"{module}:{node.lineno}")
+    assert asked == []
+
+
+def test_nothing_untyped_crosses_a_border() -> None:
+    """No public function takes or gives, and no public class holds, a dict or mapping of anything."""
+    untyped = []
+    for module, tree in trees():
+        if module == "loaderbench.plain":
+            continue  # it turns dataclasses into such, and back
+        for owner, node in _public(tree):
+            for annotation in _annotations(node):
+                if re.search(r"\b(dict|Mapping|MutableMapping|defaultdict)\[str, Any\]", ast.unparse(annotation)):
+                    untyped.append(f"{module}: {owner}: {ast.unparse(annotation)}")
+    assert untyped == []
+
+
+def _public(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Public functions, and the fields and public methods of public classes."""
+    for node in tree.body:
+        name = getattr(node, "name", "")
+        if name.startswith("_"):
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield name, node
+        elif isinstance(node, ast.ClassDef):
+            for member in node.body:
+                own = getattr(member, "name", "")
+                if isinstance(member, ast.AnnAssign) or not own.startswith("_") or own == "__init__":
+                    yield f"{name}.{own}", member
+
+
+def _annotations(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.AnnAssign):
+        return [node.annotation]
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return []
+    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg]
+    found = [argument.annotation for argument in every if argument is not None]
+    return [annotation for annotation in [*found, node.returns] if annotation is not None]
+
+
+def test_a_function_fits_a_screen() -> None:
+    functions = [
+        (f"{module}.{node.name}", (node.end_lineno or 0) - node.lineno + 1)
+        for module, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [one for one in functions if one[1] > LONGEST_FUNCTION] == []
+
+
+def test_an_arm_has_its_name_in_one_place() -> None:
+    """Nobody else compares with, or looks up, an arm by its name as text."""
+    named = []
+    for module, tree in trees():
+        if module in ("loaderbench.cases.arms", "loaderbench.recording.schema1"):
+            continue
+        for node in ast.walk(tree):
+            looked_up = isinstance(node, ast.Subscript) and re.search("arm", ast.unparse(node.value))
+            compared = isinstance(node, ast.Compare) and re.search(r"\barms?\b", ast.unparse(node))
+            if (looked_up or compared) and constants(node) & ARMS:
+                named.append(f"{module}:{node.lineno}: {ast.unparse(node)}")
+    assert named == []
+
+
+def test_nobody_keeps_state_in_whether_an_attribute_is_there() -> None:
+    kept = [
+        f"{module}:{node.lineno}"
+        for module, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "hasattr"
+        and ast.unparse(node.args[0]).startswith("self")
+    ]
+    assert kept == []

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from loaderbench import doctor, machine, prefixes
+from loaderbench.commands.app import app
 from loaderbench.decoders import libjpeg
-from loaderbench.doctor import DEGRADED, MISSING, OK, Finding, examine, to_json
+from loaderbench.doctor import DEGRADED, MISSING, OK, Finding, examine
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
 from loaderbench.images.cache_state import Residency
 from loaderbench.images.filesystem import storage_behind
+from loaderbench.recording.facts import Gpu
 
 
 def found(findings: list[Finding], name: str) -> Finding:
@@ -42,9 +44,12 @@ def test_every_loss_has_one_step_and_nothing_else_has(image_tree: Path) -> None:
             assert (finding.enable is None) == (finding.state == OK), finding
 
 
-def test_json_is_what_was_found() -> None:
+def test_json_is_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     findings = examine()
-    record = json.loads(json.dumps(to_json(findings)))
+    monkeypatch.setattr(doctor, "examine", lambda dataset: findings)
+    app(["doctor", "--json", "-"], standalone_mode=False)
+    record = json.loads(capsys.readouterr().out)
+    assert list(record) == ["findings"]
     assert [Finding(**entry) for entry in record["findings"]] == findings
 
 
@@ -110,7 +115,7 @@ def no_headers() -> Any:
         ("pressure (PSI)", doctor, "pressure_off_reason", lambda: "is missing; boot with `psi=1`", MISSING, "psi=1"),
         ("run-queue delay", doctor, "runqueue_off_reason", lambda: "zeros; boot so", MISSING, "boot so"),
         ("GPU (NVML)", doctor, "gpu_facts", gone, MISSING, "install the NVIDIA driver"),
-        ("GPU (NVML)", doctor, "gpu_facts", lambda: [{"name": "H200", "driver": "580"}], OK, None),
+        ("GPU (NVML)", doctor, "gpu_facts", lambda: [Gpu("H200", 1 << 37, "580", "13.0")], OK, None),
         ("CUDA in torch", doctor, "torch_cuda_version", lambda: (False, None), MISSING, "pip install torch"),
         ("CUDA in torch", doctor, "torch_cuda_version", lambda: (True, None), MISSING, "CUDA build"),
         ("DALI", machine, "package_versions", dict, MISSING, "loaderbench[dali]"),

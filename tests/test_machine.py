@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from loaderbench import machine
+from loaderbench import machine, plain
+from loaderbench.recording.facts import Environment
 
 GIB = 1 << 30
 
@@ -168,7 +169,7 @@ def test_variables_that_change_results_without_folders_or_serial_numbers(monkeyp
     monkeypatch.setenv("LD_PRELOAD", "/home/somebody/lib/libjemalloc.so.2:/usr/lib/libtcmalloc.so")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-8f9a0b1c-1111-2222-3333-444455556666")
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
-    variables = machine.environment()["variables"]
+    variables = machine.environment().variables
     assert variables["OMP_NUM_THREADS"] == "4"
     assert variables["MALLOC_ARENA_MAX"] == "2"
     assert variables["LD_PRELOAD"] == "libjemalloc.so.2:libtcmalloc.so"
@@ -177,12 +178,14 @@ def test_variables_that_change_results_without_folders_or_serial_numbers(monkeyp
 
 
 def test_the_environment_is_json_and_names_nobody() -> None:
-    facts = machine.environment()
-    assert json.loads(json.dumps(facts)) == facts
-    assert facts["cpus_usable"] >= 1
-    assert facts["packages"]["numpy"]
-    assert facts["packages"]["loaderbench"]
-    assert (facts["gpus"] == []) == (facts["gpus_reason"] is not None)
+    environment = machine.environment()
+    facts = plain.to_json(environment)
+    assert isinstance(facts, dict)
+    assert plain.from_json(Environment, json.loads(json.dumps(facts))) == environment
+    assert environment.cpus_usable >= 1
+    assert environment.packages["numpy"]
+    assert environment.packages["loaderbench"]
+    assert (environment.gpus == ()) == (environment.gpus_reason is not None)
     assert socket.gethostname() not in facts.values()
 
 

@@ -2,7 +2,7 @@
 
 Finer than simulate.py where verdicts are hard to get right: workers that share one storage or few cores, reading
 and decoding in turn, batches in order, a host that issues slower while workers run beside it, batches under way
-that are cancelled when the window closes. Shares no code with the package but the names of the columns; what a
+that are cancelled when the window closes. Shares no code with the package but the names of the arms and columns; what a
 run without a cause would take is simulated, not computed from what the estimators see.
 Times in ms; the tables hold ns, as the loop records them.
 """
@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Segment
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import SPAN_FIELDS, STEP_FIELDS, Segment
 
-ARMS = ("device", "host", "ram", "real", "free", "prep", "fetch")
+ON_DEVICE = (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL)
+ARMS = (*ON_DEVICE, Arm.FREE, Arm.PREP, Arm.FETCH)
 NEXT_MS = 0.005
 """What `next()` costs the host where a batch is ready."""
 IN_FLIGHT = 2
@@ -187,18 +189,18 @@ class Loader:
         self.world.open(self._room)
 
 
-def _as_arm(pipe: Pipeline, arm: str) -> Pipeline:
+def _as_arm(pipe: Pipeline, arm: Arm) -> Pipeline:
     """What the arm changes of the loader."""
-    if arm in ("ram", "prep"):
+    if arm in (Arm.RAM, Arm.PREP):
         return replace(pipe, **REMOVED["storage"])
-    if arm == "fetch":  # as many readers that do nothing else, one where the loader works inside next()
+    if arm == Arm.FETCH:  # as many readers that do nothing else, one where the loader works inside next()
         return replace(pipe, **REMOVED["prep"], workers=max(pipe.workers, 1))
     return pipe
 
 
 def segment(
     pipe: Pipeline,
-    arm: str,
+    arm: Arm,
     number: int = 0,
     *,
     num_steps: int = 48,
@@ -211,7 +213,7 @@ def segment(
     `pause_ms`: the host's pause before the last step of the warm-up, in which the loader can fill its queue.
     """
     made = _as_arm(pipe, arm)
-    with_loader = arm not in ("device", "host")
+    with_loader = arm not in (Arm.DEVICE, Arm.HOST)
     warmup = (2 * made.depth + 8 if with_loader else 4) if num_warmup is None else num_warmup
     world = World()
     loader = Loader(world, made, np.random.default_rng([seed, number, ARMS.index(arm)])) if with_loader else None
@@ -224,20 +226,18 @@ def segment(
         steady=True,
         steps=_step_table(rows),
         spans=None if loader is None or not made.tells_spans else _span_table(loader),
-        facts={
-            "opened_ns": round(EPOCH_MS * 1e6),
-            "closed_ns": round(world.now * 1e6),
-            "first_batch_s": (rows[0][1] - EPOCH_MS) / 1e3,
-            "num_drained": None if loader is None or not made.tells_spans else len(loader.spans) - len(rows),
-            "wall_s": (world.now - EPOCH_MS) / 1e3,
-        },
+        opened_ns=round(EPOCH_MS * 1e6),
+        closed_ns=round(world.now * 1e6),
+        wall_s=(world.now - EPOCH_MS) / 1e3,
+        first_batch_s=(rows[0][1] - EPOCH_MS) / 1e3,
+        num_drained=None if loader is None or not made.tells_spans else len(loader.spans) - len(rows),
     )
 
 
 def _consume(
     world: World,
     pipe: Pipeline,
-    arm: str,
+    arm: Arm,
     loader: Loader | None,
     warmup: int,
     num_steps: int,
@@ -247,8 +247,8 @@ def _consume(
     """The host's loop, and the device's queue as it fills it."""
     free = copies_free = world.now
     in_flight = deque[float]()
-    transfer_ms = 0.0 if arm == "device" or pipe.owns_transfer else pipe.transfer_ms
-    issue_ms = pipe.issue_ms + (pipe.crowded_issue_ms if arm in ("ram", "real") and pipe.workers else 0.0)
+    transfer_ms = 0.0 if arm == Arm.DEVICE or pipe.owns_transfer else pipe.transfer_ms
+    issue_ms = pipe.issue_ms + (pipe.crowded_issue_ms if arm in (Arm.RAM, Arm.REAL) and pipe.workers else 0.0)
     for step in range(warmup + num_steps):
         if step == warmup - 1 and pause_ms:
             yield world.now + pause_ms
@@ -257,7 +257,7 @@ def _consume(
             yield from loader.take()
         yield world.now + NEXT_MS
         returned = world.now
-        if arm in ("free", "prep", "fetch"):
+        if arm not in ON_DEVICE:
             rows.append([called, returned, returned, returned, -1, -1, -1, -1])
             continue
         begin = max(returned, copies_free if pipe.overlap else free)
@@ -294,10 +294,11 @@ def _span_table(loader: Loader) -> NDArray[np.int64]:
     return table
 
 
-def arms_of(pipe: Pipeline) -> Iterator[str]:
+def arms_of(pipe: Pipeline) -> Iterator[Arm]:
     """The arms that are measured of it."""
     for arm in ARMS:
-        if not (arm == "host" and pipe.owns_transfer) and (pipe.reads_files or arm not in ("ram", "prep", "fetch")):
+        reads = arm in (Arm.RAM, Arm.PREP, Arm.FETCH)
+        if not (arm == Arm.HOST and pipe.owns_transfer) and (pipe.reads_files or not reads):
             yield arm
 
 
@@ -318,11 +319,11 @@ def _scaled(pipe: Pipeline, factor: float) -> Pipeline:
     return replace(pipe, **{name: value * factor for name, value in vars(pipe).items() if name.endswith("_ms")})
 
 
-def true_step_ms(pipe: Pipeline, arm: str = "real", *, num_steps: int = 240, **changes: Any) -> float:
+def true_step_ms(pipe: Pipeline, arm: Arm = Arm.REAL, *, num_steps: int = 240, **changes: Any) -> float:
     """Steady step time: a long window, the start left out. 240 is a multiple of every crew used here."""
     made = replace(pipe, **changes)
     steps = segment(made, arm, num_steps=num_steps, num_warmup=4 * made.depth + 24, seed=99).steps
-    column = STEP_FIELDS.index("done_ns" if arm in ("device", "host", "ram", "real") else "returned_ns")
+    column = STEP_FIELDS.index("done_ns" if arm in ON_DEVICE else "returned_ns")
     return float(steps[-1, column] - steps[-1 - num_steps, column]) / num_steps / 1e6
 
 

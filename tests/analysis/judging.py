@@ -1,65 +1,119 @@
-"""From segments to findings, as make_record goes, for the tests of this folder."""
+"""From segments to findings, as analyze goes, for the tests of this folder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from loaderbench.analysis.attribution import Attribution, attribute
-from loaderbench.analysis.record import ALL_ARMS
-from loaderbench.analysis.steps import ArmSteps, arm_steps
-from loaderbench.recording.types import Estimate, Segment
+from loaderbench.analysis.model import Model
+from loaderbench.analysis.steps import ArmSteps, join_arms
+from loaderbench.analysis.verdict import Attribution, attribute
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import CacheState
+from loaderbench.recording.facts import CacheFacts, CopyFacts, Run, Segment
+from loaderbench.recording.record import Estimate, Removable, Share
+from loaderbench.reporting import words
 from tests.analysis.event_model import Pipeline, measure
+from tests.made import make_case, make_device, make_facts, make_loader, make_run
 
 
-def join(segments: Sequence[Segment], workers: int = 1) -> dict[str, ArmSteps]:
-    found = {arm: arm_steps(segments, arm, stream, max(workers, 1)) for stream, arm in enumerate(ALL_ARMS)}
-    return {arm: steps for arm, steps in found.items() if steps is not None}
+def join(segments: Sequence[Segment], workers: int = 1) -> Mapping[Arm, ArmSteps]:
+    return join_arms(segments, max(workers, 1))
+
+
+def judge_arms(
+    arms: Mapping[Arm, ArmSteps],
+    *,
+    reads_files: bool = True,
+    owns_transfer: bool = False,
+    synchronous: bool = False,
+    overlap: bool = False,
+    starved_fraction: float | None = None,
+    storage_idle: bool = False,
+) -> Attribution:
+    """The findings on these arms."""
+    model = Model(arms, reads_files, owns_transfer, synchronous, overlap)
+    return attribute(model, starved_fraction=starved_fraction, storage_idle=storage_idle)
 
 
 def judge(
     pipe: Pipeline, segments: Sequence[Segment] | None = None, storage_idle: bool = False, **given: Any
 ) -> Attribution:
     """The findings on the pipeline's run, measured as `given` says unless its segments are there already."""
-    return attribute(
+    return judge_arms(
         join(measure(pipe, **given) if segments is None else segments, pipe.workers),
         reads_files=pipe.reads_files,
         owns_transfer=pipe.owns_transfer,
         synchronous=pipe.workers == 0,
-        starved_fraction=None,
         overlap=pipe.overlap,
         storage_idle=storage_idle,
     )
 
 
-def gain(found: Attribution, cause: str) -> float:
-    one = found.speedup_if_removed[cause]
-    assert one is not None
-    return one.value
+def run_of(pipe: Pipeline, segments: Sequence[Segment] | None = None, *, name: str = "r", **given: Any) -> Run:
+    """The pipeline's run as it is stored, its segments measured as `given` says unless they are there already."""
+    cache: CacheState = "warm" if not pipe.latency_ms and not pipe.storage_ms else "as-is"
+    case = make_case(
+        workers=pipe.workers, prefetch=pipe.prefetch, overlap=pipe.overlap, cache=cache,
+        loader="multiprocess" if pipe.workers else "serial",
+    )  # fmt: skip
+    facts = make_facts(
+        device=make_device(overlap=pipe.overlap),
+        loader=make_loader(decodes=pipe.reads_files, owns_transfer=pipe.owns_transfer),
+        cache=CacheFacts(cache, measured_once=False),
+        copy=CopyFacts(batch_bytes=38_535_168, link_bytes_per_s=50e9),
+    )
+    measured = measure(pipe, **given) if segments is None else list(segments)
+    return make_run(case, measured, facts=facts, run_id=name, sampling_cpu_s=0.1)
 
 
-def share(found: Attribution, cause: str) -> float:
-    one = found.shares[cause]
-    assert one is not None
-    return one.value
+def gain(found: Attribution, cause: Removable) -> float:
+    estimate = found.verdict.speedup_if_removed[cause]
+    assert estimate is not None
+    return estimate.value
+
+
+def share(found: Attribution, name: Share) -> float:
+    estimate = found.shares[name]
+    assert estimate is not None
+    return estimate.value
+
+
+def waits(found: Attribution) -> tuple[float, float]:
+    """The wait for data by the arms and by the timeline."""
+    waiting = found.verdict.waiting_for_data
+    assert waiting is not None
+    return waiting.by_arms.value, waiting.by_timeline.value
+
+
+def reasons(found: Attribution) -> list[str]:
+    """The verdict's reasons in words."""
+    return [words.reason(reason) for reason in found.verdict.reasons]
 
 
 def estimates(found: Attribution) -> list[Estimate]:
     """Every estimate in the findings."""
-    given = [*found.shares.values(), *found.speedup_if_removed.values(), found.utilization, found.joint_speedup]
-    given += found.witnesses or ()
-    return [one for one in given if one is not None]
+    verdict = found.verdict
+    given = [*found.shares.values(), *verdict.speedup_if_removed.values(), found.utilization, verdict.joint_speedup]
+    if verdict.waiting_for_data is not None:
+        given += [verdict.waiting_for_data.by_arms, verdict.waiting_for_data.by_timeline]
+    return [estimate for estimate in given if estimate is not None]
 
 
 def assert_sound(found: Attribution) -> None:
     """What holds of any findings: finite, value within its interval, no loss from removing a cause."""
-    for one in estimates(found):
-        assert np.isfinite([one.value, one.low, one.high]).all()
-        assert one.low <= one.value <= one.high
-    for speedup in found.speedup_if_removed.values():
-        assert speedup is None or speedup.low >= 1.0 - 1e-12
-    known = [one for one in found.shares.values() if one is not None]
-    assert all(one.value >= -1e-12 for one in known)
-    assert (found.bottleneck == "undetermined") == bool(found.reasons) or found.bottleneck == "mixed"
+    for estimate in estimates(found):
+        assert estimate.low is not None and estimate.high is not None
+        assert np.isfinite([estimate.value, estimate.low, estimate.high]).all()
+        assert estimate.low <= estimate.value <= estimate.high
+    verdict = found.verdict
+    for speedup in verdict.speedup_if_removed.values():
+        assert speedup is None or (speedup.low is not None and speedup.low >= 1.0 - 1e-12)
+    known = [estimate for estimate in found.shares.values() if estimate is not None]
+    assert all(estimate.value >= -1e-12 for estimate in known)
+    # A verdict is undetermined for a reason. Others have one where causes were not, or cannot be, told apart.
+    codes = {reason.code for reason in verdict.reasons}
+    assert (verdict.bottleneck == "undetermined") == bool(codes - {"not_separated"}) or verdict.bottleneck == "mixed"
+    assert all(words.reason(reason) for reason in verdict.reasons)

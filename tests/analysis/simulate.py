@@ -12,10 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loaderbench.recording.types import SPAN_FIELDS, STEP_FIELDS, Segment
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import SPAN_FIELDS, STEP_FIELDS, Segment, StorageWindow
 
 BATCH = 64
 IN_FLIGHT = 2
+ON_DEVICE = (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL)
+ARMS = (*ON_DEVICE, Arm.FREE, Arm.FETCH, Arm.PREP)
+"""All that a run can measure."""
+ASKED = (*ON_DEVICE, Arm.FREE, Arm.FETCH)
 
 
 @dataclass(frozen=True)
@@ -38,18 +43,18 @@ class Pipeline:
 
 
 def segment(
-    arm: str, pipeline: Pipeline, *, steps: int = 40, warmup: int = 12, number: int = 0, begin: float = 100.0,
+    arm: Arm, pipeline: Pipeline, *, steps: int = 40, warmup: int = 12, number: int = 0, begin: float = 100.0,
     prefilled: int = 0,
 ) -> Segment:  # fmt: skip
     """One window of one arm. `prefilled`: batches that lie ready before the first step."""
     rng = np.random.default_rng(number)
     loads = {
-        "ram": pipeline.decode, "real": pipeline.read + pipeline.decode, "free": pipeline.read + pipeline.decode,
-        "prep": pipeline.decode, "fetch": pipeline.read,
+        Arm.RAM: pipeline.decode, Arm.REAL: pipeline.read + pipeline.decode, Arm.FREE: pipeline.read + pipeline.decode,
+        Arm.PREP: pipeline.decode, Arm.FETCH: pipeline.read,
     }  # fmt: skip
     load = loads.get(arm)
-    on_device = arm in ("device", "host", "ram", "real")
-    copy = pipeline.copy if arm != "device" else 0.0
+    on_device = arm in ON_DEVICE
+    copy = pipeline.copy if arm != Arm.DEVICE else 0.0
     total = steps + warmup
     make = _worker_clock(pipeline, load, begin, prefilled, rng) if load is not None else None
     table = np.full((total, len(STEP_FIELDS)), -1, dtype=np.int64)
@@ -101,11 +106,22 @@ def segment(
             if start < now
         ]
         spans = np.concatenate([spans, np.array(rows, dtype=np.int64).reshape(-1, len(SPAN_FIELDS))])
-    facts = {"num_drained": 0 if make else None, "wall_s": now - begin, "opened_ns": int(begin * 1e9),
-             "closed_ns": int(now * 1e9), "first_batch_s": 0.1, "moved": {"read_bytes": total * BATCH * 36_864},
-             "expected_bytes": total * BATCH * 36_864, "clock_drift_ns": 0,
-             "residency_before": 0.0, "residency_after": 0.0}  # fmt: skip
-    return Segment(arm, number, warmup, True, table, spans if make else None, facts)
+    num_bytes = total * BATCH * 36_864
+    return Segment(
+        arm=arm,
+        round=number,
+        num_warmup=warmup,
+        steady=True,
+        steps=table,
+        spans=spans if make else None,
+        opened_ns=int(begin * 1e9),
+        closed_ns=int(now * 1e9),
+        wall_s=now - begin,
+        first_batch_s=0.1,
+        num_drained=0 if make else None,
+        clock_drift_ns=0,
+        storage=StorageWindow({"read_bytes": num_bytes}, num_bytes, None, 0.0, 0.0),
+    )
 
 
 def _worker_clock(
@@ -135,9 +151,7 @@ def _worker_clock(
     return make
 
 
-def run(
-    pipeline: Pipeline, *, rounds: int = 3, arms: tuple[str, ...] = ("device", "host", "ram", "real", "free", "fetch")
-) -> list[Segment]:
+def run(pipeline: Pipeline, *, rounds: int = 3, arms: tuple[Arm, ...] = ASKED) -> list[Segment]:
     """All arms, interleaved."""
     return [
         segment(arm, pipeline, number=number, begin=100.0 + 50 * number) for number in range(rounds) for arm in arms
@@ -146,6 +160,6 @@ def run(
 
 def step_seconds(pipeline: Pipeline) -> float:
     """Mean step time of the real arm, from the model itself: the truth for shares and gains."""
-    table = segment("real", pipeline, steps=400).steps
+    table = segment(Arm.REAL, pipeline, steps=400).steps
     done = table[12:, STEP_FIELDS.index("done_ns")]
     return float((done[-1] - done[0]) / (len(done) - 1) / 1e9)

@@ -2,96 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING, flags
-from loaderbench.analysis.record import make_record
-from loaderbench.cases.case import Case
-from loaderbench.recording.types import SPAN_FIELDS, Recording, Run, Segment
-from tests.analysis.simulate import Pipeline, run, step_seconds
+from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING
+from loaderbench.analysis.record import analyze
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import SPAN, CacheFacts, CeilingProbe, PrepProbe, Run, Segment
+from loaderbench.recording.record import Advice
+from loaderbench.reporting.words import flags, worded
+from tests.analysis.simulate import ARMS, Pipeline, run, step_seconds
+from tests.made import (
+    NOTHING,
+    make_case,
+    make_device,
+    make_facts,
+    make_loader,
+    make_prep_probe,
+    make_run,
+    rates_probe,
+)
 
-CASE = Case(
-    dataset="/data/256", dataset_name="data", resolution=256, loader="multiprocess", decoder="pillow", workers=2,
-    prefetch=2, batch_size=64, model="resnet50", mode="train", precision="fp32", device="emulated:x", input_size=224,
-    output="uint8", cache="warm",
-)  # fmt: skip
-NOTHING = {"shared": 0.0, "private": 0.0, "reused": 0.0}
-
-
-def probe(**image_s: float) -> dict[str, Any]:
-    """Decoders that take so many seconds an image, on a machine whose processors do not slow each other."""
-    decoders = {name: {"image_s": [s] * 8, "all_cpus_image_s": s, "all_cpus_rate": 1e9} for name, s in image_s.items()}
-    return {"num_cpus": 2, "decoders": decoders, "handover_s": {"float32": NOTHING, "uint8": NOTHING}}
+CASE = make_case(output="uint8", cache="warm")
 
 
 def with_cpu_time(segments: list[Segment]) -> list[Segment]:
     """Decoding computes, reading waits."""
     for one in segments:
         if one.spans is not None:
-            one.spans[:, SPAN_FIELDS.index("cpu_ns")] = one.spans[:, SPAN_FIELDS.index("decode_ns")]
+            one.spans[:, SPAN["cpu_ns"]] = one.spans[:, SPAN["decode_ns"]]
     return segments
 
 
-def advice(
+def simulated(
     pipeline: Pipeline,
     *,
     cpus: int = 2,
-    prep_probe: dict[str, Any] | None = None,
-    ceiling: dict[str, Any] | None = None,
+    prep_probe: PrepProbe | None = None,
+    ceiling: CeilingProbe | None = None,
     owns_transfer: bool = False,
     **case: Any,
-) -> list[dict[str, Any]]:
-    """The advice on a simulated run."""
-    asked = replace(CASE, workers=pipeline.workers, **case)
+) -> Run:
+    """A run that tells what advice rests on."""
+    asked = CASE.changed(workers=pipeline.workers, **case)
     pipeline = replace(pipeline, read=pipeline.read or 0.0002)  # reading from memory costs something too
-    segments = with_cpu_time(run(pipeline, arms=("device", "host", "ram", "real", "free", "prep", "fetch")))
+    segments = with_cpu_time(run(pipeline, arms=ARMS))
     if owns_transfer:
-        segments = [one for one in segments if one.arm != "host"]
+        segments = [one for one in segments if one.arm != Arm.HOST]
     if case.get("loader") == "dali":
         for one in segments:
             one.spans = None
-    facts = {
-        "device": {"kind": "emulated", "name": "emulated device", "overlap": pipeline.overlap},
-        "workload": {}, "peak_memory_bytes": None,
-        "loader": {"decodes": True, "owns_transfer": owns_transfer}, "num_failures": 0, "failures": [],
-        "num_images": 1000, "image_bytes": 35_000_000, "storage_source": "test",
-        "storage_reason": None, "cache": {"state": asked.cache, "measured_once": False, "caveats": []},
-        "build_s_real": 0.5, "stopped_by": "duration", "num_rounds": 3, "loop_overhead_s": 1e-5, "arms": [],
-        "prep_probe": prep_probe or probe(pillow=0.002), "ceiling": ceiling,
-    }  # fmt: skip
-    environment = {"cpus_usable": cpus}
-    record = make_record(
-        "r", Run(asked, "ok", "2026-01-01T00:00:00+00:00", 60.0, Recording(segments, facts, []), [], [], environment)
+    facts = make_facts(
+        device=make_device(overlap=pipeline.overlap),
+        loader=make_loader(owns_transfer=owns_transfer),
+        cache=CacheFacts(asked.subject.cache, measured_once=False),
+        prep_probe=prep_probe or make_prep_probe(pillow=0.002),
     )
-    found: list[dict[str, Any]] = record["verdict"]["advice"]
-    check_rules(found)
-    return found
+    facts = replace(facts, storage=replace(facts.storage, ceiling=ceiling))
+    return make_run(asked, segments, facts=facts, cpus_usable=cpus)
 
 
-def check_rules(found: list[dict[str, Any]]) -> None:
-    predicted = [one["predicted_speedup"]["value"] for one in found if one["predicted_speedup"]]
+def advice(pipeline: Pipeline, **given: Any) -> tuple[Advice, ...]:
+    """The advice on a simulated run."""
+    record = worded(analyze(simulated(pipeline, **given)))
+    assert record.verdict is not None
+    check_rules(record.verdict.advice)
+    return record.verdict.advice
+
+
+def check_rules(found: Sequence[Advice]) -> None:
+    predictions = [one.predicted_speedup for one in found]
+    known = [prediction for prediction in predictions if prediction is not None]
+    values = [prediction.value for prediction in known]
     assert len(found) <= MOST_ACTIONS
-    assert predicted == sorted(predicted, reverse=True)
-    assert all(value >= WORTH_TRYING for value in predicted)
-    assert [one["predicted_speedup"] is None for one in found] == sorted(
-        one["predicted_speedup"] is None for one in found
+    assert values == sorted(values, reverse=True)
+    assert all(value >= WORTH_TRYING for value in values)
+    assert [prediction is None for prediction in predictions] == sorted(
+        prediction is None for prediction in predictions
     )
-    for one in found:
-        if one["predicted_speedup"]:
-            assert (
-                one["predicted_speedup"]["low"] <= one["predicted_speedup"]["value"] <= one["predicted_speedup"]["high"]
-            )
+    for prediction in known:
+        assert prediction.low is not None and prediction.high is not None
+        assert prediction.low <= prediction.value <= prediction.high
 
 
-def predicted(found: list[dict[str, Any]], **change: Any) -> float:
+def value_of(one: Advice) -> float:
+    assert one.predicted_speedup is not None
+    return one.predicted_speedup.value
+
+
+def predicted(found: Sequence[Advice], **change: Any) -> float:
     """What the advice predicts for exactly this change."""
-    (one,) = [one for one in found if one["change"] == change]
-    value: float = one["predicted_speedup"]["value"]
-    return value
+    (one,) = [one for one in found if one.change == change]
+    return value_of(one)
 
 
 def gain(before: Pipeline, **after: Any) -> float:
@@ -108,13 +114,14 @@ def test_more_workers_up_to_the_processors_or_the_device(cpus: int, knee: int) -
 
 def test_no_more_workers_where_the_processors_are_full() -> None:
     found = advice(Pipeline(device=0.030, decode=0.200, workers=2), cpus=2)
-    assert not [one for one in found if one["change"] and "workers" in one["change"]]
+    assert not [one for one in found if one.change and "workers" in one.change]
 
 
 def test_workers_slow_each_other_as_the_probe_saw() -> None:
     # given processors that share their units: all busy, each is 1.5 times as slow
-    shared = probe(pillow=0.002)
-    shared["decoders"]["pillow"]["all_cpus_image_s"] = 0.003
+    shared = make_prep_probe(pillow=0.002)
+    slowed = replace(shared.decoders["pillow"], all_cpus_image_s=0.003)
+    shared = replace(shared, decoders={"pillow": slowed})
     slow = Pipeline(device=0.030, decode=0.200, workers=1)
     found = advice(slow, cpus=2, prep_probe=shared)
     assert predicted(found, workers=2) == pytest.approx(gain(slow, workers=2, decode=0.300), rel=0.03)
@@ -130,19 +137,19 @@ def test_a_parallel_loader_instead_of_the_serial_one() -> None:
 
 def test_another_decoder_by_its_measured_cost() -> None:
     slow = Pipeline(device=0.030, decode=0.200, workers=2)
-    found = advice(slow, prep_probe=probe(pillow=0.002, turbojpeg=0.001))
+    found = advice(slow, prep_probe=make_prep_probe(pillow=0.002, turbojpeg=0.001))
     assert predicted(found, decoder="turbojpeg") == pytest.approx(gain(slow, decode=0.100), rel=0.03)
 
 
 def test_a_faster_decoder_gains_no_more_than_the_device_lets_it() -> None:
     slow = Pipeline(device=0.080, decode=0.200, workers=2)
-    found = advice(slow, prep_probe=probe(pillow=0.002, turbojpeg=0.0002))
+    found = advice(slow, prep_probe=make_prep_probe(pillow=0.002, turbojpeg=0.0002))
     assert predicted(found, decoder="turbojpeg") == pytest.approx(gain(slow, decode=0.020), rel=0.03)
 
 
 def test_uint8_saves_the_hand_over_of_floats() -> None:
-    costs = probe(pillow=0.0010)
-    costs["handover_s"] = {"float32": {**NOTHING, "shared": 0.0005}, "uint8": {**NOTHING, "shared": 0.0001}}
+    handover_s = {"float32": {**NOTHING, "shared": 0.0005}, "uint8": {**NOTHING, "shared": 0.0001}}
+    costs = replace(make_prep_probe(pillow=0.0010), handover_s=handover_s)
     slow = Pipeline(device=0.030, decode=0.150, workers=2)
     found = advice(slow, prep_probe=costs, output="float32")
     assert predicted(found, output="uint8") == pytest.approx(gain(slow, decode=0.110), rel=0.03)
@@ -160,14 +167,9 @@ def test_uint8_beside_the_compute_gains_what_the_copy_was_longer() -> None:
     assert predicted(found, output="uint8") == pytest.approx(2.0, rel=0.03)
 
 
-def storage_probe(*rates: float) -> dict[str, Any]:
-    """Facts of stages of 1, 2, 4 … readers at these bytes/s."""
-    stages = [
-        {"readers": 1 << number, "bytes": int(rate), "seconds": 1.0, "moved": None, "slices_bytes": [], "slice_s": 1.0,
-         "user_cpu_s": 0.0, "files": 100, "file_s": None, "method": "O_DIRECT"}
-        for number, rate in enumerate(rates)
-    ]  # fmt: skip
-    return {"stages": stages, "stopped_by": "flat"}
+def storage_probe(*rates: float) -> CeilingProbe:
+    """Stages of 1, 2, 4 … readers at these bytes/s."""
+    return rates_probe(*rates, seconds=1.0, slices_bytes=(), slice_s=1.0, user_cpu_s=0.0)
 
 
 def test_data_in_memory_with_what_the_storage_lacks() -> None:
@@ -175,9 +177,9 @@ def test_data_in_memory_with_what_the_storage_lacks() -> None:
     (first, *_) = found = advice(slow_disk, cache="cold", ceiling=storage_probe(12.5e6, 25e6, 25e6, 25e6))
     assert predicted(found, cache="warm") == pytest.approx(gain(slow_disk, read=0.0), rel=0.03)
     # 64 × 35 kB in 30 ms are 75 MB/s
-    assert "needs 75 MB/s; this storage gives 25 MB/s at 2 readers" in first["action"]
+    assert "needs 75 MB/s; this storage gives 25 MB/s at 2 readers" in first.action
     # a cap: more workers would wait for it together
-    assert not [one for one in found if one["cause"] == "storage" and "workers" in (one["change"] or {})]
+    assert not [one for one in found if one.cause == "storage" and "workers" in (one.change or {})]
 
 
 def test_more_readers_against_a_latency() -> None:
@@ -185,18 +187,21 @@ def test_more_readers_against_a_latency() -> None:
     late = Pipeline(device=0.030, read=0.180, decode=0.020, workers=2)
     rates = [1e6 * 2**number for number in range(6)]
     found = advice(late, cpus=2, cache="cold", ceiling=storage_probe(*rates))
-    (more,) = [one for one in found if one["cause"] == "storage" and "workers" in (one["change"] or {})]
+    (more,) = [one for one in found if one.cause == "storage" and "workers" in (one.change or {})]
     # then as many as bring 200 ms a batch down to the device's 30: seven
-    assert more["change"] == {"workers": 7}
-    assert more["predicted_speedup"]["value"] == pytest.approx(gain(late, workers=7), rel=0.05)
+    assert more.change == {"workers": 7}
+    assert value_of(more) == pytest.approx(gain(late, workers=7), rel=0.05)
 
 
 def test_storage_and_prep_together() -> None:
     both = Pipeline(device=0.030, read=0.140, decode=0.140, workers=2)
-    found = advice(both, cpus=8, cache="cold", prep_probe=probe(pillow=0.002, turbojpeg=0.001))
-    (joined,) = [one for one in found if one["change"] and "cache" in one["change"] and len(one["change"]) > 1]
-    pace = {"decode": 0.070 if "decoder" in joined["change"] else 0.140, "workers": joined["change"].get("workers", 2)}
-    assert joined["predicted_speedup"]["value"] == pytest.approx(gain(both, read=0.0, **pace), rel=0.05)
+    found = advice(both, cpus=8, cache="cold", prep_probe=make_prep_probe(pillow=0.002, turbojpeg=0.001))
+    (joined,) = [one for one in found if one.change and "cache" in one.change and len(one.change) > 1]
+    pace = {
+        "decode": 0.070 if "decoder" in (joined.change or {}) else 0.140,
+        "workers": (joined.change or {}).get("workers", 2),
+    }
+    assert value_of(joined) == pytest.approx(gain(both, read=0.0, **pace), rel=0.05)
     assert joined == found[0]
 
 
@@ -205,20 +210,20 @@ def test_a_larger_batch_where_launches_limit() -> None:
     found = advice(launching)
     truth = 2 * gain(launching, device=0.016, busy=0.016, decode=0.020)
     assert predicted(found, batch_size=128) == pytest.approx(truth, rel=0.03)
-    assert any("CUDA graph" in one["action"] and one["change"] is None for one in found)
+    assert any("CUDA graph" in one.action and one.change is None for one in found)
 
 
 def test_nothing_for_a_run_that_computes() -> None:
-    assert advice(Pipeline(device=0.100, decode=0.020, workers=2), cpus=8) == []
+    assert advice(Pipeline(device=0.100, decode=0.020, workers=2), cpus=8) == ()
 
 
 def test_a_loader_that_tells_no_cpu_time_gets_advice_without_figures() -> None:
     found = advice(
         Pipeline(device=0.030, decode=0.200, workers=1), cpus=4, loader="dali", decoder=None, owns_transfer=True
     )
-    assert [one["action"] for one in found] == ["add workers: --workers 4 (now 1)"]
-    assert found[0]["predicted_speedup"] is None
-    assert found[0]["at_most"]["value"] > 1.1
+    assert [one.action for one in found] == ["add workers: --workers 4 (now 1)"]
+    assert found[0].predicted_speedup is None
+    assert found[0].at_most is not None and found[0].at_most.value > 1.1
 
 
 def test_changes_read_as_options() -> None:
@@ -235,10 +240,10 @@ def test_predictions_hold_over_random_loaders() -> None:
         decode = float(random.uniform(0.08, 0.4)) * workers
         slow = Pipeline(device=float(random.uniform(0.01, 0.05)), decode=decode, workers=workers, jitter=0.05)
         faster = float(random.uniform(0.3, 0.9))
-        found = advice(slow, cpus=8, prep_probe=probe(pillow=0.002, turbojpeg=0.002 * faster))
+        found = advice(slow, cpus=8, prep_probe=make_prep_probe(pillow=0.002, turbojpeg=0.002 * faster))
         for one in found:
-            change = one["change"] or {}
+            change = one.change or {}
             if set(change) <= {"workers", "decoder"} and change:
                 pace = {"workers": change.get("workers", workers)}
                 pace["decode"] = decode * (faster if "decoder" in change else 1.0)
-                assert one["predicted_speedup"]["value"] == pytest.approx(gain(slow, **pace), rel=0.06)
+                assert value_of(one) == pytest.approx(gain(slow, **pace), rel=0.06)

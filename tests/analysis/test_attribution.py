@@ -9,41 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loaderbench.analysis.attribution import Attribution, attribute
-from loaderbench.analysis.steps import COLUMN, ArmSteps, arm_steps
-from loaderbench.recording.types import Segment
+from loaderbench.analysis.steps import arm_steps
+from loaderbench.analysis.verdict import Attribution
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import STEP
+from tests.analysis.judging import gain, join, judge_arms, reasons, share, waits
 from tests.analysis.simulate import Pipeline, run, segment, step_seconds
 
-ARMS = ("device", "host", "ram", "real", "free", "fetch", "prep")
 
-
-def join(segments: list[Segment], workers: int = 1) -> dict[str, ArmSteps]:
-    joined = {arm: arm_steps(segments, arm, number, max(workers, 1)) for number, arm in enumerate(ARMS)}
-    return {arm: steps for arm, steps in joined.items() if steps is not None}
-
-
-def judge(pipeline: Pipeline, **changes: object) -> Attribution:
-    given_ = {"reads_files": True, "owns_transfer": False, "synchronous": pipeline.workers == 0}
-    return attribute(join(run(pipeline), pipeline.workers), **{**given_, "starved_fraction": 0.0, **changes})  # type: ignore[arg-type]
-
-
-def share(found: Attribution, name: str) -> float:
-    estimate = found.shares[name]
-    assert estimate is not None
-    return estimate.value
-
-
-def gain(found: Attribution, cause: str) -> float:
-    estimate = found.speedup_if_removed[cause]
-    assert estimate is not None
-    return estimate.value
+def judge(pipeline: Pipeline) -> Attribution:
+    arms = join(run(pipeline), pipeline.workers)
+    return judge_arms(arms, synchronous=pipeline.workers == 0, starved_fraction=0.0)
 
 
 def test_a_loader_hidden_under_compute_costs_nothing() -> None:
     # given a loader that needs 20 ms a batch beside a device of 30 ms
     found = judge(Pipeline(device=0.030, decode=0.040, workers=2))
     # then the run is bound by compute
-    assert found.bottleneck == "compute"
+    assert found.verdict.bottleneck == "compute"
     assert found.utilization is not None
     assert found.utilization.value == pytest.approx(1.0, abs=0.01)
     assert share(found, "prep") == pytest.approx(0.0, abs=0.01)
@@ -53,21 +36,21 @@ def test_a_loader_hidden_under_compute_costs_nothing() -> None:
 def test_workers_slower_than_the_device_by_a_known_factor(factor: float) -> None:
     pipeline = Pipeline(device=0.030, decode=2 * factor * 0.030, workers=2)
     found = judge(pipeline)
-    assert found.bottleneck == "prep"
+    assert found.verdict.bottleneck == "prep"
     assert gain(found, "prep") == pytest.approx(factor, rel=0.02)
     assert share(found, "prep") == pytest.approx(1 - 1 / factor, abs=0.02)
 
 
 def test_storage_in_front_of_a_fast_decoder() -> None:
     found = judge(Pipeline(device=0.030, read=0.120, decode=0.020, workers=2))
-    assert found.bottleneck == "storage"
+    assert found.verdict.bottleneck == "storage"
     assert gain(found, "storage") == pytest.approx(70 / 30, rel=0.02)
     assert share(found, "storage") == pytest.approx(1 - 30 / 70, abs=0.02)
 
 
 def test_loader_100_against_device_80_is_prep() -> None:
     found = judge(Pipeline(device=1 / 100, decode=2 / 80, workers=2))
-    assert found.bottleneck == "prep"
+    assert found.verdict.bottleneck == "prep"
     assert gain(found, "prep") == pytest.approx(1.25, rel=0.02)
 
 
@@ -77,23 +60,23 @@ def test_two_stages_of_equal_capacity_are_mixed() -> None:
     # then neither alone is worth anything, both together 2×
     assert gain(found, "prep") == pytest.approx(1.0, abs=0.02)
     assert gain(found, "transfer") == pytest.approx(1.0, abs=0.02)
-    assert found.bottleneck == "mixed"
-    assert set(found.joint) == {"prep", "transfer"}
-    assert found.joint_speedup is not None
-    assert found.joint_speedup.value == pytest.approx(2.0, rel=0.02)
+    assert found.verdict.bottleneck == "mixed"
+    assert set(found.verdict.joint) == {"prep", "transfer"}
+    assert found.verdict.joint_speedup is not None
+    assert found.verdict.joint_speedup.value == pytest.approx(2.0, rel=0.02)
 
 
 def test_transfer_and_launch() -> None:
     slow_copy = judge(Pipeline(device=0.030, copy=0.030, decode=0.010))
-    assert (slow_copy.bottleneck, round(gain(slow_copy, "transfer"), 1)) == ("transfer", 2.0)
+    assert (slow_copy.verdict.bottleneck, round(gain(slow_copy, "transfer"), 1)) == ("transfer", 2.0)
     slow_issue = judge(Pipeline(device=0.015, busy=0.015, issue=0.045, decode=0.010))
-    assert slow_issue.bottleneck == "launch"
+    assert slow_issue.verdict.bottleneck == "launch"
     assert gain(slow_issue, "launch") == pytest.approx(3.0, rel=0.03)
 
 
 def test_a_serial_loader_stands_in_line_with_issuing() -> None:
     found = judge(Pipeline(device=0.030, decode=0.080, issue=0.010, workers=0))
-    assert found.bottleneck == "prep"
+    assert found.verdict.bottleneck == "prep"
     assert gain(found, "prep") == pytest.approx(90 / 30, rel=0.02)
     assert gain(found, "launch") == pytest.approx(90 / 80, rel=0.02)
 
@@ -101,12 +84,12 @@ def test_a_serial_loader_stands_in_line_with_issuing() -> None:
 def test_a_full_queue_at_the_start_does_not_flatter_a_slow_loader() -> None:
     # given a loader at half the device's speed and a window opened on 16 ready batches
     pipeline = Pipeline(device=0.030, decode=0.480, workers=8)
-    drained = segment("real", pipeline, steps=24, warmup=1, prefilled=16)
+    drained = segment(Arm.REAL, pipeline, steps=24, warmup=1, prefilled=16)
     truth = step_seconds(pipeline)
-    measured = np.diff(drained.steps[:, COLUMN["done_ns"]]).mean() / 1e9
+    measured = np.diff(drained.steps[:, STEP["done_ns"]]).mean() / 1e9
     assert measured < 0.8 * truth
     # when the workers' stamps are looked at
-    corrected = arm_steps([drained], "real", 0)
+    corrected = arm_steps([drained], Arm.REAL)
     # then the steady rate is found
     assert corrected is not None
     assert corrected.mean("duration") == pytest.approx(truth, rel=0.02)
@@ -117,56 +100,62 @@ def test_contention_on_the_issuing_side_is_neither_data_stall_nor_unexplained() 
         Pipeline(device=0.030, issue=0.020, decode=0.010),
         Pipeline(device=0.030, issue=0.050, decode=0.010),
     )
-    segments = [one for one in run(quiet) if one.arm not in ("ram", "real")]
-    segments += [one for one in run(starved) if one.arm in ("ram", "real")]
-    found = attribute(join(segments), reads_files=True, owns_transfer=False, synchronous=False, starved_fraction=None)
+    segments = [one for one in run(quiet) if one.arm not in (Arm.RAM, Arm.REAL)]
+    segments += [one for one in run(starved) if one.arm in (Arm.RAM, Arm.REAL)]
+    found = judge_arms(join(segments))
     assert share(found, "contention") == pytest.approx(0.4, abs=0.02)
     assert share(found, "unexplained") == pytest.approx(0.0, abs=0.01)
-    assert found.bottleneck == "prep"
+    assert found.verdict.bottleneck == "prep"
 
 
 def test_witnesses_that_disagree_leave_it_undetermined_with_both_shown() -> None:
     # given a real arm whose completions are late without any wait for data or longer issuing
     segments = run(Pipeline(device=0.030, decode=0.010))
     for one in segments:
-        if one.arm in ("ram", "real"):
-            one.steps[:, COLUMN["done_ns"]] += np.arange(len(one.steps)) * 20_000_000
-    found = attribute(join(segments), reads_files=True, owns_transfer=False, synchronous=False, starved_fraction=None)
-    assert found.bottleneck == "undetermined"
-    assert found.witnesses is not None
-    arms, timeline = found.witnesses
-    assert (round(arms.value, 1), round(timeline.value, 1)) == (0.4, 0.0)
+        if one.arm in (Arm.RAM, Arm.REAL):
+            one.steps[:, STEP["done_ns"]] += np.arange(len(one.steps)) * 20_000_000
+    found = judge_arms(join(segments))
+    assert found.verdict.bottleneck == "undetermined"
+    arms, timeline = waits(found)
+    assert (round(arms, 1), round(timeline, 1)) == (0.4, 0.0)
 
 
 def test_arms_out_of_order_leave_it_undetermined() -> None:
     slow, fast = Pipeline(device=0.060), Pipeline(device=0.030, decode=0.010)
-    segments = [one for one in run(slow) if one.arm in ("device", "host")]
-    segments += [one for one in run(fast) if one.arm not in ("device", "host")]
-    found = attribute(join(segments), reads_files=True, owns_transfer=False, synchronous=False, starved_fraction=None)
-    assert found.bottleneck == "undetermined"
-    assert "ran faster than" in " ".join(found.reasons)
+    segments = [one for one in run(slow) if one.arm in (Arm.DEVICE, Arm.HOST)]
+    segments += [one for one in run(fast) if one.arm not in (Arm.DEVICE, Arm.HOST)]
+    found = judge_arms(join(segments))
+    assert found.verdict.bottleneck == "undetermined"
+    assert "ran faster than" in " ".join(reasons(found))
 
 
 def test_arms_that_were_not_measured_leave_nulls() -> None:
-    segments = [one for one in run(Pipeline(decode=0.100)) if one.arm == "real"]
-    found = attribute(join(segments), reads_files=True, owns_transfer=False, synchronous=False, starved_fraction=None)
-    assert found.bottleneck == "undetermined"
+    pipeline = Pipeline(decode=0.100)
+    segments = [one for one in run(pipeline) if one.arm == Arm.REAL]
+    found = judge_arms(join(segments))
+    # what the timeline shows of the wait for data is known all the same, though not whose fault it is
+    assert found.verdict.bottleneck == "mixed" and found.verdict.joint == ("storage", "prep")
+    assert [reason.code for reason in found.verdict.reasons] == ["not_separated"]
+    assert found.verdict.joint_speedup is not None
+    truth = step_seconds(pipeline) / step_seconds(replace(pipeline, decode=0.0))
+    assert found.verdict.joint_speedup.value == pytest.approx(truth, rel=0.03)
+    assert found.utilization is None and found.verdict.waiting_for_data is None
     assert all(one is None for one in found.shares.values())
-    assert all(one is None for one in found.speedup_if_removed.values())
+    assert all(one is None for one in found.verdict.speedup_if_removed.values())
 
 
 def test_a_loader_without_files_has_no_storage() -> None:
-    segments = [one for one in run(Pipeline(device=0.030)) if one.arm in ("device", "host", "real", "free")]
-    found = attribute(join(segments), reads_files=False, owns_transfer=False, synchronous=False, starved_fraction=None)
-    assert found.bottleneck == "compute"
+    segments = [one for one in run(Pipeline(device=0.030)) if one.arm in (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FREE)]
+    found = judge_arms(join(segments), reads_files=False)
+    assert found.verdict.bottleneck == "compute"
     assert share(found, "storage") == 0.0
 
 
 def test_a_loader_that_owns_the_transfer_has_no_host_arm() -> None:
-    segments = [one for one in run(Pipeline(device=0.030, decode=0.120)) if one.arm != "host"]
-    found = attribute(join(segments), reads_files=True, owns_transfer=True, synchronous=False, starved_fraction=None)
+    segments = [one for one in run(Pipeline(device=0.030, decode=0.120)) if one.arm != Arm.HOST]
+    found = judge_arms(join(segments), owns_transfer=True)
     assert found.shares["transfer"] is None
-    assert found.bottleneck == "prep"
+    assert found.verdict.bottleneck == "prep"
     assert gain(found, "prep") == pytest.approx(2.0, rel=0.02)
 
 
@@ -183,11 +172,11 @@ def test_shares_sum_to_one_and_intervals_hold_their_values(pipeline: Pipeline) -
     found = judge(replace(pipeline, busy=0.8 * pipeline.device))
     assert all(one is not None for one in found.shares.values())
     assert sum(one.value for one in found.shares.values() if one is not None) == pytest.approx(1.0, abs=1e-9)
-    for one in [*found.shares.values(), *found.speedup_if_removed.values(), found.utilization]:
+    for one in [*found.shares.values(), *found.verdict.speedup_if_removed.values(), found.utilization]:
         assert one is not None
         assert np.isfinite([one.value, one.low, one.high]).all()
         assert one.low <= one.value <= one.high
-    assert all(one.value >= 1.0 for one in found.speedup_if_removed.values() if one is not None)
+    assert all(one.value >= 1.0 for one in found.verdict.speedup_if_removed.values() if one is not None)
 
 
 def _without(pipeline: Pipeline, cause: str) -> Pipeline:
@@ -211,14 +200,14 @@ def test_verdicts_over_random_runs() -> None:
         found = judge(pipeline)
         if cause == "none":
             nulls += 1
-            false_alarms += found.bottleneck != "compute"
+            false_alarms += found.verdict.bottleneck != "compute"
             continue
         if step_seconds(pipeline) / step_seconds(_without(pipeline, cause)) < 1.25:
             continue
         clear += 1
-        right += found.bottleneck == cause
-        undetermined += found.bottleneck == "undetermined"
-        wrong += found.bottleneck not in (cause, "undetermined", "mixed")
+        right += found.verdict.bottleneck == cause
+        undetermined += found.verdict.bottleneck == "undetermined"
+        wrong += found.verdict.bottleneck not in (cause, "undetermined", "mixed")
     print(
         f"clear {clear}, right {right}, undetermined {undetermined}, wrong {wrong}; nulls {nulls}, false {false_alarms}"
     )
@@ -232,24 +221,22 @@ def test_verdicts_over_random_runs() -> None:
 def test_a_loader_that_is_slower_beside_the_device_than_alone() -> None:
     # given workers that need 40 ms a batch beside the device, as long as copy and compute take, and 32 ms alone
     beside = Pipeline(device=0.020, copy=0.020, decode=0.080, workers=2)
-    segments = [one for one in run(beside) if one.arm != "free"]
-    segments += [one for one in run(replace(beside, decode=0.064)) if one.arm == "free"]
-    found = attribute(
-        join(segments, 2), reads_files=True, owns_transfer=False, synchronous=False, starved_fraction=None
-    )
+    segments = [one for one in run(beside) if one.arm != Arm.FREE]
+    segments += [one for one in run(replace(beside, decode=0.064)) if one.arm == Arm.FREE]
+    found = judge_arms(join(segments, 2))
     # then without the copy nothing is gained, and the two are named together
     assert gain(found, "transfer") == pytest.approx(1.0, abs=0.03)
-    assert found.bottleneck == "mixed" and set(found.joint) == {"prep", "transfer"}
+    assert found.verdict.bottleneck == "mixed" and set(found.verdict.joint) == {"prep", "transfer"}
 
 
 @pytest.mark.parametrize("part", [0.25, 0.5, 0.8])
 def test_workers_at_rest_are_seen(part: float) -> None:
-    found = arm_steps(run(Pipeline(device=0.040, decode=2 * part * 0.040, workers=2)), "real", 0, 2)
+    found = arm_steps(run(Pipeline(device=0.040, decode=2 * part * 0.040, workers=2)), Arm.REAL, 2)
     assert found is not None
     assert found.worked == pytest.approx(part, abs=0.03)
 
 
 def test_workers_that_pace_the_run_never_rest() -> None:
-    found = arm_steps(run(Pipeline(device=0.020, decode=0.080, workers=2)), "real", 0, 2)
+    found = arm_steps(run(Pipeline(device=0.020, decode=0.080, workers=2)), Arm.REAL, 2)
     assert found is not None
     assert found.worked == pytest.approx(1.0, abs=0.01)

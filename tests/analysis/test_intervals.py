@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from sklearn.isotonic import isotonic_regression
 
-from loaderbench.analysis.attribution import attribute
 from loaderbench.analysis.statistics import (
     blocks_of,
     draws_of_mean,
@@ -22,8 +21,12 @@ from loaderbench.analysis.statistics import (
     pool_adjacent_violators,
     t_quantile,
 )
-from loaderbench.recording.types import STEP_FIELDS, Segment
-from tests.analysis.judging import assert_sound, estimates, join
+from loaderbench.cases.arms import Arm
+from loaderbench.plain import to_json
+from loaderbench.recording.facts import STEP_FIELDS, Segment
+from tests.analysis.judging import assert_sound, estimates, join, judge_arms
+from tests.analysis.simulate import ON_DEVICE
+from tests.made import make_segment
 
 NUM_TRIALS = 300
 
@@ -96,8 +99,8 @@ def test_pava(values: NDArray[np.float64]) -> None:
 gaps = arrays(np.int64, st.tuples(st.integers(3, 12), st.just(6)), elements=st.integers(0, 50_000_000))
 
 
-def _timeline(arm: str, number: int, pauses: NDArray[np.int64], busy_part: float | None) -> Segment:
-    with_device = arm in ("device", "host", "ram", "real")
+def _timeline(arm: Arm, number: int, pauses: NDArray[np.int64], busy_part: float | None) -> Segment:
+    with_device = arm in ON_DEVICE
     table = np.full((len(pauses), len(STEP_FIELDS)), -1, dtype=np.int64)
     now = free = 10**12
     for row, (wait, issue, held, copy, compute, rest) in enumerate(pauses.tolist()):
@@ -110,18 +113,18 @@ def _timeline(arm: str, number: int, pauses: NDArray[np.int64], busy_part: float
             free = max(begin + copy + compute + rest, issued) + 1
             table[row, 4:8] = begin, begin + copy, free, -1 if busy_part is None else int(compute * busy_part)
     table[:, 8:] = 64, 64 * 100_000
-    return Segment(arm, number, 1, True, table, None, {"num_drained": None})
+    return make_segment(arm, table, round=number)
 
 
 @st.composite
 def timelines(draw: st.DrawFn) -> tuple[list[Segment], bool, bool]:
     """Segments of arms that need not fit together; whether the loader reads files; whether busy time is told."""
     reads_files, tells_busy = draw(st.booleans()), draw(st.booleans())
-    optional = ("ram", "fetch") if reads_files else ()
+    optional = (Arm.RAM, Arm.FETCH) if reads_files else ()
     segments = [
         _timeline(arm, number, draw(gaps), 0.7 if tells_busy else None)
         for number in range(draw(st.integers(1, 3)))
-        for arm in ("device", "host", "real", "free", *optional)
+        for arm in (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FREE, *optional)
     ]
     return segments, reads_files, tells_busy
 
@@ -132,28 +135,24 @@ def test_shares_sum_to_one_on_any_timeline(
     given_: tuple[list[Segment], bool, bool], synchronous: bool, starved: float | None
 ) -> None:
     segments, reads_files, tells_busy = given_
-    found = attribute(
-        join(segments),
-        reads_files=reads_files,
-        owns_transfer=False,
-        synchronous=synchronous,
-        starved_fraction=starved,
-    )
+    found = judge_arms(join(segments), reads_files=reads_files, synchronous=synchronous, starved_fraction=starved)
     assert {name for name, one in found.shares.items() if one is None} == (set() if tells_busy else {"launch"})
     assert sum(one.value for one in found.shares.values() if one is not None) == pytest.approx(1.0, abs=1e-9)
     assert_sound(found)
-    json.dumps([one.to_json() for one in estimates(found)], allow_nan=False)
+    json.dumps(to_json(estimates(found)), allow_nan=False)
 
 
 @settings(max_examples=80, deadline=None)
-@given(timelines(), st.sets(st.sampled_from(["device", "host", "ram", "free", "fetch"]), min_size=1))
-def test_any_arms_may_be_missing(given_: tuple[list[Segment], bool, bool], missing: set[str]) -> None:
+@given(timelines(), st.sets(st.sampled_from([Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.FREE, Arm.FETCH]), min_size=1))
+def test_any_arms_may_be_missing(given_: tuple[list[Segment], bool, bool], missing: set[Arm]) -> None:
     segments, reads_files, _ = given_
     arms = join([one for one in segments if one.arm not in missing])
-    found = attribute(arms, reads_files=reads_files, owns_transfer=False, synchronous=False, starved_fraction=None)
+    found = judge_arms(arms, reads_files=reads_files)
     assert_sound(found)
-    if "device" in missing:
+    if Arm.DEVICE in missing:
         assert found.utilization is None and found.shares["compute"] is None
-        assert found.bottleneck == "undetermined"
-    if "fetch" in missing and reads_files:
-        assert found.speedup_if_removed["prep"] is None
+        # then nothing is known of what the device itself takes, and only what feeds it can be named
+        assert found.verdict.bottleneck in ("undetermined", "storage", "prep", "mixed")
+        assert set(found.verdict.joint) <= {"storage", "prep"}
+    if Arm.FETCH in missing and reads_files:
+        assert found.verdict.speedup_if_removed["prep"] is None

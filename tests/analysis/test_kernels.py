@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loaderbench.analysis.kernels import (
-    CLASSES,
     HISTOGRAM_EDGES_S,
     classify,
     clock_error_ns,
-    disagreement,
-    evidence,
+    disagreeing,
     gaps,
     missing,
     perturbation,
@@ -24,7 +23,21 @@ from loaderbench.analysis.kernels import (
     union,
     window_of,
 )
-from loaderbench.recording.types import COPY, KERNEL, MEMSET, SPAN_FIELDS, STEP_FIELDS, TRACED, UNTRACED, Segment
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import (
+    COPY,
+    KERNEL,
+    MEMSET,
+    SPAN_FIELDS,
+    STEP_FIELDS,
+    Segment,
+    TraceFacts,
+    TraceWitness,
+)
+from loaderbench.recording.record import GAP_CLASSES, BusyWitnesses, DeviceFigures, GapShare, Verdict
+from loaderbench.reporting.words import FAULTS, evidence, worded_caveat
+from tests.made import make_record, make_segment
 
 COMPUTE, COPIES = 7, 13
 """Streams."""
@@ -39,20 +52,14 @@ def step(called: int, returned: int, issued: int, waited: int, done: int) -> lis
     return [row[name] for name in STEP_FIELDS]
 
 
-def traced(steps: list[list[int]], rows: list[Row], workers: tuple[int, ...] | None = None, **trace: object) -> Segment:
+def traced(steps: list[list[int]], rows: list[Row], workers: tuple[int, ...] | None = None, **trace: Any) -> Segment:
     spans = None
     if workers is not None:
         spans = np.zeros((len(workers), len(SPAN_FIELDS)), dtype=np.int64)
         spans[:, SPAN_FIELDS.index("worker")] = workers
-    facts = {
-        "first_batch": 40,
-        "trace": {
-            "source": "a script", "clock": {"drift_ns": 0, "uncertainty_ns": 0}, "graph_launches": 0, "witnesses": [],
-            **trace,
-        },
-    }  # fmt: skip
+    facts = replace(TraceFacts("a script", 0, 0, 0, ()), **trace)
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-    return Segment(TRACED, 0, 1, True, np.array(steps, dtype=np.int64), spans, facts, kernels=table)
+    return make_segment(Arm.TRACED, np.array(steps, dtype=np.int64), spans, kernels=table, first_batch=40, trace=facts)
 
 
 BEFORE = step(0, 10, 300, 300, 1000)
@@ -63,7 +70,7 @@ RAN: Row = (400, 1000, COMPUTE, KERNEL, 0)
 def found(segment: Segment) -> list[tuple[int, int, str]]:
     assert segment.kernels is not None
     idle = gaps(union(segment.kernels[:, :2]), *window_of(segment))
-    return [(int(a), int(b), CLASSES[kind]) for (a, b), kind in zip(idle, classify(idle, segment), strict=True)]
+    return [(int(a), int(b), GAP_CLASSES[kind]) for (a, b), kind in zip(idle, classify(idle, segment), strict=True)]
 
 
 # -- scripted timelines ----------------------------------------------------------------------------------
@@ -129,7 +136,7 @@ def test_what_runs_beside_a_copy_or_on_another_stream_is_no_gap() -> None:
         ],
     )  # fmt: skip
     assert found(given_) == []
-    assert summarize(given_)["p50_s"] is None
+    assert summarize(given_).p50_s is None
 
 
 def mixed() -> Segment:
@@ -146,39 +153,39 @@ def mixed() -> Segment:
 
 def test_the_summary_of_a_scripted_window() -> None:
     gap = summarize(mixed())
-    assert gap["num_steps"] == 2
-    assert gap["count_per_step"] == 1.5
-    assert gap["p50_s"] == pytest.approx(500e-9)
-    assert gap["total_fraction"] == pytest.approx(1810 / 4000)
-    assert gap["busy_fraction"] == pytest.approx(2190 / 4000)
-    assert gap["kernel_fraction"] == pytest.approx(2090 / 4000)  # the copy left out
-    assert gap["by_class"]["data_stall"] == {"count_per_step": 0.5, "fraction": pytest.approx(1010 / 4000)}
-    assert gap["by_class"]["launch"] == {"count_per_step": 1.0, "fraction": pytest.approx(800 / 4000)}
-    assert sum(one["fraction"] for one in gap["by_class"].values()) == pytest.approx(gap["total_fraction"])
+    assert gap.num_steps == 2
+    assert gap.count_per_step == 1.5
+    assert gap.p50_s == pytest.approx(500e-9)
+    assert gap.total_fraction == pytest.approx(1810 / 4000)
+    assert gap.busy_fraction == pytest.approx(2190 / 4000)
+    assert gap.kernel_fraction == pytest.approx(2090 / 4000)  # the copy left out
+    assert gap.by_class["data_stall"] == GapShare(0.5, pytest.approx(1010 / 4000))
+    assert gap.by_class["launch"] == GapShare(1.0, pytest.approx(800 / 4000))
+    assert sum(one.fraction for one in gap.by_class.values()) == pytest.approx(gap.total_fraction)
     # occupancy: 3000 − 2000 and 5000 − 3000 of 4000
-    assert gap["event_busy_fraction"] == pytest.approx(3000 / 4000)
-    assert gap["perturbation_fraction"] is None
-    first = gap["largest"][0]
-    assert (first["class"], first["step"], first["batch"], first["worker"]) == ("data_stall", 0, 41, 1)
-    assert (first["begin_s"], first["duration_s"]) == (0.0, pytest.approx(1010e-9))
-    assert [one["batch"] for one in gap["largest"]] == [41, 42, 42]
-    filled = [(edge, n) for edge, n in zip(HISTOGRAM_EDGES_S, gap["histogram"]["counts"][1:], strict=True) if n]
+    assert gap.event_busy_fraction == pytest.approx(3000 / 4000)
+    assert gap.perturbation_fraction is None
+    first = gap.largest[0]
+    assert (first.gap_class, first.step, first.batch, first.worker) == ("data_stall", 0, 41, 1)
+    assert (first.begin_s, first.duration_s) == (0.0, pytest.approx(1010e-9))
+    assert [one.batch for one in gap.largest] == [41, 42, 42]
+    filled = [(edge, n) for edge, n in zip(HISTOGRAM_EDGES_S, gap.histogram.counts[1:], strict=True) if n]
     assert np.allclose(filled, [(1e-7, 1), (10**-6.5, 1), (1e-6, 1)], rtol=1e-9, atol=0)
 
 
 def test_only_the_ten_largest_are_named() -> None:
     kernels = [(1000 + 100 * n, 1100 + 100 * n - n, COMPUTE, KERNEL, 1) for n in range(20)]
     gap = summarize(traced([BEFORE, step(900, 910, 2900, 2900, 3000)], [RAN, *kernels]))
-    assert [round(one["duration_s"] * 1e9) for one in gap["largest"]] == list(range(19, 9, -1))
+    assert [round(one.duration_s * 1e9) for one in gap.largest] == list(range(19, 9, -1))
 
 
 def test_what_tracing_costs_is_the_step_time_against_both_neighbours() -> None:
-    def window(arm: str, period: int) -> Segment:
+    def window(arm: Arm, period: int) -> Segment:
         steps = [step(0, 0, 0, 0, period * number) for number in range(5)]
-        return Segment(arm, 0, 1, True, np.array(steps), None)
+        return make_segment(arm, np.array(steps))
 
-    before, behind = window(UNTRACED, 100), window(UNTRACED, 120)
-    assert perturbation(window(TRACED, 121), [before, behind]) == pytest.approx(0.10)
+    before, behind = window(Arm.UNTRACED, 100), window(Arm.UNTRACED, 120)
+    assert perturbation(window(Arm.TRACED, 121), [before, behind]) == pytest.approx(0.10)
 
 
 # -- random intervals ------------------------------------------------------------------------------------
@@ -219,7 +226,7 @@ def test_a_million_intervals_take_no_time() -> None:
 # -- traces that lost something --------------------------------------------------------------------------
 
 
-def steady(kernels: int = 100, num_steps: int = 6, **trace: object) -> Segment:
+def steady(kernels: int = 100, num_steps: int = 6, **trace: Any) -> Segment:
     """Steps of 1000 ns, each of `kernels` kernels in its second half."""
     steps = [step(1000 * n, 1000 * n + 10, 1000 * n + 900, 1000 * n + 900, 1000 * n + 1000) for n in range(num_steps)]
     rows = [
@@ -236,12 +243,17 @@ def without(segment: Segment, step_number: int, how_many: int) -> Segment:
     return replace(segment, kernels=np.delete(segment.kernels, lost, axis=0))
 
 
-def witness(counted: float, expected: float, at_least: bool = False) -> dict[str, object]:
-    return {"name": "a count", "counted": counted, "expected": expected, "at_least": at_least}
+def witness(counted: float, expected: float, at_least: bool = False) -> TraceWitness:
+    return TraceWitness("pieces", counted, expected, at_least)
+
+
+def said(segment: Segment) -> list[str]:
+    """What the trace lacks, in words."""
+    return [FAULTS[reason.code](reason.details) for reason in missing(segment)]
 
 
 def test_a_whole_trace_is_missing_nothing() -> None:
-    assert missing(steady(witnesses=[witness(100, 100), witness(100, 60, at_least=True)])) == []
+    assert missing(steady(witnesses=(witness(100, 100), witness(100, 60, at_least=True)))) == []
     assert missing(without(steady(), 3, 5)) == []  # 5 % are allowed
 
 
@@ -252,13 +264,13 @@ def test_a_whole_trace_is_missing_nothing() -> None:
         (without(steady(), 3, 100), "1 of 5 steps have no kernel"),
         (without(steady(kernels=4), 5, 3), "1 of 5 steps have more than 2 kernels"),
         (steady(kernels=1, graph_launches=5), "1 kernels for 1.0 launches of CUDA graphs a step"),
-        (steady(witnesses=[witness(100, 110)]), "a count: 100 a step, expected 110"),
-        (steady(witnesses=[witness(110, 100)]), "a count: 110 a step, expected 100"),
-        (steady(witnesses=[witness(100, 110, at_least=True)]), "expected at least 110"),
+        (steady(witnesses=(witness(100, 110),)), "pieces of the virtual timeline: 100 a step, expected 110"),
+        (steady(witnesses=(witness(110, 100),)), "pieces of the virtual timeline: 110 a step, expected 100"),
+        (steady(witnesses=(witness(100, 110, at_least=True),)), "expected at least 110"),
     ],
 )
 def test_a_trace_that_lost_kernels_says_so(broken: Segment, says: str) -> None:
-    assert any(says in reason for reason in missing(broken)), missing(broken)
+    assert any(says in reason for reason in said(broken)), said(broken)
 
 
 def test_a_graph_of_many_kernels_that_were_recorded_is_whole() -> None:
@@ -270,23 +282,36 @@ def test_clocks_that_do_not_fit_are_seen() -> None:
     assert shifted.kernels is not None and clock_error_ns(shifted) == 0
     shifted.kernels[:, :2] += 200  # the last kernels of a step now end behind it
     assert clock_error_ns(shifted) > 100
-    assert any("clocks do not fit" in reason for reason in missing(shifted))
+    assert any("clocks do not fit" in reason for reason in said(shifted))
 
 
 # -- words -----------------------------------------------------------------------------------------------
 
 
 def test_witnesses_of_the_busy_time_agree_within_three_points() -> None:
-    agree = {"kernels": 0.92, "nvml": 0.945, "gpm": 0.90, "events_at_most": 0.97}
-    assert disagreement(agree, 0.03) is None
-    assert "nvml 96.0%" in (disagreement({**agree, "nvml": 0.96}, 0.03) or "")
-    assert "gpm 80.0%" in (disagreement({**agree, "gpm": 0.80}, 0.03) or "")
-    assert "events at most 85.0%" in (disagreement({**agree, "events_at_most": 0.85}, 0.03) or "")
-    assert disagreement({**agree, "nvml": None, "gpm": None}, 0.03) is None
+    agree = BusyWitnesses(kernels=0.92, nvml=0.945, gpm=0.90, events_at_most=0.97)
+
+    def told(**changes: float | None) -> str:
+        seen = replace(agree, **changes)
+        apart = disagreeing(seen, 0.03)
+        if not apart:
+            return ""
+        caveat = Caveat("busy_witnesses_disagree", {"kernels": seen.kernels, "others": apart})
+        return worded_caveat(caveat).message
+
+    assert told() == ""
+    assert "nvml 96.0%" in told(nvml=0.96)
+    assert "gpm 80.0%" in told(gpm=0.80)
+    assert "events at most 85.0%" in told(events_at_most=0.85)
+    assert told(nvml=None, gpm=None) == ""
 
 
 def test_the_evidence_names_shares_and_witnesses() -> None:
-    witnesses = {"kernels": 0.5225, "nvml": 0.53, "gpm": None, "events_at_most": 0.75}
-    first, second = evidence(summarize(mixed()), witnesses)
+    witnesses = BusyWitnesses(kernels=0.5225, nvml=0.53, gpm=None, events_at_most=0.75)
+    device = DeviceFigures(
+        kind="cuda", name="a GPU", emulated=False, overlap=True, memory_bytes=None, details={}, busy_fraction=None,
+        kernel_gap=summarize(mixed()), busy_witnesses=witnesses, memory_peak_bytes=None, nvml=None, clock_drift_ns=None,
+    )  # fmt: skip
+    first, second = evidence(make_record(device=device, verdict=Verdict("undetermined")))
     assert "45.2%" in first and "data_stall 25.2%" in first and "launch 20.0%" in first and "other" not in first
     assert "kernels 52.2%, nvml 53.0%" in second and "at most 75.0%" in second and "gpm" not in second

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from loaderbench.analysis.trace_gaps import HISTOGRAM_EDGES_S, device_of, summarize
-from loaderbench.cli import app
+from loaderbench.analysis.kernels import HISTOGRAM_EDGES_S
+from loaderbench.analysis.trace_gaps import KernelsPerStep, device_of, summarize
+from loaderbench.commands.app import app
 from loaderbench.errors import ConfigError
 from loaderbench.recording.kineto import read_kineto
 
@@ -55,25 +56,25 @@ def trace_file(tmp_path: Path) -> Path:
 def test_it_is_what_the_hand_says(trace_file: Path) -> None:
     trace = read_kineto(trace_file)
     found = summarize(trace, device_of(trace, None))
-    assert found["window_s"] == pytest.approx(102e-6)
-    assert found["idle_s"] == pytest.approx((10 + 25 + 1) * 1e-6)
-    assert found["busy_fraction"] == pytest.approx(66 / 102)
-    assert found["idle_in_data_wait_s"] == pytest.approx((10 + 5) * 1e-6)  # all of 130 – 140, 155 – 160
-    assert (found["num_activities"], found["num_streams"]) == (7, 3)
-    gaps = found["gaps"]
-    assert (gaps["count"], gaps["p50_s"]) == (3, pytest.approx(10e-6))
-    assert [(one["before"], one["after"], one["step"]) for one in gaps["largest"]] == [
+    assert found.window_s == pytest.approx(102e-6)
+    assert found.idle_s == pytest.approx((10 + 25 + 1) * 1e-6)
+    assert found.busy_fraction == pytest.approx(66 / 102)
+    assert found.idle_in_data_wait_s == pytest.approx((10 + 5) * 1e-6)  # all of 130 – 140, 155 – 160
+    assert (found.num_activities, found.num_streams) == (7, 3)
+    gaps = found.gaps
+    assert (gaps.count, gaps.p50_s) == (3, pytest.approx(10e-6))
+    assert [(one.before, one.after, one.step) for one in gaps.largest] == [
         ("c", "d", 11), ("a", "b", 10), ("d", "e", None),
     ]  # fmt: skip
-    assert [one["duration_s"] for one in gaps["largest"]] == pytest.approx([25e-6, 10e-6, 1e-6])
-    assert gaps["largest"][0]["begin_s"] == pytest.approx(55e-6)
-    assert sum(gaps["histogram"]["counts"]) == 3
-    assert len(gaps["histogram"]["counts"]) == len(HISTOGRAM_EDGES_S) + 1
+    assert [one.duration_s for one in gaps.largest] == pytest.approx([25e-6, 10e-6, 1e-6])
+    assert gaps.largest[0].begin_s == pytest.approx(55e-6)
+    assert sum(gaps.histogram.counts) == 3
+    assert len(gaps.histogram.counts) == len(HISTOGRAM_EDGES_S) + 1
     # step 10: a, b; step 11: c, inside, d ("nothing" took no time); e was launched behind them
-    assert found["kernels_per_step"] == {
-        "num_steps": 2, "median": 2.5, "least": 2, "most": 3, "steady": True, "num_outside": 1,
-    }  # fmt: skip
-    assert found["caveats"] == []
+    assert found.kernels_per_step == KernelsPerStep(
+        num_steps=2, median=2.5, least=2, most=3, steady=True, num_outside=1
+    )
+    assert found.caveats == ()
 
 
 def test_without_steps_or_host_calls_the_step_is_unknown_and_said_so(tmp_path: Path) -> None:
@@ -81,9 +82,9 @@ def test_without_steps_or_host_calls_the_step_is_unknown_and_said_so(tmp_path: P
         path = tmp_path / f"{left_out}.json"
         path.write_text(json.dumps([one for one in EVENTS if one["cat"] != left_out]))
         found = summarize(read_kineto(path), 0)
-        assert found["kernels_per_step"] is None
-        assert {one["step"] for one in found["gaps"]["largest"]} == {None}
-        assert [one["code"] for one in found["caveats"]] == ["steps_not_annotated"]
+        assert found.kernels_per_step is None
+        assert {one.step for one in found.gaps.largest} == {None}
+        assert [one.code for one in found.caveats] == ["steps_not_annotated"]
 
 
 def test_steps_of_unlike_kernels_are_not_steady(tmp_path: Path) -> None:
@@ -96,9 +97,9 @@ def test_steps_of_unlike_kernels_are_not_steady(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(events))
     found = summarize(read_kineto(path), 0)
-    assert not found["kernels_per_step"]["steady"]
-    assert found["gaps"]["count"] == 293
-    assert found["idle_s"] == pytest.approx(293e-6)
+    assert found.kernels_per_step is not None and not found.kernels_per_step.steady
+    assert found.gaps.count == 293
+    assert found.idle_s == pytest.approx(293e-6)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_idle_time_of_random_traces_is_that_of_a_painted_line(tmp_path: Path) ->
         painted[begin : begin + length] = True
     busy = np.flatnonzero(painted)
     idle_us = int((~painted[busy[0] : busy[-1] + 1]).sum())
-    assert summarize(read_kineto(path), 0)["idle_s"] == pytest.approx(idle_us * 1e-6)
+    assert summarize(read_kineto(path), 0).idle_s == pytest.approx(idle_us * 1e-6)
 
 
 def test_the_command_prints_and_writes_json(trace_file: Path) -> None:

@@ -12,7 +12,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from loaderbench.analysis.attribution import CAUSES, Attribution
+from loaderbench.analysis.verdict import Attribution
+from loaderbench.recording.record import CAUSES, Cause
 from tests.analysis.event_model import Pipeline, true_speedup
 from tests.analysis.judging import assert_sound, gain, judge
 
@@ -53,7 +54,7 @@ def random_pipeline(random: np.random.Generator) -> Pipeline:
 
 
 @cache
-def case(seed: int) -> tuple[Pipeline, dict[str, float]]:
+def case(seed: int) -> tuple[Pipeline, dict[Cause, float]]:
     """A random pipeline and what removing each cause is truly worth."""
     pipe = random_pipeline(np.random.default_rng([1, seed]))
     return pipe, {cause: true_speedup(pipe, cause) for cause in CAUSES}
@@ -70,17 +71,17 @@ def null_pipeline(random: np.random.Generator) -> Pipeline:
     )  # fmt: skip
 
 
-def outcome(found: Attribution, truth: dict[str, float]) -> str:
+def outcome(found: Attribution, truth: dict[Cause, float]) -> str:
     """`right`, `undetermined`, `wrong` (confidently), or `vague`: the cause is named among others worth less."""
     best = max(truth.values())
-    if found.bottleneck == "undetermined":
+    if found.verdict.bottleneck == "undetermined":
         return "undetermined"
-    if found.bottleneck in truth:
-        worth = truth[found.bottleneck]
+    if found.verdict.bottleneck in truth:
+        worth = truth[found.verdict.bottleneck]
         return "right" if worth >= 0.95 * best else "wrong" if worth < 0.9 * best else "vague"
-    if found.bottleneck == "compute" or not any(truth[cause] == best for cause in found.joint):
+    if found.verdict.bottleneck == "compute" or not any(truth[cause] == best for cause in found.verdict.joint):
         return "wrong"
-    return "right" if all(truth[cause] >= 0.9 * best for cause in found.joint) else "vague"
+    return "right" if all(truth[cause] >= 0.9 * best for cause in found.verdict.joint) else "vague"
 
 
 @pytest.mark.parametrize("drift", [0.005, 0.02])
@@ -91,7 +92,7 @@ def test_verdicts_over_random_pipelines(drift: float, capsys: pytest.CaptureFixt
         pipe, truth = case(seed)
         found = judge(pipe, rounds=3, num_steps=32, drift=drift, seed=seed)
         assert_sound(found)
-        undetermined += found.bottleneck == "undetermined"
+        undetermined += found.verdict.bottleneck == "undetermined"
         best = max(CAUSES, key=lambda cause: truth[cause])
         if truth[best] >= CLEAR:
             table[best, outcome(found, truth)] += 1
@@ -115,7 +116,7 @@ def test_nulls_are_compute(capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(NUM_NULLS):
         pipe = null_pipeline(np.random.default_rng([2, seed]))
         found = judge(pipe, rounds=3, num_steps=32, drift=0.01, seed=seed)
-        verdicts[found.bottleneck] += 1
+        verdicts[found.verdict.bottleneck] += 1
     with capsys.disabled():
         print(f"\nnothing wrong: {dict(verdicts)}")
     assert verdicts["compute"] >= 0.97 * NUM_NULLS

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
 from loaderbench.cases.study import (
     StudyRequest,
     Target,
@@ -31,7 +33,7 @@ REQUEST = StudyRequest(
 
 def test_every_combination_once_and_serial_without_workers() -> None:
     cases = plan(REQUEST)
-    assert {(one.resolution, one.loader, one.workers) for one in cases} == {
+    assert {(one.subject.resolution, one.feed.loader, one.feed.workers) for one in cases} == {
         (side, *one) for side in (256, 512) for one in (("serial", 0), *(("multiprocess", n) for n in (1, 2, 4)))
     }
     assert len(cases) == 8
@@ -39,13 +41,19 @@ def test_every_combination_once_and_serial_without_workers() -> None:
     assert len({case.key for case in more}) == len(more) == 8 * 8
 
 
+def test_arms_are_asked_for_by_name() -> None:
+    assert {case.effort.arms for case in plan(replace(REQUEST, arms=["free", "real"]))} == {(Arm.REAL, Arm.FREE)}
+    with pytest.raises(ConfigError, match="--arms must be all, or a list with real"):
+        plan(replace(REQUEST, arms=["free"]))
+
+
 def test_the_order_is_drawn_by_the_seed_and_anew_for_each_repeat() -> None:
     cases = plan(replace(REQUEST, repeats=2))
-    first, second = ([one for one in cases if one.repeat == repeat] for repeat in (0, 1))
+    first, second = ([one for one in cases if one.effort.repeat == repeat] for repeat in (0, 1))
     assert cases == [*first, *second]
 
-    def order(some: list) -> list[tuple[int | None, str, int]]:  # type: ignore[type-arg]
-        return [(one.resolution, one.loader, one.workers) for one in some]
+    def order(some: list[Case]) -> list[tuple[int | None, str, int]]:
+        return [(one.subject.resolution, one.feed.loader, one.feed.workers) for one in some]
 
     assert order(first) != order(second) and sorted(map(str, order(first))) == sorted(map(str, order(second)))
     assert plan(replace(REQUEST, repeats=2)) == cases
@@ -54,7 +62,7 @@ def test_the_order_is_drawn_by_the_seed_and_anew_for_each_repeat() -> None:
 
 def test_a_loader_that_decodes_for_itself_takes_no_part_in_the_list_of_decoders() -> None:
     both = replace(REQUEST, loaders=["dali", "multiprocess"], workers=[2], decoders=["pillow", "turbojpeg"])
-    decoders = [(one.loader, one.decoder) for one in plan(both) if one.resolution == 256]
+    decoders = [(one.feed.loader, one.feed.decoder) for one in plan(both) if one.subject.resolution == 256]
     assert sorted(decoders, key=str) == [("dali", None), ("multiprocess", "pillow"), ("multiprocess", "turbojpeg")]
     with pytest.raises(ConfigError, match="decodes for itself"):
         plan(replace(both, loaders=["dali"]))
@@ -63,7 +71,7 @@ def test_a_loader_that_decodes_for_itself_takes_no_part_in_the_list_of_decoders(
 def test_decode_scale_is_for_decoders_that_can_and_off_unless_asked_for() -> None:
     both = replace(REQUEST, loaders=["threaded"], workers=[2], decoders=["pillow", "libjpeg"])
     for asked, expected in ((None, "off"), ("auto", "auto"), ("off", "off")):
-        scales = {case.decoder: case.decode_scale for case in plan(replace(both, decode_scale=asked))}
+        scales = {case.feed.decoder: case.feed.decode_scale for case in plan(replace(both, decode_scale=asked))}
         assert scales == {"pillow": None, "libjpeg": expected}
     with pytest.raises(ConfigError, match=r"needs a decoder that can scale: --decoder libjpeg, not pillow"):
         plan(replace(both, decoders=["pillow"], decode_scale="auto"))
@@ -75,7 +83,7 @@ def test_decode_scale_is_for_decoders_that_can_and_off_unless_asked_for() -> Non
 
 def test_io_threads_are_an_option_of_the_loaders_that_read_ahead() -> None:
     mixed = replace(REQUEST, loaders=["serial", "threaded"], workers=[2], io_threads=4, loader_options={})
-    options = {case.loader: case.loader_options for case in plan(mixed)}
+    options = {case.feed.loader: case.feed.loader_options for case in plan(mixed)}
     assert options == {"serial": {}, "threaded": {"io_threads": "4"}}
     with pytest.raises(ConfigError, match="--io-threads is for --loader threaded"):
         plan(replace(mixed, loaders=["serial"]))
@@ -106,8 +114,8 @@ def test_a_study_in_a_file_is_the_flags_it_names(tmp_path: Path) -> None:
         "overlap = false\nloader_option = ['a=b']\nloss-scale = 128\narms = ['real', 'free']\n"
     )
     assert read_study(path) == {
-        "res": "256,512", "loader": "serial,threaded", "workers": "1,2", "duration": 5, "ci_target": 0.1,
-        "overlap": False, "loader_option": ["a=b"], "loss_scale": "128", "arms": "real,free",
+        "res": (256, 512), "loader": ("serial", "threaded"), "workers": (1, 2), "duration": 5, "ci_target": 0.1,
+        "overlap": False, "loader_option": {"a": "b"}, "loss_scale": "128", "arms": ("real", "free"),
     }  # fmt: skip
 
 
@@ -120,7 +128,8 @@ def test_a_study_in_a_file_is_the_flags_it_names(tmp_path: Path) -> None:
         ("[study\n", "no valid TOML"),
         ("[study]\nsteps = '20'\n", "steps takes a whole number, not '20'"),
         ("[study]\noverlap = 'no'\n", "overlap takes true or false"),
-        ("[study]\nloader_option = 'a=b'\n", "a list of texts"),
+        ("[study]\nloader_option = 'a'\n", "loader-option takes KEY=VALUE, not 'a'"),
+        ("[study]\nloader_option = ['a=b', 'c']\n", "loader-option takes KEY=VALUE, not 'c'"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(text: str, says: str, tmp_path: Path) -> None:

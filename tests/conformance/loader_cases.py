@@ -92,7 +92,6 @@ def context_for(name: str, tree: Path, **changes: Any) -> LoaderContext:
         "mode": "train",
         "output": "uint8",
         "seed": 0,
-        "device": "cpu",
     }
     return LoaderContext(**{**values, **changes})
 

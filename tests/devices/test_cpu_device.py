@@ -1,8 +1,12 @@
 """The CPU as a device: whatever was enqueued is done."""
 
 import time
+from pathlib import Path
 
-from loaderbench.devices.cpu import CpuDevice
+import pytest
+
+from loaderbench.devices.cpu import CPU_PRECISIONS, CpuDevice
+from loaderbench.recording.facts import DeviceFacts
 
 
 def test_an_event_is_the_moment_of_its_recording():
@@ -21,10 +25,75 @@ def test_batches_stay_where_they_are():
     inputs, targets = object(), object()
     assert cpu.copy_in(inputs, targets) == (inputs, targets)
     assert cpu.pin(inputs) is inputs
+    assert cpu.pageable(inputs, targets) == (inputs, targets)
+    assert not cpu.copies
+    assert not cpu.pins_memory
+    assert cpu.gpu is None
 
 
 def test_facts_name_the_processor_and_leave_unknown_memory_open():
     facts = CpuDevice().describe()
-    assert len(facts["name"]) > len("CPU ")
-    assert facts["num_threads"] >= 1
+    assert len(facts.name) > len("CPU ")
+    assert facts.details["num_threads"] >= 1
+    assert facts == DeviceFacts("cpu", facts.name, copies=False, on_host_cpus=True, details=facts.details)
     assert CpuDevice().peak_memory_bytes() is None
+
+
+def test_memory_is_the_growth_of_the_resident_set_since_the_beginning():
+    import torch
+
+    cpu = CpuDevice()
+    cpu.begin_memory()
+    if "rss_growth_bytes" in cpu.memory().missing:
+        pytest.skip("this kernel does not let a process reset its memory peak")
+    # given 64 MB that were touched and given back
+    torch.ones(64 * 2**20, dtype=torch.uint8)
+    cpu.release_memory()
+    # then the peak still holds them, and what the CPU does not have is named
+    facts = cpu.memory()
+    assert 60 * 2**20 < facts.rss_growth_bytes < 300 * 2**20
+    assert (facts.allocated_bytes, facts.reserved_bytes, facts.process_bytes) == (None, None, None)
+    assert set(facts.missing) == {"allocated_bytes", "reserved_bytes", "process_bytes"}
+    # and a new beginning forgets them
+    cpu.begin_memory()
+    assert cpu.memory().rss_growth_bytes < 60 * 2**20
+
+
+def test_memory_that_was_not_counted_has_a_reason(monkeypatch):
+    assert "before the model was built" in CpuDevice().memory().missing["rss_growth_bytes"]
+
+    def refused(path, text):
+        raise PermissionError(13, "Permission denied")
+
+    cpu = CpuDevice()
+    monkeypatch.setattr(Path, "write_text", refused)
+    cpu.begin_memory()
+    facts = cpu.memory()
+    assert facts.rss_growth_bytes is None
+    assert "does not let a process reset its memory peak" in facts.missing["rss_growth_bytes"]
+
+
+def test_precisions_that_the_cpu_lacks_name_those_that_it_has():
+    cpu = CpuDevice()
+    assert [cpu.lacks(precision) for precision in CPU_PRECISIONS] == [None] * 4
+    assert cpu.lacks("tf32") == (
+        "--precision tf32 is not for the CPU (TF32 is a mode of NVIDIA's tensor cores): "
+        "use fp32, bf16, amp-bf16, pure-bf16, or --device cuda"
+    )
+    assert "fp16 is slow and partial there" in cpu.lacks("amp-fp16")
+
+
+def test_an_allocation_that_does_not_fit_is_this_machines_memory():
+    import torch
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.zeros(1).expand(2**40, 64, 64).clone()
+    assert CpuDevice().out_of_memory(caught.value) == "this machine's free memory"
+    assert CpuDevice().out_of_memory(RuntimeError("expected 3 channels")) is None
+
+
+def test_occupying_it_is_cpu_time_of_the_caller():
+    occupy = CpuDevice().occupying(0.02)
+    before = time.thread_time()
+    occupy()
+    assert 0.02 <= time.thread_time() - before < 0.03

@@ -1,13 +1,18 @@
 """The CUDA device: its arithmetic anywhere, its behaviour where there is a GPU."""
 
+import contextlib
+import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from loaderbench.devices import cuda
 from loaderbench.devices.cuda import CudaDevice
 from loaderbench.devices.select import num_visible_gpus
-from loaderbench.errors import CaseFailed, UnavailableError
+from loaderbench.errors import OutOfMemory, UnavailableError
+from loaderbench.recording.facts import MemoryFacts
 
 needs_gpu = [
     pytest.mark.gpu,
@@ -41,6 +46,191 @@ def test_event_times_keep_their_resolution_over_a_minute():
     assert np.abs(direct - at).max() > 1_000
 
 
+class FakeStream:
+    """A queue of work on the host's clock."""
+
+    def __init__(self, device=None):
+        self.free_ns = 0
+
+    def wait_stream(self, other):
+        self.free_ns = max(self.free_ns, other.free_ns)
+
+
+class FakeEvent(Float32Event):
+    def __init__(self, **flags):
+        super().__init__(0)
+
+    def record(self, stream):
+        self.at_ns = max(time.perf_counter_ns(), stream.free_ns)
+
+    def synchronize(self):
+        while time.perf_counter_ns() < self.at_ns:
+            time.sleep(1e-4)
+
+
+class FakeTensor:
+    """All that a copy looks at."""
+
+    def __init__(self, fake, pinned, fits=True):
+        self.fake, self.pinned, self.fits, self.nbytes = fake, pinned, fits, 3_000_000
+
+    def is_pinned(self):
+        return self.pinned
+
+    def clone(self):
+        return FakeTensor(self.fake, pinned=False, fits=self.fits)
+
+    def record_stream(self, stream):
+        pass
+
+    def to(self, device, non_blocking):
+        import torch
+
+        assert (str(device), non_blocking) == ("cuda:0", True)
+        if not self.fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate …")
+        self.fake.calls.append("pinned copy" if self.pinned else "pageable copy")
+        return self
+
+
+class FakeCuda:
+    """What CudaDevice asks of torch.cuda, with one GPU that runs at 1.5 GHz and has a queue."""
+
+    cycles_per_s = 1.5e9
+
+    def __init__(self):
+        self.stream = FakeStream()
+        self.calls = []
+        self.capability = (9, 0)
+        self.process_bytes = 700
+
+    def sleep(self, cycles):
+        begin = max(time.perf_counter_ns(), self.stream.free_ns)
+        self.stream.free_ns = begin + round(cycles / self.cycles_per_s * 1e9)
+
+    def process_memory_bytes(self, ordinal, pid):
+        assert (ordinal, pid) == (0, os.getpid())
+        if self.process_bytes is None:
+            raise UnavailableError("NVML does not start; install the NVIDIA driver")
+        return self.process_bytes
+
+    def properties(self, device):
+        major, minor = self.capability
+        return SimpleNamespace(
+            name="NVIDIA Fake", total_memory=151_000_000_000, major=major, minor=minor, multi_processor_count=132
+        )
+
+    def install(self, monkeypatch):
+        def note(name):
+            return lambda *device: self.calls.append(name)
+
+        replaced = {
+            "init": lambda: None,
+            "device_count": lambda: 1,
+            "set_device": lambda index: None,
+            "current_stream": lambda device: self.stream,
+            "get_device_properties": self.properties,
+            "Event": FakeEvent,
+            "Stream": FakeStream,
+            "stream": lambda stream: contextlib.nullcontext(),
+            "synchronize": lambda device: None,
+            "_sleep": self.sleep,
+            "empty_cache": note("empty_cache"),
+            "reset_peak_memory_stats": note("reset_peak_memory_stats"),
+            "max_memory_allocated": lambda device: 500,
+            "max_memory_reserved": lambda device: 600,
+        }
+        for name, value in replaced.items():
+            monkeypatch.setattr(f"torch.cuda.{name}", value)
+        monkeypatch.setattr(cuda, "process_memory_bytes", self.process_memory_bytes)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    made = FakeCuda()
+    made.install(monkeypatch)
+    return made
+
+
+def test_what_callers_would_ask_its_kind_for_is_told(fake):
+    opened = CudaDevice(0, overlap=True)
+    assert (opened.copies, opened.pins_memory, opened.gpu, str(opened.torch_device)) == (True, True, 0, "cuda:0")
+    assert opened.num_search_steps == 10
+    facts = opened.describe()
+    assert (facts.kind, facts.name, facts.memory_bytes) == ("cuda", "NVIDIA Fake", 151_000_000_000)
+    assert (facts.emulated, facts.overlap, facts.copies, facts.on_host_cpus) == (False, True, True, False)
+    assert facts.has_counters
+    assert facts.details["compute_capability"] == "9.0"
+    assert type(facts.details["torch"]) is str  # torch's own class would make its reader import torch
+    assert not CudaDevice(0).describe().overlap
+
+
+def test_memory_by_the_allocator_and_by_the_driver(fake):
+    opened = CudaDevice(0)
+    opened.begin_memory()
+    opened.release_memory()
+    assert fake.calls == ["reset_peak_memory_stats", "empty_cache", "reset_peak_memory_stats"]
+    why = {"rss_growth_bytes": "the model's memory is the device's"}
+    assert opened.memory() == MemoryFacts(500, 600, 700, None, why)
+    fake.process_bytes = None
+    facts = opened.memory()
+    assert facts.process_bytes is None
+    assert "install the NVIDIA driver" in facts.missing["process_bytes"]
+
+
+def test_an_old_gpu_lacks_tf32_and_bf16(fake):
+    new = CudaDevice(0)
+    fake.capability = (7, 5)
+    old = CudaDevice(0)
+    for precision in ("fp32", "fp16", "pure-fp16", "amp-fp16"):
+        assert old.lacks(precision) is None
+    for precision in ("tf32", "bf16", "amp-bf16", "pure-bf16"):
+        assert new.lacks(precision) is None
+        assert old.lacks(precision) == (
+            f"--precision {precision} needs a GPU of compute capability 8.0, this one has 7.5: "
+            "use fp32, fp16, pure-fp16 or amp-fp16"
+        )
+
+
+def test_whose_memory_was_too_small(fake):
+    import torch
+
+    opened = CudaDevice(0)
+    assert opened.out_of_memory(torch.OutOfMemoryError("CUDA out of memory.")) == "the device's 151 GB"
+    assert opened.out_of_memory(RuntimeError("CUDA error: out of memory")) == "the device's 151 GB"
+    host = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+    assert opened.out_of_memory(host) == "this machine's free memory"
+    assert opened.out_of_memory(RuntimeError("expected 3 channels")) is None
+    huge = FakeTensor(fake, pinned=True, fits=False)
+    with pytest.raises(OutOfMemory) as caught:
+        opened.copy_in(huge, huge)
+    assert str(caught.value) == (
+        "does not fit: a batch of 3 MB beside the model needs more than the device's 151 GB; try a smaller --batch-size"
+    )
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_pageable_copy_is_none_from_pinned_memory(fake, overlap):
+    opened = CudaDevice(0, overlap=overlap)
+    inputs, targets = FakeTensor(fake, pinned=True), FakeTensor(fake, pinned=False)
+    opened.copy_in(inputs, targets)
+    opened.pageable(inputs, targets)
+    assert fake.calls == ["pinned copy", "pageable copy", "pageable copy", "pageable copy"]
+
+
+def test_occupying_it_spins_by_its_measured_clock(fake):
+    opened = CudaDevice(0)
+    assert opened.cycles_per_s() == pytest.approx(1.5e9, rel=0.01)
+    occupy = opened.occupying(0.04)
+    opened.synchronize()
+    begin, cpu = opened.record(), time.thread_time()
+    occupy()
+    end = opened.record()
+    assert time.thread_time() - cpu < 0.005
+    first, last = opened.times_ns([begin, end])
+    assert last - first == pytest.approx(40_000_000, rel=0.02)
+
+
 @pytest.mark.skipif(num_visible_gpus() > 0, reason="there is a GPU, so it opens")
 def test_without_a_gpu_it_is_unavailable_in_one_line():
     with pytest.raises(UnavailableError) as caught:
@@ -68,7 +258,7 @@ class TestOnGpu:
 
     def test_event_times_lie_between_the_host_stamps_around_them(self, device):
         device.anchor()
-        slack = device.describe()["anchor_uncertainty_ns"] + 5_000
+        slack = device.describe().details["anchor_uncertainty_ns"] + 5_000
         for _ in range(50):
             begin = time.perf_counter_ns()
             event = device.record()
@@ -129,7 +319,7 @@ class TestOnGpu:
         import torch
 
         huge = torch.zeros(1, 1, dtype=torch.uint8).expand(2**24, 2**17)  # 2 TiB, of which one byte exists
-        with pytest.raises(CaseFailed, match=r"does not fit.*--batch-size"):
+        with pytest.raises(OutOfMemory, match=r"does not fit.*--batch-size"):
             device.copy_in(huge, huge)
 
     def test_facts_and_peak_memory(self, device):
@@ -139,8 +329,12 @@ class TestOnGpu:
         kept = torch.empty(100_000_000, dtype=torch.uint8, device="cuda:0")
         assert device.peak_memory_bytes() >= kept.nbytes
         facts = device.describe()
-        assert facts["memory_bytes"] > 1e9
-        assert facts["emulated"] is False
+        assert facts.memory_bytes > 1e9
+        assert facts.emulated is False
+        assert device.memory().allocated_bytes >= kept.nbytes
+        del kept
+        device.release_memory()
+        assert device.memory().allocated_bytes < 100_000_000
 
     def test_a_held_step_takes_its_kernels_time_however_late_the_host_is(self, device):
         spin(0.5)  # wakes the clocks
@@ -155,7 +349,7 @@ class TestOnGpu:
         first, last = device.times_ns([begin, end])
         assert last - first > 20_000_000
         held = [device.held_ns(late, 0.1) for _ in range(3)]
-        assert all(one is not None and 2_000_000 < one < 10_000_000 for one in held)
+        assert all(busy is not None and 2_000_000 < busy < 10_000_000 for busy in held)
 
     def test_a_hold_that_ends_too_early_says_nothing(self, device):
         assert device.held_ns(lambda: time.sleep(0.2), 0.01) is None

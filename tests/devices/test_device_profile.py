@@ -1,9 +1,14 @@
 """Profiles: times between, above and below measured batch sizes, their labels, and files that are wrong."""
 
+from dataclasses import replace
+
 import pytest
 
+from loaderbench.cases.case import Case, Feed, Step, Subject
 from loaderbench.devices.profile import LABELS, SHIPPED, from_record, load, named, save, shipped_names
 from loaderbench.errors import ConfigError
+from loaderbench.machine import environment
+from loaderbench.recording.record import DeviceFigures, Estimate, RunRecord, TransferFigures
 
 
 @pytest.mark.parametrize(
@@ -83,17 +88,31 @@ def test_a_missing_file_is_refused(tmp_path):
         named(str(tmp_path / "none.toml"))
 
 
+def device_figures(kind, name):
+    return DeviceFigures(
+        kind=kind, name=name, emulated=False, overlap=True, memory_bytes=None, details={}, busy_fraction=None,
+        kernel_gap=None, busy_witnesses=None, memory_peak_bytes=None, nvml=None, clock_drift_ns=None,
+        held_issue_s=0.006,
+    )  # fmt: skip
+
+
 def record(**case):
     """What a run on a GPU leaves: 4,000 images/s at batch 64, 6 ms to issue a step, 55 GB/s."""
-    asked = {"model": "resnet50", "mode": "train", "precision": "amp-bf16", "batch_size": 64, "input_size": 224}
-    return {
-        "case": asked | {"resolution": 256} | case,
-        "device": {"kind": "cuda", "name": "NVIDIA Test", "held_issue_s": 0.006},
-        "capacities": {"device": {"value": 4_000.0}},
-        "transfer": {"ceiling_bytes_per_s": 55e9},
-        "environment": {"packages": {"loaderbench": "1.0"}},
-        "started_at": "2026-01-02T03:04:05+00:00",
-    }
+    asked = Case(
+        Subject("tree", "tree", 256),
+        Feed("serial", None, 0),
+        Step("resnet50", "train", "amp-bf16", "cuda:0", batch_size=64, input_size=224),
+    )
+    return RunRecord(
+        schema=2, rules_version=1, run_id="r", status="ok", failure=None, case=asked.changed(**case), wall_s=1.0,
+        environment=replace(environment(), packages={"loaderbench": "1.0"}), started_at="2026-01-02T03:04:05+00:00",
+        capacities={"device": Estimate(4_000.0, None, None, "samples/s", 1, "a test")},
+        transfer=TransferFigures(
+            overlap=True, bytes_per_step=1, copy_s=0.0, exposed_s=0.0, hidden_s=0.0, link_bytes_per_s=1.0,
+            ceiling_bytes_per_s=55e9,
+        ),
+        device=device_figures("cuda", "NVIDIA Test"),
+    )  # fmt: skip
 
 
 def test_a_run_on_a_gpu_becomes_a_profile_and_a_second_one_adds_its_batch_size(tmp_path):
@@ -113,8 +132,10 @@ def test_a_run_on_a_gpu_becomes_a_profile_and_a_second_one_adds_its_batch_size(t
 
 
 def test_only_a_real_gpu_gives_a_profile(tmp_path):
-    emulated = record() | {"device": {"kind": "emulated", "name": "emulated"}}
+    emulated = replace(record(), device=device_figures("emulated", "emulated"))
     with pytest.raises(ConfigError, match="--device cuda"):
         from_record(emulated, tmp_path / "x.toml")
     with pytest.raises(ConfigError, match="--arms all"):
-        from_record(record() | {"transfer": None}, tmp_path / "x.toml")
+        from_record(replace(record(), transfer=None), tmp_path / "x.toml")
+    with pytest.raises(ConfigError, match="--res N"):
+        from_record(record(input_size=None, resolution=None), tmp_path / "x.toml")

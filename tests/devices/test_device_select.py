@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Step
 from loaderbench.devices import select
 from loaderbench.devices.profile import SHIPPED
-from loaderbench.devices.select import num_visible_gpus, open_device, parse_device
+from loaderbench.devices.select import num_visible_gpus, nvml_ordinal, open_device, parse_device
 from loaderbench.errors import ConfigError, UnavailableError
 
 
@@ -16,22 +16,8 @@ def parse(text, model="resnet50", mode="train", precision=None, batch_size=64):
     return parse_device(text, model=model, mode=mode, precision=precision, batch_size=batch_size)
 
 
-def case(device, **changes):
-    fields = {
-        "dataset": "tree",
-        "dataset_name": "tree",
-        "resolution": None,
-        "loader": "serial",
-        "decoder": None,
-        "workers": 0,
-        "prefetch": 2,
-        "batch_size": 64,
-        "model": "resnet50",
-        "mode": "train",
-        "precision": "fp32",
-        "input_size": 224,
-    }
-    return Case(device=device, **{**fields, **changes})
+def step(device, model="resnet50"):
+    return Step(model, "train", "fp32", device, batch_size=64, input_size=224)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +86,7 @@ def test_a_users_own_profile_file_is_kept_by_its_absolute_path(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     choice = parse("emulated:mine.toml", model="vgg16")
     assert choice.device == f"emulated:{tmp_path / 'mine.toml'}"
-    assert open_device(case(choice.device, model="vgg16")).describe()["model"] == "vgg16"
+    assert open_device(step(choice.device, model="vgg16"), 224).describe().details["model"] == "vgg16"
 
 
 @pytest.mark.parametrize(
@@ -122,11 +108,35 @@ def test_no_driver_no_gpu(tmp_path, monkeypatch):
 
 
 def test_opens_what_the_case_names():
-    assert open_device(case("cpu")).kind == "cpu"
-    emulated = open_device(case("emulated:h200-resnet50-train-fp32", input_size=None, resolution=448))
-    assert emulated.describe()["constants"]["step_duration_ms"]["value"] == 128.0
+    assert open_device(step("cpu"), 224).describe().kind == "cpu"
+    emulated = open_device(step("emulated:h200-resnet50-train-fp32"), 448)
+    assert emulated.describe().details["constants"]["step_duration_ms"]["value"] == 128.0
     with pytest.raises(ConfigError, match="unknown device"):
-        open_device(case("tpu"))
+        open_device(step("tpu"), 224)
+
+
+def test_a_choice_tells_what_its_device_will_be_like(monkeypatch):
+    monkeypatch.setattr(select, "num_visible_gpus", lambda: 1)
+
+    def traits(text):
+        choice = parse(text)
+        return choice.computes, choice.pins_memory, choice.on_host_cpus
+
+    assert traits("cpu") == (True, False, True)
+    assert traits("cuda") == (True, True, False)
+    assert traits("emulated") == (False, False, False)
+    for text in ("cpu", "emulated"):
+        choice = parse(text)
+        opened = open_device(step(choice.device), 224)
+        facts = opened.describe()
+        told = (opened.torch_device is not None, opened.pins_memory, facts.on_host_cpus)
+        assert told == (choice.computes, choice.pins_memory, choice.on_host_cpus)
+        assert (facts.emulated, facts.copies) == (not choice.computes, opened.copies)
+
+
+def test_nvml_is_told_cudas_number():
+    names = ("cuda", "cuda:3", "cpu", "emulated:h200")
+    assert [nvml_ordinal(name) for name in names] == [0, 3, None, None]
 
 
 def test_choosing_and_emulating_a_device_does_not_import_torch():

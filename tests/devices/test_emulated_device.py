@@ -248,12 +248,58 @@ def test_small_inference_batches_are_launch_bound_as_on_the_h200():
 
 def test_its_name_and_facts_say_that_it_is_emulated_and_where_each_constant_comes_from():
     facts = EmulatedDevice(named("h200-resnet50-train-fp32"), 32, 224).describe()
-    assert facts["name"].startswith("emulated NVIDIA H200")
-    assert facts["emulated"] is True
-    assert facts["constants"]["step_duration_ms"]["value"] == 16.0
-    assert facts["constants"]["step_duration_ms"]["label"] == "extrapolated"
-    assert all(entry["label"] and entry["source"] for entry in facts["constants"].values())
+    assert facts.name.startswith("emulated NVIDIA H200")
+    assert facts.emulated is True
+    constants = facts.details["constants"]
+    assert constants["step_duration_ms"]["value"] == 16.0
+    assert constants["step_duration_ms"]["label"] == "extrapolated"
+    assert all(entry["label"] and entry["source"] for entry in constants.values())
+    assert (facts.copies, facts.on_host_cpus, facts.has_counters) == (True, False, False)
 
 
 def test_peak_memory_is_unknown_not_zero():
     assert device().peak_memory_bytes() is None
+    emulated = device()
+    emulated.begin_memory()
+    emulated.release_memory()
+    facts = emulated.memory()
+    figures = (facts.allocated_bytes, facts.reserved_bytes, facts.process_bytes, facts.rss_growth_bytes)
+    assert figures == (None,) * 4
+    assert len(facts.missing) == 4
+
+
+def test_nothing_computes_or_is_pinned_for_it():
+    emulated = device()
+    assert (emulated.torch_device, emulated.gpu, emulated.pins_memory) == (None, None, False)
+    assert emulated.copies
+    assert emulated.num_search_steps == 0
+    assert emulated.out_of_memory(MemoryError()) is None
+
+
+def test_it_has_the_times_of_one_precision():
+    assert device().lacks("fp32") is None
+    assert device().lacks("tf32") == "device profile 'test' is for --precision fp32, not tf32"
+
+
+def test_occupying_it_costs_the_host_nothing():
+    emulated = device(duration_ms=5)
+    occupy = emulated.occupying(0.03)
+    begin, cpu = emulated.record(), time.thread_time()
+    occupy()
+    emulated.enqueue_step(8)
+    end = emulated.record()
+    assert time.thread_time() - cpu < 0.005
+    assert emulated.busy_ns(begin, end) == 35 * MS
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_copy_from_pageable_memory_makes_the_host_wait(overlap):
+    # given a link of 1 GB/s and a step of 20 ms in the queue
+    emulated = device(duration_ms=20, link_bytes_per_s=1e9, overlap=overlap)
+    emulated.enqueue_step(8)
+    begun = time.perf_counter_ns()
+    # when 5 MB are copied
+    inputs, targets = Bytes(5_000_000), Bytes(0)
+    assert emulated.pageable(inputs, targets) == (inputs, targets)
+    # then the host waited for them, and for the step where both stand in one queue
+    assert time.perf_counter_ns() - begun >= (5 if overlap else 24) * MS

@@ -131,7 +131,7 @@ def test_reading_alone_takes_every_byte_of_the_containers_once(own_tree: Path, t
     data = open_data_set(str(out), "wds")
     context = LoaderContext(
         images=data.images, shards=data.shards, batch_size=7, workers=2, prefetch=2, decoder=None, input_size=32,
-        mode="train", output="uint8", seed=0, device="cpu",
+        mode="train", output="uint8", seed=0,
     )  # fmt: skip
     loader = FetchLoader(context)
     try:

@@ -9,6 +9,7 @@ import pytest
 
 from loaderbench.errors import ConfigError
 from loaderbench.images.same_files import check_same_files
+from loaderbench.recording.studies import SameFiles
 
 LABELS = ("nvme", "nfs")
 
@@ -18,19 +19,19 @@ def copies(own_tree: Path, tmp_path: Path) -> tuple[Path, Path]:
     return own_tree, Path(shutil.copytree(own_tree, tmp_path / "copy"))
 
 
-def check(copies: tuple[Path, Path], max_hashed_bytes: int = 10**8) -> dict[str, int]:
+def check(copies: tuple[Path, Path], max_hashed_bytes: int = 10**8) -> SameFiles:
     return check_same_files([str(path) for path in copies], LABELS, max_hashed_bytes)
 
 
 def test_a_copy_is_the_same(copies: tuple[Path, Path]) -> None:
     sizes = [path.stat().st_size for path in copies[0].rglob("*.jpg")]
     found = check(copies)
-    assert (found["num_images"], found["total_bytes"]) == (24, sum(sizes))
-    assert (found["num_hashed"], found["hashed_bytes"]) == (24, sum(sizes))
+    assert (found.num_images, found.total_bytes) == (24, sum(sizes))
+    assert (found.num_hashed, found.hashed_bytes) == (24, sum(sizes))
 
 
 def test_few_bytes_are_enough_for_one_file(copies: tuple[Path, Path]) -> None:
-    assert check(copies, max_hashed_bytes=1)["num_hashed"] == 1
+    assert check(copies, max_hashed_bytes=1).num_hashed == 1
 
 
 def test_missing_and_resized_files_are_counted_and_named(copies: tuple[Path, Path]) -> None:

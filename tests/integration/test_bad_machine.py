@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -61,6 +62,22 @@ def test_a_results_folder_that_fills_up_meanwhile_is_said_in_one_line(small_set:
     assert ended.code == 1
     assert len(ended.lines) == 1
     assert f"in {tmp_path}/" in ended.err and "No space left on device" in ended.err
+
+
+@needs_mounts
+def test_a_record_that_cannot_be_put_in_place_of_the_stored_one_is_said_in_one_line(
+    small_set: Path, tmp_path: Path
+) -> None:
+    measured = commands.run("run", small_set, "--res", "96", *TINY, "--loader", "synthetic", "--results", tmp_path)
+    assert measured.code == 0
+    (path,) = tmp_path.glob("*/run.json")
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "rules_version": 0}))
+    read_only = with_mount(f"--bind {tmp_path} {tmp_path}", f"-o remount,ro,bind {tmp_path}")
+    judged = commands.run("analyze", "latest", "--results", tmp_path, wrapper=read_only)
+    saved = commands.run("analyze", "latest", "--save", "--results", tmp_path, wrapper=read_only)
+    assert judged.code == 0
+    assert (saved.code, len(saved.lines)) == (1, 1)
+    assert f"cannot store the result in {path.parent}: Read-only file system" in saved.err
 
 
 @needs_mounts

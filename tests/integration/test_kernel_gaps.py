@@ -10,8 +10,9 @@ import commands
 import jsonschema
 import pytest
 
-from loaderbench.recording.store import SCHEMA_FILE, load_recording
-from loaderbench.recording.types import KERNEL, TRACED
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import KERNEL
+from loaderbench.recording.store import SCHEMA_FILE, load_run
 
 CPU = ("--device", "cpu", "--model", "resnet18", "--mode", "infer", "--input-size", "32")
 EMULATED = ("--device", "emulated")
@@ -43,9 +44,11 @@ def test_a_run_fills_the_kernel_gaps(device: tuple[str, ...], small_set: Path, t
     assert 4 <= gap["num_steps"] <= 24
     assert gap["perturbation_fraction"] is not None
     assert gap["largest"][0]["worker"] is not None
+    assert {one["gap_class"] for one in gap["largest"]} <= set(gap["by_class"])
     assert any(line.startswith("kernel gaps: ") for line in record["verdict"]["evidence"])
-    _, recording, _ = load_recording(tmp_path / record["run_id"])
-    (traced,) = [one for one in recording.segments if one.arm == TRACED]
+    recording = load_run(tmp_path / record["run_id"]).recording
+    assert recording is not None
+    (traced,) = recording.of(Arm.TRACED)
     assert traced.kernels is not None and (traced.kernels[:, 3] == KERNEL).sum() >= gap["num_steps"]
     assert set(record["arms"]) == {"device", "real"}
 
@@ -53,4 +56,5 @@ def test_a_run_fills_the_kernel_gaps(device: tuple[str, ...], small_set: Path, t
 def test_no_kernels_leaves_them_out(small_set: Path, tmp_path: Path) -> None:
     record = measured(small_set, tmp_path, *EMULATED, "--arms", "real", "--no-kernels")
     assert record["device"]["kernel_gap"] is None
-    assert "--kernels" in {one["code"]: one["message"] for one in record["caveats"]}["kernel_gap_not_measured"]
+    messages = {caveat["code"]: caveat["message"] for caveat in record["caveats"]}
+    assert "--kernels" in messages["kernel_gap_not_measured"]

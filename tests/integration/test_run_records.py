@@ -12,9 +12,11 @@ import jsonschema
 import pytest
 from commands import DEVICE, TINY
 
+from loaderbench.cases.arms import Arm
 from loaderbench.errors import UnavailableError
 from loaderbench.images.cache_state import evict
-from loaderbench.recording.store import SCHEMA_FILE, load_recording
+from loaderbench.recording.store import SCHEMA_FILE, load_run, record_json
+from loaderbench.studies.measure import judged
 from loaderbench.testbeds import slow_fuse
 
 LOADERS = ("synthetic", "cached", "serial", "multiprocess", "threaded", "dali")
@@ -44,8 +46,12 @@ def test_every_loader_leaves_a_valid_record(loader: str, small_set: Path, tmp_pa
     known = [share["value"] for share in record["shares"].values() if share is not None]
     if all(share is not None for share in record["shares"].values()):
         assert sum(known) == pytest.approx(1, abs=1e-6)
-    case, recording, _ = load_recording(tmp_path / record["run_id"])
-    assert case.loader == loader and {segment.arm for segment in recording.segments} >= {"device", "real"}
+    run = load_run(tmp_path / record["run_id"])
+    assert run.recording is not None
+    assert run.case.feed.loader == loader
+    assert {segment.arm for segment in run.recording.segments} >= {Arm.DEVICE, Arm.REAL}
+    # and is what its facts give by today's rules
+    assert record_json(judged(run))[0] == record
 
 
 def test_the_table_and_the_progress_leave_standard_output_to_the_json(small_set: Path, tmp_path: Path) -> None:
@@ -69,7 +75,7 @@ def test_a_few_broken_images_are_counted_and_named(small_set: Path, tmp_path: Pa
     assert ended.code == 0
     (record,) = commands.records(tmp_path / "r")
     assert record["num_failures"] >= 1
-    assert [path for path, _ in record["failures"]] == [str(broken)]
+    assert [failure["path"] for failure in record["failures"]] == [str(broken)]
     assert "images_failed" in [caveat["code"] for caveat in record["caveats"]]
 
 

@@ -15,7 +15,7 @@ from nvidia.dali import Pipeline, fn
 
 from loaderbench.loaders import nvtx_times, sound_files
 from loaderbench.loaders.base import LoaderContext
-from loaderbench.loaders.dali import DaliLoader, Options, file_list
+from loaderbench.loaders.dali import DaliLoader, Options, build, file_list
 
 NAMES = (" a/ 1.jpg", "a/2 3.jpg", "a/4.jpg 5.jpg", "a/tab\t6.jpg", "b #/\udcff.JPG", "b #/'\"%s.jpeg")
 
@@ -54,7 +54,7 @@ def test_a_name_of_two_lines_is_refused_by_name(root: Path) -> None:
 def loader_of(dataset: Path, **changes: Any) -> DaliLoader:
     values: dict[str, Any] = {
         "images": index_images(str(dataset)), "batch_size": 4, "workers": 1, "prefetch": 2, "decoder": None,
-        "input_size": 32, "mode": "train", "output": "uint8", "seed": 0, "device": "cpu",
+        "input_size": 32, "mode": "train", "output": "uint8", "seed": 0,
     }  # fmt: skip
     return DaliLoader(Options(), LoaderContext(**{**values, **changes}))
 
@@ -91,6 +91,13 @@ def test_files_are_mapped_only_where_their_pages_need_not_be_dropped(keep_evicta
     batches.close()  # type: ignore[attr-defined]
     assert (str(small_set) in maps) == (not keep_evictable)
     assert loader.describe()["dont_use_mmap"] == keep_evictable
+
+
+def test_decoding_on_a_gpu_needs_one(image_tree: Path) -> None:
+    context = loader_of(image_tree)._context
+    with pytest.raises(ConfigError, match="needs --device cuda"):
+        build(Options(gpu_decode="yes"), context)
+    assert not build(Options(gpu_decode="auto"), context).owns_transfer
 
 
 def test_lost_ranges_are_no_stage_times(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from loaderbench.loaders.read_ahead import ReadAhead
 def context_for(images: ImageIndex, **changes: Any) -> LoaderContext:
     values: dict[str, Any] = {
         "images": images, "batch_size": 8, "workers": 2, "prefetch": 2, "decoder": "turbojpeg", "input_size": 32,
-        "mode": "train", "output": "uint8", "seed": 0, "device": "cpu",
+        "mode": "train", "output": "uint8", "seed": 0,
     }  # fmt: skip
     return LoaderContext(**{**values, **changes})
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from loaderbench.errors import ConfigError
 from loaderbench.recording import kineto
+from loaderbench.recording.facts import COPY, KERNEL, MEMSET
 from loaderbench.recording.kineto import read_kineto
-from loaderbench.recording.types import COPY, KERNEL, MEMSET
 
 NASTY = 'void f<"a\\b">(int) {}],[ "ts": 1 \u00e9\U0001f600'
 """A kernel's name that looks like the end of an event, with quotes, a backslash and characters of 2 and 4 bytes."""

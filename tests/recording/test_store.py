@@ -1,92 +1,82 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed, ConfigError
-from loaderbench.recording import store as store_module
-from loaderbench.recording.store import SCHEMA_FILE, RunFolder, Store, load_recording
-from loaderbench.recording.types import SCHEMA, STEP_FIELDS, Caveat, Recording, Segment, Series
+from loaderbench.plain import to_json
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import SCHEMA, SPAN_FIELDS, STEP_FIELDS, Run, Series
+from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.store import SCHEMA_FILE, RunFolder, Store, load_run
+from loaderbench.reporting.words import worded_caveat
+from tests.made import make_case, make_record, make_run, make_segment
 
-CASE = Case(
-    dataset="/data/photos/512",
-    dataset_name="photos",
-    resolution=512,
-    loader="multiprocess",
-    decoder="pillow",
-    workers=2,
-    prefetch=2,
-    batch_size=4,
-    model="resnet50",
-    mode="train",
-    precision="fp32",
-    device="cpu",
-    input_size=224,
-)
+CASE = make_case(
+    dataset="/data/photos/512", dataset_name="photos", resolution=512, batch_size=4, device="cpu"
+)  # fmt: skip
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def record_of(folder: RunFolder, **changes: object) -> dict[str, object]:
-    made = {
-        "schema": SCHEMA,
-        "run_id": folder.run_id,
-        "status": "ok",
-        "case": CASE.to_json(),
-        "started_at": folder.started_at,
-        "caveats": [],
-    }
-    return {**made, **changes}
+def record_of(folder: RunFolder, **changes: Any) -> RunRecord:
+    return make_record(CASE, **{"run_id": folder.run_id, "started_at": folder.started_at, **changes})
 
 
-def small_recording() -> tuple[Recording, list[Series]]:
+def small_run() -> Run:
     steps = np.arange(3 * len(STEP_FIELDS), dtype=np.int64).reshape(3, -1)
+    spans = np.arange(2 * len(SPAN_FIELDS), dtype=np.int64).reshape(2, -1)
+    kernels = np.arange(10, dtype=np.int64).reshape(2, 5)
     segments = [
-        Segment(
-            "real", 0, 1, True, steps, np.arange(20, dtype=np.int64).reshape(2, 10), {"residency": np.float64(0.5)}
-        ),
-        Segment("device", 1, 0, False, steps * 2, None, kernels=np.arange(10, dtype=np.int64).reshape(2, 5)),
+        make_segment(Arm.REAL, steps, spans, wall_s=np.float64(0.5)),
+        make_segment(Arm.DEVICE, steps * 2, round=1, num_warmup=0, steady=False, kernels=kernels),
     ]
     series = [
         Series("bytes", "B", "counter", "/proc/diskstats", np.array([1, 2]), np.array([0.5, np.nan])),
         Series("empty", "B", "gauge", "x", np.array([], dtype=np.int64), np.array([], dtype=np.float64)),
     ]
-    return Recording(segments, {"device": {"name": "cpu"}}, [Caveat("a", "b")]), series
+    return make_run(CASE, segments, caveats=[Caveat("link_not_measured", {"reason": "b"})], series=series)
 
 
 def test_raw_facts_come_back_as_they_were_written(tmp_path: Path) -> None:
     folder = Store(tmp_path).open_run(CASE)
-    recording, series = small_recording()
+    run = small_run()
+    assert run.recording is not None
 
-    folder.write_recording(recording, series)
-    case, read, read_series = load_recording(folder.path)
+    folder.write_run(run)
+    back = load_run(folder.path)
 
-    assert case == CASE
-    assert [segment.arm for segment in read.segments] == ["real", "device"]
-    for written, back in zip(recording.segments, read.segments, strict=True):
-        assert back.steps.dtype == np.int64
-        np.testing.assert_array_equal(back.steps, written.steps)
-        assert (back.round, back.num_warmup, back.steady) == (written.round, written.num_warmup, written.steady)
-    np.testing.assert_array_equal(read.segments[0].spans, recording.segments[0].spans)
+    assert back.case == CASE
+    read = back.recording
+    assert read is not None
+    assert [segment.arm for segment in read.segments] == [Arm.REAL, Arm.DEVICE]
+    for before, after in zip(run.recording.segments, read.segments, strict=True):
+        assert after.steps.dtype == np.int64
+        np.testing.assert_array_equal(after.steps, before.steps)
+        assert (after.round, after.num_warmup, after.steady) == (before.round, before.num_warmup, before.steady)
+    np.testing.assert_array_equal(read.segments[0].spans, run.recording.segments[0].spans)
     assert read.segments[1].spans is None
     assert read.segments[0].kernels is None
-    np.testing.assert_array_equal(read.segments[1].kernels, recording.segments[1].kernels)
-    assert read.segments[0].facts == {"residency": 0.5}
-    assert read.facts == recording.facts
-    assert read.caveats == recording.caveats
-    assert [one.name for one in read_series] == ["bytes", "empty"]
-    np.testing.assert_array_equal(read_series[0].value, series[0].value)  # NaN is at home in an npz
+    np.testing.assert_array_equal(read.segments[1].kernels, run.recording.segments[1].kernels)
+    assert read.segments[0].wall_s == 0.5
+    assert read.facts == run.recording.facts
+    assert read.caveats == run.recording.caveats
+    assert [one.name for one in back.series] == ["bytes", "empty"]
+    np.testing.assert_array_equal(back.series[0].value, run.series[0].value)  # NaN is at home in an npz
 
 
 def test_a_run_is_running_then_finished(tmp_path: Path) -> None:
@@ -99,7 +89,8 @@ def test_a_run_is_running_then_finished(tmp_path: Path) -> None:
 
     (run,) = store.runs()
     assert (run.status, run.problem, run.run_id) == ("ok", None, folder.run_id)
-    assert run.record == json.loads((folder.path / "run.json").read_text())
+    assert to_json(run.record) == json.loads((folder.path / "run.json").read_text())
+    assert run.record == record_of(folder)
     assert names(folder.path) == ["case.json", "run.json"]
 
 
@@ -118,7 +109,7 @@ def test_a_name_from_the_file_system_cannot_leave_the_store(tmp_path: Path) -> N
     case = Case.from_json({**CASE.to_json(), "dataset_name": "../../\udcff [red]\n" + "x" * 300, "resolution": None})
     folder = Store(tmp_path).open_run(case)
     assert folder.path.parent == tmp_path
-    (tmp_path / folder.run_id / "recording.json").touch()
+    (tmp_path / folder.run_id / "facts.json").touch()
     assert Case.from_json(json.loads((folder.path / "case.json").read_text())) == case
 
 
@@ -203,28 +194,47 @@ def test_find(tmp_path: Path) -> None:
 
 def test_nan_becomes_null_and_says_so(tmp_path: Path) -> None:
     folder = Store(tmp_path).open_run(CASE)
-    record = record_of(
-        folder,
-        throughput={"value": np.float32(1.5), "low": float("nan"), "high": np.inf},
-        counts=(np.int64(3), np.bool_(True), np.array([1.0, 2.0])),
-    )
+    rate = Estimate(np.float32(1.5), float("nan"), np.inf, "samples/s", np.int64(3), "made up")  # type: ignore[arg-type]
+    counts: Any = (np.int64(3), np.bool_(True), np.array([1.0, 2.0]))
+    record = record_of(folder, throughput=rate, loader={"counts": counts})
 
     stored = folder.write_record(record)
 
     text = (folder.path / "run.json").read_text()
-    assert json.loads(text, parse_constant=lambda name: pytest.fail(name)) == stored
-    assert stored["throughput"] == {"value": 1.5, "low": None, "high": None}
-    assert stored["counts"] == [3, True, [1.0, 2.0]]
-    (caveat,) = stored["caveats"]
-    assert caveat["code"] == "not_finite"
-    assert "throughput.low, throughput.high" in caveat["message"]
-    assert record["caveats"] == []
+    assert json.loads(text, parse_constant=lambda name: pytest.fail(name)) == to_json(stored)
+    assert stored.throughput == Estimate(1.5, None, None, "samples/s", 3, "made up")
+    assert stored.loader == {"counts": [3, True, [1.0, 2.0]]}
+    (caveat,) = stored.caveats
+    assert caveat.code == "not_finite"
+    assert "throughput.low, throughput.high" in worded_caveat(caveat).message
+    assert record.caveats == ()
+    (run,) = Store(tmp_path).runs()
+    assert run.record == stored
+
+
+def test_a_figure_that_must_be_there_and_is_nan_does_not_make_the_run_unreadable(tmp_path: Path) -> None:
+    folder = Store(tmp_path).open_run(CASE)
+    rate = Estimate(float("nan"), None, None, "samples/s", 3, "made up")
+    run = small_run()
+    assert run.recording is not None
+    run.wall_s = float("inf")
+
+    folder.write_run(run)
+    folder.write_record(record_of(folder, throughput=rate))
+
+    (stored,) = Store(tmp_path).runs()
+    assert (stored.status, stored.problem) == ("ok", None)
+    assert stored.record is not None and stored.record.throughput is not None
+    assert math.isnan(stored.record.throughput.value)
+    back = load_run(folder.path)
+    assert math.isnan(back.wall_s)
+    assert [caveat.details for caveat in back.caveats] == [{"places": ["wall_s"]}]
 
 
 def test_what_has_no_json_form_is_refused_by_its_place(tmp_path: Path) -> None:
     folder = Store(tmp_path).open_run(CASE)
-    with pytest.raises(TypeError, match=r"environment\.lock has no JSON form"):
-        folder.write_record(record_of(folder, environment={"lock": object()}))
+    with pytest.raises(TypeError, match=r"loader\.lock has no JSON form"):
+        folder.write_record(record_of(folder, loader={"lock": object()}))
 
 
 def write_many(root: str, count: int) -> None:
@@ -253,23 +263,34 @@ def test_two_processes_write_into_one_store_while_it_is_listed(tmp_path: Path) -
     assert not [name for name in names(tmp_path) if name.startswith(".")]
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated", "newer", "no_array"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "newer", "no_array", "half", "another_type", "a_field"])
 def test_damaged_raw_facts_are_one_clear_line(tmp_path: Path, damage: str) -> None:
     folder = Store(tmp_path).open_run(CASE)
-    recording, series = small_recording()
-    folder.write_recording(recording, series)
-    path = folder.path
+    folder.write_run(small_run())
+    facts, arrays = folder.path / "facts.json", folder.path / "arrays.npz"
+    stored = json.loads(facts.read_text())
     if damage == "missing":
-        (path / "recording.json").unlink()
+        facts.unlink()
     elif damage == "truncated":
-        (path / "arrays.npz").write_bytes((path / "arrays.npz").read_bytes()[:300])
+        arrays.write_bytes(arrays.read_bytes()[:300])
     elif damage == "newer":
-        plain = json.loads((path / "recording.json").read_text())
-        (path / "recording.json").write_text(json.dumps({**plain, "schema": SCHEMA + 1}))
+        facts.write_text(json.dumps({**stored, "schema": SCHEMA + 1}))
+    elif damage == "no_array":
+        np.savez(arrays, other=np.zeros(1))
+    elif damage == "half":
+        facts.write_bytes(facts.read_bytes()[:1000])
+    elif damage == "another_type":
+        facts.write_text(json.dumps([stored]))
     else:
-        np.savez(path / "arrays.npz", other=np.zeros(1))
-    with pytest.raises(ConfigError) as error:
-        load_recording(path)
+        del stored["recording"]["segments"][1]["steady"]
+        facts.write_text(json.dumps(stored))
+    says = {
+        "missing": "holds no raw facts",
+        "newer": f"schema {SCHEMA + 1}.*upgrade loaderbench",
+        "a_field": r"recording\.segments\[1\] lacks steady",
+    }
+    with pytest.raises(ConfigError, match=says.get(damage, "damaged")) as error:
+        load_run(folder.path)
     assert "\n" not in str(error.value)
 
 
@@ -295,7 +316,7 @@ def limited(root: str) -> None:
     with pytest.raises(ConfigError, match="cannot write results"):
         Store(root).check_writable()
     with pytest.raises(CaseFailed, match="cannot store the result") as error:
-        folder.write_record(record_of(folder, environment={"long": "x" * 5000}))
+        folder.write_record(record_of(folder, loader={"long": "x" * 5000}))
     assert "\n" not in str(error.value)
 
 
@@ -323,10 +344,11 @@ def test_full_and_read_only_file_systems(tmp_path: Path) -> None:
             store.check_writable()
         assert names(tmp_path) == []
         folder = store.open_run(CASE)
-        recording, series = small_recording()
-        recording.segments[0].steps = np.random.default_rng(0).integers(0, 1 << 62, (100_000, len(STEP_FIELDS)))
+        run = small_run()
+        assert run.recording is not None
+        run.recording.segments[0].steps = np.random.default_rng(0).integers(0, 1 << 62, (100_000, len(STEP_FIELDS)))
         with pytest.raises(CaseFailed, match="No space left on device"):
-            folder.write_recording(recording, series)
+            folder.write_run(run)
         subprocess.run(["mount", "-o", "remount,ro", tmp_path], check=True)
         with pytest.raises(ConfigError, match="Read-only file system"):
             store.check_writable()
@@ -342,4 +364,4 @@ def test_importing_the_store_imports_no_torch_and_no_rich() -> None:
 
 
 def test_the_schema_is_shipped_beside_the_store() -> None:
-    assert json.loads(SCHEMA_FILE.read_text())["properties"]["schema"]["const"] == store_module.SCHEMA
+    assert json.loads(SCHEMA_FILE.read_text())["properties"]["schema"]["const"] == SCHEMA

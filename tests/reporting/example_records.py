@@ -6,26 +6,59 @@ speed-ups of one record agree with each other as those of a real one must.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+from loaderbench import plain
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
+from loaderbench.plain import JsonObject
+from loaderbench.recording.facts import (
+    SCHEMA,
+    CacheFacts,
+    DeviceFacts,
+    Facts,
+    Failure,
+    FailureFacts,
+    LoaderFacts,
+    RoundFacts,
+    StartupFacts,
+    Status,
+    StorageFacts,
+    WorkloadFacts,
+)
+from loaderbench.recording.record import (
+    Bottleneck,
+    DeviceFigures,
+    Estimate,
+    GapClass,
+    GapHistogram,
+    GapShare,
+    KernelGap,
+    RunRecord,
+    Share,
+    StorageFigures,
+    TraceClock,
+    Verdict,
+)
 
 MEASURING = "not measured in this made-up example"
 
 
-def estimate(value: float, half_width_fraction: float = 0.02, unit: str | None = None) -> dict[str, Any]:
-    made: dict[str, Any] = {
-        "value": value,
-        "low": value * (1 - half_width_fraction),
-        "high": value * (1 + half_width_fraction),
-        "n": 12,
-        "method": "made up",
-    }
-    if unit is not None:
-        made["unit"] = unit
-    return made
+def estimate(value: float, half_width_fraction: float = 0.02, unit: str = "ratio") -> Estimate:
+    return Estimate(
+        value, value * (1 - half_width_fraction), value * (1 + half_width_fraction), unit, n=12, method="made up"
+    )
 
 
-def case(**changes: Any) -> dict[str, Any]:
-    made = {
+def between(value: float, low: float | None, high: float | None) -> Estimate:
+    return Estimate(value, low, high, "ratio", n=12, method="made up")
+
+
+def case(**changes: Any) -> Case:
+    made: JsonObject = {
         "dataset": "/data/photos/512",
         "dataset_name": "photos",
         "resolution": 512,
@@ -58,7 +91,43 @@ def case(**changes: Any) -> dict[str, Any]:
         "decode_scale": None,
         "decoder_options": {},
     }
-    return {**made, **changes}
+    return Case.from_json({**made, **changes})
+
+
+ENVIRONMENT: JsonObject = {
+    "python": "3.11.2",
+    "kernel": "6.1.0-example",
+    "architecture": "x86_64",
+    "cpu_model": "Example CPU",
+    "cpus_online": 8,
+    "cpus_usable": 8,
+    "cpu_limit_reason": None,
+    "cpu_governor": None,
+    "memory_limit_bytes": 34359738368,
+    "memory_limit_source": "MemTotal",
+    "transparent_huge_pages": None,
+    "shm_size_bytes": None,
+    "open_files_limit": 1024,
+    "memlock_limit_bytes": None,
+    "container": None,
+    "packages": {"torch": "2.11.0", "loaderbench": "0.1.0"},
+    "gpus": [],
+    "gpus_reason": "no GPU here",
+    "variables": {},
+}
+
+
+FACTS = Facts(
+    device=DeviceFacts(kind="cuda", name="a device"),
+    workload=WorkloadFacts("resnet50", "train", "fp32"),
+    loader=LoaderFacts(decodes=True, owns_transfer=False),
+    cache=CacheFacts("as-is", measured_once=False),
+    storage=StorageFacts(num_images=16, image_bytes=None, source=None, reason=None),
+    startup=StartupFacts(),
+    failures=FailureFacts(),
+    rounds=RoundFacts((Arm.REAL,), 1, "steps"),
+)
+"""Of a recording whose segments a test makes."""
 
 
 def measured(
@@ -69,41 +138,38 @@ def measured(
     ram_ms: float = 64.0,
     real_ms: float = 70.0,
     free_ms: float = 62.0,
-    bottleneck: str = "prep",
+    bottleneck: Bottleneck = "prep",
     **changes: Any,
-) -> dict[str, Any]:
+) -> RunRecord:
     """A run that ended well: as on a laptop with an emulated H200 (no kernel times, no cold proof)."""
     asked = case(**changes)
-    batch = asked["batch_size"]
+    batch = asked.step.batch_size
 
-    def rate(step_ms: float, half_width_fraction: float = 0.02) -> dict[str, Any]:
+    def rate(step_ms: float, half_width_fraction: float = 0.02) -> Estimate:
         return estimate(batch / step_ms * 1e3, half_width_fraction, "samples/s")
 
+    def share(fraction: float, half_width_fraction: float = 0.02) -> Estimate:
+        return estimate(fraction, half_width_fraction, "fraction")
+
     shares = {
-        "compute": estimate(device_ms / real_ms),
+        "compute": share(device_ms / real_ms),
         "launch": None,
-        "transfer": estimate((host_ms - device_ms) / real_ms, 0.3),
-        "prep": estimate((ram_ms - host_ms) * 0.9 / real_ms),
-        "contention": estimate((ram_ms - host_ms) * 0.1 / real_ms, 0.5),
-        "storage": estimate((real_ms - ram_ms - 1) / real_ms, 0.4),
-        "unexplained": estimate(1 / real_ms, 0.9),
+        "transfer": share((host_ms - device_ms) / real_ms, 0.3),
+        "prep": share((ram_ms - host_ms) * 0.9 / real_ms),
+        "contention": share((ram_ms - host_ms) * 0.1 / real_ms, 0.5),
+        "storage": share((real_ms - ram_ms - 1) / real_ms, 0.4),
+        "unexplained": share(1 / real_ms, 0.9),
     }
-    return {
-        "schema": 1,
+    made: dict[str, Any] = {
+        "schema": SCHEMA,
+        "rules_version": RULES_VERSION,
         "run_id": run_id,
         "status": "ok",
         "failure": None,
         "case": asked,
-        "environment": {
-            "cpu": "Example CPU",
-            "cpus_usable": 8,
-            "memory_bytes": 34359738368,
-            "kernel": "6.1.0-example",
-            "python": "3.11.2",
-            "torch": "2.11.0",
-            "loaderbench": "0.1.0",
-        },
+        "environment": ENVIRONMENT,
         "started_at": "2025-01-02T03:04:05.006+00:00",
+        "wall_s": 75.0,
         "throughput": rate(real_ms),
         "step_time_s": {
             "mean": real_ms / 1e3,
@@ -132,8 +198,18 @@ def measured(
                 "Decoding takes 71 % of a worker's time.",
             ],
             "advice": [
-                {"action": "Decode with turbojpeg: --decoder turbojpeg.", "predicted_speedup": estimate(1.6, 0.1)},
-                {"action": "Store the images at 256: loaderbench dataset derive.", "predicted_speedup": None},
+                {
+                    "code": "other_decoder",
+                    "cause": "prep",
+                    "change": {"decoder": "turbojpeg"},
+                    "action": "Decode with turbojpeg: --decoder turbojpeg.",
+                    "predicted_speedup": estimate(1.6, 0.1),
+                },
+                {
+                    "code": "smaller_images",
+                    "cause": "prep",
+                    "action": "Store the images at 256: loaderbench dataset derive.",
+                },
             ],
         },
         "capacities": {
@@ -147,21 +223,38 @@ def measured(
         "storage": {
             "bytes_read": 0,
             "expected_bytes": 121_000_000,
+            "moved_fraction": None,
             "bandwidth_bytes_per_s": 0.0,
+            "reads_per_s": None,
+            "mean_file_bytes": None,
             "ceiling_bytes_per_s": None,
+            "ceiling": None,
             "source": "/proc/diskstats nvme0n1 sectors_read",
-            "cache_state": asked["cache"],
+            "cache_state": asked.subject.cache,
             "residency_fraction": {"before": 1.0, "after": 1.0},
-            "cold_proven": None,
+            "cold_proven": False,
         },
         "stages": {"read": 0.00011, "decode": 0.0054, "augment": 0.0019, "collate": 0.00021},
-        "cpu": {"busy_fraction": 0.93, "seconds_per_sample": 0.0081, "workers_rss_bytes": 2_900_000_000},
+        "cpu": {
+            "busy_fraction": 0.93,
+            "cores_used": None,
+            "seconds_per_sample": 0.0081,
+            "workers_rss_bytes": 2_900_000_000,
+            "workers_pss_bytes": None,
+        },
         "device": {
+            "kind": "emulated",
             "name": "emulated H200 (resnet50 train fp32)",
+            "emulated": True,
+            "overlap": True,
+            "memory_bytes": None,
+            "details": {},
             "busy_fraction": device_ms / real_ms,
             "kernel_gap": None,
+            "busy_witnesses": None,
             "memory_peak_bytes": None,
             "nvml": None,
+            "clock_drift_ns": None,
         },
         "overhead_fraction": None,
         "caveats": [
@@ -169,35 +262,41 @@ def measured(
                 "code": "emulated_device",
                 "message": "The device is emulated: its step time is a profile's, not measured.",
             },
-            {"code": "no_kernel_times", "message": f"Launch share and kernel gaps: {MEASURING}."},
-            {"code": "no_overhead", "message": f"Overhead: {MEASURING}; run `loaderbench selftest`."},
-            {"code": "no_fetch", "message": f"Storage capacity and ceiling: {MEASURING}; add the arm fetch."},
+            {"code": "kernel_gap_not_measured", "message": f"Launch share and kernel gaps: {MEASURING}."},
             {
-                "code": "as_is",
+                "code": "overhead_not_measured",
+                "message": f"Overhead: {MEASURING}",
+                "hint": "run `loaderbench selftest`.",
+            },
+            {
+                "code": "ceiling_not_measured",
+                "message": f"Storage capacity and ceiling: {MEASURING}; add the arm fetch.",
+            },
+            {
+                "code": "residency_unknown",
                 "message": "The cache was left as it was, so the storage share holds for that state alone.",
             },
         ],
     }
+    return plain.from_json(RunRecord, plain.to_json(made))
 
 
-def ended_badly(status: str = "failed", **changes: Any) -> dict[str, Any]:
+def ended_badly(status: Status = "failed", **changes: Any) -> RunRecord:
     """A run without a single figure."""
-    return {
-        "schema": 1,
-        "run_id": "20250102-030506-007-512-dali-w8-1a2b3c4d-5e6f70",
-        "status": status,
-        "failure": {
-            "kind": "CaseFailed",
-            "message": "worker 3 was killed by signal 9; look for the OOM killer in dmesg",
-        },
-        "case": case(**{"loader": "dali", "decoder": None, **changes}),
-        "environment": None,
-        "started_at": "2025-01-02T03:05:06.007+00:00",
-        "caveats": [],
-    }
+    return RunRecord(
+        schema=SCHEMA,
+        rules_version=RULES_VERSION,
+        run_id="20250102-030506-007-512-dali-w8-1a2b3c4d-5e6f70",
+        status=status,
+        failure=Failure("CaseFailed", "worker 3 was killed by signal 9; look for the OOM killer in dmesg"),
+        case=case(**{"loader": "dali", "decoder": None, **changes}),
+        environment=None,
+        started_at="2025-01-02T03:05:06.007+00:00",
+        wall_s=3.0,
+    )
 
 
-def sweep() -> list[dict[str, Any]]:
+def sweep() -> list[RunRecord]:
     """Three resolutions × three loaders: compute-bound when small, prep-bound when large; one failed."""
     loaders = [("serial", "pillow", 0, 4.0), ("multiprocess", "pillow", 8, 1.0), ("threaded", "turbojpeg", 8, 0.6)]
     records = []
@@ -219,3 +318,64 @@ def sweep() -> list[dict[str, Any]]:
             )
             records.append(record)
     return [*records, ended_badly(resolution=1024, dataset="/data/photos/1024")]
+
+
+# -- records that differ ---------------------------------------------------------------------------------
+
+
+def verdict_of(record: RunRecord) -> Verdict:
+    assert record.verdict is not None
+    return record.verdict
+
+
+def summed_up(record: RunRecord, summary: str) -> RunRecord:
+    return replace(record, verdict=replace(verdict_of(record), summary=summary))
+
+
+def without_share(record: RunRecord, name: Share) -> RunRecord:
+    assert record.shares is not None
+    return replace(record, shares={**record.shares, name: None})
+
+
+def storage_of(record: RunRecord) -> StorageFigures:
+    assert record.storage is not None
+    return record.storage
+
+
+def device_of(record: RunRecord) -> DeviceFigures:
+    assert record.device is not None
+    return record.device
+
+
+def with_gaps(record: RunRecord, gap: KernelGap) -> RunRecord:
+    return replace(record, device=replace(device_of(record), kernel_gap=gap))
+
+
+def kernel_gap(
+    by_class: Mapping[GapClass, GapShare],
+    *,
+    total_fraction: float,
+    count_per_step: float,
+    p50_s: float | None,
+    p95_s: float | None = None,
+    histogram: GapHistogram | None = None,
+    num_steps: int = 10,
+) -> KernelGap:
+    """What a traced window of a run showed."""
+    return KernelGap(
+        num_steps=num_steps,
+        count_per_step=count_per_step,
+        p50_s=p50_s,
+        p95_s=p95_s,
+        total_fraction=total_fraction,
+        by_class=by_class,
+        histogram=histogram or GapHistogram((1e-5, 1e-3), (5, 10, 5)),
+        largest=(),
+        perturbation_fraction=None,
+        busy_fraction=1 - total_fraction,
+        kernel_fraction=1 - total_fraction,
+        event_busy_fraction=1.0,
+        kernels_per_step=100.0,
+        source="made up",
+        clock=TraceClock(0, 0, 0),
+    )

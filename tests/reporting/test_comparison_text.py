@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from dataclasses import replace
 
 import example_records as examples
 from rich.console import Console
 
 from loaderbench.analysis.comparison import compare, compare_two
-from loaderbench.reporting.comparison import parity_lines, print_comparison
+from loaderbench.recording.caveats import Reason
+from loaderbench.recording.record import NfsOperations, RunRecord
+from loaderbench.recording.studies import CompareFacts, Comparison, Needs, Parity, PredictedWorkers, Range, SideName
+from loaderbench.reporting.comparison import parity_lines, print_comparison, print_regression
 
-LABELS = {"a": "nvme", "b": "nfs"}
+LABELS: dict[SideName, str] = {"a": "nvme", "b": "nfs"}
+FACTS = CompareFacts(LABELS, num_cases=8, notes=(Reason("note", {"text": "left out"}),))
 
 
-def shown(comparison: dict[str, Any]) -> list[str]:
+def shown(comparison: Comparison, facts: CompareFacts = FACTS) -> list[str]:
     stream = io.StringIO()
-    print_comparison(comparison, Console(file=stream, width=80))
+    print_comparison(facts, comparison, Console(file=stream, width=80))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def study() -> dict[str, Any]:
+def study() -> Comparison:
     """MADE UP: the second storage is much slower cold, and equal warm."""
-    sides: dict[str, list[dict[str, Any]]] = {"nvme": [], "nfs": []}
+    sides: dict[str, list[RunRecord]] = {"nvme": [], "nfs": []}
     for cache in ("cold", "warm"):
         for workers in (1, 32):
             for name, records in sides.items():
                 real_ms = 300.0 if (name, cache) == ("nfs", "cold") else 70.0
-                one = examples.measured(
+                record = examples.measured(
                     run_id=f"{name}-{cache}-{workers}", real_ms=real_ms, dataset=f"/{name}/512", dataset_name=name,
                     cache=cache, workers=workers,
                 )  # fmt: skip
-                if name == "nfs" and one["storage"] is not None:
-                    times = {"rtt_s": 0.0052, "queue_s": 0.0001, "exe_s": 0.0054}
-                    one["storage"]["nfs"] = {"operations_per_s": 610.0, **times, "retransmits": 0, "in_flight": 3.1}
-                records.append(one)
-    return {"labels": LABELS, "notes": ["left out"], **compare(sides["nvme"], sides["nfs"])}
+                if name == "nfs":
+                    nfs = NfsOperations(
+                        operations_per_s=610.0, rtt_s=0.0052, queue_s=0.0001, exe_s=0.0054, retransmits=0.0,
+                        in_flight=3.1,
+                    )  # fmt: skip
+                    record = replace(record, storage=replace(examples.storage_of(record), nfs=nfs))
+                records.append(record)
+    return compare(sides["nvme"], sides["nfs"])
 
 
 def test_the_outcome_comes_first_and_80_columns_hold_it() -> None:
@@ -51,13 +58,15 @@ def test_the_outcome_comes_first_and_80_columns_hold_it() -> None:
 
 
 def test_parity_names_a_prediction_as_one() -> None:
-    parity: dict[str, Any] = {
-        "cache": "cold", "target_samples_per_s": 1000.0, "target_workers": 8, "best_samples_per_s": 100.0,
-        "best_workers": 8, "workers": None, "basis": None, "not_by": 32,
-        "predicted": {"workers": 32, "samples_per_s": {"value": 390.0, "low": 350.0, "high": 430.0}},
-        "needs": {"bytes_per_s": 120e6, "gives_bytes_per_s": 44e6, "gives_still_rising": False, "bound_by": "bandwidth",
-                  "workers": 8, "file_read_s": 0.002, "takes_file_read_s": 0.07},
-    }  # fmt: skip
+    needs = Needs(
+        bytes_per_s=120e6, gives_bytes_per_s=44e6, gives_still_rising=False, bound_by="bandwidth", workers=8,
+        file_read_s=0.002, takes_file_read_s=0.07,
+    )  # fmt: skip
+    parity = Parity(
+        cache="cold", target_samples_per_s=1000.0, target_workers=8, best_samples_per_s=100.0, best_workers=8,
+        workers=None, basis=None, not_by=32,
+        predicted=PredictedWorkers(32, Range(390.0, 350.0, 430.0), "made up"), needs=needs,
+    )  # fmt: skip
     lines = parity_lines(parity, LABELS)
     assert lines == [
         "cold: nfs does not reach nvme's best, 1,000 images/s (8 workers), not by 32: 100 at best, with 8 workers; "
@@ -70,20 +79,41 @@ def test_parity_names_a_prediction_as_one() -> None:
 def test_other_differences_than_the_storage_are_said() -> None:
     a = examples.measured(dataset="/nvme", batch_size=64)
     b = examples.measured(dataset="/nfs", batch_size=32)
-    text = " ".join(" ".join(shown({"labels": LABELS, **compare_two(a, b)})).split())
+    text = " ".join(" ".join(shown(compare_two(a, b))).split())
     assert "They differ beside dataset in batch_size: 64 in nvme, 32 in nfs" in text
 
 
 def test_a_name_is_shown_as_text() -> None:
-    found = study()
-    found["labels"] = {"a": "[red]\x1b[31m", "b": "nfs"}
-    assert "\x1b" not in "\n".join(shown(found))
+    facts = replace(FACTS, labels={"a": "[red]\x1b[31m", "b": "nfs"})
+    text = "\n".join(shown(study(), facts))
+    assert "\x1b" not in text and "[red]\ufffd[31m" in text
 
 
 def test_sides_that_were_not_measured_are_said_so() -> None:
     failed = examples.ended_badly(dataset_name="nfs")
-    failed["throughput"] = None
-    found = {"labels": LABELS, **compare([examples.measured(loader="dali", decoder=None)], [failed])}
+    found = compare([examples.measured(loader="dali", decoder=None)], [failed])
     text = " ".join(" ".join(shown(found)).split())
     assert text.startswith("nfs and nvme cannot be compared")
     assert "nfs, as-is, 8 workers, failed: worker 3 was killed" in text
+
+
+def test_what_was_left_out_is_said_in_words() -> None:
+    notes = (
+        Reason("as_is_for_cold", {"path": "/mnt/\x1bnfs"}),
+        Reason("warm_does_not_fit", {"bytes": 2_000_000_000_000}),
+    )
+    text = " ".join(" ".join(shown(study(), replace(FACTS, notes=notes))).split())
+    assert (
+        "as-is instead of cold: that reads come from the storage cannot be proven for /mnt/\ufffdnfs (doctor)" in text
+    )
+    assert "warm is left out: memory cannot hold 2,000.0 GB; ask for it with --cache" in text
+
+
+def test_a_regression_is_one_line() -> None:
+    slower = compare_two(examples.measured(), examples.measured(real_ms=100.0), factor=[])
+    stream = io.StringIO()
+    print_regression(slower, 0.05, True, Console(file=stream, width=100))
+    print_regression(slower, 0.5, False, Console(file=stream, width=100))
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("regression: 0.70× (") and first.endswith("images/s, threshold 5% slower")
+    assert second.startswith("no regression: 0.70× (")

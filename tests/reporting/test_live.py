@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import io
 import re
-from typing import Any
+from dataclasses import replace
 
 import example_records as examples
 import pytest
 from rich.console import Console
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import Failure
+from loaderbench.recording.progress import Phase, SegmentDone, StepsDone
 from loaderbench.reporting import live
 from loaderbench.reporting.live import Progress
 
-CASE = Case.from_json(examples.case(batch_size=64))
-FAILED = {"wall_s": 3.0, "status": "failed", "failure": {"message": "worker 3 was \x1b[31mkilled"}}
+CASE = examples.case(batch_size=64)
+FAILED = replace(examples.ended_badly(), failure=Failure("CaseFailed", "worker 3 was \x1b[31mkilled"))
 
 
-def segment(arm: str, step_s: float) -> dict[str, Any]:
-    return {"arm": arm, "round": 1, "step_s": step_s, "num_samples": 640, "encoded_bytes": 64_000_000}
+def segment(arm: Arm, step_s: float) -> SegmentDone:
+    return SegmentDone(arm, round=1, num_steps=10, num_samples=640, encoded_bytes=64_000_000, step_s=step_s)
 
 
-def drive(view: Progress, cases: int = 2) -> None:
-    view.message(CASE, "phase", "starting the loader")
-    view.message(CASE, "segment", segment("device", 0.032))
-    view.message(CASE, "segment", segment("real", 0.128))
+def drive(view: Progress) -> None:
+    view.message(CASE, Phase("starting the loader"))
+    view.message(CASE, segment(Arm.DEVICE, 0.032))
+    view.message(CASE, segment(Arm.REAL, 0.128))
     view.finished(FAILED)
 
 
@@ -63,5 +65,20 @@ def test_time_left_follows_what_cases_took() -> None:
     out = io.StringIO()
     with Progress(3, quiet=True, expected_s=[10.0, 10.0, 10.0], console=Console(file=out)) as view:
         assert view._left() == ", 30 s left"
-        view.finished({"wall_s": 20.0, "status": "ok", "failure": None})
+        view.finished(replace(examples.measured(), wall_s=20.0))
         assert view._left() == ", 40 s left"
+
+
+def test_work_that_belongs_to_no_case_shows_its_phase_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live, "REDRAW_S", -1.0)
+    out = io.StringIO()
+    with Progress(1, quiet=False, console=Console(file=out, width=80, force_terminal=True)) as view:
+        view.message(None, Phase("listing \x1b[31mimages"))
+        view.message(None, StepsDone(3, 10))
+    assert "listing \ufffd[31mimages" in out.getvalue() and "step 3 of 10" in out.getvalue()
+    assert "of at most" not in out.getvalue()
+    with Progress(1, quiet=False) as view:
+        view.message(None, Phase("listing images"))
+    assert capsys.readouterr().err == ""

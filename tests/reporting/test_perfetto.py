@@ -5,16 +5,29 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import commands
+import example_records as examples
 import numpy as np
 import pytest
 from commands import TINY
 
-from loaderbench.cases.case import Case
-from loaderbench.recording.types import COPY, KERNEL, SPAN_FIELDS, STEP_FIELDS, Recording, Segment, Series
+from loaderbench.cases.arms import Arm
+from loaderbench.errors import ConfigError
+from loaderbench.recording.facts import (
+    COPY,
+    KERNEL,
+    SPAN_FIELDS,
+    STEP_FIELDS,
+    Recording,
+    Run,
+    Segment,
+    Series,
+    TraceFacts,
+)
 from loaderbench.reporting.perfetto import (
     COMPUTE_TRACK,
     COPY_TRACK,
@@ -28,10 +41,11 @@ from loaderbench.reporting.perfetto import (
 )
 
 MS = 1_000_000
-CASE = Case(
-    dataset="/data", dataset_name="set", resolution=None, loader="multiprocess", decoder="pillow", workers=1,
-    prefetch=2, batch_size=8, model="resnet50", mode="train", precision="fp32", device="cpu", input_size=224,
-)  # fmt: skip
+
+
+def run_of(recording: Recording | None, series: list[Series] | None = None) -> Run:
+    case = examples.case(workers=1, batch_size=8)
+    return Run("a-run", case, "ok", "2025-01-02", 1.0, None, recording, series or [])
 
 
 def row(fields: tuple[str, ...], **values: int) -> list[int]:
@@ -53,13 +67,13 @@ def two_steps() -> Recording:
         row(SPAN_FIELDS, start_ns=at - 9 * MS, ready_ns=at, read_ns=2 * MS, decode_ns=5 * MS, augment_ns=MS),
         row(SPAN_FIELDS, start_ns=at, ready_ns=at + 15 * MS, read_ns=4 * MS, decode_ns=9 * MS, collate_ns=4 * MS),
     ]
-    facts = {"opened_ns": at, "closed_ns": at + 30 * MS}
     half = MS // 2
     trained, inferred = [at + 3 * half, at + 4 * half, at + 5 * half], [at + 33 * half, at + 36 * half, -1]
     segment = Segment(
-        "real", 0, 0, True, np.array([first, second]), np.array(spans), facts, np.array([trained, inferred])
-    )
-    return Recording([segment], {"device": {"name": "a device"}}, [])
+        Arm.REAL, 0, 0, True, np.array([first, second]), np.array(spans), opened_ns=at, closed_ns=at + 30 * MS,
+        phases=np.array([trained, inferred]),
+    )  # fmt: skip
+    return Recording([segment], examples.FACTS)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -82,7 +96,7 @@ def test_each_slice_lies_where_it_was_measured(tmp_path: Path) -> None:
     bytes_read = Series(
         "storage_read_bytes", "bytes", "counter", "test", np.array([1_000 * MS, 1_010 * MS]), np.array([0.0, 5e6])
     )
-    write_trace(tmp_path / "run.json", CASE, two_steps(), [bytes_read])
+    write_trace(tmp_path / "run.json", run_of(two_steps(), [bytes_read]))
     trace = read(tmp_path / "run.json")
 
     assert slices(trace, LOOP, 2) == [
@@ -160,13 +174,13 @@ def test_a_traced_windows_kernels_and_gaps_lie_on_tracks_of_their_own(tmp_path: 
     (segment,) = recording.segments
     at = 1_000 * MS
     # given a kernel of the first step and, after its batch came late, a copy and a kernel of the second
-    segment.arm, segment.num_warmup = "traced", 1
-    segment.facts["trace"] = {"witnesses": [], "graph_launches": 0}
+    segment.arm, segment.num_warmup = Arm.TRACED, 1
+    segment.trace = TraceFacts("made by hand", drift_ns=0, uncertainty_ns=0, graph_launches=0, witnesses=())
     segment.kernels = np.array(
         [[at + 2 * MS, at + 10 * MS, 7, KERNEL, 0], [at + 17 * MS, at + 18 * MS, 9, COPY, 1],
          [at + 18 * MS, at + 26 * MS, 7, KERNEL, 1]]
     )  # fmt: skip
-    write_trace(tmp_path / "run.json", CASE, recording, [])
+    write_trace(tmp_path / "run.json", run_of(recording))
     trace = read(tmp_path / "run.json")
 
     assert slices(trace, DEVICE, FIRST_STREAM_TRACK + 7) == [("kernel", 2, 10), ("kernel", 18, 26)]
@@ -176,3 +190,26 @@ def test_a_traced_windows_kernels_and_gaps_lie_on_tracks_of_their_own(tmp_path: 
     names = {one["args"]["name"] for one in trace["traceEvents"] if one["name"] == "thread_name"}
     assert {"stream 7 (traced steps)", "stream 9 (traced steps)", "gaps between kernels (traced steps)"} <= names
     check_format(trace)
+
+
+def test_each_lane_has_tracks_of_its_own(tmp_path: Path) -> None:
+    (first,) = two_steps().segments
+    first.lane = "cuda:0"
+    second = replace(first, lane="cuda:1")
+    gauge = Series("gpu_power_w", "W", "gauge", "test", np.array([1_000 * MS]), np.array([300.0]))
+    write_trace(tmp_path / "run.json", run_of(Recording([first, second], examples.FACTS), [gauge]))
+    trace = read(tmp_path / "run.json")
+    check_format(trace)
+    groups = {one["pid"]: one["args"]["name"] for one in trace["traceEvents"] if one["name"] == "process_name"}
+    assert groups[LOOP] == "cuda:0: main loop" and groups[DEVICE] == "cuda:0: a device"
+    assert groups[SAMPLES] == "samples" and len(groups) == 7
+    (other_loop,) = (pid for pid, name in groups.items() if name == "cuda:1: main loop")
+    assert slices(trace, other_loop, 2) == slices(trace, LOOP, 2) != []
+    arrows = [one["id"] for one in trace["traceEvents"] if one["ph"] == "s"]
+    assert len(set(arrows)) == len(arrows) == 2
+
+
+@pytest.mark.parametrize("recording", [None, Recording([], examples.FACTS)])
+def test_a_run_that_measured_nothing_is_not_drawn(tmp_path: Path, recording: Recording | None) -> None:
+    with pytest.raises(ConfigError, match="a-run measured nothing"):
+        write_trace(tmp_path / "run.json", run_of(recording))

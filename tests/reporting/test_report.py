@@ -9,43 +9,56 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import example_records as examples
 import numpy as np
 import pytest
 
-from loaderbench.analysis.comparison import compare
+from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import gather, summarize
+from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.errors import ConfigError
-from loaderbench.recording.store import Store
-from loaderbench.recording.types import STEP_FIELDS, Recording, Segment, Series
+from loaderbench.recording.caveats import Caveat, Reason
+from loaderbench.recording.facts import SCHEMA, STEP_FIELDS, Recording, Run, Segment, Series
+from loaderbench.recording.record import GapShare, RunRecord, ShortRun
+from loaderbench.recording.store import Store, record_json
+from loaderbench.recording.studies import CompareFacts, StudyFacts, StudyKind, StudyRecord, TuneFacts
 from loaderbench.reporting import figures
 from loaderbench.reporting.csv import csv_text
+from loaderbench.reporting.format import value_of
 from loaderbench.reporting.html import csv_url, render_html
 from loaderbench.reporting.markdown import render_markdown
 from loaderbench.reporting.report import read_report
+from loaderbench.reporting.study_figures import seconds_by_cause, study_figures
+from loaderbench.reporting.timeline_figure import timeline_figure
 
-Record = dict[str, Any]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; Debian's package is chromium")
 
 
-def stored(root: Path, records: list[Record]) -> Store:
+def stored(root: Path, records: list[RunRecord]) -> Store:
     for record in records:
-        folder = root / record["run_id"]
+        folder = root / record.run_id
         folder.mkdir(parents=True)
-        (folder / "case.json").write_text(json.dumps(record["case"]))
-        (folder / "run.json").write_text(json.dumps(record))
+        (folder / "case.json").write_text(json.dumps(record.case.to_json()))
+        (folder / "run.json").write_text(json.dumps(record_json(record)[0]))
     return Store(root)
+
+
+def study_of(store: Store, kind: StudyKind, facts: StudyFacts, run_ids: list[str]) -> None:
+    folder = store.new_study(kind, ["made-up"])
+    folder.write(
+        StudyRecord(SCHEMA, RULES_VERSION, folder.study_id, kind, folder.started_at, facts, None, tuple(run_ids))
+    )
 
 
 def with_comparison(root: Path) -> Store:
     """The made-up sweep, and one data set on two storages of which the second is four times slower."""
-    sides: dict[str, list[Record]] = {"nvme": [], "nfs": []}
+    sides: dict[str, list[RunRecord]] = {"nvme": [], "nfs": []}
     for workers in (1, 8):
         for name, records in sides.items():
             made = examples.measured(
@@ -54,12 +67,10 @@ def with_comparison(root: Path) -> Store:
                 bottleneck="storage" if name == "nfs" else "prep",
             )  # fmt: skip
             records.append(made)
-    store = stored(root, [*examples.sweep(), *sides["nvme"], *sides["nfs"]])
-    found = compare(sides["nvme"], sides["nfs"])
-    store.write_comparison(
-        {"schema": 1, "comparison_id": "20250103-compare", "labels": {"a": "nvme", "b": "nfs"}, "same_files": {},
-         "notes": [], **found, "a": None, "b": None}
-    )  # fmt: skip
+    compared = [*sides["nvme"], *sides["nfs"]]
+    store = stored(root, [*examples.sweep(), *compared])
+    facts = CompareFacts({"a": "nvme", "b": "nfs"}, num_cases=4, notes=(Reason("note", {"text": "warm left out"}),))
+    study_of(store, "compare", facts, [record.run_id for record in compared])
     return store
 
 
@@ -123,6 +134,7 @@ def test_the_page_needs_nothing_else_and_says_the_verdict_first(tmp_path: Path) 
     assert "at 256 the device itself is the limit" in page.text
     assert "worker 3 was killed by signal 9" in page.text
     assert "Example CPU" in page.text
+    assert "warm left out" in page.text
     assert len(page.labels) == len(report.figures) >= 3
     assert all(figure.title in " ".join(page.labels) for figure in report.figures)
 
@@ -144,9 +156,10 @@ def test_a_figure_s_data_is_downloadable_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a & b", "\udcff\x1b"])
 def test_names_appear_as_text(tmp_path: Path, name: str) -> None:
     record = examples.measured(dataset_name=name, dataset=f"/data/{name}", loader=name)
-    record["environment"][name] = name
-    record["verdict"]["summary"] = name
-    record["caveats"].append({"code": name, "message": name})
+    assert record.environment is not None
+    environment = replace(record.environment, packages={**record.environment.packages, name: name})
+    caveat = Caveat("sampler_missing", {"reason": name}, message=name)
+    record = examples.summed_up(replace(record, environment=environment, caveats=(*record.caveats, caveat)), name)
     serial = examples.measured(
         run_id="2", dataset_name=name, dataset=f"/data/{name}", loader="serial", workers=0, real_ms=140.0
     )
@@ -162,20 +175,18 @@ def test_names_appear_as_text(tmp_path: Path, name: str) -> None:
 
 def test_causes_add_up_to_the_step() -> None:
     record = examples.measured(real_ms=70.0)
-    seconds = figures.seconds_by_cause(record)
+    seconds = seconds_by_cause(record)
     assert seconds is not None
     assert sum(seconds.values()) == pytest.approx(0.070)
     assert seconds["compute"] == pytest.approx(0.032)
-    record["shares"]["prep"] = None
-    seconds = figures.seconds_by_cause(record)
+    seconds = seconds_by_cause(examples.without_share(record, "prep"))
     assert seconds is not None and seconds[figures.UNATTRIBUTED] == pytest.approx((64 - 33) * 0.9e-3)
-    assert figures.seconds_by_cause(examples.ended_badly()) is None
+    assert seconds_by_cause(examples.ended_badly()) is None
 
 
 def test_runs_without_any_figure_make_a_report(tmp_path: Path) -> None:
-    nothing = examples.measured()
-    for field in ("throughput", "step_time_s", "shares", "verdict", "capacities", "storage", "stages", "cpu", "device"):
-        nothing[field] = None
+    names = ("throughput", "step_time_s", "shares", "verdict", "capacities", "storage", "stages", "cpu", "device")
+    nothing = replace(examples.measured(), **dict.fromkeys(names))
     report = read_report(stored(tmp_path, [nothing, examples.ended_badly("skipped", resolution=None)]))
     assert report.figures == []
     assert "not measured" in read(render_html(report)).text
@@ -185,12 +196,59 @@ def test_runs_without_any_figure_make_a_report(tmp_path: Path) -> None:
 def test_the_newest_run_of_a_case_counts() -> None:
     first = examples.measured(run_id="1", real_ms=70.0)
     second = examples.measured(run_id="2", real_ms=50.0)
-    failed = {**examples.ended_badly(), "run_id": "3", "case": first["case"], "environment": first["environment"]}
+    failed = replace(examples.ended_badly(), run_id="3", case=first.case, environment=first.environment)
     elsewhere = examples.measured(run_id="4")
-    elsewhere["environment"] = {**elsewhere["environment"], "cpus_usable": 64}
+    assert elsewhere.environment is not None
+    elsewhere = replace(elsewhere, environment=replace(elsewhere.environment, cpus_usable=64))
     groups = gather([first, second, failed, elsewhere])
-    assert sorted([one["run_id"] for one in group] for group in groups) == [["2"], ["4"]]
-    assert [one["run_id"] for one in gather([failed, {**failed, "run_id": "5"}])[0]] == ["5"]
+    assert sorted([record.run_id for record in group] for group in groups) == [["2"], ["4"]]
+    assert [record.run_id for record in gather([failed, replace(failed, run_id="5")])[0]] == ["5"]
+
+
+def test_caveats_that_change_a_verdict_come_first(tmp_path: Path) -> None:
+    doubtful = Caveat("cold_not_proven", message="41% of the expected bytes moved", hint="see loaderbench doctor")
+    record = examples.measured()
+    report = read_report(stored(tmp_path, [replace(record, caveats=(*record.caveats, doubtful))]))
+    assert [severity for severity, _ in report.caveats] == [
+        "changes the verdict", "limits a figure", "for your information",
+    ]  # fmt: skip
+    text = read(render_html(report)).text
+    text = text[text.index("Changes the verdict") :]
+    assert text.index("41% of the expected bytes moved: see loaderbench doctor cold_not_proven") < text.index(
+        "Limits a figure"
+    )
+    assert text.index("Limits a figure") < text.index("kernel_gap_not_measured") < text.index("For your information")
+    markdown = render_markdown(report)
+    places = [markdown.index(f"**{words}**") for words in ("Changes the verdict", "Limits a figure")]
+    assert places == sorted(places) and "- cold\\_not\\_proven: 41% of" in markdown
+
+
+def test_runs_that_a_comparison_names_and_that_are_gone_are_left_out(tmp_path: Path) -> None:
+    store = with_comparison(tmp_path)
+    shutil.rmtree(tmp_path / "20250103-nfs-8")
+    (comparison,) = (part for part in read_report(store).parts if part.study is None)
+    rates = comparison.tables[0].rows
+    assert [row[1] for row in rates] == ["1", "8"]
+    assert rates[0][5] == "slower" and rates[1][3:] == ["not measured", "–", "not measured"]
+
+
+def test_a_study_that_nothing_draws_changes_nothing(tmp_path: Path) -> None:
+    records = examples.sweep()
+    store = stored(tmp_path, records)
+    before = render_html(read_report(store))
+    facts = TuneFacts(records[0].case, num_settings=1, budget_s=60.0, spent_s=50.0, num_rungs=1, trials=(), finals=())
+    study_of(store, "tune", facts, [records[0].run_id])
+    assert render_html(read_report(store)) == before
+
+
+def test_a_store_of_schema_1_makes_a_report() -> None:
+    store = Store(Path(__file__).parents[1] / "data" / "schema1")
+    report = read_report(store)
+    assert len(report.records) > 10 and any(part.study is None for part in report.parts)
+    assert {"-timeline", "-causes", "-rates"} <= {figure.name[figure.name.index("-") :] for figure in report.figures}
+    text = render_markdown(report)
+    assert all(part.sentence.split(":")[0] in text.replace("\\", "") for part in report.parts)
+    assert "None" not in text
 
 
 def test_nothing_to_report_is_said_in_one_line(tmp_path: Path) -> None:
@@ -212,22 +270,16 @@ def test_figures_are_written_as_files_that_programs_open(tmp_path: Path) -> None
 def test_the_figures_of_workers_storage_gaps_and_short_runs() -> None:
     records = []
     for workers, real_ms in ((1, 200.0), (2, 100.0), (4, 99.0)):
-        one = examples.measured(run_id=f"w{workers}", workers=workers, real_ms=real_ms, cache="cold")
-        one["storage"] |= {"bandwidth_bytes_per_s": 50e6, "ceiling_bytes_per_s": 80e6}
-        gap = {"fraction": 0.5 / workers, "count_per_step": 1.0}
-        none = {"fraction": 0.0, "count_per_step": 0.0}
-        one["device"]["kernel_gap"] = {
-            "num_steps": 10, "count_per_step": 2.0, "p50_s": 1e-5, "p95_s": 1e-4, "total_fraction": 0.5 / workers,
-            "by_class": {"data_stall": gap, "launch": none, "transfer": none, "other": none},
-            "histogram": {"edges_s": [1e-5, 1e-3], "counts": [5, 10, 5]},
-        }  # fmt: skip
-        one["short_run"] = {
-            "num_steps": 100, "buffer_batches": 100, "buffer_ratio": 1.0, "buffer_full": True,
-            "throughput": examples.estimate(900.0), "flatters": examples.estimate(1.9),
-        }  # fmt: skip
-        records.append(one)
-    study = summarize(records)
-    made = {figure.name: figure for figure in figures.study_figures(records, study, "x")}
+        record = examples.measured(run_id=f"w{workers}", workers=workers, real_ms=real_ms, cache="cold")
+        read = replace(examples.storage_of(record), bandwidth_bytes_per_s=50e6, ceiling_bytes_per_s=80e6)
+        none = GapShare(0.0, 0.0)
+        gap = examples.kernel_gap(
+            {"data_stall": GapShare(1.0, 0.5 / workers), "launch": none, "transfer_sync": none, "other": none},
+            total_fraction=0.5 / workers, count_per_step=2.0, p50_s=1e-5, p95_s=1e-4,
+        )  # fmt: skip
+        short = ShortRun(100, 100, 1.0, True, throughput=examples.estimate(900.0), flatters=examples.estimate(1.9))
+        records.append(replace(examples.with_gaps(record, gap), storage=read, short_run=short))
+    made = {figure.name: figure for figure in study_figures(records, summarize(records), "x")}
     assert {"x-workers", "x-bandwidth", "x-gaps", "x-buffers"} <= made.keys()
     assert [(row[2], row[7]) for row in made["x-workers"].rows] == [(1, "no"), (2, "yes"), (4, "no")]
     assert made["x-bandwidth"].rows[0][2:] == (50e6, 80e6)
@@ -245,11 +297,13 @@ def test_the_strip_of_a_run_shows_its_stamps() -> None:
         stamps.append([*(one * 1_000_000 for one in times), 20_000_000, 64, 1000])
     steps = np.array(stamps, dtype=np.int64)
     assert steps.shape[1] == len(STEP_FIELDS)
-    segment = Segment("real", 0, 2, True, steps, None)
+    segment = Segment(Arm.REAL, 0, 2, True, steps, None, opened_ns=0, closed_ns=600_000_000)
     counter = Series(
         "storage_read_bytes", "bytes", "counter", "x", np.array([0, 3, 6]) * 100_000_000, np.array([0.0, 3e6, 9e6])
     )
-    figure = figures.timeline_figure(Recording([segment], {}, []), [counter], "a run", "x")
+    recording = Recording([segment], examples.FACTS)
+    run = Run("a-run", examples.case(), "ok", "2025-01-02", 1.0, None, recording, [counter])
+    figure = timeline_figure(run, "a run", "x")
     assert figure is not None
     rows = {(row[0], row[1], row[2]): row[3:] for row in figure.rows}
     assert rows["main loop", "wait for data", 1][:2] == (100.0, 160.0)
@@ -259,6 +313,7 @@ def test_the_strip_of_a_run_shows_its_stamps() -> None:
     assert rows["device", "stall", 1][:2] == (100.0, 160.0)
     flow = [row[3:] for row in figure.rows if row[0] == "storage"]
     assert flow == [(-200.0, 100.0, 10e6), (100.0, 400.0, 20e6)]
+    assert timeline_figure(replace(run, recording=None), "a run", "x") is None
 
 
 def test_a_thousand_runs_stay_a_small_page(tmp_path: Path) -> None:
@@ -281,7 +336,7 @@ def test_the_csv_has_a_row_per_run_and_empty_cells_for_the_unknown() -> None:
     records = [examples.measured(dataset_name='a,"b"\nc'), examples.ended_badly()]
     first, second = csv.DictReader(io.StringIO(csv_text(records), newline=""))
     assert first["dataset_name"] == 'a,"b"\nc'
-    assert float(first["throughput_samples_per_s"]) == records[0]["throughput"]["value"]
+    assert float(first["throughput_samples_per_s"]) == value_of(records[0].throughput)
     assert first["share_launch_fraction"] == ""
     assert (second["status"], second["throughput_samples_per_s"]) == ("failed", "")
     assert second["failure"].startswith("worker 3")
@@ -345,4 +400,5 @@ def test_in_chromium_it_opens_and_its_switches_work(tmp_path: Path, size: str) -
 
 
 def test_cases_of_the_examples_are_cases() -> None:
-    assert Case.from_json(examples.case()).key
+    assert Case.from_json(examples.case().to_json()) == examples.case()
+    assert examples.case().key

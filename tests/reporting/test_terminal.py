@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import example_records as examples
 import pytest
 from rich.console import Console
 
-from loaderbench.recording.store import StoredRun
-from loaderbench.reporting import terminal
+from loaderbench.recording.record import GapShare
+from loaderbench.recording.store import StoredRun, StoredStudy, read_record
+from loaderbench.recording.studies import StudyRecord, SweepFacts
+from loaderbench.reporting import terminal, words
 
 
 def shown(draw: Any, *args: Any, width: int = 80, **console: Any) -> str:
@@ -24,7 +28,7 @@ def test_a_run_begins_with_its_verdict_and_fits_80_columns() -> None:
     record = examples.measured()
     text = shown(terminal.print_run, record)
     lines = text.splitlines()
-    assert lines[0].startswith(f"prep: {record['verdict']['summary']}")
+    assert lines[0].startswith(f"prep: {examples.verdict_of(record).summary}")
     assert max(map(len, lines)) <= 80
     for expected in (
         "914 ± 18 images/s",
@@ -32,17 +36,17 @@ def test_a_run_begins_with_its_verdict_and_fits_80_columns() -> None:
         "46 %",
         "emulated H200",
         "1.60× (1.44–1.76)",
-        record["run_id"],
+        record.run_id,
     ):
         assert expected in text
     joined = " ".join(text.split())
-    assert all(caveat["message"] in joined for caveat in record["caveats"])
+    assert all(words.sentence(caveat) in joined for caveat in record.caveats)
+    assert "in this made-up example: run `loaderbench selftest`" in joined  # what to do about it
 
 
 def test_what_was_not_measured_is_never_zero() -> None:
-    record = examples.measured()
-    for name in ("throughput", "time_to_first_batch_s", "accelerator_utilization_fraction", "storage", "cpu", "stages"):
-        record[name] = None
+    names = ("throughput", "time_to_first_batch_s", "accelerator_utilization_fraction", "storage", "cpu", "stages")
+    record = replace(examples.measured(), **dict.fromkeys(names))
     lines = shown(terminal.print_run, record).splitlines()
     for name in ("throughput", "first batch", "AU", "storage", "CPU", "per image", "overhead", "  launch"):
         # Of the two lines that begin with storage, the share was measured and is indented.
@@ -54,21 +58,18 @@ def test_what_was_not_measured_is_never_zero() -> None:
 def test_kernel_gaps_are_shown_by_what_the_device_waited_for() -> None:
     record = examples.measured()
     assert "kernel gaps   not measured" in shown(terminal.print_run, record)
-    by_class = {
-        name: {"count_per_step": 1.0, "fraction": part} for name, part in (("data_stall", 0.3), ("launch", 0.1))
-    }
-    by_class["other"] = {"count_per_step": 0.0, "fraction": 0.0}
-    record["device"]["kernel_gap"] = {
-        "total_fraction": 0.4, "count_per_step": 31.4, "by_class": by_class, "p50_s": 2.5e-6,
-    }  # fmt: skip
+    by_class = {"data_stall": GapShare(1.0, 0.3), "launch": GapShare(1.0, 0.1), "other": GapShare(0.0, 0.0)}
+    gap = examples.kernel_gap(by_class, total_fraction=0.4, count_per_step=31.4, p50_s=2.5e-6)
+    record = examples.with_gaps(record, gap)
     joined = " ".join(shown(terminal.print_run, record).split())
     assert "40.0 % of the step in 31 gaps · data_stall 30.0 % · launch 10.0 % · half of them below 2.50 µs" in joined
     assert "other" not in joined
 
 
 def test_the_verdict_is_not_said_twice() -> None:
-    record = examples.measured(bottleneck="mixed")
-    record["verdict"]["summary"] = "Mixed: storage and prep bound this run together."
+    record = examples.summed_up(
+        examples.measured(bottleneck="mixed"), "Mixed: storage and prep bound this run together."
+    )
     assert shown(terminal.print_run, record).startswith("Mixed: storage and prep")
 
 
@@ -112,8 +113,7 @@ def test_wide_figures_and_the_longest_verdict_do_not_break_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["[red]", "[/bold]", "a\x1b[31mb", "\udcff", "two\nlines"])
 def test_names_print_as_text(name: str) -> None:
-    record = examples.measured(dataset_name=name)
-    record["verdict"]["summary"] = name
+    record = examples.summed_up(examples.measured(dataset_name=name), name)
     run = StoredRun("20250102-030405-006-x", Path("x"), "ok", None, record, name)
     for draw, what in ((terminal.print_run, record), (terminal.print_table, [record]), (terminal.print_list, [run])):
         text = shown(draw, what, force_terminal=True, color_system=None)
@@ -140,6 +140,48 @@ def test_the_list_names_runs_briefly_where_that_is_unique() -> None:
     text = shown(terminal.print_list, runs, width=120)
     assert "crashed" in text
     assert "process 12 ended before the result was written" in text
+
+
+def test_the_list_names_studies_and_says_which_cannot_be_read() -> None:
+    study = StudyRecord(2, 1, "20250102-study", "sweep", "2025-01-02", SweepFacts(2), None)
+    studies = [
+        StoredStudy("20250102-study", Path("x"), study, None),
+        StoredStudy("20250103-study", Path("y"), None, "its facts are damaged"),
+    ]
+    run = StoredRun("20250102-030405-006-x", Path("x"), "ok", None, examples.measured(), "photos/512")
+    stream = io.StringIO()
+    terminal.print_list([run], Console(file=stream, width=100), studies)
+    lines = [line.strip() for line in stream.getvalue().splitlines()]
+    assert lines[lines.index("Studies and comparisons") + 1] == "20250102-study"
+    assert lines[lines.index("Without a result") + 1] == "20250103-study: its facts are damaged"
+
+
+def test_advice_that_was_run_shows_what_it_gave() -> None:
+    record = examples.measured()
+    verdict = examples.verdict_of(record)
+    first, second = verdict.advice
+    advice = (
+        replace(first, verified=True, measured_speedup=examples.estimate(1.28)),
+        replace(second, verified=True, not_verified="no complete step within a turn"),
+    )
+    text = shown(terminal.print_run, replace(record, verdict=replace(verdict, advice=advice)))
+    (line,) = (line for line in text.splitlines() if line.startswith("1. decoder=turbojpeg"))
+    assert line.split()[-1] == "+25%"
+    assert "2. not run: no complete step within a turn" in text
+
+
+SCHEMA1 = Path(__file__).parents[1] / "data" / "schema1"
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMA1.glob("*/run.json")), ids=lambda path: path.parent.name)
+def test_a_run_of_schema_1_prints_with_its_own_sentences(path: Path) -> None:
+    stored = json.loads(path.read_bytes())
+    joined = " ".join(shown(terminal.print_run, read_record(stored), width=400).split())
+    for caveat in stored["caveats"]:
+        assert f"{caveat['code']}: {caveat['message']}" in joined
+    verdict = stored.get("verdict") or {"summary": stored["failure"]["message"] if stored["failure"] else ""}
+    said = [verdict["summary"], *verdict.get("evidence", ()), *(one["action"] for one in verdict.get("advice", ()))]
+    assert all(" ".join(sentence.split()) in joined for sentence in said)
 
 
 def test_nothing_to_show_says_so() -> None:

@@ -19,6 +19,8 @@ from loaderbench.analysis.storage import bound_by, ceiling, still_rising
 from loaderbench.errors import UnavailableError
 from loaderbench.images.cache_state import residency
 from loaderbench.images.index import index_images
+from loaderbench.plain import from_json, to_json
+from loaderbench.recording.facts import CeilingProbe
 from loaderbench.running import ceiling as module
 from loaderbench.running.ceiling import probe_ceiling
 from loaderbench.samplers.sources import StorageCounter
@@ -42,7 +44,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(root: Path | str, **options: Any) -> dict[str, Any]:
+def run(root: Path | str, **options: Any) -> CeilingProbe:
     counter = StorageCounter(root)
     try:
         return probe_ceiling(index_images(str(root)), counter=counter, **options)
@@ -53,14 +55,14 @@ def run(root: Path | str, **options: Any) -> dict[str, Any]:
 def test_stages_of_real_reads(tree: Path) -> None:
     threads = threading.active_count()
     facts = run(tree, deadline_s=0.9, max_readers=4)
-    assert json.loads(json.dumps(facts)) == facts
-    assert [one["readers"] for one in facts["stages"]] == [1, 2, 4]
-    assert facts["num_images"] == NUM_FILES + 2
-    for one in facts["stages"]:
-        assert one["bytes"] > 0 and 0 < one["seconds"] < 0.6
-        assert len(one["slices_bytes"]) == module.SLICES
-        assert sum(one["slices_bytes"]) <= one["bytes"]
-        assert 0 < one["file_s"]["p50"] <= one["file_s"]["p95"]
+    assert from_json(CeilingProbe, json.loads(json.dumps(to_json(facts)))) == facts
+    assert [one.readers for one in facts.stages] == [1, 2, 4]
+    assert facts.num_images == NUM_FILES + 2
+    for one in facts.stages:
+        assert one.bytes > 0 and 0 < one.seconds < 0.6
+        assert len(one.slices_bytes) == module.SLICES
+        assert sum(one.slices_bytes) <= one.bytes
+        assert one.file_s is not None and 0 < one.file_s.p50 <= one.file_s.p95
     assert threading.active_count() == threads
 
 
@@ -71,8 +73,8 @@ def test_whole_files_are_read_to_their_last_byte(tree: Path, monkeypatch: pytest
     monkeypatch.setattr(module, "STAGE_S", 20.0)
     facts = run(tree, max_readers=1, deadline_s=20, max_bytes=pages)
     # then each is read once, and the bytes are those of the files
-    assert facts["stages"][0]["bytes"] == int(images.sizes.sum())
-    assert facts["stages"][0]["files"] == NUM_FILES + 1  # an empty file has no last byte
+    assert facts.stages[0].bytes == int(images.sizes.sum())
+    assert facts.stages[0].files == NUM_FILES + 1  # an empty file has no last byte
 
 
 def test_the_bytes_come_from_the_device_and_leave_no_pages(tree: Path) -> None:
@@ -81,8 +83,8 @@ def test_the_bytes_come_from_the_device_and_leave_no_pages(tree: Path) -> None:
     for path in tree.iterdir():  # given files in the page cache
         path.read_bytes()
     facts = run(tree, deadline_s=0.6, max_readers=2)
-    for one in facts["stages"]:
-        assert one["moved"]["read_bytes"] >= 0.98 * one["bytes"]
+    for one in facts.stages:
+        assert one.moved is not None and one.moved["read_bytes"] >= 0.98 * one.bytes
     assert residency(map(str, tree.iterdir())).fraction == pytest.approx(0, abs=0.01)
 
 
@@ -96,17 +98,17 @@ def test_file_systems_without_direct_reads_are_read_buffered(tree: Path, monkeyp
 
     monkeypatch.setattr(os, "open", refuse)
     facts = run(tree, deadline_s=0.6, max_readers=2)
-    assert {one["method"] for one in facts["stages"]} == {"DONTNEED"}
-    for one in facts["stages"]:
-        if one["moved"] is not None:
-            assert one["moved"]["read_bytes"] >= 0.9 * one["bytes"]
+    assert {one.method for one in facts.stages} == {"DONTNEED"}
+    for one in facts.stages:
+        if one.moved is not None:
+            assert one.moved["read_bytes"] >= 0.9 * one.bytes
 
 
 def test_no_more_than_the_bytes_allowed(tree: Path) -> None:
     facts = run(tree, max_bytes=6_000_000, max_readers=4, deadline_s=3)
-    assert 0 < sum(one["bytes"] for one in facts["stages"]) <= 6_000_000
-    assert run(tree, max_bytes=50_000)["stages"] == []
-    assert run(tree, max_bytes=50_000)["stopped_by"] == "max_bytes"
+    assert 0 < sum(one.bytes for one in facts.stages) <= 6_000_000
+    assert run(tree, max_bytes=50_000).stages == ()
+    assert run(tree, max_bytes=50_000).stopped_by == "max_bytes"
 
 
 def test_a_file_that_vanished_ends_the_probe_with_its_name(tree: Path, tmp_path: Path) -> None:
@@ -114,8 +116,8 @@ def test_a_file_that_vanished_ends_the_probe_with_its_name(tree: Path, tmp_path:
     images = index_images(str(tmp_path))
     (tmp_path / "a.jpg").unlink()
     facts = probe_ceiling(images, counter=StorageCounter(tree), deadline_s=0.2)
-    assert facts["stopped_by"] == "error" and facts["stages"] == []
-    assert "a.jpg: No such file" in facts["reason"]
+    assert facts.stopped_by == "error" and facts.stages == ()
+    assert "a.jpg: No such file" in (facts.reason or "")
 
 
 class _SlowSource:
@@ -139,7 +141,7 @@ def test_storage_too_slow_for_many_readers_does_not_overrun(tree: Path, monkeypa
     begun = time.perf_counter()
     facts = run(tree, deadline_s=1.5, max_readers=32)
     assert time.perf_counter() - begun < 1.8
-    assert facts["stopped_by"] == "deadline"
+    assert facts.stopped_by == "deadline"
 
 
 def require(check_available: Callable[[], None]) -> None:
@@ -153,10 +155,11 @@ def require(check_available: Callable[[], None]) -> None:
 
 PROBE = """
 import json, sys
+from loaderbench.plain import to_json
 from loaderbench.images.index import index_images
 from loaderbench.running.ceiling import probe_ceiling
 from loaderbench.samplers.sources import StorageCounter
-print(json.dumps(probe_ceiling(index_images(sys.argv[1]), counter=StorageCounter(sys.argv[1]))))
+print(json.dumps(to_json(probe_ceiling(index_images(sys.argv[1]), counter=StorageCounter(sys.argv[1])))))
 """
 
 
@@ -165,15 +168,16 @@ def test_a_capped_disk_gives_its_cap_to_any_number_of_readers(tree: Path) -> Non
     require(throttled_loop.check_available)
     with throttled_loop.throttled_loop(tree, bytes_per_s=40e6) as bed:
         command = [*bed.command_prefix, sys.executable, "-c", PROBE, bed.path]
-        facts = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    facts = from_json(CeilingProbe, json.loads(done.stdout))
     found = ceiling(facts)
     assert found is not None
     assert found.value == pytest.approx(40e6, rel=0.1)
-    assert facts["stopped_by"] == "flat"
+    assert facts.stopped_by == "flat"
     assert bound_by(facts) == "bandwidth"
     assert still_rising(facts) is False
-    for one in facts["stages"]:
-        assert one["moved"]["read_bytes"] == pytest.approx(one["bytes"], rel=0.05)
+    for one in facts.stages:
+        assert one.moved is not None and one.moved["read_bytes"] == pytest.approx(one.bytes, rel=0.05)
 
 
 @pytest.mark.bed
@@ -183,9 +187,10 @@ def test_slow_answers_are_a_latency(tree: Path) -> None:
         facts = run(bed.path, max_readers=8, deadline_s=3)
     assert bound_by(facts) == "latency"
     assert still_rising(facts) is True
-    assert facts["stages"][0]["moved"] is None
+    assert facts.stages[0].moved is None
     # one reader: a file's answer takes its latency
-    assert facts["stages"][0]["file_s"]["p50"] == pytest.approx(0.021, rel=0.3)
+    assert facts.stages[0].file_s is not None
+    assert facts.stages[0].file_s.p50 == pytest.approx(0.021, rel=0.3)
 
 
 @pytest.mark.bed

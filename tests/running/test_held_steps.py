@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from loaderbench.analysis.record import make_record
-from loaderbench.cases.case import Case
+from loaderbench.analysis.record import analyze
 from loaderbench.devices import profile
 from loaderbench.devices.emulated import EmulatedDevice
-from loaderbench.recording.types import Run
-from loaderbench.running import worker
+from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.running import rig
+from loaderbench.running.jobs.measure import measure
+from loaderbench.running.jobs.table import MeasureRequest
+from tests.made import make_case, make_environment, make_run
 
 PROFILE = "h200-resnet50-infer-amp-bf16"
 
@@ -43,33 +45,41 @@ class ShortHeldDevice(HoldableDevice):
         return super().held_ns(issue, 0.0001)
 
 
-def record_on(device: type[EmulatedDevice], images: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def record_on(device: type[EmulatedDevice], images: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
     """Inference of 8 images, which the device computes long before the host has issued it."""
-    case = Case(
+    case = make_case(
         dataset=str(images), dataset_name="none", resolution=None, loader="synthetic", decoder=None, workers=1,
-        prefetch=2, batch_size=8, model="resnet50", mode="infer", precision="amp-bf16", device=f"emulated:{PROFILE}",
-        input_size=224, output="uint8", cache="as-is", duration_s=1.5, ci_target=0.2,
+        batch_size=8, mode="infer", precision="amp-bf16", device=f"emulated:{PROFILE}", output="uint8",
+        duration_s=1.5, ci_target=0.2,
     )  # fmt: skip
-    monkeypatch.setattr(worker, "open_device", lambda case: device(profile.named(PROFILE), 8, 224))
-    recording = worker.measure(case, lambda kind, payload: None)
-    return make_record("r", Run(case, "ok", "", 2.0, recording, [], [], {"cpus_usable": 2}))
+    monkeypatch.setattr(rig, "open_device", lambda step, size: device(profile.named(PROFILE), 8, 224))
+    run = make_run(case, None, wall_s=2.0, environment=make_environment(cpus_usable=2))
+    run.recording = measure(MeasureRequest(case), lambda message: None)
+    return analyze(run)
+
+
+def value(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.value
 
 
 def test_a_launch_bound_step_is_found_without_busy_times(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = record_on(EmulatedDevice, image_tree, monkeypatch)
     held = record_on(HoldableDevice, image_tree, monkeypatch)
-    assert told["verdict"]["bottleneck"] == held["verdict"]["bottleneck"] == "launch"
+    assert told.verdict is not None and held.verdict is not None
+    assert told.verdict.bottleneck == held.verdict.bottleneck == "launch"
     # the gaps within a step that is not late are in the held one's time
-    gains = [one["verdict"]["speedup_if_removed"]["launch"]["value"] for one in (told, held)]
+    gains = [value(verdict.speedup_if_removed["launch"]) for verdict in (told.verdict, held.verdict)]
     assert 1.5 < gains[1] <= 1.05 * gains[0]
     duration_s = profile.named(PROFILE).duration_ms(8, 224).value / 1e3
-    expected = duration_s / held["step_time_s"]["mean"]
-    assert held["device"]["busy_fraction"] == pytest.approx(expected, rel=0.05)
+    assert held.step_time_s is not None and held.device is not None
+    expected = duration_s / held.step_time_s.mean
+    assert held.device.busy_fraction == pytest.approx(expected, rel=0.05)
 
 
 def test_a_step_that_could_not_be_held_leaves_launches_unknown(
     image_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = record_on(ShortHeldDevice, image_tree, monkeypatch)
-    assert record["shares"]["launch"] is None
-    assert "launch_not_measured" in {caveat["code"] for caveat in record["caveats"]}
+    assert record.shares is not None and record.shares["launch"] is None
+    assert "launch_not_measured" in {caveat.code for caveat in record.caveats}

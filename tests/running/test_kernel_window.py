@@ -1,19 +1,19 @@
-"""The traced window: emulated busy times by arithmetic, operators that can be counted, records of CUPTI."""
+"""The traced window: emulated busy times by arithmetic, operators that can be counted."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch._C._autograd import DeviceType
 
 from loaderbench.analysis.kernels import clock_error_ns, missing, summarize, window_of
+from loaderbench.cases.arms import Arm
 from loaderbench.devices.base import Device
 from loaderbench.devices.cpu import CpuDevice
 from loaderbench.devices.cuda import CudaDevice
@@ -21,8 +21,9 @@ from loaderbench.devices.emulated import PIECES, EmulatedDevice
 from loaderbench.devices.profile import Constant, Profile, StepTime
 from loaderbench.devices.select import num_visible_gpus
 from loaderbench.loaders.base import Batch
-from loaderbench.recording.types import COPY, KERNEL, MEMSET, STEP_FIELDS, Segment
-from loaderbench.running.kernel_window import _cuda_work, _table, num_steps_for, trace_kernels
+from loaderbench.recording.facts import COPY, KERNEL, STEP_FIELDS, Segment, WorkloadFacts
+from loaderbench.recording.record import KernelGap, TraceClock
+from loaderbench.running.kernel_window import DISCARDED_STEPS, TracedLoop, num_steps_for, trace_kernels
 from loaderbench.running.loop import StepLoop
 
 MS = 1_000_000
@@ -39,8 +40,8 @@ class Workload:
     def example(self, output: str) -> tuple[Any, Any]:
         raise NotImplementedError
 
-    def describe(self) -> dict[str, Any]:
-        return {}
+    def describe(self) -> WorkloadFacts:
+        return WorkloadFacts("none", "train", "fp32")
 
 
 def trace(device: Device, workload: Workload, batches: Iterator[Batch]) -> list[Segment]:
@@ -51,16 +52,19 @@ def trace(device: Device, workload: Workload, batches: Iterator[Batch]) -> list[
         batch = next(batches)
         return device.copy_in(batch.inputs, batch.targets)
 
-    return trace_kernels(
-        lambda: StepLoop(batches, device, workload), device, workload, ready,
-        num_steps=NUM_STEPS, lanes=1, settle=settle, behind=lambda loop: nullcontext(),
+    traced = TracedLoop(
+        device, workload, "lane 0", lanes=1, new_loop=lambda: StepLoop(batches, device, workload), ready=ready,
+        settle=settle, behind=lambda loop: nullcontext(),
     )  # fmt: skip
+    return trace_kernels(traced, NUM_STEPS)
 
 
-def traced_summary(segments: list[Segment]) -> tuple[Segment, dict[str, Any]]:
+def traced_summary(segments: list[Segment]) -> tuple[Segment, KernelGap]:
     before, traced, behind = segments
-    assert [one.arm for one in segments] == ["untraced", "traced", "untraced"]
-    assert missing(traced) == []
+    assert [segment.arm for segment in segments] == [Arm.UNTRACED, Arm.TRACED, Arm.UNTRACED]
+    assert {segment.lane for segment in segments} == {"lane 0"}
+    assert [segment.trace is None for segment in segments] == [True, False, True]
+    assert not missing(traced)
     return traced, summarize(traced, [before, behind])
 
 
@@ -87,7 +91,7 @@ def emulated(duration_ms: float, busy_ms: float, issue_ms: float) -> EmulatedDev
     return EmulatedDevice(profile, 8)
 
 
-def on_emulated(device: EmulatedDevice, wait_s: float) -> tuple[Segment, dict[str, Any]]:
+def on_emulated(device: EmulatedDevice, wait_s: float) -> tuple[Segment, KernelGap]:
     def batches() -> Iterator[Batch]:
         while True:
             time.sleep(wait_s)
@@ -102,14 +106,14 @@ def test_a_device_that_never_waits_is_idle_within_its_steps_alone() -> None:
     begin, end = window_of(traced)
     assert end - begin == NUM_STEPS * 25 * MS
     # then every step has its 9 ms in the gaps between its pieces
-    assert gap["count_per_step"] == PIECES - 1
-    assert gap["p50_s"] == pytest.approx(0.001, rel=1e-6)
-    assert gap["total_fraction"] == pytest.approx(9 / 25, rel=1e-6)
-    assert gap["by_class"]["other"]["fraction"] == pytest.approx(9 / 25, rel=1e-6)
-    assert gap["kernel_fraction"] == pytest.approx(15 / 25, rel=1e-6)
-    assert gap["event_busy_fraction"] == pytest.approx(1)
-    assert gap["perturbation_fraction"] == pytest.approx(0, abs=1e-3)
-    assert gap["clock"] == {"drift_ns": 0, "uncertainty_ns": 0, "error_ns": 0}
+    assert gap.count_per_step == PIECES - 1
+    assert gap.p50_s == pytest.approx(0.001, rel=1e-6)
+    assert gap.total_fraction == pytest.approx(9 / 25, rel=1e-6)
+    assert gap.by_class["other"].fraction == pytest.approx(9 / 25, rel=1e-6)
+    assert gap.kernel_fraction == pytest.approx(15 / 25, rel=1e-6)
+    assert gap.event_busy_fraction == pytest.approx(1)
+    assert gap.perturbation_fraction == pytest.approx(0, abs=1e-3)
+    assert gap.clock == TraceClock(drift_ns=0, uncertainty_ns=0, error_ns=0)
 
 
 def test_what_the_loader_takes_is_data_stall() -> None:
@@ -118,11 +122,11 @@ def test_what_the_loader_takes_is_data_stall() -> None:
     begin, end = window_of(traced)
     period_ms = (end - begin) / NUM_STEPS / MS
     assert period_ms > 14.9
-    assert gap["busy_fraction"] == pytest.approx(3 / period_ms, rel=1e-3)
-    assert gap["by_class"]["data_stall"]["fraction"] == pytest.approx(gap["total_fraction"], abs=0.02)
-    assert gap["by_class"]["data_stall"]["count_per_step"] == pytest.approx(1, abs=0.2)
-    assert {one["class"] for one in gap["largest"][:NUM_STEPS]} == {"data_stall"}
-    batches = sorted(one["batch"] for one in gap["largest"][:NUM_STEPS])
+    assert gap.busy_fraction == pytest.approx(3 / period_ms, rel=1e-3)
+    assert gap.by_class["data_stall"].fraction == pytest.approx(gap.total_fraction, abs=0.02)
+    assert gap.by_class["data_stall"].count_per_step == pytest.approx(1, abs=0.2)
+    assert {large.gap_class for large in gap.largest[:NUM_STEPS]} == {"data_stall"}
+    batches = sorted(large.batch for large in gap.largest[:NUM_STEPS])
     # twelve steps in the window before, of which four and two settle it, and two and two that settle this one
     assert batches == list(range(16, 16 + NUM_STEPS))
 
@@ -132,12 +136,12 @@ def test_what_issuing_takes_is_launch() -> None:
     traced, gap = on_emulated(emulated(2, 2, 8), wait_s=0)
     begin, end = window_of(traced)
     period_ms = (end - begin) / NUM_STEPS / MS
-    assert gap["kernel_fraction"] == pytest.approx(2 / period_ms, rel=1e-3)
+    assert gap.kernel_fraction == pytest.approx(2 / period_ms, rel=1e-3)
     # from the events: a step's compute was stretched from its copy's end to its own
     window = traced.steps[traced.num_warmup :]
     copied, done = (window[:, STEP_FIELDS.index(name)] for name in ("copy_end_ns", "done_ns"))
     idle_ns = int((done - copied).sum()) - NUM_STEPS * 2 * MS
-    assert gap["by_class"]["launch"]["fraction"] == pytest.approx(idle_ns / (end - begin), rel=0.01)
+    assert gap.by_class["launch"].fraction == pytest.approx(idle_ns / (end - begin), rel=0.01)
 
 
 def test_the_log_of_an_emulated_device_is_its_busy_time() -> None:
@@ -175,11 +179,27 @@ def test_operators_of_a_step_are_its_kernels_and_those_of_the_loader_are_not() -
             time.sleep(0.003)
 
     traced, gap = traced_summary(trace(CpuDevice(), Workload(five_products), images()))
-    assert gap["kernels_per_step"] == 5
-    assert (traced.facts["trace"]["witnesses"][0]["counted"], gap["clock"]["error_ns"] < 100_000) == (5, True)
-    assert gap["by_class"]["launch"]["fraction"] > 0.6  # the pauses of 3 ms between them
-    assert 5 <= gap["count_per_step"] <= 6
+    assert gap.kernels_per_step == 5
+    assert traced.trace is not None
+    assert (traced.trace.witnesses[0].counted, gap.clock.error_ns < 100_000) == (5, True)
+    assert gap.by_class["launch"].fraction > 0.6  # the pauses of 3 ms between them
+    assert 5 <= gap.count_per_step <= 6
     assert clock_error_ns(traced) < 100_000
+
+
+def test_steps_in_which_the_recorder_starts_are_thrown_away() -> None:
+    weights, emulating = torch.ones(16, 16), emulated(2, 2, 0)
+    on_cpu = trace(CpuDevice(), Workload(lambda inputs, targets: torch.mm(inputs, weights)), images())
+    on_timeline = trace(
+        emulating, Workload(lambda inputs, targets: emulating.enqueue_step(8)), repeat(Batch(Bytes(), Bytes(), 8, 0))
+    )
+    # given a loader that is steady after four steps, and one worker; each window has two steps more that settle it
+    before, traced = 4 + 2 + NUM_STEPS, 2 + 2 + NUM_STEPS
+    for segments, num_discarded in ((on_cpu, DISCARDED_STEPS), (on_timeline, 0)):
+        assert [len(segment.steps) for segment in segments] == [before, traced, traced]
+        first_traced = before + num_discarded
+        assert [segment.first_batch for segment in segments] == [0, first_traced, first_traced + traced]
+        assert all(segment.opened_ns < segment.closed_ns for segment in segments)
 
 
 def test_a_training_step_is_traced_whole() -> None:
@@ -192,72 +212,13 @@ def test_a_training_step_is_traced_whole() -> None:
         optimizer.step()
 
     traced, gap = traced_summary(trace(CpuDevice(), Workload(train), images()))
-    assert gap["kernels_per_step"] > 10
-    assert gap["by_class"]["launch"]["fraction"] > 0  # Python between the operators
-    assert 0 < gap["busy_fraction"] < gap["event_busy_fraction"] + 0.03
+    assert gap.kernels_per_step > 10
+    assert gap.by_class["launch"].fraction > 0  # Python between the operators
+    assert 0 < gap.busy_fraction < gap.event_busy_fraction + 0.03
     assert traced.kernels is not None and traced.kernels.dtype == np.int64
 
 
-# -- CUDA: Kineto's records, without a GPU ---------------------------------------------------------------
-
-
-@dataclass
-class Record:
-    """One of Kineto's events as PyTorch hands it out (torch/_C/_autograd.pyi, _KinetoEvent)."""
-
-    label: str
-    begin: int
-    length: int
-    number: int
-    device: Any = DeviceType.CUDA
-    stream: int = 7
-    annotation: bool = False
-
-    def name(self) -> str:
-        return self.label
-
-    def start_ns(self) -> int:
-        return self.begin
-
-    def duration_ns(self) -> int:
-        return self.length
-
-    def correlation_id(self) -> int:
-        return self.number
-
-    def device_type(self) -> Any:
-        return self.device
-
-    def device_resource_id(self) -> int:
-        return self.stream
-
-    def is_user_annotation(self) -> bool:
-        return self.annotation
-
-
-def test_cuda_activities_belong_to_the_step_that_launched_them() -> None:
-    # given a clock 1,000,000 ahead, and a kernel of step 0 that ran when step 1 was being issued
-    ahead, host = 1_000_000, DeviceType.CPU
-    events = [
-        Record("cudaMemcpyAsync", ahead + 110, 5, 1, host), Record("cudaLaunchKernel", ahead + 120, 5, 2, host),
-        Record("cuLaunchKernelEx", ahead + 121, 3, 2, host), Record("cudaMemsetAsync", ahead + 130, 5, 3, host),
-        Record("cudaLaunchKernelExC", ahead + 220, 5, 4, host), Record("cudaGraphLaunch", ahead + 230, 5, 5, host),
-        Record("Memcpy HtoD (Pinned -> Device)", ahead + 150, 40, 1, stream=13),
-        Record("Memset (Device)", ahead + 190, 5, 3),
-        Record("void cutlass::Kernel<...>(...)", ahead + 230, 50, 2),
-        Record("ampere_gemm", ahead + 290, 60, 4), Record("graphed", ahead + 350, 20, 5),
-        Record("Event Sync", ahead + 100, 900, 9), Record("forward", ahead + 100, 900, 9, annotation=True),
-        Record("launched before the trace", ahead + 140, 5, 77),
-    ]  # fmt: skip
-    work = _cuda_work(events, lambda times: np.array(times, dtype=np.int64) - ahead, {})
-    steps = np.full((2, len(STEP_FIELDS)), -1, dtype=np.int64)
-    for name, column in {"returned_ns": (100, 200), "issued_ns": (140, 240), "done_ns": (285, 400)}.items():
-        steps[:, STEP_FIELDS.index(name)] = column
-    assert _table(work, steps, "cuda").tolist() == [
-        [140, 145, 7, KERNEL, 0], [150, 190, 13, COPY, 0], [190, 195, 7, MEMSET, 0], [230, 280, 7, KERNEL, 0],
-        [290, 350, 7, KERNEL, 1], [350, 370, 7, KERNEL, 1],
-    ]  # fmt: skip
-    assert work.calls.tolist() == [121, 220] and work.graphs.tolist() == [230]
+# -- CUDA ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
@@ -280,11 +241,11 @@ def test_products_on_a_gpu_are_its_kernels() -> None:
         traced, gap = traced_summary(trace(device, Workload(five_products), pinned()))
     finally:
         device.close()
-    assert 5 <= gap["kernels_per_step"] <= 10  # a product is one kernel, or one and a reduction
-    assert gap["by_class"]["launch"]["fraction"] > 0.6  # the pauses of 3 ms between them
+    assert 5 <= gap.kernels_per_step <= 10  # a product is one kernel, or one and a reduction
+    assert gap.by_class["launch"].fraction > 0.6  # the pauses of 3 ms between them
     assert traced.kernels is not None and (traced.kernels[:, 3] == COPY).sum() >= 2 * NUM_STEPS
-    assert gap["clock"]["error_ns"] < 200_000
-    assert gap["busy_fraction"] <= gap["event_busy_fraction"] + 0.03
+    assert gap.clock.error_ns < 200_000
+    assert gap.busy_fraction <= gap.event_busy_fraction + 0.03
 
 
 # -- how many steps --------------------------------------------------------------------------------------

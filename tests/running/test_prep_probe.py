@@ -19,34 +19,34 @@ from loaderbench.testbeds.injections import Injection
 def context(small_set: Path) -> LoaderContext:
     return LoaderContext(
         images=index_images(str(small_set / "128")), batch_size=8, workers=2, prefetch=2, decoder="pillow",
-        input_size=64, mode="train", output="float32", seed=0, device="cpu",
+        input_size=64, mode="train", output="float32", seed=0,
     )  # fmt: skip
 
 
 def test_every_decoder_on_the_same_images(context: LoaderContext) -> None:
     threads, torch_threads = threading.active_count(), torch.get_num_threads()
     facts = probe_preparation(context, 2)
-    assert {"pillow", "turbojpeg"} <= set(facts["decoders"])
-    assert len({len(one["image_s"]) for one in facts["decoders"].values()}) == 1
-    for one in facts["decoders"].values():
-        assert len(one["image_s"]) >= MIN_IMAGES
-        assert min(one["image_s"]) > 0 and one["all_cpus_image_s"] > 0 and one["all_cpus_rate"] > 0
-    for handover in facts["handover_s"].values():
+    assert {"pillow", "turbojpeg"} <= set(facts.decoders)
+    assert len({len(one.image_s) for one in facts.decoders.values()}) == 1
+    for one in facts.decoders.values():
+        assert len(one.image_s) >= MIN_IMAGES
+        assert min(one.image_s) > 0 and (one.all_cpus_image_s or 0) > 0 and (one.all_cpus_rate or 0) > 0
+    for handover in facts.handover_s.values():
         assert handover["shared"] > handover["reused"] >= 0
     assert (threading.active_count(), torch.get_num_threads()) == (threads, torch_threads)
 
 
 def test_what_is_built_into_decoding_is_seen_in_every_decoder(context: LoaderContext) -> None:
-    slowed = replace(context, slowdown=Injection.from_json({"decode_burn_s": 0.004}))
+    slowed = replace(context, slowdown=Injection(decode_burn_s=0.004))
     facts = probe_preparation(slowed, 1)
-    for one in facts["decoders"].values():
-        assert min(one["image_s"]) > 0.0038
+    for one in facts.decoders.values():
+        assert min(one.image_s) > 0.0038
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_whole_images_of_one_size(context: LoaderContext, mode: str) -> None:
     facts = probe_preparation(replace(context, input_size=None, mode=mode), 1)
-    assert facts["decoders"]["pillow"]["image_s"]
+    assert facts.decoders["pillow"].image_s
 
 
 def test_broken_images_are_left_out(own_tree: Path, context: LoaderContext) -> None:
@@ -54,4 +54,4 @@ def test_broken_images_are_left_out(own_tree: Path, context: LoaderContext) -> N
     for path in paths[: len(paths) // 2]:
         path.write_bytes(path.read_bytes()[:200])
     facts = probe_preparation(replace(context, images=index_images(str(own_tree)), input_size=32), 1)
-    assert 0 < len(facts["decoders"]["pillow"]["image_s"]) <= len(paths) // 2
+    assert 0 < len(facts.decoders["pillow"].image_s) <= len(paths) // 2

@@ -7,43 +7,53 @@ from typing import Any
 
 import pytest
 
-from loaderbench.analysis.record import make_record
-from loaderbench.cases.case import Case
+from loaderbench.analysis.record import analyze
+from loaderbench.cases.arms import Arm
 from loaderbench.cases.study import StudyRequest, Target, Variant, plan
 from loaderbench.errors import ConfigError
-from loaderbench.recording.types import SHORT, Run
-from loaderbench.running import worker
+from loaderbench.recording.record import ShortRun
+from loaderbench.running.jobs.measure import measure
+from loaderbench.running.jobs.table import MeasureRequest
+from loaderbench.testbeds.injections import Injection
+from tests.made import make_case, make_run
 
 NUM_STEPS = 20
 
 
-def short_run_of(images: Path, loader: str, buffer_batches: int) -> dict[str, Any]:
+def short_run_of(images: Path, loader: str, buffer_batches: int) -> ShortRun:
     """One worker that takes 60 ms for a batch, and a device that takes some milliseconds."""
-    case = Case(
-        dataset=str(images), dataset_name="none", resolution=None, loader=loader, decoder="pillow", workers=1,
-        prefetch=buffer_batches, batch_size=4, model="resnet50", mode="infer", precision="amp-bf16",
+    case = make_case(
+        dataset=str(images), dataset_name="none", resolution=None, loader=loader, workers=1,
+        prefetch=buffer_batches, batch_size=4, mode="infer", precision="amp-bf16",
         device="emulated:h200-resnet50-infer-amp-bf16", input_size=64, output="uint8", cache="warm", duration_s=1.0,
-        steps=NUM_STEPS, buffer_ratio=buffer_batches / NUM_STEPS, kernels=False, arms=("real",),
+        steps=NUM_STEPS, buffer_ratio=buffer_batches / NUM_STEPS, kernels=False, arms=(Arm.REAL,),
     )  # fmt: skip
-    recording = worker.measure(case, lambda kind, payload: None, {"collate_sleep_s": 0.06})
-    assert all(len(one.steps) == NUM_STEPS + 1 for one in recording.segments if one.arm == SHORT)
-    found: dict[str, Any] = make_record("r", Run(case, "ok", "", 2.0, recording, [], [], {}))["short_run"]
-    return found
+    run = make_run(case, None, wall_s=2.0, environment=None)
+    run.recording = measure(MeasureRequest(case, Injection(collate_sleep_s=0.06)), lambda message: None)
+    assert all(len(one.steps) == NUM_STEPS + 1 for one in run.recording.of(Arm.SHORT))
+    short = analyze(run).short_run
+    assert short is not None
+    return short
+
+
+def flatters(short: ShortRun) -> float:
+    assert short.flatters is not None
+    return short.flatters.value
 
 
 @pytest.mark.parametrize("loader", ["threaded", "multiprocess"])
 def test_half_of_a_run_s_batches_prepared_before_its_clock_double_its_rate(image_tree: Path, loader: str) -> None:
     short = short_run_of(image_tree, loader, NUM_STEPS // 2)
-    assert (short["num_steps"], short["buffer_batches"], short["buffer_ratio"]) == (20, 10, 0.5)
-    assert short["buffer_full"]
+    assert (short.num_steps, short.buffer_batches, short.buffer_ratio) == (20, 10, 0.5)
+    assert short.buffer_full
     # Ten batches are there, ten take the worker's 60 ms each: 20 ÷ (20 - 10), one batch more or less in the making.
-    assert 20 / 11 * 0.9 < short["flatters"]["value"] < 20 / 9 * 1.1
+    assert 20 / 11 * 0.9 < flatters(short) < 20 / 9 * 1.1
 
 
 def test_a_buffer_as_long_as_the_run_shows_the_device_alone(image_tree: Path) -> None:
     short = short_run_of(image_tree, "threaded", NUM_STEPS)
-    assert short["buffer_full"]
-    assert short["flatters"]["value"] > 4
+    assert short.buffer_full
+    assert flatters(short) > 4
 
 
 def request(**changes: Any) -> StudyRequest:
@@ -56,7 +66,9 @@ def request(**changes: Any) -> StudyRequest:
 
 def test_ratios_become_buffers_of_whole_batches() -> None:
     cases = plan(request(buffer_ratios=[0.1, 0.5, 1.0], steps=100))
-    found = {(case.loader, case.buffer_ratio): (case.prefetch, case.buffer_batches) for case in cases}
+    found = {
+        (case.feed.loader, case.feed.buffer_ratio): (case.feed.prefetch, case.feed.buffer_batches) for case in cases
+    }
     assert found.pop(("serial", None)) == (2, 0)
     assert found == {
         ("multiprocess", 0.1): (2, 8),  # 2.5 batches each of 4 workers do not exist: said as 0.08
@@ -69,7 +81,7 @@ def test_ratios_become_buffers_of_whole_batches() -> None:
 
 
 def test_without_steps_a_short_run_has_a_hundred() -> None:
-    assert plan(request(buffer_ratios=[1.0], loaders=["multiprocess"]))[0].prefetch == 25
+    assert plan(request(buffer_ratios=[1.0], loaders=["multiprocess"]))[0].feed.prefetch == 25
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,12 @@ import psutil
 import pytest
 
 from loaderbench.cases.case import Case
-from loaderbench.recording.store import Store
-from loaderbench.recording.types import Run
+from loaderbench.recording.facts import Failure, Run
+from loaderbench.recording.progress import Message
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.store import RunFolder, Store
 from loaderbench.running import supervisor
+from loaderbench.running.jobs.table import MEASURE, MeasureRequest
 from loaderbench.running.supervisor import (
     PR_SET_CHILD_SUBREAPER,
     Child,
@@ -26,28 +29,26 @@ from loaderbench.running.supervisor import (
     supervise,
 )
 from loaderbench.studies import measure
+from tests.made import make_case
 
 
 def case_of(dataset: Path) -> Case:
-    return Case(
-        dataset=str(dataset),
-        dataset_name="set",
-        resolution=None,
-        loader="serial",
-        decoder="pillow",
-        workers=0,
-        prefetch=2,
-        batch_size=4,
-        model="resnet50",
-        mode="train",
-        precision="fp32",
+    return make_case(
+        dataset=str(dataset), dataset_name="set", resolution=None, loader="serial", workers=0, batch_size=4,
         device="emulated:h200-resnet50-train-fp32",
-        input_size=224,
-    )
+    )  # fmt: skip
 
 
-def quiet(kind: str, payload: object) -> None:
+def ask(child: Child, dataset: Path) -> object:
+    """Let the child measure the data set."""
+    return child.ask(MEASURE, MeasureRequest(case_of(dataset)), quiet)
+
+
+def quiet(message: Message) -> None:
     pass
+
+
+ANSWER = "from loaderbench.running.jobs.table import Answer; pipe.send(Answer(0))"
 
 
 def replace_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
@@ -73,7 +74,7 @@ def replace_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 def test_a_death_is_told_by_how_it_died(code: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     replace_child(monkeypatch, code)
     with Child(tmp_path / "log") as child, pytest.raises(JobFailed, match=says):
-        child.ask("measure", case_of(tmp_path), quiet)
+        ask(child, tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -104,7 +105,7 @@ def test_a_child_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with Child(tmp_path / "log") as child:
         monkeypatch.setattr(supervisor, "GRACE_S", 0.2)
         with pytest.raises(JobFailed, match="no sign of life"):
-            child.ask("measure", case_of(tmp_path), quiet)
+            ask(child, tmp_path)
     assert session_members(child.process.pid, zombies=True) == []
 
 
@@ -113,9 +114,9 @@ def test_a_child_that_ignores_sigterm_is_killed_with_its_own_children(
 ) -> None:
     monkeypatch.setattr(supervisor, "GRACE_S", 1.0)
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); os.fork()"
-    replace_child(monkeypatch, f"{stubborn}; pipe.send(('result', 0)); time.sleep(1000)")
+    replace_child(monkeypatch, f"{stubborn}; {ANSWER}; time.sleep(1000)")
     with Child(tmp_path / "log") as child:
-        child.ask("measure", case_of(tmp_path), quiet)
+        ask(child, tmp_path)
     assert session_members(child.process.pid, zombies=True) == []
 
 
@@ -138,34 +139,36 @@ def test_a_data_set_that_is_not_there_fails_the_run_and_raises_nothing(tmp_path:
     run = supervise(case, Store(tmp_path / "results").open_run(case), quiet)
     assert (run.status, run.recording) == ("failed", None)
     assert run.failure is not None
-    assert run.failure[0] == "ConfigError" and "cannot read the data set folder" in run.failure[1]
+    assert run.failure.kind == "ConfigError" and "cannot read the data set folder" in run.failure.message
 
 
 def test_a_measured_case_is_stored_though_ctrl_c_comes_while_it_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # Given a run that ended, and a Ctrl-C in the middle of its analysis
-    case, finished = case_of(tmp_path), []
+    case = case_of(tmp_path)
+    finished: list[RunRecord] = []
 
-    def ended(case: Case, folder: object, on_message: object) -> Run:
-        return Run(case, "failed", "2026-01-01T00:00:00+00:00", 1.0, None, [], [], {}, ("CaseFailed", "why"))
+    def ended(case: Case, folder: RunFolder, on_message: object) -> Run:
+        failure = Failure("CaseFailed", "why")
+        return Run(folder.run_id, case, "failed", folder.started_at, 1.0, None, failure=failure)
 
-    analyse = measure.make_record
+    analyse = measure.analyze
 
-    def analyse_interrupted(run_id: str, run: Run) -> dict[str, object]:
+    def analyse_interrupted(run: Run) -> RunRecord:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
-        return analyse(run_id, run)
+        return analyse(run)
 
     monkeypatch.setattr(measure, "supervise", ended)
-    monkeypatch.setattr(measure, "make_record", analyse_interrupted)
+    monkeypatch.setattr(measure, "analyze", analyse_interrupted)
 
     with pytest.raises(KeyboardInterrupt):
-        measure.measure_case(case, Store(tmp_path), lambda *message: None, finished.append)
+        measure.measure_case(case, Store(tmp_path), lambda case, message: None, finished.append)
 
     (stored,) = Store(tmp_path).runs()
     assert stored.status == "failed"
-    assert [record["run_id"] for record in finished] == [stored.run_id]
+    assert [record.run_id for record in finished] == [stored.run_id]
 
 
 def test_memory_that_a_killed_worker_left_is_removed() -> None:

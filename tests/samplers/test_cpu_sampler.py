@@ -96,7 +96,7 @@ def test_pressure_totals(tmp_path: Path) -> None:
     (tmp_path / "memory").unlink()
     partial = PressureSampler(str(tmp_path))
     assert partial.read() == (1.0, 2.5)
-    assert "memory" in partial.caveats[0].message
+    assert "memory" in str(partial.caveats[0].details["reason"])
     partial.close()
 
 

@@ -13,6 +13,8 @@ import pynvml
 import pytest
 
 from loaderbench.errors import UnavailableError
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import Gpu
 from loaderbench.samplers import nvml as nvml_sampler
 from loaderbench.samplers.nvml import NvmlSampler, find_device, gpu_facts, open_nvml, process_memory_bytes
 
@@ -224,7 +226,10 @@ def test_a_gpu_older_than_hopper_has_no_gpm() -> None:
     driver.gpm = False
     one = sampler(driver)
     assert "gpu_gpm_sm_fraction" not in row(one)
-    assert "gpu_gpm_graphics_fraction" in one.caveats[0].message and "newer GPU" in one.caveats[0].message
+    assert (
+        "gpu_gpm_graphics_fraction" in one.caveats[0].details["reason"]
+        and "newer GPU" in one.caveats[0].details["reason"]
+    )
     one.close()
 
 
@@ -262,8 +267,8 @@ def test_an_unsupported_figure_is_a_caveat_and_no_channel(function: str, channel
     one = sampler(driver)
     assert channel not in row(one)
     assert len(one.caveats) == 1
-    assert channel in one.caveats[0].message
-    assert "Not Supported" in one.caveats[0].message
+    assert channel in one.caveats[0].details["reason"]
+    assert "Not Supported" in one.caveats[0].details["reason"]
     calls = driver.calls.count(function)
     one.read()
     assert driver.calls.count(function) == calls or function == "pcie"  # asked once, when built
@@ -276,7 +281,7 @@ def test_a_figure_lost_while_sampling_costs_only_itself() -> None:
     after = row(one)
     assert after["gpu_power_w"] is None
     assert after["gpu_utilization_fraction"] == 0.37
-    assert "gpu_power_w" in one.caveats[0].message
+    assert "gpu_power_w" in one.caveats[0].details["reason"]
     driver.failing.clear()
     assert row(one)["gpu_power_w"] is None
 
@@ -345,7 +350,7 @@ def test_a_device_that_is_not_there(visible: str | None, ordinal: int) -> None:
 
 def test_gpus_of_different_models_may_be_numbered_otherwise() -> None:
     mixed = Driver(("NVIDIA A2", "NVIDIA H200"))
-    assert "PCI_BUS_ID" in sampler(mixed).caveats[0].message
+    assert sampler(mixed).caveats == [Caveat("nvml_device_order", {"num_models": 2})]
     assert sampler(mixed, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}).caveats == []
 
 
@@ -353,12 +358,9 @@ def test_facts_of_every_gpu_without_serial_numbers() -> None:
     driver = Driver()
     facts = gpu_facts(driver)
     assert len(facts) == 2
-    assert facts[0] == {
-        "name": "NVIDIA H200",
-        "memory_total_bytes": 150_000_000_000,
-        "driver": "580.95.05",
-        "cuda_driver": "13.0",
-    }
+    assert facts[0] == Gpu(
+        name="NVIDIA H200", memory_total_bytes=150_000_000_000, driver="580.95.05", cuda_driver="13.0"
+    )
     assert driver.num_open == 0
 
 

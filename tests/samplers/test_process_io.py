@@ -296,7 +296,7 @@ def test_a_kernel_without_the_accounting_gives_caveats_not_zeros(monkeypatch: py
     assert now["process_pss_bytes"] is None
     assert now["process_runqueue_s"] is None
     assert number(now["process_rss_bytes"]) > 0
-    messages = " ".join(caveat.message for caveat in sampler.caveats)
+    messages = " ".join(str(caveat.details["reason"]) for caveat in sampler.caveats)
     assert len(sampler.caveats) == 3
     assert "CONFIG_TASK_IO_ACCOUNTING" in messages
     assert "delayacct" in messages

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loaderbench.recording.types import Caveat
+from loaderbench.recording.caveats import Caveat
 from loaderbench.samplers.base import Channel, SamplerThread
 
 
@@ -16,7 +16,7 @@ class Clockwork:
 
     def __init__(self, takes_s: float = 0.0) -> None:
         self.channels = [Channel("count", "readings", "counter", "test"), Channel("odd", "", "gauge", "test")]
-        self.caveats = [Caveat("known", "from the start")]
+        self.caveats = [Caveat("sampler_missing", {"reason": "from the start"})]
         self.takes_s = takes_s
         self.num_reads = 0
         self.closed = False
@@ -43,13 +43,13 @@ def test_a_broken_sampler_costs_only_its_own_series() -> None:
     thread.start()
     time.sleep(0.2)
     series, caveats, _ = thread.stop()
-    lengths = [len(one.value) for one in series]
+    lengths = [len(channel.value) for channel in series]
     assert lengths[0] == 2  # what it had read stays
     assert lengths[2] == good.num_reads > 3
     failed = [caveat for caveat in caveats if caveat.code == "sampler_failed"]
     assert len(failed) == 1
-    assert "count, odd: OSError" in failed[0].message
-    assert sum(caveat.code == "known" for caveat in caveats) == 2
+    assert failed[0].details == {"channels": ["count", "odd"], "error": "OSError: [Errno 5] Input/output error"}
+    assert sum(caveat.code == "sampler_missing" for caveat in caveats) == 2
     assert good.closed
     assert broken.closed
 
@@ -79,7 +79,7 @@ def test_stop_takes_a_last_reading() -> None:
 
 def test_stop_without_start_gives_empty_series() -> None:
     series, _, cpu_ns = SamplerThread([Clockwork()]).stop()
-    assert [len(one.value) for one in series] == [0, 0]
+    assert [len(channel.value) for channel in series] == [0, 0]
     assert cpu_ns == 0
 
 

@@ -16,7 +16,9 @@ from commands import DEVICE, LONG, Started
 from loaderbench.cases.study import StudyRequest, Target, Variant
 from loaderbench.errors import ConfigError
 from loaderbench.recording.store import SCHEMA_FILE, Store
+from loaderbench.recording.studies import Comparison
 from loaderbench.studies.compare import parse_targets, plan_comparison
+from tests.studies.kept import assert_kept
 
 TINY = (*DEVICE, "--workers", "1", "--steps", "6", "--warmup", "2", "--duration", "2", "--quiet")
 
@@ -33,18 +35,23 @@ def request(**changes: Any) -> StudyRequest:
 def test_the_sides_take_turns_in_every_round_cache_state_and_number_of_workers() -> None:
     cases = plan_comparison(request(), ["cold", "warm"], 3)
     assert len(cases) == 3 * 2 * 2 * 2
-    order = [(one.repeat, one.cache, one.workers, one.dataset_name) for one in cases[:8]]
+    order = [
+        (case.effort.repeat, case.subject.cache, case.feed.workers, case.subject.dataset_name) for case in cases[:8]
+    ]
     assert order == [
         (0, cache, workers, name) for cache in ("cold", "warm") for workers in (1, 8) for name in ("nvme", "nfs")
     ]
-    assert [one.repeat for one in cases] == sorted(one.repeat for one in cases)
+    assert [case.effort.repeat for case in cases] == sorted(case.effort.repeat for case in cases)
     # the time is that of all rounds of a configuration
-    assert {one.duration_s for one in cases} == {20.0}
+    assert {case.effort.duration_s for case in cases} == {20.0}
 
 
 def test_the_byte_limit_is_that_of_a_storage_s_runs_together() -> None:
     cases = plan_comparison(request(max_bytes=12_000), ["cold", "warm"], 3)
-    each_side = [sum(one.max_bytes or 0 for one in cases if one.dataset_name == name) for name in ("nvme", "nfs")]
+    each_side = [
+        sum(case.effort.max_bytes or 0 for case in cases if case.subject.dataset_name == name)
+        for name in ("nvme", "nfs")
+    ]
     assert each_side == [12_000, 12_000]
 
 
@@ -85,8 +92,15 @@ def test_a_comparison_is_measured_and_kept(compared: tuple[commands.Ended, Path]
     # by hand: the ratio is the geometric mean of the rounds'
     rates = [one["throughput"]["value"] for one in commands.records(results)]
     assert found["ratio"]["value"] == pytest.approx((rates[1] / rates[0] * rates[3] / rates[2]) ** 0.5)
-    (kept,) = Store(results).comparisons()
-    assert kept == {**found, "a": None, "b": None}
+    study = assert_kept(results, "compare", num_runs=4)
+    assert list(study.runs) == [one["run_id"] for one in commands.records(results)]
+    kept = json.loads((results / study.study_id / "study.json").read_bytes())
+    assert kept["study_id"] == found["comparison_id"]
+    assert {**kept["facts"], **kept["findings"]} == {
+        **{name: value for name, value in found.items() if name != "comparison_id"},
+        "a": None,
+        "b": None,
+    }
     assert len(json.loads(commands.run("list", "--results", results, "--json", "-").out)) == 4
 
 
@@ -174,17 +188,19 @@ def test_a_dry_run_lists_the_turns(small_set: Path, tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_finished(small_set: Path, tmp_path: Path) -> None:
     options = ("--res", "96", *LONG, "--steps", "6", "--loader", "threaded", "--cache", "warm", "--arms", "real")
     with Started("compare", f"a={small_set}", f"b={small_set}", *options, "--results", tmp_path) as started:
-        started.wait_for(lambda: Store(tmp_path).comparisons())
+        started.wait_for(lambda: Store(tmp_path).studies())
         started.process.send_signal(signal.SIGINT)
         ended = started.end()
         assert ended.code == 130
         assert started.alive() == []
     assert "of 6 cases were finished and are kept" in ended.lines[-1]
-    (kept,) = Store(tmp_path).comparisons()
+    kept = assert_kept(tmp_path, "compare")
     finished = [one for one in commands.records(tmp_path) if one["status"] == "ok"]
+    assert isinstance(kept.findings, Comparison)
     assert [one["run_id"] for one in finished] == [
-        run for pair in kept["pairs"] for side in ("a", "b") for run in pair[side]["runs"]
+        run for pair in kept.findings.pairs for side in (pair.a, pair.b) for run in side.runs
     ][: len(finished)]
+    assert list(kept.runs) == [one["run_id"] for one in finished]
 
 
 def test_a_case_that_fails_is_kept_and_the_rest_goes_on(small_set: Path, tmp_path: Path) -> None:

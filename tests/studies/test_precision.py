@@ -8,31 +8,48 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import Started
 from rich.console import Console
 
+from loaderbench import plain
 from loaderbench.devices.select import num_visible_gpus
 from loaderbench.errors import ConfigError, UnavailableError
-from loaderbench.reporting.terminal import print_precision
-from loaderbench.running.precision import follow_steps
+from loaderbench.recording.facts import Failure, MemoryFacts, OptimizerFacts, WorkloadFacts
+from loaderbench.recording.store import Store
+from loaderbench.recording.studies import NumberFacts, PrecisionFacts, PrecisionResult, TimingFacts
+from loaderbench.reporting.precision import print_precision
+from loaderbench.running.jobs.precision import follow_steps
+from loaderbench.running.jobs.table import Examined, ExamineRequest, Job, StepsRequest
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import precision as study_module
-from loaderbench.studies.precision import PrecisionStudy, plan_precision
+from loaderbench.studies.precision import PrecisionPlan, PrecisionRequest, PrecisionStudy, plan_precision
+from tests.filled import same
+from tests.made import make_device
+from tests.studies.kept import assert_kept
 
 NUM_STEPS = 6
 MODEL, NUM_PARAMETERS = "shufflenet_v2_x0_5", 1_366_792  # torchvision's table
 
 
-def plan(**changes: Any) -> Any:
-    asked: dict[str, Any] = {
-        "model": MODEL, "mode": "train", "device": "cpu", "precisions": ["fp32", "bf16", "amp-fp16"],
-        "num_steps": NUM_STEPS, "batch_size": 4, "input_size": 64, "loss_scale": None, "seed": 3,
-    }  # fmt: skip
-    return plan_precision(**{**asked, **changes})
+def plan(**changes: Any) -> PrecisionPlan:
+    asked = PrecisionRequest(
+        model=MODEL, mode="train", device="cpu", precisions=["fp32", "bf16", "amp-fp16"], num_steps=NUM_STEPS,
+        batch_size=4, input_size=64, seed=3,
+    )  # fmt: skip
+    return plan_precision(replace(asked, **changes))
+
+
+def as_json(study: PrecisionStudy) -> dict[str, Any]:
+    """What `--json` gives."""
+    found = study.store().findings
+    assert isinstance(found, PrecisionResult)
+    return dict(json.loads(json.dumps(plain.to_json(found), allow_nan=False)))
 
 
 def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -45,12 +62,22 @@ def lines() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def result(lines: list[str]) -> dict[str, Any]:
-    """A real study on the CPU, as JSON gives it back."""
-    cases, _ = plan()
-    study = PrecisionStudy(cases)
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("precision")
+
+
+@pytest.fixture(scope="module")
+def study(lines: list[str], results: Path) -> PrecisionStudy:
+    """A real study on the CPU."""
+    study = PrecisionStudy(plan(), Store(results))
     study.run(lambda line, keep: lines.append(line))
-    return dict(json.loads(json.dumps(study.to_json(), allow_nan=False)))
+    return study
+
+
+@pytest.fixture(scope="module")
+def result(study: PrecisionStudy) -> dict[str, Any]:
+    """It, as JSON gives it back."""
+    return as_json(study)
 
 
 @pytest.mark.slow
@@ -67,9 +94,9 @@ def test_the_total_is_the_sum_of_the_steps_and_gives_the_rate(result: dict[str, 
 
 
 def test_fp32_followed_twice_is_the_same_to_the_last_bit() -> None:
-    case = plan()[0][0]
-    first, second = (follow_steps(case, lambda kind, payload: None, 3) for _ in range(2))
-    assert first == second
+    request = StepsRequest(plan().steps[0], 3, seed=3)
+    first, second = (follow_steps(request, lambda message: None) for _ in range(2))
+    assert first.loss is not None and same(first, second)
 
 
 @pytest.mark.slow
@@ -111,14 +138,26 @@ def test_memory_on_the_cpu_is_told_as_what_it_is(result: dict[str, Any]) -> None
 
 
 @pytest.mark.slow
-def test_what_is_printed_fits_80_columns_and_names_every_mode(result: dict[str, Any], lines: list[str]) -> None:
-    stream = io.StringIO()
-    print_precision(result, Console(file=stream, width=80))
+def test_what_is_printed_fits_80_columns_and_names_every_mode(study: PrecisionStudy, lines: list[str]) -> None:
+    stream, found = io.StringIO(), study.study().findings
+    assert isinstance(found, PrecisionResult)
+    print_precision(found, Console(file=stream, width=80))
     text = stream.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     for expected in ("fp32 again", "bf16", "RSS growth", "amp-fp16, skipped", "memory_is_rss", "yes"):
         assert expected in text
     assert any("left)" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_what_was_measured_is_kept(results: Path, result: dict[str, Any]) -> None:
+    stored = assert_kept(results, "precision", num_runs=0)
+    assert plain.to_json(stored.findings) == result
+    # the steps that the total is the sum of are facts, bit by bit
+    facts = stored.facts
+    assert isinstance(facts, PrecisionFacts)
+    timings = {mode.precision: mode.timing for mode in facts.modes}
+    assert timings["fp32"] is not None and timings["fp32"].step_s.tolist() == by_name(result)["fp32"]["raw"]["step_s"]
 
 
 class FakeChild:
@@ -135,31 +174,39 @@ class FakeChild:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def ask(self, job: str, case: Any, on_message: Callable[[str, Any], None], **options: Any) -> Any:
+    def ask(self, job: Job[Any, Any], request: ExamineRequest | StepsRequest, on_message: object) -> Any:
         default = {
-            "examine_device": {"device": {"name": "made up"}, "unavailable": {}},
+            "examine_device": Examined(make_device(kind="made up", name="made up", on_host_cpus=True), {}),
             "time_steps": timing(step_s=0.1, num_bytes=800),
-            "follow_steps": {"loss": [7.0, 6.0], "gradient_norm": [2.0, 1.0]},
-        }[job]
-        answer = self.answers.get((job, case.precision), default)
+            "follow_steps": numbers([7.0, 6.0], [2.0, 1.0]),
+        }[job.function]
+        answer = self.answers.get((job.function, request.step.precision), default)
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
 
-def timing(*, step_s: float, num_bytes: int) -> dict[str, Any]:
-    memory = {"allocated_bytes": num_bytes, "reserved_bytes": num_bytes, "process_bytes": None, "missing": {}}
-    memory["rss_growth_bytes"] = num_bytes
-    workload = {"optimizer": {"loss_scale": 1.0}}
-    return {"step_s": [step_s, step_s], "memory": memory, "workload": workload}
+def timing(*, step_s: float, num_bytes: int) -> TimingFacts:
+    memory = MemoryFacts(num_bytes, num_bytes, None, num_bytes, {})
+    optimizer = OptimizerFacts("SGD", 0.1, 0.9, 1e-4, fused=False, loss_scale=1.0)
+    workload = WorkloadFacts(MODEL, "train", "made up", optimizer=optimizer)
+    return TimingFacts(np.array([step_s, step_s]), memory, workload)
+
+
+def numbers(loss: list[float], gradient_norm: list[float]) -> NumberFacts:
+    return NumberFacts(np.array(loss), np.array(gradient_norm))
+
+
+def failed(message: str, kind: str = "CaseFailed") -> JobFailed:
+    return JobFailed(Failure(kind, message))
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PrecisionStudy]:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., PrecisionStudy]:
     def run(answers: dict[tuple[str, str], Any], **changes: Any) -> PrecisionStudy:
         monkeypatch.setattr(FakeChild, "answers", answers)
         monkeypatch.setattr(study_module, "Child", FakeChild)
-        study = PrecisionStudy(plan(num_steps=2, **changes)[0])
+        study = PrecisionStudy(plan(num_steps=2, **changes), Store(tmp_path))
         with contextlib.suppress(KeyboardInterrupt):
             study.run(lambda line, keep: None)
         return study
@@ -169,66 +216,89 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PrecisionStudy]:
 
 def test_ratios_are_to_fp32(run: Callable[..., PrecisionStudy]) -> None:
     # given half the time and a quarter of the memory
-    result = run({("time_steps", "bf16"): timing(step_s=0.05, num_bytes=200)}).to_json()
+    result = as_json(run({("time_steps", "bf16"): timing(step_s=0.05, num_bytes=200)}))
     assert by_name(result)["bf16"]["speedup"]["value"] == pytest.approx(2)
     assert by_name(result)["bf16"]["memory_ratio"] == 0.25
 
 
 def test_a_mode_that_does_not_fit_is_a_failed_row_and_the_rest_goes_on(run: Callable[..., PrecisionStudy]) -> None:
-    result = run({("time_steps", "bf16"): JobFailed("CaseFailed", "does not fit")}).to_json()
+    result = as_json(run({("time_steps", "bf16"): failed("does not fit")}))
     assert [mode["status"] for mode in result["modes"]] == ["ok", "failed", "ok"]
     assert by_name(result)["bf16"]["failure"]["message"] == "does not fit"
 
 
 def test_a_failure_behind_the_clock_keeps_the_time(run: Callable[..., PrecisionStudy]) -> None:
-    mode = by_name(run({("follow_steps", "bf16"): JobFailed("CaseFailed", "does not fit")}).to_json())["bf16"]
+    mode = by_name(as_json(run({("follow_steps", "bf16"): failed("does not fit")})))["bf16"]
     assert mode["status"] == "failed" and mode["total_s"] == pytest.approx(0.2) and mode["agreement"] is None
 
 
-def test_without_fp32_there_are_no_ratios(run: Callable[..., PrecisionStudy]) -> None:
-    result = run({("time_steps", "fp32"): JobFailed("CaseFailed", "does not fit")}).to_json()
+def test_without_fp32_there_are_no_ratios(run: Callable[..., PrecisionStudy], tmp_path: Path) -> None:
+    result = as_json(run({("time_steps", "fp32"): failed("does not fit")}))
     bf16 = by_name(result)["bf16"]
     assert bf16["total_s"] is not None
     assert bf16["speedup"] is bf16["memory_ratio"] is bf16["agreement"] is None
     assert "fp32_not_measured" in [one["code"] for one in result["caveats"]]
+    assert_kept(tmp_path, "precision", num_runs=0)
 
 
-def test_ctrl_c_keeps_what_was_finished(run: Callable[..., PrecisionStudy]) -> None:
-    result = run({("follow_steps", "bf16"): KeyboardInterrupt()}).to_json()
+def test_ctrl_c_keeps_what_was_finished(run: Callable[..., PrecisionStudy], tmp_path: Path) -> None:
+    result = as_json(run({("follow_steps", "bf16"): KeyboardInterrupt()}))
     assert [mode["status"] for mode in result["modes"]] == ["ok", "interrupted"]
     assert by_name(result)["bf16"]["total_s"] is not None, "it was timed before"
+    assert_kept(tmp_path, "precision", num_runs=0)
 
 
 def test_what_is_wrong_in_every_mode_is_said_once(run: Callable[..., PrecisionStudy]) -> None:
     with pytest.raises(ConfigError, match="unknown model"):
-        run({("time_steps", "fp32"): JobFailed("ConfigError", "unknown model 'resnet5'")})
+        run({("time_steps", "fp32"): failed("unknown model 'resnet5'", "ConfigError")})
 
 
-def test_nan_is_null_in_json_and_counts(run: Callable[..., PrecisionStudy]) -> None:
+def test_nan_is_null_in_json_and_counts(run: Callable[..., PrecisionStudy], tmp_path: Path) -> None:
     nan = float("nan")
-    result = run({("follow_steps", "bf16"): {"loss": [7.0, nan], "gradient_norm": [nan, nan]}}).to_json()
+    result = as_json(run({("follow_steps", "bf16"): numbers([7.0, nan], [nan, nan])}))
     json.dumps(result, allow_nan=False)
     bf16 = by_name(result)["bf16"]
     assert bf16["raw"]["loss"] == [7.0, None]
     assert (bf16["agreement"]["num_overflow_steps"], bf16["agreement"]["agrees"]) == (2, False)
+    # the fact is what it was
+    facts = assert_kept(tmp_path, "precision").facts
+    assert isinstance(facts, PrecisionFacts) and facts.modes[1].numbers is not None
+    assert same(facts.modes[1].numbers, numbers([7.0, nan], [nan, nan]))
+
+
+def test_logits_are_kept_and_compared(run: Callable[..., PrecisionStudy], tmp_path: Path) -> None:
+    # given bf16's logits off by a tenth in one of four images, which changes its class
+    fp32 = np.eye(4, dtype=np.float32)
+    bf16 = fp32.copy()
+    bf16[0] = [0.9, 1.0, 0.0, 0.0]
+    answers = {
+        ("follow_steps", name): NumberFacts(outputs=outputs) for name, outputs in (("fp32", fp32), ("bf16", bf16))
+    }
+    result = as_json(run(answers, mode="infer", precisions=["fp32", "bf16"]))
+    agreement = by_name(result)["bf16"]["agreement"]
+    assert agreement["top1_fraction"] == 0.75 and agreement["num_nonfinite_images"] == 0
+    assert agreement["output_deviation"] == pytest.approx(np.hypot(0.1, 1.0) / 2, rel=1e-6)
+    facts = assert_kept(tmp_path, "precision", num_runs=0).facts
+    assert isinstance(facts, PrecisionFacts) and facts.modes[1].numbers is not None
+    assert np.array_equal(facts.modes[1].numbers.outputs, bf16)  # type: ignore[arg-type]
 
 
 def test_fp32_always_runs_and_runs_first() -> None:
-    cases, _ = plan(precisions=["bf16", "fp32", "bf16"])
-    assert [case.precision for case in cases] == ["fp32", "bf16"]
+    steps = plan(precisions=["bf16", "fp32", "bf16"]).steps
+    assert [step.precision for step in steps] == ["fp32", "bf16"]
 
 
 def test_a_loss_scale_reaches_the_modes_that_use_one() -> None:
-    cases, _ = plan(precisions=["bf16", "fp16", "amp-fp16"], loss_scale="512")
-    assert [case.loss_scale for case in cases] == [None, None, "512", "512"]
+    steps = plan(precisions=["bf16", "fp16", "amp-fp16"], loss_scale="512").steps
+    assert [step.loss_scale for step in steps] == [None, None, "512", "512"]
 
 
 def test_auto_without_a_gpu_means_the_cpu_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study_module, "num_visible_gpus", lambda: 0)
-    cases, note = plan(device="auto", batch_size=None, input_size=None, num_steps=None)
-    assert {case.device for case in cases} == {"cpu"}
-    assert (cases[0].steps, cases[0].batch_size, cases[0].input_size) == (30, 8, 64)
-    assert note is not None and note.startswith("No NVIDIA GPU here: 30 steps run on the CPU")
+    planned = plan(device="auto", batch_size=None, input_size=None, num_steps=None)
+    assert {step.device for step in planned.steps} == {"cpu"}
+    assert (planned.num_steps, planned.steps[0].batch_size, planned.steps[0].input_size) == (30, 8, 64)
+    assert planned.note is not None and planned.note.startswith("No NVIDIA GPU here: 30 steps run on the CPU")
 
 
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,9 +334,9 @@ def test_a_wrong_request_is_refused_in_one_line(changes: dict[str, Any], says: s
 
 
 def test_an_interrupted_command_ends_its_process_and_keeps_the_json(tmp_path: Path) -> None:
-    target = tmp_path / "precision.json"
+    target, results = tmp_path / "precision.json", tmp_path / "results"
     command = ("precision", "--device", "cpu", "--model", MODEL, "--steps", "100000", "--json", target)
-    with Started(*command) as started:
+    with Started(*command, "--results", results) as started:
         started.wait_for(started.child)
         os.kill(started.process.pid, signal.SIGINT)
         ended = started.end()
@@ -274,17 +344,19 @@ def test_an_interrupted_command_ends_its_process_and_keeps_the_json(tmp_path: Pa
         assert "interrupted" in ended.lines[-1] and "Traceback" not in ended.err
         assert started.alive() == []
     assert json.loads(target.read_text())["model"] == MODEL
+    assert_kept(results, "precision")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)")
 class TestOnGpu:
     @pytest.fixture(scope="class")
-    def modes(self) -> dict[str, dict[str, Any]]:
+    def modes(self, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         names = ["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16"]
-        study = PrecisionStudy(plan(model="resnet18", device="cuda", precisions=names, num_steps=20, batch_size=32)[0])
+        asked = plan(model="resnet18", device="cuda", precisions=names, num_steps=20, batch_size=32)
+        study = PrecisionStudy(asked, Store(tmp_path_factory.mktemp("precision")))
         study.run(lambda line, keep: None)
-        return by_name(study.to_json())
+        return by_name(as_json(study))
 
     def test_every_mode_runs_or_says_why_not(self, modes: dict[str, dict[str, Any]]) -> None:
         assert {mode["status"] for mode in modes.values()} <= {"ok", "skipped"}

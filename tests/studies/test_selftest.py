@@ -2,32 +2,66 @@
 
 from __future__ import annotations
 
-import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loaderbench.analysis.attribution import CAUSES, SHARES
-from loaderbench.studies import selftest
-from loaderbench.studies.selftest import CLASSES, Outcome, Scenario, SelfTest, confusion, scenarios
+from loaderbench.analysis.selftest import (
+    CLASSES,
+    confusion,
+    is_clear,
+    is_confidently_wrong,
+    is_right,
+    outcome_of,
+    score,
+)
+from loaderbench.cases.case import Case
+from loaderbench.recording.facts import Failure
+from loaderbench.recording.record import CAUSES, SHARES, RunRecord, Verdict
+from loaderbench.recording.store import Store
+from loaderbench.recording.studies import Left, ScenarioFacts, ScenarioOutcome, SelfTest, SelfTestFacts, Stopwatch
+from loaderbench.running.supervisor import JobFailed
+from loaderbench.studies import selftest as study_module
+from loaderbench.studies.selftest import SelfTestRequest, SelfTestStudy, scenarios
+from tests.made import make_estimate, make_record
+from tests.studies.kept import assert_kept, only_study
+from tests.studies.machine import Machine
 
 
-def record(bottleneck: str, *, joint: list[str] | None = None, gain: float = 2.0, **shares: float) -> dict[str, Any]:
-    return {
-        "shares": {name: {"value": shares[name]} if name in shares else None for name in SHARES},
-        "verdict": {
-            "bottleneck": bottleneck,
-            "summary": "in words",
-            "joint": joint or [],
-            "joint_speedup": {"value": gain} if joint else None,
-            "speedup_if_removed": {cause: {"value": gain} for cause in CAUSES},
-        },
-    }
+def record(bottleneck: Any, *, joint: Sequence[Any] = (), gain: float = 2.0, **shares: float) -> RunRecord:
+    return make_record(
+        shares={name: make_estimate(shares[name]) if name in shares else None for name in SHARES},
+        verdict=Verdict(
+            bottleneck,
+            summary="in words",
+            joint=tuple(joint),
+            joint_speedup=make_estimate(gain) if joint else None,
+            speedup_if_removed={cause: make_estimate(gain) for cause in CAUSES},
+        ),
+    )
 
 
-def judge(cause: str, found: dict[str, Any], *times: float) -> Outcome:
-    return selftest._judge(Scenario(f"serial-{cause}", "serial", cause, 2.0), found, times)
+def scenario(cause: Any, *times: float, run_id: str = "r") -> ScenarioFacts:
+    return ScenarioFacts(f"serial-{cause}", "serial", cause, 2.0, None, run_id, {}, Stopwatch(*times))
+
+
+def judge(cause: str, found: RunRecord, *times: float) -> ScenarioOutcome:
+    return outcome_of(scenario(cause, *times), found)
+
+
+def scored(*rows: tuple[str, RunRecord, tuple[float, ...]], **facts: Any) -> SelfTest:
+    """The score of runs with these causes; `runs`: further records, by their ids."""
+    runs = facts.pop("runs", {})
+    named = {f"r{number}": row for number, row in enumerate(rows)}
+    ran = tuple(scenario(cause, *times, run_id=run_id) for run_id, (cause, _, times) in named.items())
+    return score(
+        SelfTestFacts(True, "cpu", len(rows), ran, **facts),
+        {**{run_id: found for run_id, (_, found, _) in named.items()}, **runs},
+    )
 
 
 def test_the_stopwatch_is_the_truth() -> None:
@@ -36,71 +70,74 @@ def test_the_stopwatch_is_the_truth() -> None:
     assert (one.truth, one.true_speedup, one.predicted_speedup) == ("prep", pytest.approx(2.0), 1.9)
     assert one.shares_true["prep"] == pytest.approx(0.5) and one.shares_true["storage"] == 0
     assert one.shares["prep"] == pytest.approx(0.45)  # contention counts with it
-    assert one.clear and one.right and not one.confidently_wrong
+    assert is_clear(one) and is_right(one) and not is_confidently_wrong(one)
 
 
 def test_a_cause_that_slows_nothing_is_not_the_truth() -> None:
     one = judge("transfer", record("compute", compute=1.0), 0.0202, 0.020)
-    assert one.truth == "compute" and not one.clear and one.right
-    assert judge("transfer", record("transfer"), 0.0202, 0.020).confidently_wrong
+    assert one.truth == "compute" and not is_clear(one) and is_right(one)
+    assert is_confidently_wrong(judge("transfer", record("transfer"), 0.0202, 0.020))
     # what may be worth something is left to either answer
-    assert not judge("transfer", record("transfer"), 0.0214, 0.020).confidently_wrong
+    assert not is_confidently_wrong(judge("transfer", record("transfer"), 0.0214, 0.020))
 
 
 def test_more_compute_is_a_cause_that_must_be_found() -> None:
     one = judge("compute", record("compute", compute=1.0), 0.040, 0.020)
-    assert one.truth == "compute" and one.clear and one.right and not one.confidently_wrong
-    assert judge("compute", record("prep"), 0.040, 0.020).confidently_wrong
+    assert one.truth == "compute" and is_clear(one) and is_right(one) and not is_confidently_wrong(one)
+    assert is_confidently_wrong(judge("compute", record("prep"), 0.040, 0.020))
 
 
 def test_a_share_that_was_not_measured_has_no_error() -> None:
     one = judge("prep", record("prep", prep=0.4), 0.040, 0.020)
     assert one.shares["launch"] is None
-    assert SelfTest([one]).to_json()["share_error"] == {"mean": pytest.approx(0.1), "p95": pytest.approx(0.1)}
+    error = scored(("prep", record("prep", prep=0.4), (0.040, 0.020))).share_error
+    assert (error.mean, error.p95) == (pytest.approx(0.1), pytest.approx(0.1))
 
 
 def test_another_cause_named_is_confidently_wrong_and_undetermined_is_not() -> None:
-    assert judge("storage", record("prep"), 0.040, 0.020).confidently_wrong
-    assert not judge("storage", record("undetermined"), 0.040, 0.020).confidently_wrong
-    assert not judge("storage", record("mixed", joint=["storage", "prep"]), 0.040, 0.020).confidently_wrong
-    assert judge("storage", record("mixed", joint=["transfer", "prep"]), 0.040, 0.020).confidently_wrong
-    assert judge("none", record("prep"), 0.020, 0.020).confidently_wrong
-    assert judge("mixed", record("prep"), 0.040, 0.020, 0.039, 0.040).confidently_wrong
-    assert not judge("mixed", record("mixed", joint=["prep"]), 0.040, 0.020, 0.039, 0.040).confidently_wrong
+    assert is_confidently_wrong(judge("storage", record("prep"), 0.040, 0.020))
+    assert not is_confidently_wrong(judge("storage", record("undetermined"), 0.040, 0.020))
+    assert not is_confidently_wrong(judge("storage", record("mixed", joint=["storage", "prep"]), 0.040, 0.020))
+    assert is_confidently_wrong(judge("storage", record("mixed", joint=["transfer", "prep"]), 0.040, 0.020))
+    assert is_confidently_wrong(judge("none", record("prep"), 0.020, 0.020))
+    assert is_confidently_wrong(judge("mixed", record("prep"), 0.040, 0.020, 0.039, 0.040))
+    assert not is_confidently_wrong(judge("mixed", record("mixed", joint=["prep"]), 0.040, 0.020, 0.039, 0.040))
 
 
 def test_two_causes_of_equal_size_are_mixed_and_of_unequal_size_are_not() -> None:
     # times: with both, without, without prep, without the copy
     found = record("mixed", joint=["prep", "transfer"])
     both = judge("mixed", found, 0.040, 0.020, 0.039, 0.040)
-    assert (both.truth, both.clear, both.true_speedup) == ("mixed", True, pytest.approx(2.0))
+    assert (both.truth, is_clear(both), both.true_speedup) == ("mixed", True, pytest.approx(2.0))
     prep = judge("mixed", found, 0.040, 0.020, 0.030, 0.040)
-    assert (prep.truth, prep.clear, prep.true_speedup) == ("prep", True, pytest.approx(4 / 3))
+    assert (prep.truth, is_clear(prep), prep.true_speedup) == ("prep", True, pytest.approx(4 / 3))
     assert judge("mixed", found, 0.040, 0.020, 0.040, 0.030).truth == "transfer"
     # within the stopwatch's error of the rule's 1.10 either answer will do
     for alone in (0.0372, 0.035):
         close = judge("mixed", found, 0.040, 0.020, alone, 0.040)
-        assert not close.clear and not close.confidently_wrong
+        assert not is_clear(close) and not is_confidently_wrong(close)
 
 
 def test_the_figures_over_all_cases() -> None:
-    rows = [
-        judge("prep", record("prep", gain=2.2, prep=0.5, compute=0.5), 0.040, 0.020),
-        judge("storage", record("undetermined"), 0.040, 0.020),
-        judge("none", record("compute", compute=0.98, prep=0.02), 0.020, 0.020),
-        judge("none", record("prep", compute=0.8, prep=0.2), 0.020, 0.020),
-    ]
-    crashed = {"name": "serial-launch-x2", "reason": "the child died"}
-    found = SelfTest(rows, [], [crashed], [0.001, 0.002], 0.99).to_json()
-    assert found["accuracy_fraction"] == pytest.approx(1 / 3) and found["num_clear_cases"] == 3
-    assert found["failed"] == [crashed]
-    assert found["undetermined_fraction"] == 0.25
-    assert found["confident_wrong"] == 1
-    assert found["null_false_positive_fraction"] == 0.5
-    assert found["speedup_error_median"] == pytest.approx(0.05)  # of 2.2 for 2 and 2 for 2
-    assert found["overhead_fraction"] == 0.002
-    assert confusion(rows)["storage"]["undetermined"] == 1
-    assert SelfTest().to_json()["accuracy_fraction"] is None
+    rows = (
+        ("prep", record("prep", gain=2.2, prep=0.5, compute=0.5), (0.040, 0.020)),
+        ("storage", record("undetermined"), (0.040, 0.020)),
+        ("none", replace(record("compute", compute=0.98, prep=0.02), overhead_fraction=0.001), (0.020, 0.020)),
+        ("none", record("prep", compute=0.8, prep=0.2), (0.020, 0.020)),
+    )
+    crashed = Left("serial-launch-x2", "the child died")
+    null_loader = make_record(overhead_fraction=0.002, accelerator_utilization_fraction=0.99)
+    found = scored(*rows, failed=(crashed,), null_loader_run="null", runs={"null": null_loader})
+    assert found.accuracy_fraction == pytest.approx(1 / 3) and found.num_clear_cases == 3
+    assert found.failed == (crashed,)
+    assert found.undetermined_fraction == 0.25
+    assert found.confident_wrong == 1
+    assert found.null_false_positive_fraction == 0.5
+    assert found.speedup_error_median == pytest.approx(0.05)  # of 2.2 for 2 and 2 for 2
+    assert found.overhead_fraction == 0.002
+    assert found.null_loader_au_fraction == 0.99
+    assert confusion(found.cases)["storage"]["undetermined"] == 1
+    assert scored().accuracy_fraction is None
 
 
 def test_what_is_run() -> None:
@@ -114,9 +151,147 @@ def test_what_is_run() -> None:
     assert len({one.name for one in full}) == len(full)
 
 
-def test_a_finished_case_is_not_run_again(tmp_path: Path) -> None:
-    one = judge("prep", record("prep"), 0.040, 0.020)
-    state = tmp_path / "state.jsonl"
-    # given a line that was cut off when the machine went down
-    state.write_text(json.dumps(one.to_json()) + "\n" + json.dumps(one.to_json())[:-20])
-    assert selftest._read_state(state) == {one.name: one}
+# -- the study, on a machine that is simulated -----------------------------------------------------------------
+
+NO_FUSE = {"slow_fuse": "no FUSE here: install it"}
+NO_BEDS = {**NO_FUSE, "throttled_loop": "that takes root"}
+
+
+def request(*, resume: bool = False) -> SelfTestRequest:
+    return SelfTestRequest(True, "cpu", "fp32", resume=resume)
+
+
+@pytest.fixture(autouse=True)
+def without_beds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without the beds for slow storage, and a data set that nobody reads."""
+    monkeypatch.setattr(study_module, "_missing_beds", lambda todo: NO_FUSE if len(todo) < 20 else NO_BEDS)
+    monkeypatch.setattr(study_module, "resolve_dataset", lambda name, resolution: ("/nowhere/256", "made up"))
+
+
+def run(results: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, **asked: bool) -> list[str]:
+    """Run the self-test; its lines."""
+    lines: list[str] = []
+    machine.install(monkeypatch)
+    SelfTestStudy(request(**asked), Store(results), lines.append).run()
+    return lines
+
+
+def test_a_selftest_finds_what_was_built_into_a_simulated_machine_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = run(tmp_path, Machine(), monkeypatch)
+    # 9 of the 12 causes need no bed; 6 nulls; the null loader
+    study = assert_kept(tmp_path, "selftest", num_runs=9 + 6 + 1)
+    facts, found = study.facts, study.findings
+    assert isinstance(facts, SelfTestFacts) and isinstance(found, SelfTest)
+    assert found.confident_wrong == 0 and found.null_false_positive_fraction == 0
+    assert found.accuracy_fraction == 1 and found.num_clear_cases == 9
+    assert found.share_error.mean is not None and found.share_error.mean < 0.03
+    assert {left.reason for left in found.skipped} == set(NO_FUSE.values()) and len(found.skipped) == 3
+    assert found.failed == () and facts.null_loader_run is not None
+    # the stopwatch's times and what was built in are facts, and nowhere else
+    outcomes = {outcome.name: outcome for outcome in found.cases}
+    for scenario in facts.scenarios:
+        watch = scenario.stopwatch
+        if scenario.cause != "mixed":
+            assert outcomes[scenario.name].true_speedup == watch.with_s / watch.without_s
+        else:
+            assert watch.without_prep_s is not None and watch.without_transfer_s is not None
+        assert set(scenario.injected) >= {"compute_extra_s"}
+        stored = tmp_path / study.study_id / "runs" / scenario.run_id
+        assert "burn" not in (stored / "facts.json").read_text() + (stored / "run.json").read_text()
+    assert not list(tmp_path.glob("*.jsonl")) and [path.name for path in tmp_path.iterdir()] == [study.study_id]
+    assert lines[0] == "skipped, 3 cases on slow_fuse: no FUSE here: install it"
+    assert sum(line.startswith(("  1 of 15", " 15 of 15")) for line in lines) == 2
+    assert lines[-1].startswith("null loader ")
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupted_selftest_keeps_its_cases_and_goes_on_from_there(
+    stop: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given an interruption in the sixth case
+    def interrupt(case: Case) -> None:
+        if len(first.measured) == 5:
+            raise stop
+
+    first = Machine(before=interrupt)
+    with pytest.raises(type(stop)):
+        run(tmp_path, first, monkeypatch)
+    # then five cases are kept, and judged
+    begun = assert_kept(tmp_path, "selftest", num_runs=5)
+    assert isinstance(begun.facts, SelfTestFacts) and isinstance(begun.findings, SelfTest)
+    done = {scenario.name for scenario in begun.facts.scenarios}
+    assert len(done) == len(begun.findings.cases) == 5
+    # when it goes on, then with the others alone, in the same study
+    second = Machine()
+    run(tmp_path, second, monkeypatch, resume=True)
+    assert len(second.measured) == 15 - 5 + 1
+    whole = only_study(tmp_path)
+    assert whole.study_id == begun.study_id and isinstance(whole.facts, SelfTestFacts)
+    names = [scenario.name for scenario in whole.facts.scenarios]
+    assert len(set(names)) == len(names) == 15 and set(names[:5]) == done
+    assert len(whole.facts.skipped) == 3
+    assert_kept(tmp_path, "selftest")
+    # and without --resume a new one is begun
+    run(tmp_path, Machine(), monkeypatch)
+    assert len(Store(tmp_path).studies()) == 2
+
+
+def test_a_case_that_breaks_off_is_failed_and_run_again_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(case: Case) -> None:
+        if case.feed.loader == "threaded":
+            raise JobFailed(Failure("CaseFailed", "the disk is gone"))
+
+    lines = run(tmp_path, Machine(before=fail), monkeypatch)
+    study = assert_kept(tmp_path, "selftest")
+    assert isinstance(study.findings, SelfTest)
+    # threaded: prep and launch (storage is skipped), two nulls
+    assert [left.reason for left in study.findings.failed] == ["the disk is gone"] * 4
+    assert study.findings.accuracy_fraction == pytest.approx(7 / 11) and study.findings.num_clear_cases == 11
+    assert sum("FAILED: the disk is gone" in line for line in lines) == 4
+    again = Machine()
+    run(tmp_path, again, monkeypatch, resume=True)
+    assert {case.feed.loader for case in again.measured} == {"threaded"} and len(again.measured) == 4
+    whole = only_study(tmp_path).findings
+    assert isinstance(whole, SelfTest) and (whole.failed, whole.accuracy_fraction) == ((), 1)
+
+
+def test_what_a_loader_lacks_all_its_cases_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lack(case: Case) -> None:
+        if case.feed.loader == "serial":
+            raise JobFailed(Failure("UnavailableError", "not installed: pip install it"))
+
+    run(tmp_path, Machine(before=lack), monkeypatch)
+    study = assert_kept(tmp_path, "selftest")
+    assert isinstance(study.findings, SelfTest)
+    skipped = [left.name for left in study.findings.skipped if "pip install" in left.reason]
+    assert len(skipped) == 4 and all(name.startswith("serial-") for name in skipped)
+    assert study.findings.failed == ()
+
+
+def test_other_self_tests_are_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(case: Case) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Machine(before=interrupt), monkeypatch)
+    # nothing was finished, and that is what is kept
+    nothing = assert_kept(tmp_path, "selftest", num_runs=0).findings
+    assert isinstance(nothing, SelfTest) and (nothing.cases, nothing.accuracy_fraction) == ((), None)
+    shutil.rmtree(tmp_path / only_study(tmp_path).study_id)
+    store = Store(tmp_path)
+
+    def soon(case: Case) -> None:
+        if len(machine.measured) == 2:
+            raise KeyboardInterrupt
+
+    for asked in (SelfTestRequest(False, "cpu", "fp32"), SelfTestRequest(True, "cuda:0", "fp32")):
+        machine = Machine(before=soon).install(monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            SelfTestStudy(asked, store, lambda line: None).run()
+    before = [study.study for study in store.studies()]
+    run(tmp_path, Machine(), monkeypatch, resume=True)
+    assert [study.study for study in store.studies()][:2] == before and len(store.studies()) == 3

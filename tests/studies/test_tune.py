@@ -1,21 +1,32 @@
-"""Tuning: how many settings fit into a budget, and snippets that run. The search itself is run by the command line."""
+"""Tuning: how many settings fit into a budget, what the search finds and keeps, and snippets that run."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import replace
+import tempfile
 from pathlib import Path
 
+import commands
 import pytest
 
 from loaderbench.cases.case import Case
-from loaderbench.studies.tune import _search_s, _that_fit, describe, snippet
+from loaderbench.errors import CaseFailed
+from loaderbench.recording.facts import Failure
+from loaderbench.recording.store import Store
+from loaderbench.recording.studies import TuneFacts, Tuning
+from loaderbench.reporting.snippet import snippet
+from loaderbench.running.supervisor import JobFailed
+from loaderbench.studies.again import records_of
+from loaderbench.studies.tune import Tune, _search_s, describe, that_fit
+from loaderbench.testbeds.injections import Injection
+from tests.analysis.simulate import Pipeline
+from tests.made import make_case
+from tests.studies.kept import assert_kept, only_study
+from tests.studies.machine import Machine, broken
 
-BASE = Case(
-    dataset="/data/256", dataset_name="data", resolution=256, loader="multiprocess", decoder="pillow", workers=2,
-    prefetch=2, batch_size=8, model="resnet50", mode="train", precision="fp32", device="cpu", input_size=64,
-)  # fmt: skip
+BASE = make_case(batch_size=8, device="cpu", input_size=64)
 
 
 def test_the_rungs_take_what_their_trials_take() -> None:
@@ -27,16 +38,16 @@ def test_the_rungs_take_what_their_trials_take() -> None:
 def test_a_small_budget_tries_each_loader_and_decoder_before_more_of_one() -> None:
     kinds = [("multiprocess", "pillow"), ("multiprocess", "turbojpeg"), ("threaded", "turbojpeg"), ("dali", None)]
     cases = [
-        replace(BASE, loader=loader, decoder=decoder, workers=workers, prefetch=prefetch)
+        BASE.changed(loader=loader, decoder=decoder, workers=workers, prefetch=prefetch)
         for loader, decoder in kinds
         for workers in (1, 2, 4)
         for prefetch in (2, 4)
     ]
-    assert _that_fit(cases, 1000.0, 0) != cases and len(_that_fit(cases, 1000.0, 0)) == len(cases)
-    few = _that_fit(cases, _search_s(4), 0)
-    assert sorted((one.loader, one.decoder) for one in few if one.decoder) == kinds[:3]
-    assert len(few) == 4 and len({describe(one) for one in few}) == 4
-    assert len(_that_fit(cases, 0.0, 0)) == 2
+    assert that_fit(cases, 1000.0, 0) != cases and len(that_fit(cases, 1000.0, 0)) == len(cases)
+    few = that_fit(cases, _search_s(4), 0)
+    assert sorted((case.feed.loader, case.feed.decoder) for case in few if case.feed.decoder) == kinds[:3]
+    assert len(few) == 4 and len({describe(case) for case in few}) == 4
+    assert len(that_fit(cases, 0.0, 0)) == 2
 
 
 @pytest.mark.parametrize(
@@ -51,7 +62,7 @@ def test_a_small_budget_tries_each_loader_and_decoder_before_more_of_one() -> No
 def test_the_snippet_runs_and_gives_the_batches_it_promises(
     loader: str, decoder: str, output: str, workers: int, small_set: Path, tmp_path: Path
 ) -> None:
-    case = replace(BASE, dataset=str(small_set / "96"), loader=loader, decoder=decoder, output=output, workers=workers)
+    case = BASE.changed(dataset=str(small_set / "96"), loader=loader, decoder=decoder, output=output, workers=workers)
     code = snippet(case)
     if "LoaderContext" not in code:
         code += "\nif __name__ == '__main__':\n    inputs, targets = next(iter(loader))\n"
@@ -63,3 +74,143 @@ def test_the_snippet_runs_and_gives_the_batches_it_promises(
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == f"(8, 3, 64, 64) torch.{output} 8".split()
+
+
+# -- the search, on a machine that is simulated ------------------------------------------------------------------
+
+DECODE_S = {"pillow": 0.120, "turbojpeg": 0.080, "torchvision": 0.090, "opencv": 0.100}
+"""Worker seconds a batch."""
+SETTINGS = [
+    BASE.changed(decoder=decoder, workers=workers) for decoder in DECODE_S for workers in (1, 2)
+]  # fmt: skip
+DEFAULT = BASE.changed(decoder="pillow", workers=2)
+
+
+def pipeline_of(case: Case, injection: Injection) -> Pipeline:
+    """Bound by preparation: a step takes decode ÷ workers."""
+    return Pipeline(device=0.010, decode=DECODE_S[case.feed.decoder or ""], workers=case.feed.workers)
+
+
+def tuned(results: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Search SETTINGS; the lines."""
+    lines: list[str] = []
+    machine.install(monkeypatch)
+    Tune(SETTINGS, DEFAULT, 120.0, Store(results), lines.append).run()
+    return lines
+
+
+def test_the_fastest_setting_wins_and_all_that_was_measured_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    results = tmp_path / "results"
+    lines = tuned(results, Machine(pipeline_of), monkeypatch)
+    # 8 settings, then the fastest 4; three rounds of two finalists and the default
+    study = assert_kept(results, "tune", num_runs=8 + 4 + 9)
+    assert (len(study.own_runs), len(study.runs)) == (12, 9)
+    facts, found = study.facts, study.findings
+    assert isinstance(facts, TuneFacts) and isinstance(found, Tuning)
+    assert (facts.num_settings, facts.num_rungs, facts.budget_s) == (8, 2, 120.0) and facts.spent_s > 0
+    assert found.winner is not None and (found.winner.feed.decoder, found.winner.feed.workers) == ("turbojpeg", 2)
+    # the gains are those of the simulation
+    assert found.over_default is not None and found.over_default.value == pytest.approx(120 / 80, rel=0.02)
+    assert found.over_second is not None and found.over_second.value == pytest.approx(90 / 80, rel=0.02)
+    assert found.rate is not None and found.rate.value == pytest.approx(64 / 0.040, rel=0.02)
+    # each setting's rates are those of its rungs, in the order of the rungs
+    rungs = {(trial.case.feed.decoder, trial.case.feed.workers): len(trial.rates) for trial in found.trials}
+    assert sorted(rungs.values()) == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert {kind for kind, number in rungs.items() if number == 2} == {(decoder, 2) for decoder in DECODE_S}
+    for trial in found.trials:
+        step_s = DECODE_S[trial.case.feed.decoder or ""] / trial.case.feed.workers
+        assert trial.rates == pytest.approx([64 / step_s] * len(trial.rates), rel=0.02)
+    assert [(final.case.feed.decoder, final.is_default, len(final.runs)) for final in facts.finals] == [
+        ("turbojpeg", False, 3), ("torchvision", False, 3), ("pillow", True, 3)
+    ]  # fmt: skip
+    assert sum(line.startswith("rung 1") for line in lines) == 8
+    assert sum(line.startswith("final, round") for line in lines) == 9
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_setting_that_cannot_be_measured_is_kept_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(case: Case) -> None:
+        if case.feed.decoder == "turbojpeg":
+            raise JobFailed(Failure("CaseFailed", "the decoder is gone"))
+
+    tuned(tmp_path, Machine(pipeline_of, before=fail), monkeypatch)
+    found = assert_kept(tmp_path, "tune").findings
+    assert isinstance(found, Tuning) and found.winner is not None and found.winner.feed.decoder == "torchvision"
+    failed = [trial for trial in found.trials if trial.failure is not None]
+    assert {(trial.case.feed.decoder, trial.failure, trial.rates) for trial in failed} == {
+        ("turbojpeg", "the decoder is gone", ())
+    }
+    # as failed runs of its own they lie in its folder
+    own = Store(tmp_path / only_study(tmp_path).study_id / "runs").runs()
+    assert sorted(run.status for run in own if run.status != "ok") == ["failed"] * 2
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+@pytest.mark.parametrize("moment", ["in the first rung", "in the second rung", "in the finals"])
+def test_an_interrupted_search_keeps_what_was_measured(
+    moment: str, stop: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_before = {"in the first rung": 3, "in the second rung": 8 + 2, "in the finals": 8 + 4 + 5}[moment]
+
+    def interrupt(case: Case) -> None:
+        if len(machine.measured) == num_before:
+            raise stop
+
+    machine = Machine(pipeline_of, before=interrupt)
+    with pytest.raises(type(stop)):
+        tuned(tmp_path, machine, monkeypatch)
+    study = assert_kept(tmp_path, "tune")
+    assert isinstance(study.facts, TuneFacts) and isinstance(study.findings, Tuning)
+    assert sum(record.status == "ok" for record in records_of(study, Store(tmp_path)).values()) == num_before
+    assert study.facts.num_rungs == {"in the first rung": 0, "in the second rung": 1, "in the finals": 2}[moment]
+    assert (study.findings.winner is None) == (moment != "in the finals")
+    # an unfinished rung compares nothing
+    assert max(len(trial.rates) for trial in study.findings.trials) == max(study.facts.num_rungs, 1)
+
+
+def test_where_nothing_can_be_measured_that_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CaseFailed, match="no setting could be measured: the disk is gone"):
+        tuned(tmp_path, Machine(pipeline_of, before=broken), monkeypatch)
+    found = assert_kept(tmp_path, "tune", num_runs=8).findings
+    assert isinstance(found, Tuning) and found.winner is None and found.rate is None
+
+
+def test_finalists_that_break_off_are_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(case: Case) -> None:
+        if len(machine.measured) >= 12:
+            raise JobFailed(Failure("CaseFailed", "the disk is gone"))
+
+    machine = Machine(pipeline_of, before=fail)
+    with pytest.raises(CaseFailed, match="the finalists could not be measured; see `loaderbench list`"):
+        tuned(tmp_path, machine, monkeypatch)
+    study = assert_kept(tmp_path, "tune")
+    assert isinstance(study.findings, Tuning) and study.findings.winner is None and len(study.runs) == 9
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_smallest_budget_searches_and_keeps_everything(small_set: Path, tmp_path: Path) -> None:
+    temporary, results = tmp_path / "tmp", tmp_path / "results"
+    temporary.mkdir()
+    ended = commands.run(
+        "tune", small_set, "--res", "96", *commands.DEVICE, "--loader", "serial,threaded", "--decoder", "pillow",
+        "--workers", "1", "--prefetch", "2", "--budget", "60", "--quiet", "--json", "-", "--results", results,
+        wrapper=("env", f"TMPDIR={temporary}"), timeout_s=240,
+    )  # fmt: skip
+    assert (ended.code, ended.err) == (0, "")
+    found = json.loads(ended.out)
+    study = assert_kept(results, "tune")
+    assert found["study_id"] == study.study_id
+    assert json.loads(commands.call("show", study.study_id, "--results", results, "--json", "-").out) == found
+    assert len(found["finalists"]) in (2, 3) and found["winner"]["loader"] in ("serial", "threaded", "multiprocess")
+    assert {run for final in found["finalists"] for run in final["run_ids"]} == set(study.runs)
+    assert found["rate"]["n"] == 3 and "--loader" in found["flags"] and found["snippet"]
+    assert len(study.own_runs) == sum(len(trial["rates"]) for trial in found["trials"]) == 2
+    assert list(temporary.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import threading
 import time
 
@@ -18,8 +19,8 @@ from loaderbench.devices.profile import Constant, Profile, StepTime
 from loaderbench.errors import ConfigError
 from loaderbench.images.index import index_images
 from loaderbench.loaders import serial, threaded
-from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext
-from loaderbench.testbeds.injections import InjectingDecoder, Injection, cuda_cycles_per_s
+from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext, Slowdown
+from loaderbench.testbeds.injections import InjectingDecoder, Injection
 
 MS = 1_000_000
 STEP_MS = 10.0
@@ -75,7 +76,6 @@ def loader_context(tree, injection, workers):
         mode="train",
         output="uint8",
         seed=0,
-        device="cpu",
         slowdown=injection,
     )
 
@@ -96,6 +96,13 @@ def test_json_both_ways_and_only_what_is_in_force():
     assert Injection.from_json(json.loads(json.dumps(injection.to_json()))) == injection
     assert injection.kinds == ("decode_burn_s", "transfer_extra_bytes", "pageable")
     assert Injection().to_json() == {}
+
+
+def test_it_is_sent_to_a_measuring_process_as_it_is():
+    injection = Injection(decode_burn_s=0.002, pageable=True)
+    slowdown: Slowdown = pickle.loads(pickle.dumps(injection))
+    assert slowdown == injection
+    assert slowdown.pageable
 
 
 def test_combinations_add_up():
@@ -220,7 +227,16 @@ def test_pageable_copies_make_the_host_wait_for_all_that_was_enqueued(device):
     slowed.copy_in(*batch())
     assert time.perf_counter_ns() - begun >= (STEP_MS - 1) * MS
     assert slowed.pin(batch()[0]).is_pinned() is False
-    assert slowed.name == device.name and slowed.kind == "emulated"
+    assert slowed.name == device.name and slowed.describe() == device.describe()
+
+
+def test_pageable_extra_bytes_are_one_copy_with_the_batch(device):
+    slowed = Injection(pageable=True, transfer_extra_bytes=5_000_000).wrap_device(device)
+    inputs, targets = batch()
+    begun = time.perf_counter_ns()
+    assert slowed.copy_in(inputs, targets)[0] is inputs
+    expected = (5_000_000 + inputs.nbytes + targets.nbytes) / LINK_BYTES_PER_S * 1e9
+    assert time.perf_counter_ns() - begun >= expected
 
 
 def test_issue_delay_costs_this_thread_cpu_time_and_leaves_the_device_idle(device):
@@ -280,7 +296,7 @@ def test_on_cuda_the_same_costs_are_real():
         return (last - first) / MS
 
     # extra compute takes its time on the device
-    assert cuda_cycles_per_s(cuda) > 1e8
+    assert cuda.cycles_per_s() > 1e8
     slowed = Injection(compute_extra_s=0.02).wrap_workload(Nothing(), cuda)
     assert device_ms(lambda: slowed.step(None, None)) == pytest.approx(20, rel=0.05)
     # extra bytes take as long as a batch of that size

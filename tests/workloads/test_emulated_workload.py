@@ -1,33 +1,25 @@
 """The emulated workload: the device's profile decides, the batch's shape scales."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Step
 from loaderbench.devices.select import open_device
 from loaderbench.errors import ConfigError
+from loaderbench.recording.facts import WorkloadFacts
 from loaderbench.workloads import build_workload
+from loaderbench.workloads.example import image_size
 
 MS = 1_000_000
+STEP = Step("resnet50", "train", "fp32", "emulated:h200-resnet50-train-fp32", batch_size=64, input_size=224)
 
 
-def case(**changes):
-    fields = {
-        "dataset": "tree",
-        "dataset_name": "tree",
-        "resolution": None,
-        "loader": "serial",
-        "decoder": None,
-        "workers": 0,
-        "prefetch": 2,
-        "batch_size": 64,
-        "model": "resnet50",
-        "mode": "train",
-        "precision": "fp32",
-        "device": "emulated:h200-resnet50-train-fp32",
-        "input_size": 224,
-    }
-    return Case(**{**fields, **changes})
+def build(size=224):
+    """(workload, its device)"""
+    device = open_device(STEP, size)
+    return build_workload(STEP, device, image_size=size), device
 
 
 def step_times_ms(workload, device, inputs, targets):
@@ -40,16 +32,14 @@ def step_times_ms(workload, device, inputs, targets):
 
 
 def test_steps_take_the_profiles_time():
-    device = open_device(case())
-    workload = build_workload(case(), device)
+    workload, device = build()
     inputs, targets = workload.example("uint8")
     assert inputs.shape == (64, 3, 224, 224)
     assert step_times_ms(workload, device, inputs, targets) == [32.0, 32.0]
 
 
 def test_a_smaller_last_batch_and_other_image_sizes_scale():
-    device = open_device(case())
-    workload = build_workload(case(), device)
+    workload, device = build()
     inputs, targets = workload.example("uint8")
     assert step_times_ms(workload, device, inputs[:48], targets[:48]) == [24.0, 24.0]
     assert step_times_ms(workload, device, inputs[:, :, :112], targets) == pytest.approx([16.0, 16.0])
@@ -57,7 +47,7 @@ def test_a_smaller_last_batch_and_other_image_sizes_scale():
 
 @pytest.mark.parametrize(("output", "kind"), [("uint8", "torch.uint8"), ("float32", "torch.float32")])
 def test_examples_have_the_loaders_types_and_repeat(output, kind):
-    workload = build_workload(case(), open_device(case()))
+    workload, _ = build()
     inputs, targets = workload.example(output)
     again, _ = workload.example(output)
     assert str(inputs.dtype) == kind
@@ -66,9 +56,18 @@ def test_examples_have_the_loaders_types_and_repeat(output, kind):
 
 
 def test_uncropped_images_have_the_stored_size_where_it_is_known():
-    stored = case(input_size=None, resolution=256)
-    inputs, _ = build_workload(stored, open_device(stored)).example("uint8")
+    uncropped = replace(STEP, input_size=None)
+    inputs, _ = build(image_size(uncropped, 256))[0].example("uint8")
     assert inputs.shape[2:] == (256, 256)
-    unknown = case(input_size=None)
     with pytest.raises(ConfigError, match="--res N"):
-        build_workload(unknown, open_device(unknown)).example("uint8")
+        image_size(uncropped, None)
+    workload, device = build(None)
+    with pytest.raises(ConfigError, match="--res N"):
+        workload.example("uint8")
+    # a step needs no example
+    workload.step(np.empty((64, 3, 448, 448), dtype=np.uint8), None)
+    device.synchronize()
+
+
+def test_facts_are_those_of_the_profile():
+    assert build()[0].describe() == WorkloadFacts("resnet50", "train", "fp32", emulated=True)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from loaderbench.cases.case import PRECISIONS, Case
+from loaderbench.cases.case import PRECISIONS, Step
 from loaderbench.devices.select import num_visible_gpus, open_device
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
 from loaderbench.workloads import build_workload, vision
 
 needs_gpu = [
@@ -15,15 +15,8 @@ needs_gpu = [
 ]
 
 
-def build(**changes):
+def build(seed=0, num_classes=1000, **changes):
     fields = {
-        "dataset": "tree",
-        "dataset_name": "tree",
-        "resolution": None,
-        "loader": "serial",
-        "decoder": None,
-        "workers": 0,
-        "prefetch": 2,
         "batch_size": 8,
         "model": "resnet18",
         "mode": "train",
@@ -31,8 +24,9 @@ def build(**changes):
         "device": "cpu",
         "input_size": 64,
     }
-    case = Case(**{**fields, **changes})
-    return build_workload(case, open_device(case))
+    step = Step(**{**fields, **changes})
+    device = open_device(step, step.input_size)
+    return build_workload(step, device, image_size=step.input_size, seed=seed, num_classes=num_classes)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16", "pure-bf16"])
@@ -165,7 +159,7 @@ def test_a_batch_that_does_not_fit_fails_the_case_and_says_so():
     workload = build(mode="infer")
     inputs = torch.zeros(1, 3, 64, 64).expand(2**40, 3, 64, 64)
     # when it is run
-    with pytest.raises(CaseFailed) as caught:
+    with pytest.raises(OutOfMemory) as caught:
         workload.step(inputs, None)
     # then the message names the case and what to change
     assert "batch 8 of resnet18 fp32" in str(caught.value)
@@ -181,32 +175,31 @@ def test_other_errors_stay_what_they_are():
 
 
 def test_more_classes_than_imagenets_get_their_outputs():
-    case = Case(
-        dataset="tree",
-        dataset_name="tree",
-        resolution=None,
-        loader="serial",
-        decoder=None,
-        workers=0,
-        prefetch=2,
-        batch_size=2,
-        model="squeezenet1_1",
-        mode="infer",
-        precision="fp32",
-        device="cpu",
-        input_size=64,
-    )
     for num_classes, num_outputs in ((10, 1000), (1200, 1200)):
-        workload = build_workload(case, open_device(case), num_classes)
+        workload = build(num_classes=num_classes, batch_size=2, model="squeezenet1_1", mode="infer")
         workload.step(*workload.example("uint8"))
         assert workload.last_output.shape == (2, num_outputs)
 
 
 def test_facts():
     facts = build().describe()
-    assert facts["num_parameters"] == 11_689_512  # torchvision's table for resnet18
-    assert facts["optimizer"]["momentum"] == 0.9
-    assert facts["memory_format"] == "channels_last"
+    assert facts.num_parameters == 11_689_512  # torchvision's table for resnet18
+    assert facts.optimizer.momentum == 0.9
+    assert facts.details["memory_format"] == "channels_last"
+    assert (facts.model, facts.mode, facts.precision, facts.emulated) == ("resnet18", "train", "fp32", False)
+    assert build(mode="infer").describe().optimizer is None
+
+
+def test_what_does_not_fit_when_the_model_is_built_says_so(monkeypatch):
+    def refuse(model, dtype, *, pure):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+    monkeypatch.setattr(vision, "_convert", refuse)
+    with pytest.raises(OutOfMemory) as caught:
+        build()
+    assert str(caught.value) == (
+        "does not fit: batch 8 of resnet18 fp32 needs more than this machine's free memory; try a smaller --batch-size"
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,8 +247,8 @@ def test_a_dynamic_scale_skips_each_step_that_overflows(monkeypatch):
     # given steep gradients, and a scale with which they overflow fp32 (its largest number is just below 2**128)
     monkeypatch.setattr(vision, "INITIAL_DYNAMIC_SCALE", 2.0**127)
     workload, plain = build(loss_scale="dynamic"), build()
-    for one in (workload, plain):
-        one._model.fc.weight.data.mul_(1024)
+    for built in (workload, plain):
+        built._model.fc.weight.data.mul_(1024)
     start = weights_after(workload, 0)
     inputs, targets = workload.example("float32")
     # when steps are run until one does not overflow
@@ -285,9 +278,9 @@ def test_an_observed_step_tells_loss_and_gradient_norm_and_is_the_same_step(loss
 
 
 def test_facts_name_the_scale():
-    assert build().describe()["optimizer"]["loss_scale"] == 1
-    assert build(loss_scale="256").describe()["optimizer"]["loss_scale"] == 256
-    assert build(loss_scale="dynamic").describe()["optimizer"]["loss_scale"] == "dynamic"
+    assert build().describe().optimizer.loss_scale == 1
+    assert build(loss_scale="256").describe().optimizer.loss_scale == 256
+    assert build(loss_scale="dynamic").describe().optimizer.loss_scale == "dynamic"
 
 
 class TestOnGpu:

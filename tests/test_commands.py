@@ -5,39 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import commands
 import pytest
-from commands import DEVICE, Ended
+from commands import DEVICE, call
 from typer.testing import CliRunner
 
-from loaderbench import cli
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Case, Feed, Step, Subject
+from loaderbench.commands import app
 from loaderbench.recording.store import Store
-
-Call = Callable[..., Ended]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    """Calls the entry point in this process: `call("run", …)`."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-    def call(*args: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["loaderbench", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), output.out, output.err)
-
-    yield call
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
 
 WRONG = [
     (("--res", "97"), "no variant 97; there are 96, 128"),
@@ -76,7 +53,7 @@ WRONG = [
     ("options", "says"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
 def test_a_wrong_request_is_refused_in_one_line(
-    options: tuple[str, ...], says: str, call: Call, small_set: Path, tmp_path: Path
+    options: tuple[str, ...], says: str, small_set: Path, tmp_path: Path
 ) -> None:
     ended = call("run", small_set, *DEVICE, "--results", tmp_path / "results", "--quiet", *options)
     assert (ended.code, ended.out) == (2, "")
@@ -85,27 +62,27 @@ def test_a_wrong_request_is_refused_in_one_line(
     assert not list((tmp_path / "results").glob("*")), "nothing was measured, so nothing is stored"
 
 
-def test_res_on_a_tree_without_variants_names_derive(call: Call, small_set: Path, tmp_path: Path) -> None:
+def test_res_on_a_tree_without_variants_names_derive(small_set: Path, tmp_path: Path) -> None:
     ended = call("run", small_set / "96", "--res", "96", *DEVICE, "--results", tmp_path)
     assert ended.code == 2
     assert f"loaderbench dataset derive {small_set / '96'} --res 96" in ended.lines[-1]
 
 
-def test_a_missing_data_set_is_named(call: Call, tmp_path: Path) -> None:
+def test_a_missing_data_set_is_named(tmp_path: Path) -> None:
     ended = call("run", tmp_path / "nosuch", *DEVICE, "--results", tmp_path)
     assert ended.code == 2
     assert f"no data set '{tmp_path / 'nosuch'}'" in ended.lines[-1]
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="there is a GPU")  # noqa: PTH110
-def test_cuda_without_a_gpu_says_what_to_use(call: Call, small_set: Path, tmp_path: Path) -> None:
+def test_cuda_without_a_gpu_says_what_to_use(small_set: Path, tmp_path: Path) -> None:
     ended = call("run", small_set, "--res", "96", "--device", "cuda", "--results", tmp_path)
     assert ended.code == 2
     assert len(ended.lines) == 1
     assert "--device emulated" in ended.err
 
 
-def test_a_dry_run_lists_the_cases_and_stores_nothing(call: Call, small_set: Path, tmp_path: Path) -> None:
+def test_a_dry_run_lists_the_cases_and_stores_nothing(small_set: Path, tmp_path: Path) -> None:
     study = ("--res", "96,128", "--loader", "serial,multiprocess", "--workers", "1,2", "--duration", "10")
     ended = call("sweep", small_set, *DEVICE, *study, "--results", tmp_path / "results", "--dry-run")
     assert ended.code == 0
@@ -116,13 +93,13 @@ def test_a_dry_run_lists_the_cases_and_stores_nothing(call: Call, small_set: Pat
     assert not (tmp_path / "results").exists()
 
 
-def test_the_package_of_a_decoder_is_its_name_too(call: Call, small_set: Path) -> None:
+def test_the_package_of_a_decoder_is_its_name_too(small_set: Path) -> None:
     ended = call("run", small_set, "--res", "96", *DEVICE, "--decoder", "simplejpeg", "--workers", "1", "--dry-run")
     assert ended.code == 0
     assert "multiprocess+turbojpeg" in ended.out
 
 
-def test_show_of_an_unknown_run_is_refused(call: Call, tmp_path: Path) -> None:
+def test_show_of_an_unknown_run_is_refused(tmp_path: Path) -> None:
     ended = call("show", "nosuch", "--results", tmp_path)
     assert ended.code == 2
     assert ended.lines == [f"loaderbench: no run in {tmp_path} begins with 'nosuch'; `loaderbench list` shows them"]
@@ -132,14 +109,16 @@ def test_show_of_an_unknown_run_is_refused(call: Call, tmp_path: Path) -> None:
 def store_with_a_broken_run(tmp_path: Path) -> Path:
     """A store in which a process died, and whose record of another run is damaged."""
     store = Store(tmp_path)
-    case = Case("/nowhere", "set", 96, "serial", "pillow", 0, 2, 8, "resnet50", "train", "fp32", "cpu", 224)
+    case = Case(
+        Subject("/nowhere", "set", 96), Feed("serial", "pillow", 0), Step("resnet50", "train", "fp32", "cpu", 8, 224)
+    )
     died, damaged = store.open_run(case), store.open_run(case)
     (died.path / "running.json").unlink()
     (damaged.path / "run.json").write_text('{"schema": 1, "stat')
     return tmp_path
 
 
-def test_broken_runs_are_listed_as_what_they_are(call: Call, store_with_a_broken_run: Path) -> None:
+def test_broken_runs_are_listed_as_what_they_are(store_with_a_broken_run: Path) -> None:
     listed = call("list", "--results", store_with_a_broken_run)
     as_json = call("list", "--results", store_with_a_broken_run, "--json", "-")
     assert (listed.code, as_json.code) == (0, 0)
@@ -147,14 +126,14 @@ def test_broken_runs_are_listed_as_what_they_are(call: Call, store_with_a_broken
     assert sorted(entry["status"] for entry in json.loads(as_json.out)) == ["crashed", "unreadable"]
 
 
-def test_a_run_without_a_result_cannot_be_shown(call: Call, store_with_a_broken_run: Path) -> None:
+def test_a_run_without_a_result_cannot_be_shown(store_with_a_broken_run: Path) -> None:
     for run in Store(store_with_a_broken_run).runs():
         ended = call("show", run.run_id, "--results", store_with_a_broken_run)
         assert ended.code == 2
         assert ended.lines == [f"loaderbench: {run.run_id} has no result: {run.problem}"]
 
 
-def test_a_report_of_nothing_is_refused(call: Call, tmp_path: Path) -> None:
+def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     ended = call("report", "--results", tmp_path)
     assert ended.code == 2
     assert "no finished run" in ended.err
@@ -163,12 +142,12 @@ def test_a_report_of_nothing_is_refused(call: Call, tmp_path: Path) -> None:
 def test_every_command_explains_itself() -> None:
     runner = CliRunner()
     for args in ([], ["dataset"]):
-        listing = runner.invoke(cli.app, [*args, "--help"])
+        listing = runner.invoke(app.app, [*args, "--help"])
         assert listing.exit_code == 0
     for command in ("run", "sweep", "list", "show", "report", "doctor", "selftest"):
-        assert runner.invoke(cli.app, [command, "--help"]).exit_code == 0
+        assert runner.invoke(app.app, [command, "--help"]).exit_code == 0
     for command in ("make", "derive", "scan"):
-        assert runner.invoke(cli.app, ["dataset", command, "--help"]).exit_code == 0
+        assert runner.invoke(app.app, ["dataset", command, "--help"]).exit_code == 0
 
 
 def test_a_reader_that_goes_away_is_no_error_to_speak_of(store_with_a_broken_run: Path) -> None:

@@ -1,0 +1,267 @@
+"""Runs that were stored with schema 1: the stored records are the truth, written by the version that measured them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loaderbench.analysis.record import analyze
+from loaderbench.analysis.studies import judge
+from loaderbench.errors import ConfigError
+from loaderbench.plain import to_json
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.schema1 import DEVICE_FIELDS, RECORD_DEVICE_FIELDS
+from loaderbench.recording.store import Store, load_run
+from loaderbench.recording.studies import Comparison, StudyRecord, Sweep
+from loaderbench.reporting import words
+
+STORE = Path(__file__).parents[1] / "data" / "schema1"
+RUNS = sorted(path.parent for path in STORE.glob("*/run.json"))
+MEASURED = [folder for folder in RUNS if (folder / "recording.json").exists()]
+VERIFIED = [folder for folder in MEASURED if "measured_speedup" in (folder / "run.json").read_text()]
+
+by_name = pytest.mark.parametrize("folder", MEASURED, ids=lambda folder: folder.name[20:])
+
+
+def stored(folder: Path, name: str = "run.json") -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((folder / name).read_text())
+    return value
+
+
+def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
+    """Where what an old version said is not said again, to 1e-9. What is new is no difference."""
+    if isinstance(old, Mapping):
+        for name, value in old.items():
+            if not isinstance(new, Mapping) or name not in new:
+                yield f"{where}.{name} is gone"
+            else:
+                yield from differences(value, new[name], f"{where}.{name}")
+    elif isinstance(old, list):
+        if not isinstance(new, list) or len(new) != len(old):
+            yield f"{where} has other items"
+        else:
+            for number, (before, after) in enumerate(zip(old, new, strict=True)):
+                yield from differences(before, after, f"{where}[{number}]")
+    elif isinstance(old, float) and isinstance(new, float | int):
+        if new != pytest.approx(old, rel=1e-9, abs=1e-12):
+            yield f"{where} was {old} and is {new}"
+    elif old != new:
+        yield f"{where} was {old!r} and is {new!r}"
+
+
+def as_today(record: dict[str, Any]) -> dict[str, Any]:
+    """An old record with its figures where they stand today; without its caveats, which have other words."""
+    moved = {name: value for name, value in record.items() if name not in ("schema", "caveats")}
+    moved["failures"] = [{"path": path, "reason": reason} for path, reason in record["failures"]]
+    device = record["device"]
+    own = {name: value for name, value in device.items() if name in RECORD_DEVICE_FIELDS}
+    details = {name: value for name, value in device.items() if name not in RECORD_DEVICE_FIELDS}
+    moved["device"] = {**own, "details": details}
+    gap = device["kernel_gap"]
+    if gap is not None:
+        largest = [{"gap_class": each.pop("class"), **each} for each in gap["largest"]]
+        moved["device"]["kernel_gap"] = {**gap, "largest": largest}
+    for advice in record["verdict"]["advice"]:  # what --verify measured was thrown away
+        advice.pop("measured_speedup", None)
+        advice.pop("not_verified", None)
+    return moved
+
+
+def judged_again(folder: Path) -> RunRecord:
+    return words.worded(analyze(load_run(folder)))
+
+
+def codes(record: RunRecord) -> set[str]:
+    return {caveat.code for caveat in record.caveats}
+
+
+# -- runs that were measured -------------------------------------------------------------------------------
+
+
+def test_the_runs_kept_are_of_every_kind() -> None:
+    assert len(RUNS) == 14 and len(MEASURED) == 11 and len(VERIFIED) == 1
+    records = [stored(folder) for folder in RUNS]
+    assert {record["status"] for record in records} == {"ok", "failed", "skipped", "interrupted"}
+    loaders = {record["case"]["loader"] for record in records}
+    assert loaders == {"serial", "multiprocess", "threaded", "dali", "spdl", "synthetic"}
+    assert {record["case"]["cache"] for record in records} >= {"warm", "cold"}
+
+
+@by_name
+def test_a_run_is_judged_to_the_figures_and_the_verdict_that_it_has(folder: Path) -> None:
+    record = judged_again(folder)
+    assert [*differences(as_today(stored(folder)), to_json(record))] == []
+    assert record.schema == 2 and record.rules_version > 0
+
+
+@by_name
+def test_it_has_the_caveats_that_it_had(folder: Path) -> None:
+    record = judged_again(folder)
+    before = {caveat["code"]: caveat["message"] for caveat in stored(folder)["caveats"]}
+    after = {caveat.code: words.sentence(caveat).removeprefix(f"{caveat.code}: ") for caveat in record.caveats}
+    assert set(after) - set(before) <= {"facts_missing"}
+    assert not [code for code in before if not after[code].startswith(before[code])]  # a hint may have been added
+
+
+@by_name
+def test_only_what_was_thrown_away_is_named_as_missing(folder: Path) -> None:
+    missing = [caveat.details for caveat in judged_again(folder).caveats if caveat.code == "facts_missing"]
+    assert missing == ([{"names": ["what --verify measured"]}] if folder in VERIFIED else [])
+
+
+@by_name
+def test_a_record_reads_as_it_was_judged_then(folder: Path) -> None:
+    run = Store(STORE).find(folder.name)
+    assert (run.status, run.problem) == ("ok", None)
+    assert run.record is not None
+    old = stored(folder)
+    verified = [advice.get("measured_speedup") for advice in old["verdict"]["advice"]]
+    assert run.record.schema == 1 and run.record.rules_version == 0
+    assert words.worded(run.record) == run.record  # its own sentences stay
+    assert [*differences(as_today(old), to_json(run.record))] == []
+    assert run.record.verdict is not None
+    told = [to_json(advice.measured_speedup) for advice in run.record.verdict.advice]
+    assert [*differences(verified, told)] == []
+    assert [caveat.message for caveat in run.record.caveats] == [
+        caveat["message"] for caveat in stored(folder)["caveats"]
+    ]
+
+
+# -- what is missing ---------------------------------------------------------------------------------------
+
+
+@by_name
+def test_without_its_record_a_run_has_no_invented_figure(folder: Path, tmp_path: Path) -> None:
+    # given the facts alone, as a crash before run.json leaves them
+    alone = shutil.copytree(folder, tmp_path / folder.name)
+    (alone / "run.json").unlink()
+
+    record = judged_again(alone)
+
+    names = [caveat.details["names"] for caveat in record.caveats if caveat.code == "facts_missing"]
+    assert names == [["environment", "sampling cost", "the supervisor's caveats"]]
+    assert record.environment is None
+    assert (record.overhead_fraction, record.sampling_cpu_fraction) == (None, None)
+    assert "overhead_not_measured" in codes(record)
+    # all other figures are those of the facts, or not there
+    full = to_json(judged_again(folder))
+    told = to_json(record)
+    assert isinstance(full, dict) and isinstance(told, dict)
+    for name in ("environment", "started_at", "wall_s", "overhead_measured_at", "caveats"):
+        del told[name]
+    if not told["verdict"]["advice"]:  # where nothing tells the number of processors, nothing is predicted
+        del told["verdict"]["advice"]
+    invented = [text for text in differences(told, full) if " was None and is " not in text]
+    assert invented == []
+    assert record.throughput is not None and told["throughput"] == full["throughput"]
+
+
+def test_without_facts_there_is_nothing_to_judge(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(MEASURED[0] / "case.json", folder)
+    with pytest.raises(ConfigError, match="holds no raw facts to analyse"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize("damage", ["recording.json", "arrays.npz", "case.json"])
+def test_damaged_facts_are_one_clear_line(damage: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(MEASURED[0], tmp_path / "run")
+    (folder / damage).write_bytes((folder / damage).read_bytes()[:300])
+    with pytest.raises(ConfigError, match=r"the raw facts in .* are damaged") as error:
+        load_run(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_facts_of_the_first_runs_of_all_lack_more_and_say_what(tmp_path: Path) -> None:
+    # given a run as it was stored before these facts were kept
+    folder = shutil.copytree(MEASURED[0], tmp_path / "run")
+    recording = stored(folder, "recording.json")
+    for name in ("image_bytes", "loop_overhead_s", "batch_bytes", "peak_memory_bytes"):
+        recording["facts"].pop(name, None)
+    recording["facts"]["loader"].pop("description")
+    (folder / "recording.json").write_text(json.dumps(recording))
+    record = judged_again(folder)
+    (names,) = [caveat.details["names"] for caveat in record.caveats if caveat.code == "facts_missing"]
+    assert names == [
+        "bytes of the data set", "cost of the loop", "bytes of a batch", "peak of the device's memory",
+        "the loader's libraries",
+    ]  # fmt: skip
+    assert (record.overhead_fraction, record.loader, record.transfer) == (None, None, None)
+    assert record.storage is not None and record.storage.mean_file_bytes is None
+    assert record.throughput is not None
+
+
+# -- runs that did not end well ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ["failed", "skipped", "interrupted"])
+def test_a_run_that_did_not_end_well_keeps_its_reason_and_has_no_figure(status: str) -> None:
+    (folder,) = [folder for folder in RUNS if stored(folder)["status"] == status]
+    old, record = stored(folder), judged_again(folder)
+    assert record.status == status
+    assert to_json(record.failure) == old["failure"]
+    assert (record.throughput, record.verdict, record.arms) == (None, None, None)
+    assert to_json(record.case) == old["case"]
+    assert record.wall_s == old["wall_s"] and record.started_at == old["started_at"]
+
+
+def test_the_listing_of_the_store_has_no_problem() -> None:
+    store = Store(STORE)
+    runs = store.runs()
+    assert len(runs) == len(RUNS)
+    assert [run.problem for run in runs if run.problem] == []
+    assert all(run.record is not None for run in runs)
+    assert [study.problem for study in store.studies()] == [None, None]
+
+
+# -- studies -----------------------------------------------------------------------------------------------
+
+
+def study_of(kind: str) -> tuple[dict[str, Any], StudyRecord, dict[str, RunRecord]]:
+    """(as the file says, as it is read, the records of its runs judged again)"""
+    name = {"sweep": "study.json", "compare": "compare.json"}[kind]
+    (path,) = STORE.glob(f"*/{name}")
+    found = Store(STORE).find_study(path.parent.name)
+    assert found is not None and found.study is not None and found.study.kind == kind
+    study = found.study
+    return stored(path.parent, name), study, {run: judged_again(STORE / run) for run in study.runs}
+
+
+def test_a_sweep_is_judged_again_from_its_runs() -> None:
+    old, study, records = study_of("sweep")
+    assert list(study.runs) == old["runs"] and study.study_id == old["study_id"]
+    assert (study.schema, study.findings) == (1, None)
+    sweep = judge(study.facts, records)
+    assert isinstance(sweep, Sweep)
+    told = {
+        "num_steps": sweep.num_steps,
+        **{name: to_json(getattr(sweep, name)) for name in ("rows", "knees", "flips")},
+    }
+    assert [*differences({name: old[name] for name in told}, told)] == []
+    assert len(sweep.rows) == 2 and sweep.rows[1].faster_than_serial is not None
+
+
+def test_a_comparison_is_judged_again_from_its_runs() -> None:
+    old, study, records = study_of("compare")
+    comparison = judge(study.facts, records)
+    assert isinstance(comparison, Comparison)
+    told = to_json(comparison)
+    assert isinstance(told, dict)
+    names = ("ratio", "outcome", "differs", "factor", "parity", "pairs", "parities")
+    assert [*differences({name: old[name] for name in names}, told)] == []
+    assert comparison.a is not None and comparison.b is not None
+    assert comparison.ratio is not None and len(comparison.pairs) == 1
+    facts = to_json(study.facts)
+    assert isinstance(facts, dict)
+    for name in ("labels", "num_cases", "same_files"):
+        assert facts[name] == old[name]
+
+
+def test_the_device_s_own_fields_are_those_of_the_record() -> None:
+    assert set(DEVICE_FIELDS) < set(RECORD_DEVICE_FIELDS)

@@ -1,0 +1,136 @@
+"""Nothing that a terminal would obey, and no undecodable byte, comes out of any text that a record can hold."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+from rich.console import Console
+
+from loaderbench import plain
+from loaderbench.analysis.trace_gaps import TraceGaps
+from loaderbench.images.filesystem import FileSystem
+from loaderbench.images.scan import DatasetScan
+from loaderbench.recording.caveats import Reason
+from loaderbench.recording.record import RunRecord
+from loaderbench.recording.store import Store, StoredRun, StoredStudy
+from loaderbench.recording.studies import CompareFacts, Comparison, PrecisionResult, SelfTest, Sweep, TuneFacts, Tuning
+from loaderbench.reporting.comparison import print_comparison, print_regression
+from loaderbench.reporting.data_set import print_scan
+from loaderbench.reporting.format import clean, cleaned
+from loaderbench.reporting.gaps import print_gaps
+from loaderbench.reporting.html import render_html
+from loaderbench.reporting.markdown import render_markdown
+from loaderbench.reporting.precision import print_precision
+from loaderbench.reporting.report import read_report
+from loaderbench.reporting.selftest import print_selftest
+from loaderbench.reporting.study import print_study, print_tuning
+from loaderbench.reporting.terminal import print_list, print_run, print_table
+from tests import filled as filling
+
+T = TypeVar("T")
+
+UNCLEAN = "name\x1b[31m\udcff\n\x07end"
+CLEAN = "name\ufffd[31m? \ufffdend"
+
+
+@pytest.fixture(autouse=True)
+def unclean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text of what is filled is unclean; numbers are of a size that can be drawn."""
+    monkeypatch.setattr(filling, "TEXTS", (UNCLEAN,))
+    monkeypatch.setattr(filling, "NUMBERS", (0.5,))
+    monkeypatch.setattr(filling, "COUNTS", (2,))
+    monkeypatch.setattr(filling, "JSON", (UNCLEAN, [UNCLEAN], {UNCLEAN: UNCLEAN}))
+
+
+def filled(kind: type[T], seed: int = 0) -> T:
+    made: T = filling.filled(kind, Random(seed), whole=True)
+    return made
+
+
+def record(seed: int = 0) -> RunRecord:
+    return replace(filled(RunRecord, seed), status="ok", run_id=f"run{seed}")
+
+
+def facts() -> CompareFacts:
+    notes = (Reason("note", {"text": UNCLEAN}), Reason("as_is_for_cold", {"path": UNCLEAN}))
+    return replace(filled(CompareFacts), labels={"a": UNCLEAN, "b": f"other {UNCLEAN}"}, notes=notes)
+
+
+def scan() -> DatasetScan:
+    return DatasetScan(
+        root=UNCLEAN, num_images=2, num_classes=1, total_bytes=2, bytes_per_pixel=None, progressive_fraction=None,
+        resolutions=[], num_resolutions=None, file_sizes_bytes={}, shorter_sides={}, variants=[],
+        file_system=FileSystem(UNCLEAN, UNCLEAN, UNCLEAN, "0:0", UNCLEAN, ()), broken=[(UNCLEAN, UNCLEAN)],
+        other_suffixes={UNCLEAN: 2},
+    )  # fmt: skip
+
+
+def stored(run: RunRecord) -> StoredRun:
+    return StoredRun(UNCLEAN, Path("x"), "crashed", UNCLEAN, None, UNCLEAN)
+
+
+VIEWS: dict[str, Callable[[Console], None]] = {
+    "run": lambda console: print_run(record(), console),
+    "failed run": lambda console: print_run(replace(record(), status="failed"), console),
+    "table": lambda console: print_table([record(1), replace(record(2), status="failed")], console),
+    "list": lambda console: print_list([stored(record())], console, [StoredStudy(UNCLEAN, Path("x"), None, UNCLEAN)]),
+    "study": lambda console: print_study(filled(Sweep), console),
+    "tuning": lambda console: print_tuning(filled(Tuning), filled(TuneFacts), "code", console),
+    "comparison": lambda console: print_comparison(facts(), filled(Comparison), console),
+    "regression": lambda console: print_regression(filled(Comparison), 0.05, True, console),
+    "gaps": lambda console: print_gaps(filled(TraceGaps), console),
+    "self-test": lambda console: print_selftest(filled(SelfTest), {"prep": {"prep": 1}}, console),
+    "precision": lambda console: print_precision(filled(PrecisionResult), console),
+    "data set": lambda console: print_scan(scan(), console),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_nothing_unclean_reaches_the_terminal(name: str) -> None:
+    stream = io.StringIO()
+    VIEWS[name](Console(file=stream, width=400, force_terminal=True, color_system=None))
+    text = stream.getvalue()
+    assert CLEAN in text or name == "regression"  # which names nothing
+    unprintable = {character for character in text if not character.isprintable()}
+    assert unprintable <= {"\n"}
+
+
+def test_nothing_unclean_reaches_a_report(tmp_path: Path) -> None:
+    for seed in range(4):
+        run = record(seed)
+        (tmp_path / run.run_id).mkdir()
+        (tmp_path / run.run_id / "case.json").write_text(json.dumps(run.case.to_json()))
+        (tmp_path / run.run_id / "run.json").write_text(json.dumps(plain.to_json(run)))
+    report = read_report(Store(tmp_path))
+    assert report.figures and len(report.records) == 4
+    for text in (render_html(report), render_markdown(report)):
+        assert {character for character in text if not character.isprintable()} <= {"\n"}
+        assert "name\ufffd" in text
+        text.encode()
+
+
+def test_cleaning_changes_texts_and_nothing_else() -> None:
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [text for item in value.items() for text in texts(list(item))]
+        return (
+            [text for item in value for text in texts(item)]
+            if isinstance(value, list)
+            else [value] * isinstance(value, str)
+        )
+
+    before = filled(RunRecord)
+    after = cleaned(before)
+    assert UNCLEAN in texts(plain.to_json(before)) and UNCLEAN not in texts(plain.to_json(after))
+    assert type(after.case.effort.arms[0]) is type(before.case.effort.arms[0])  # arms stay arms
+    assert json.dumps(plain.to_json(after)) == json.dumps(plain.to_json(before)).replace(
+        json.dumps(UNCLEAN)[1:-1], json.dumps(CLEAN)[1:-1]
+    )
+    assert cleaned(after) == after and clean(clean(UNCLEAN)) == CLEAN

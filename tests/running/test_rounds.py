@@ -1,0 +1,183 @@
+"""The rounds: in which order arms are measured, when it is enough, and what a limit of bytes allows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import CacheState, Case
+from loaderbench.errors import ConfigError
+from loaderbench.images.shards import DataSet
+from loaderbench.recording.facts import STEP_FIELDS, RoundFacts, Segment
+from loaderbench.running import rounds
+from loaderbench.running.rounds import Budget, measure_rounds, most_steps
+from loaderbench.running.window import Length, Windows
+from tests.made import make_case, make_segment
+
+COLD = (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL, Arm.FREE, Arm.PREP, Arm.FETCH)
+
+
+class Clock:
+    """A clock that only the windows move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(rounds.time, "perf_counter", lambda: self.now)
+
+
+class FakeWindows:
+    """Windows whose length and step times are scripted."""
+
+    def __init__(self, clock: Clock, case: Case, step_s: Callable[[Arm, int], float], window_s: float) -> None:
+        self.rig = SimpleNamespace(case=case)
+        self.asked: list[tuple[Arm, int, Length]] = []
+        self._clock, self._step_s, self._window_s = clock, step_s, window_s
+
+    def measure(self, arm: Arm, number: int, length: Length) -> Segment:
+        self.asked.append((arm, number, length))
+        self._clock.now += self._window_s
+        table = np.full((13, len(STEP_FIELDS)), -1, dtype=np.int64)
+        table[:, 1] = np.arange(13) * self._step_s(arm, number) * 1e9
+        if arm.on_device:
+            table[:, 6] = table[:, 1]
+        return make_segment(arm, table, round=number)
+
+
+def steady(arm: Arm, number: int) -> float:
+    return 0.010
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...] = COLD, *, seconds: float = 60.0, window_s: float = 0.1,
+    step_s: Callable[[Arm, int], float] = steady, most_bytes: bool = False, **case: Any,
+) -> tuple[RoundFacts, list[tuple[Arm, int, Length]], list[Segment]]:  # fmt: skip
+    windows = FakeWindows(Clock(monkeypatch), make_case(**case), step_s, window_s)
+    segments: list[Segment] = []
+    facts = measure_rounds(cast(Windows, windows), arms, Budget(seconds, most_bytes), segments)
+    return facts, windows.asked, segments
+
+
+def test_arms_take_turns_until_all_are_known_well_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, asked, segments = measured(monkeypatch)
+    assert facts == RoundFacts(COLD, 3, "ci_target")  # never after fewer rounds
+    assert [(arm, number) for arm, number, _ in asked] == [(arm, number) for number in range(3) for arm in COLD]
+    assert [segment.arm for segment in segments] == [arm for arm, _, _ in asked]
+
+
+def test_a_window_s_length_follows_from_the_time_and_its_arm_s_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, asked, _ = measured(monkeypatch, seconds=28.0)
+    # 28 s for four rounds of seven arms: a second each
+    assert {arm: length for arm, number, length in asked if number == 0} == {
+        arm: Length(0.5 if arm in (Arm.DEVICE, Arm.HOST, Arm.FETCH) else 1.0) for arm in COLD
+    }
+    for seconds, longest in ((1.0, rounds.MIN_SEGMENT_S), (1000.0, rounds.MAX_SEGMENT_S)):
+        _, asked, _ = measured(monkeypatch, (Arm.REAL,), seconds=seconds)
+        assert {length.target_s for _, _, length in asked} == {longest}
+
+
+def test_an_arm_that_is_not_known_well_is_measured_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def moving(arm: Arm, number: int) -> float:
+        return 0.010 * (1 + number % 2) if arm is Arm.FREE else 0.010
+
+    facts, asked, _ = measured(monkeypatch, seconds=5.0, window_s=0.125, step_s=moving)
+    # 41 windows of 0.125 s begin within 5 s: five whole rounds of seven arms, and six windows of the next
+    assert (facts.stopped_by, facts.num_rounds) == ("duration", 6)
+    assert len(asked) == 41 and asked[-1][:2] == (Arm.PREP, 5)
+
+
+@pytest.mark.parametrize("arm", [Arm.FETCH, Arm.PREP])
+def test_arms_that_no_verdict_waits_for_need_not_be_known_well(arm: Arm, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, _, _ = measured(monkeypatch, step_s=lambda some, number: 0.010 * (1 + number % 2 * (some is arm)))
+    assert (facts.stopped_by, facts.num_rounds) == ("ci_target", 3)
+
+
+def test_the_first_round_is_whole_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, asked, _ = measured(monkeypatch, seconds=1.0, window_s=10.0)
+    assert facts == RoundFacts(COLD, 1, "duration")
+    assert [arm for arm, _, _ in asked] == list(COLD)
+
+
+@pytest.mark.parametrize(("steps", "num_rounds", "each"), [(100, 3, 34), (15, 3, 5), (14, 1, 14), (1, 1, 1)])
+def test_a_number_of_steps_is_spread_over_the_rounds(
+    steps: int, num_rounds: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, asked, _ = measured(monkeypatch, steps=steps)
+    assert (facts.stopped_by, facts.num_rounds) == ("steps", num_rounds)
+    assert {length.steps for _, _, length in asked} == {each}
+    # a time that is up ends it all the same
+    facts, _, _ = measured(monkeypatch, steps=100, seconds=1.0, window_s=1.0)
+    assert (facts.stopped_by, facts.num_rounds) == ("duration", 1)
+
+
+def test_a_limit_of_bytes_allows_four_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, _, _ = measured(monkeypatch, most_bytes=True, step_s=lambda arm, number: 0.010 * (1 + number % 2))
+    assert (facts.stopped_by, facts.num_rounds) == ("max_bytes", 4)
+    facts, _, _ = measured(monkeypatch, most_bytes=True)
+    assert (facts.stopped_by, facts.num_rounds) == ("ci_target", 3)
+
+
+# -- bytes -------------------------------------------------------------------------------------------------
+
+
+def data_set(page_bytes: float = 40_960.0, total: int = 10**9) -> DataSet:
+    files = SimpleNamespace(sizes=np.array([total // 2, total - total // 2]))
+    return cast(DataSet, SimpleNamespace(files=files, sample_page_bytes=page_bytes))
+
+
+def test_without_a_limit_a_window_may_take_any_number_of_steps() -> None:
+    assert most_steps(make_case(max_bytes=None), data_set(), COLD, 5, once=False) == sys.maxsize
+
+
+def test_a_limit_of_bytes_by_hand() -> None:
+    # 64 images of 10 pages a batch; 60 % of 2 GB over 4 rounds of `real`, `free` and `fetch`
+    case = make_case(cache="cold", max_bytes=2_000_000_000, workers=2, prefetch=2, batch_size=64)
+    batches = 0.6 * 2e9 / (12 * 64 * 40_960)
+    assert most_steps(case, data_set(), COLD, 5, once=False) == int(batches) - 2 * (2 + 2)
+    # of `real` alone, four windows; where it can be measured once, one
+    real = (Arm.DEVICE, Arm.RAM, Arm.REAL)
+    assert most_steps(case, data_set(), real, 5, once=False) == int(3 * batches) - 8
+    assert most_steps(case, data_set(), real, 5, once=True) == int(12 * batches) - 8
+
+
+@given(
+    st.integers(10**6, 10**12), st.integers(0, 16), st.integers(1, 8), st.integers(1, 512),
+    st.sampled_from([COLD, (Arm.REAL,), (Arm.DEVICE, Arm.REAL, Arm.FREE)]), st.booleans(),
+)  # fmt: skip
+def test_what_is_allowed_stays_below_the_limit_or_is_refused_with_one_that_suffices(
+    max_bytes: int, workers: int, prefetch: int, batch_size: int, arms: tuple[Arm, ...], once: bool
+) -> None:
+    given_ = {"workers": workers, "prefetch": prefetch, "batch_size": batch_size}
+
+    def of(limit: int) -> int:
+        return most_steps(make_case(cache="cold", max_bytes=limit, **given_), data_set(), arms, 5, once=once)
+
+    lanes = max(workers, 1)
+    windows = 1 if once else 4 * sum(arm in (Arm.REAL, Arm.FREE, Arm.FETCH) for arm in arms)
+    try:
+        steps = of(max_bytes)
+    except ConfigError as error:
+        needed = int(str(error).split("give at least ")[1].split("M")[0].replace(",", "")) * 10**6
+        assert of(needed + 10**6) >= lanes + 1 + 5
+        assert "--max-bytes" in str(error) and "\n" not in str(error)
+        return
+    read = windows * (steps + lanes * (prefetch + 2)) * batch_size * 40_960
+    assert read <= 0.6 * max_bytes  # what is prepared ahead when a window closes was read as well
+    assert steps >= lanes + 1 + 5
+
+
+@pytest.mark.parametrize("cache", ["warm", "cold"])
+def test_a_warm_run_reads_all_of_the_data_set_first(cache: CacheState) -> None:
+    case = make_case(cache=cache, max_bytes=900_000_000)
+    if cache == "warm":
+        with pytest.raises(ConfigError, match=r"--cache warm reads all of the data set once, 1,000,000,000 bytes"):
+            most_steps(case, data_set(), COLD, 5, once=False)
+    else:
+        assert most_steps(case, data_set(), COLD, 5, once=False) > 0

@@ -1,0 +1,291 @@
+"""Options: one declaration, and the same meaning on the command line, in a study file and from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from commands import call
+
+from loaderbench.cases.options import GROUPS, NAMES, Options, flag_of, options, over
+from loaderbench.commands import app, run, sweep
+from loaderbench.errors import ConfigError
+
+
+def commands_of(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command of the program, with those of groups."""
+    for child_name, child in group.commands.items():
+        if hasattr(child, "commands"):
+            yield from commands_of(child, f"{name}{child_name} ")
+        else:
+            yield f"{name}{child_name}", child
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(app.app)))
+
+
+def test_there_are_the_commands_that_are_known() -> None:
+    assert set(COMMANDS) == {
+        "run", "sweep", "tune", "compare", "list", "show", "analyze", "trace", "gaps", "report", "selftest",
+        "precision", "install", "doctor", "dataset make", "dataset derive", "dataset convert", "dataset scan",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_flag_of_every_command_has_help(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    for parameter in command.params:
+        assert parameter.help, f"{name} {parameter.name}"
+    shown = call(*name.split(), "--help")
+    assert shown.code == 0
+    for parameter in command.params:
+        for flag in parameter.opts if parameter.param_type_name == "option" else ():
+            assert flag in shown.out, f"{name} --help lacks {flag}"
+
+
+@pytest.mark.parametrize("name", ["run", "sweep", "tune", "compare"])
+def test_measuring_commands_take_the_options_by_their_names(name: str) -> None:
+    flags = {flag for parameter in COMMANDS[name].params for flag in parameter.opts}
+    # what each of them leaves to itself is told in docs/studies.md and their own help
+    left_out = {
+        "run": {"buffer_ratio"},
+        "sweep": set(),
+        "compare": {"decode_scale", "io_threads", "buffer_ratio", "repeats"},
+        "tune": {
+            "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels", "decode_scale",
+            "io_threads", "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
+        },
+    }[name]  # fmt: skip
+    assert {flag_of(option) for option in NAMES} & flags == {flag_of(option) for option in set(NAMES) - left_out}
+
+
+# -- one meaning ------------------------------------------------------------------------------------------
+
+SAME: dict[str, tuple[list[str], list[object], str]] = {
+    "res": (["96,128"], ["96,128", [96, 128], (96, 128)], "[96, 128]"),
+    "cache": (["warm"], ["warm", ["warm"], ("warm",)], "'warm'"),
+    "loader": (["serial, threaded"], ["serial,threaded", ["serial", "threaded"]], "['serial', 'threaded']"),
+    "decoder": (["pillow"], ["pillow", ["pillow"]], "'pillow'"),
+    "decode_scale": (["auto"], ["auto"], "'auto'"),
+    "workers": (["4"], [4, "4", [4], (4,)], "4"),
+    "io_threads": (["3"], [3], "3"),
+    "prefetch": (["2,4"], [[2, 4], "2,4"], "[2, 4]"),
+    "buffer_ratio": (["0.5,1"], [[0.5, 1], "0.5,1", (0.5, 1.0)], "[0.5, 1]"),
+    "output": (["uint8"], ["uint8"], "'uint8'"),
+    "loader_option": (["a=1", "b=x=y"], [{"a": 1, "b": "x=y"}, ["a=1", "b=x=y"]], "{a = 1, b = 'x=y'}"),
+    "decoder_option": (["a="], [{"a": ""}, "a=", ["a="]], "['a=']"),
+    "batch_size": (["32"], [32, "32", [32]], "32"),
+    "model": (["resnet18,vgg16"], [["resnet18", "vgg16"], "resnet18,vgg16"], "['resnet18', 'vgg16']"),
+    "mode": (["infer"], ["infer"], "'infer'"),
+    "input_size": (["96"], [96, "96"], "96"),
+    "precision": (["fp32,bf16"], [["fp32", "bf16"], "fp32,bf16"], "['fp32', 'bf16']"),
+    "loss_scale": (["128"], [128, "128"], "128"),
+    "overlap": (["--no-overlap"], [False], "false"),
+    "device": (["cpu"], ["cpu"], "'cpu'"),
+    "arms": (["real,host"], [["real", "host"], "real,host"], "['real', 'host']"),
+    "steps": (["10"], [10], "10"),
+    "duration": (["5"], [5, 5.0], "5"),
+    "ci_target": (["0.1"], [0.1], "0.1"),
+    "max_bytes": (["1.5G"], [1_500_000_000, "1.5G", "1500M", "1500000k", "1500000000B"], "'1.5G'"),
+    "warmup": (["0"], [0], "0"),
+    "repeats": (["3"], [3], "3"),
+    "kernels": (["--no-kernels"], [False], "false"),
+    "seed": (["7"], [7], "7"),
+    "max_failures": (["0.5"], [0.5], "0.5"),
+}
+"""Option → as flags, in Python (several ways), in a study file."""
+
+
+def flags(name: str, texts: list[str]) -> list[str]:
+    if texts[0].startswith("--"):
+        return texts
+    return [part for text in texts for part in (flag_of(name), text)]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
+    """`asked(*flags)`: the options that reach the study from `loaderbench sweep *flags`."""
+    taken: list[Options] = []
+    monkeypatch.setattr(sweep, "measure", lambda options, datasets, output, **more: taken.append(options))
+    monkeypatch.setattr(run, "measure", lambda options, datasets, output, **more: taken.append(options))
+
+    def asked(*arguments: str | Path, command: str = "sweep") -> Options:
+        ended = call(command, *arguments)
+        assert ended.code == 0, ended.err
+        return taken[-1]
+
+    return asked
+
+
+def test_the_table_holds_every_option() -> None:
+    assert set(SAME) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_flag_a_study_file_and_python_say_the_same(name: str, asked: Callable[..., Options], tmp_path: Path) -> None:
+    texts, values, toml = SAME[name]
+    study = tmp_path / "study.toml"
+    study.write_text(f"[study]\n{name.replace('_', '-')} = {toml}\n")
+    loader = () if name == "loader" else ("--loader", "multiprocess")  # sweep's own default is another
+    by_flag = asked(*flags(name, texts), *loader)
+    assert by_flag != asked(*loader), "not the default, or nothing is shown"
+    assert asked(study, *loader) == by_flag
+    for value in values:
+        assert options({name: value}) == by_flag, value
+        assert over(Options(), {name: value}) == by_flag, value
+        assert type(getattr(getattr(options({name: value}), NAMES[name]), name)) is type(
+            getattr(getattr(by_flag, NAMES[name]), name)
+        )
+    # and nothing else is touched
+    changed = {
+        field.name
+        for group in GROUPS
+        for field in dataclasses.fields(getattr(by_flag, group))
+        if getattr(getattr(by_flag, group), field.name) != getattr(getattr(Options(), group), field.name)
+    }
+    assert changed == {name}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_flag_beats_the_study_file(name: str, asked: Callable[..., Options], tmp_path: Path) -> None:
+    """Where it was given, even with the value that would have been its default."""
+    _, _, toml = SAME[name]
+    study = tmp_path / "study.toml"
+    study.write_text(f"[study]\n{name} = {toml}\n")
+    default = getattr(getattr(Options(), NAMES[name]), name)
+    others = {
+        "res": ["256"], "cache": ["cold"], "decoder": ["libjpeg"], "decode_scale": ["off"], "workers": ["1"],
+        "io_threads": ["0"], "buffer_ratio": ["2"], "output": ["float32"], "loader_option": ["c=2"],
+        "decoder_option": ["c=2"], "precision": ["fp16"], "loss_scale": ["dynamic"], "steps": ["5"],
+        "max_bytes": ["1k"], "warmup": ["1"], "overlap": ["--overlap"], "kernels": ["--kernels"],
+    }  # fmt: skip
+    given = others.get(name) or [",".join(map(str, default)) if isinstance(default, tuple) else str(default)]
+    assert asked(study, *flags(name, given)) == asked(*flags(name, given))
+    assert asked(study, *flags(name, given)) != asked(study)
+
+
+def test_full_size_is_said_in_a_word(asked: Callable[..., Options]) -> None:
+    assert asked("--input-size", "full").step == options({"input_size": "full"}).step
+    assert asked("--input-size", "full").step.input_size == 0 != asked().step.input_size
+
+
+def test_a_command_s_own_defaults_are_its_own(asked: Callable[..., Options]) -> None:
+    assert asked(command="run") == Options()
+    assert asked() == options({"loader": ["serial", "multiprocess", "threaded"]})
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+WRONG: list[tuple[str, str, object]] = [
+    ("workers", "two", "two"),
+    ("workers", "1,", "1,"),
+    ("workers", "1.5", 1.5),
+    ("batch_size", "4,x", [4, "x"]),
+    ("res", "", True),
+    ("buffer_ratio", "much", "much"),
+    ("buffer_ratio", "1;2", ["a"]),
+    ("input_size", "half", "half"),
+    ("input_size", "0", 0),
+    ("input_size", "64,96", 64.5),
+    ("max_bytes", "much", "much"),
+    ("max_bytes", "10X", "10X"),
+    ("max_bytes", "-1", -1),
+    ("loader_option", "prefetch", "prefetch"),
+    ("decoder_option", "=1", ["a=b", "=1"]),
+]
+"""Option, text of its flag, value in Python: of every kind that reads texts."""
+
+
+@pytest.mark.parametrize(("name", "text", "value"), WRONG)
+def test_what_cannot_be_read_is_refused_in_one_line_that_names_the_flag(
+    name: str, text: str, value: object, tmp_path: Path
+) -> None:
+    ended = call("sweep", "/nowhere", flag_of(name), text, "--results", tmp_path)
+    assert (ended.code, ended.out, len(ended.lines)) == (2, "", 1)
+    wants = {
+        "workers": "whole numbers separated by commas", "batch_size": "whole numbers separated by commas",
+        "res": "whole numbers separated by commas", "buffer_ratio": "numbers separated by commas",
+        "input_size": "a whole number, or full", "max_bytes": "a size such as 500M or 20G",
+        "loader_option": "KEY=VALUE", "decoder_option": "KEY=VALUE",
+    }  # fmt: skip
+    assert ended.lines == [f"loaderbench: {flag_of(name)} takes {wants[name]}, not {text!r}"]
+    with pytest.raises(ConfigError, match=f"^{flag_of(name)} takes {wants[name]}, not ") as refused:
+        options({name: value})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wants"),
+    [
+        ("steps", 1.5, "a whole number"), ("steps", True, "a whole number"), ("steps", "10", "a whole number"),
+        ("duration", "10", "a number"), ("duration", True, "a number"), ("overlap", 1, "true or false"),
+        ("mode", 1.5, "text"), ("device", ["cpu"], "text"),
+    ],
+)  # fmt: skip
+def test_plain_values_of_another_kind_are_refused(name: str, value: object, wants: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{flag_of(name)} takes {wants}, not "):
+        options({name: value})
+
+
+@pytest.mark.parametrize(("flag", "text"), [("--steps", "x"), ("--duration", "x"), ("--seed", "1.5")])
+def test_plain_flags_of_another_kind_are_refused_in_one_line(flag: str, text: str, tmp_path: Path) -> None:
+    ended = call("run", "/nowhere", flag, text, "--results", tmp_path)
+    assert (ended.code, len(ended.lines)) == (2, 1) and flag in ended.err
+
+
+def test_an_unknown_option_names_those_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"^no option 'worker'; there are: res, cache, loader"):
+        options({"worker": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[study]\nworkerz = [1]\n", "no option 'workerz'; close names: workers"),
+        ("[study]\nbatch-sizes = [1]\n", "no option 'batch-sizes'; close names: batch_size"),
+        ("[study]\nxyzzy = 1\n", "no option 'xyzzy'; close names: none"),
+        ("[study]\nresults = 'x'\n", "no option 'results'"),
+        ("[study]\nworkers = ['a']\n", "--workers takes whole numbers separated by commas, not ['a']"),
+        ("[study]\nsteps = '5'\n", "--steps takes a whole number, not '5'"),
+        ("[studies]\nworkers = 1\n", "has no table [study]; see docs/studies.md"),
+        ("workers = \n", "is no valid TOML"),
+    ],
+)
+def test_a_study_file_that_cannot_be_read_says_what_to_change(text: str, says: str, tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(text)
+    ended = call("sweep", study, "--dry-run")
+    assert (ended.code, ended.out, len(ended.lines)) == (2, "", 1)
+    assert str(study) in ended.err and says in ended.err
+
+
+def test_a_study_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    ended = call("sweep", tmp_path / "nosuch.toml")
+    assert (ended.code, ended.lines) == (
+        2, [f"loaderbench: cannot read the study {tmp_path / 'nosuch.toml'}: No such file or directory"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("res", "1,2"), ("loader", "serial,threaded"), ("workers", "1,2"), ("decoder", "pillow,opencv"),
+        ("model", "resnet18,resnet50"), ("precision", "fp32,bf16"), ("batch_size", "1,2"), ("prefetch", "1,2"),
+    ],
+)  # fmt: skip
+def test_a_list_given_to_run_names_sweep(name: str, text: str) -> None:
+    ended = call("run", "/nowhere", flag_of(name), text)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.lines == [f"loaderbench: run takes one {flag_of(name)}: use `loaderbench sweep` for a list"]
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "tune"])
+def test_cache_states_are_no_list_but_for_compare(command: str, small_set: Path) -> None:
+    ended = call(command, small_set, "--res", "96", "--device", "emulated", "--cache", "cold,warm", "--dry-run")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.lines == ["loaderbench: --cache must be one of cold, warm, as-is, not 'cold,warm'"]
