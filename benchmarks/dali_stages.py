@@ -28,6 +28,7 @@ from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.machine import environment
+from loaderbench.plain import to_json
 
 NO_RECEIVER = "/nonexistent/receiver.so"
 
@@ -41,7 +42,7 @@ def serve(pipe: Connection, dataset: str, workers: int, batch_size: int, receive
 
     context = LoaderContext(
         images=index_images(dataset), batch_size=batch_size, workers=workers, prefetch=2, decoder=None, input_size=224,
-        mode="train", output="float32", seed=0, device="cpu",
+        mode="train", output="float32", seed=0,
     )  # fmt: skip
     loader = dali.build(dali.Options(), context)
     batches = loader.batches()
@@ -152,7 +153,7 @@ def main() -> None:
     )
     if arguments.json:
         figures = {"rate_ratio": ratio, "cpu_ratio": cpu, "sum_fraction": total, "stages_s": stages, "rounds": rows,
-                   "workers": arguments.workers, "environment": environment()}  # fmt: skip
+                   "workers": arguments.workers, "environment": to_json(environment())}  # fmt: skip
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

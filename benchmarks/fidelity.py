@@ -30,6 +30,7 @@ from turns import judged, median_interval, spread
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.loaders.transform import CROP_RATIO, CROP_SCALE, CROP_TRIES, IMAGENET_MEAN, IMAGENET_STD
 from loaderbench.machine import environment, usable_cpus
+from loaderbench.plain import to_json
 
 REACH = 0.98
 
@@ -142,7 +143,7 @@ def main() -> None:
             name: getattr(arguments, name)
             for name in ("workers", "prefetch", "batch_size", "input_size", "rounds", "seconds")
         }
-        figures = {"rows": rows, "settings": settings, "environment": environment()}
+        figures = {"rows": rows, "settings": settings, "environment": to_json(environment())}
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from loaderbench.devices.select import num_visible_gpus
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import environment
+from loaderbench.plain import to_json
 
 Record = dict[str, Any]
 LOADERBENCH = (sys.executable, "-m", "loaderbench")
@@ -191,10 +192,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     facts = environment()
-    name = facts["gpus"][0]["name"] if facts["gpus"] else "gpu"
+    name = facts.gpus[0].name if facts.gpus else "gpu"
     short = re.sub(r"[^a-z0-9]+", "-", name.lower().replace("nvidia", "")).strip("-")
     check = Check(options.out or HERE.parent / "results" / "reference" / short, options.seconds, chosen)
-    (check.out / "environment.json").write_text(json.dumps(facts, indent=1))
+    (check.out / "environment.json").write_text(json.dumps(to_json(facts), indent=1))
     for part in chosen:
         check.part = part
         try:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from loaderbench.machine import environment
+from loaderbench.plain import to_json
 
 KERNELS_PER_STEP = 1000
 KERNEL_NAMES = (
@@ -40,7 +41,7 @@ from loaderbench.analysis.trace_gaps import device_of, summarize
 from loaderbench.recording.kineto import read_kineto
 trace = read_kineto(sys.argv[1])
 found = summarize(trace, device_of(trace, None))
-print(json.dumps({"idle_ns": round(found["idle_s"] * 1e9), "num_gaps": found["gaps"]["count"]}))
+print(json.dumps({"idle_ns": round(found.idle_s * 1e9), "num_gaps": found.gaps.count}))
 """
 HTA = """
 import json, os, sys, warnings
@@ -247,7 +248,7 @@ def main() -> None:
                 figures[name] = compare(path, write_trace(path, num_events), rounds, hta)
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({**figures, "environment": environment()}, file, indent=1)
+            json.dump({**figures, "environment": to_json(environment())}, file, indent=1)
             file.write("\n")
 
 

@@ -68,7 +68,6 @@ def ours(arguments: argparse.Namespace, name: str, decoder: str | None, stack: E
         mode="train",
         output=arguments.output,
         seed=0,
-        device="cpu",
     )
     module = plugins.load("loaders", name)
     options = {"persistent_workers": False} if name == "multiprocess" else {}

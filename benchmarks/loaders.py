@@ -43,6 +43,7 @@ from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.images.shards import DataSet, open_data_set
 from loaderbench.machine import environment, usable_cpus
+from loaderbench.plain import to_json
 
 OURS = "threaded libjpeg auto"
 LIMIT = "limit"
@@ -171,8 +172,8 @@ def context_of(setting: Setting, data: DataSet, contestant: Contestant) -> Any:
         images=data.images, shards=data.shards, batch_size=setting.batch_size,
         workers=0 if contestant.loader == "serial" else setting.workers,
         prefetch=setting.prefetch, decoder=contestant.decoder, input_size=setting.input_size, mode="train",
-        output="uint8", seed=0, device="cpu",
-        decoder_options={"scale": contestant.scale} if contestant.decoder == "libjpeg" else None,
+        output="uint8", seed=0,
+        decoder_options={"scale": contestant.scale} if contestant.decoder == "libjpeg" else {},
     )  # fmt: skip
 
 
@@ -385,7 +386,7 @@ def main() -> None:
             about = {"resolution": resolution, "num_files": len(images), "mean_bytes": mean_bytes}
             about |= {key: value for key, value in vars(setting).items() if key != "dataset"} | {"rounds": rounds}
             tables.append(about | found)
-            figures = {"environment": environment(), "ratios": rows, "tables": tables}
+            figures = {"environment": to_json(environment()), "ratios": rows, "tables": tables}
             if arguments.json not in (None, "-"):  # an interrupted run keeps what is finished
                 Path(arguments.json).write_text(json.dumps(figures, indent=1) + "\n")
     if arguments.json == "-":

@@ -37,6 +37,7 @@ from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.images.shards import DataSet
 from loaderbench.images.synthesize import make_dataset
 from loaderbench.machine import environment
+from loaderbench.plain import to_json
 from loaderbench.testbeds.nfs_probe import mount_at
 from loaderbench.testbeds.uml_init import set_speed
 from loaderbench.testbeds.uml_nfs import INSIDE_OUT, INSIDE_PATH, uml_nfs
@@ -91,7 +92,8 @@ def main() -> None:
     for one in found:
         show(one)
     if arguments.json is not None and found:
-        arguments.json.write_text(json.dumps({"environment": environment(), "latencies": found}, indent=1) + "\n")
+        figures = {"environment": to_json(environment()), "latencies": found}
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
     if failed is not None:
         sys.exit(f"nfs.py: {failed}" + (f"; {len(found)} finished latencies count" if found else ""))
 

@@ -26,13 +26,14 @@ from typing import Any
 
 from turns import cpu_s, median_interval, spread
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Case, Feed, Step, Subject
 from loaderbench.cases.study import default_decoder, default_output
-from loaderbench.devices.select import parse_device
+from loaderbench.devices.select import nvml_ordinal, parse_device
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT
 from loaderbench.machine import environment
+from loaderbench.plain import to_json
 from loaderbench.running.loop import StepLoop
-from loaderbench.running.worker import Rig
+from loaderbench.running.rig import Rig
 from loaderbench.samplers.base import Sampler, SamplerThread
 from loaderbench.samplers.sources import samplers_for
 
@@ -51,11 +52,11 @@ class Kept:
     def close(self) -> None: ...
 
 
-def sample(pipe: Connection, dataset: str, pid: int, device: str) -> None:
+def sample(pipe: Connection, dataset: str, pid: int, gpu: int | None) -> None:
     """The sampling process: starts and stops all samplers when told to."""
     samplers: list[Kept] = []
     while pipe.recv():
-        samplers = samplers or [Kept(sampler) for sampler in samplers_for(dataset, pid, device)[0]]
+        samplers = samplers or [Kept(sampler) for sampler in samplers_for(dataset, pid, gpu)[0]]
         sampling = SamplerThread(samplers)
         sampling.start()
         pipe.send(True)
@@ -120,22 +121,25 @@ def main() -> None:
         arguments.device, model=arguments.model, mode="train", precision=arguments.precision,
         batch_size=arguments.batch_size,
     )  # fmt: skip
+    loader = arguments.loader
     case = Case(
-        dataset=str(Path(arguments.dataset).resolve()), dataset_name="benchmark", resolution=None,
-        loader=arguments.loader,
-        decoder=default_decoder(arguments.loader), workers=arguments.workers, prefetch=2,
-        batch_size=arguments.batch_size, model=arguments.model, mode="train", precision=choice.precision,
-        device=choice.device, input_size=224, output=default_output(arguments.loader),
+        Subject(dataset=str(Path(arguments.dataset).resolve()), dataset_name="benchmark", resolution=None),
+        Feed(loader, default_decoder(loader), workers=arguments.workers, output=default_output(loader)),
+        Step(
+            model=arguments.model, mode="train", precision=choice.precision, device=choice.device,
+            batch_size=arguments.batch_size, input_size=224,
+        ),
     )  # fmt: skip
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
-    sampler = context.Process(target=sample, args=(far, case.dataset, os.getpid(), case.device), daemon=True)
+    watched = (far, case.subject.dataset, os.getpid(), nvml_ordinal(case.step.device))
+    sampler = context.Process(target=sample, args=watched, daemon=True)
     sampler.start()
     ratios: list[float] = []
     cpu_ratios: list[float] = []
     sampling_cpu = 0.0
     with ExitStack() as stack:
-        rig = Rig(case, stack, lambda kind, payload: None)
+        rig = Rig(case, stack, lambda message: None)
         batches = rig.build_loader(rig.data, evict=False).batches()
         bare(rig, batches, arguments.seconds)  # warm-up
         for number in range(arguments.rounds):
@@ -165,7 +169,7 @@ def main() -> None:
             "cpu_high": cpu_high, "cpu_ratios": cpu_ratios, "sampling_cpu": cpu,
         }  # fmt: skip
         with open(arguments.json, "w") as file:
-            json.dump({**figures, "case": case.to_json(), "environment": environment()}, file, indent=1)
+            json.dump({**figures, "case": case.to_json(), "environment": to_json(environment())}, file, indent=1)
 
 
 if __name__ == "__main__":

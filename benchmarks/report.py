@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from loaderbench.plain import to_json
 from loaderbench.recording.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "reporting"))
@@ -59,9 +60,10 @@ def fill(results: Path, num_runs: int, source: Path | None) -> None:
     if source is None:
         import example_records
 
-        originals = [(example_records.measured(), None)]
+        originals: list[tuple[Any, Path | None]] = [(to_json(example_records.measured()), None)]
     else:
-        originals = [(one.record, one.path) for one in Store(source).runs() if one.record is not None]
+        kept = [run.path for run in Store(source).runs() if run.record is not None]
+        originals = [(json.loads((path / "run.json").read_text()), path) for path in kept]
     for number in range(num_runs):
         record, folder = originals[number % len(originals)]
         copy = json.loads(json.dumps(record))

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 
+from loaderbench.devices.select import nvml_ordinal
+from loaderbench.reporting.words import worded_caveat
 from loaderbench.samplers.base import DEFAULT_INTERVAL_S, Sampler, SamplerThread
 from loaderbench.samplers.sources import StorageCounter, samplers_for
 
@@ -52,7 +54,7 @@ def measure(dataset: str, workers: int, threads: int, mib: int, seconds: float, 
         assert tree.stdout is not None
         for _ in range(workers + 1):
             tree.stdout.read(1)
-        samplers, caveats = samplers_for(dataset, tree.pid, device)
+        samplers, caveats = samplers_for(dataset, tree.pid, nvml_ordinal(device))
         thread = SamplerThread(samplers)
         begun_s = time.perf_counter()
         thread.start()
@@ -61,7 +63,7 @@ def measure(dataset: str, workers: int, threads: int, mib: int, seconds: float, 
         passed_s = time.perf_counter() - begun_s
         num_processes = next((one.value[-1] for one in series if one.name == "num_processes"), None)
 
-        fresh, _ = samplers_for(dataset, tree.pid, device)
+        fresh, _ = samplers_for(dataset, tree.pid, nvml_ordinal(device))
         costs = {type(sampler).__name__: tick_cost_us(sampler) for sampler in fresh}
         for sampler in fresh:
             sampler.close()
@@ -82,7 +84,7 @@ def measure(dataset: str, workers: int, threads: int, mib: int, seconds: float, 
         "num_channels": len(series),
         "tick_us": costs,
         "storage_counter_read_us": counter_us,
-        "missing": [caveat.message for caveat in caveats],
+        "missing": [worded_caveat(caveat).message for caveat in caveats],
     }
 
 

@@ -37,6 +37,7 @@ from loaderbench.images.synthesize import make_dataset
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.order import epoch_order, plan_batches
 from loaderbench.machine import environment
+from loaderbench.plain import to_json
 from loaderbench.running.cache import CacheKeeper
 
 LOADERS = "serial,multiprocess:fork,multiprocess:forkserver,multiprocess:spawn,threaded,dali"
@@ -116,9 +117,7 @@ def probe_loader(root: str, loader: str, workers: int, batch_size: int, started:
         return {"skipped": str(error)}
     loaded = time.monotonic()
     num_workers = 0 if name == "serial" else workers
-    context = LoaderContext(
-        images, batch_size, num_workers, 2, default_decoder(name), 224, "train", "uint8", seed=0, device="cpu"
-    )
+    context = LoaderContext(images, batch_size, num_workers, 2, default_decoder(name), 224, "train", "uint8", seed=0)
     options = module.Options(start_method=start_method) if start_method else module.Options()
     built = module.build(options, context)
     batches = built.batches()
@@ -248,7 +247,7 @@ def main() -> None:
         result = measure(Path(folder), arguments)
     show(result)
     if arguments.json:
-        text = json.dumps({**result, "environment": environment()}, indent=1)
+        text = json.dumps({**result, "environment": to_json(environment())}, indent=1)
         Path(arguments.json).write_text(text + "\n")
 
 

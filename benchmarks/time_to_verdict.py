@@ -29,21 +29,35 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loaderbench.analysis.record import make_record
-from loaderbench.cases.case import Case
+from loaderbench.analysis.record import analyze
+from loaderbench.cases.case import CacheState, Case, Effort, Feed, Step, Subject
 from loaderbench.devices.select import parse_device
 from loaderbench.errors import UnavailableError
 from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import environment, usable_cpus
-from loaderbench.recording.types import Run
+from loaderbench.plain import to_json
+from loaderbench.recording.facts import Run
+from loaderbench.recording.record import Share
+from loaderbench.running.jobs.table import MEASURE, A, Job, MeasureRequest, Q
 from loaderbench.running.supervisor import Child
+from loaderbench.studies.measure import quiet
+from loaderbench.testbeds.injections import Injection
+from loaderbench.testbeds.jobs import (
+    DEVICE_SECONDS,
+    LOADER_SECONDS,
+    WALL_SECONDS,
+    DeviceTimeRequest,
+    LoaderTimeRequest,
+    Side,
+    WallTimeRequest,
+)
 from loaderbench.testbeds.slow_fuse import slow_fuse
 
 RESOLUTION, BATCH_SIZE = 256, 16
@@ -52,6 +66,7 @@ DEVICE_TO_LOADER = 2.0
 WORTH = 1.10
 """A gain from which a cause counts as one (docs/method.md, `Verdict`), for the truth and for the three phases."""
 TRUTH_S = 1.0
+WAITS_FOR_DATA: tuple[Share, ...] = ("prep", "contention", "storage")
 
 
 @dataclass(frozen=True)
@@ -73,18 +88,25 @@ CAUSES = (
 
 
 @dataclass(frozen=True)
-class Subject:
+class AskedRun:
     """The run that is asked about."""
 
     case: Case
-    injection: dict[str, float]
+    injection: Injection
     epoch_s: float
     """About what an epoch takes."""
 
-    def ask(self, log: Path, job: str, *, cache: str = "warm", **options: Any) -> Any:
-        """Have a measuring process of its own do one job on it."""
-        with Child(log) as child:
-            return child.ask(job, replace(self.case, cache=cache), lambda *message: None, **options)
+    def with_cache(self, state: CacheState) -> Case:
+        return self.case.changed(cache=state)
+
+    def side(self, *, cold: bool) -> Side:
+        return Side(self.with_cache("warm"), self.injection, cold)
+
+
+def ask(log: Path, job: Job[Q, A], request: Q) -> A:
+    """Have a measuring process of its own do one job."""
+    with Child(log) as child:
+        return child.ask(job, request, quiet)
 
 
 @dataclass(frozen=True)
@@ -103,64 +125,62 @@ class Bench:
         dataset, name = resolve_dataset(None, RESOLUTION)
         choice = parse_device("emulated", model="resnet50", mode="train", precision=None, batch_size=BATCH_SIZE)
         self.case = Case(
-            dataset=dataset, dataset_name=name, resolution=RESOLUTION, loader="multiprocess", decoder="pillow",
-            workers=min(2, usable_cpus()), prefetch=2, batch_size=BATCH_SIZE, model="resnet50", mode="train",
-            precision=choice.precision, device=choice.device, input_size=224, kernels=False,
-        )  # fmt: skip
+            Subject(dataset, name, RESOLUTION),
+            Feed("multiprocess", "pillow", workers=min(2, usable_cpus())),
+            Step("resnet50", "train", choice.precision, choice.device, BATCH_SIZE, input_size=224),
+            Effort(kernels=False),
+        )
         self.log = log
         with Child(log) as child:
-            self.loader_s = float(child.ask("loader_seconds", self.case, lambda *message: None))
-            own_s = float(child.ask("device_seconds", self.case, lambda *message: None))
+            self.loader_s = child.ask(LOADER_SECONDS, LoaderTimeRequest(self.case), quiet)
+            own_s = child.ask(DEVICE_SECONDS, DeviceTimeRequest(self.case), quiet)
         self.device_s = max(DEVICE_TO_LOADER * self.loader_s, own_s)
-        self.base = {"compute_extra_s": self.device_s - own_s}
+        self.base = Injection(compute_extra_s=self.device_s - own_s)
 
     @contextmanager
-    def subject(self, cause: Cause) -> Iterator[Subject]:
-        images = index_images(self.case.dataset)
+    def subject(self, cause: Cause) -> Iterator[AskedRun]:
+        images = index_images(self.case.subject.dataset)
         step_s = cause.magnitude * self.device_s
-        injection, case = dict(self.base), self.case
+        injection, case = self.base, self.case
         with ExitStack() as stack:
             if cause.kind == "prep":
-                injection["decode_burn_s"] = (step_s - self.loader_s) * case.lanes / case.batch_size
+                burn_s = (step_s - self.loader_s) * case.feed.lanes / case.step.batch_size
+                injection = injection + Injection(decode_burn_s=burn_s)
             elif cause.kind == "storage":
-                rate = float(images.sizes.mean()) * case.batch_size / step_s
-                case = replace(case, dataset=stack.enter_context(slow_fuse(case.dataset, bytes_per_s=rate)).path)
-            yield Subject(case, injection, len(images) / case.batch_size * step_s)
+                rate = float(images.sizes.mean()) * case.step.batch_size / step_s
+                bed = stack.enter_context(slow_fuse(case.subject.dataset, bytes_per_s=rate))
+                case = case.changed(dataset=bed.path)
+            yield AskedRun(case, injection, len(images) / case.step.batch_size * step_s)
 
-    def truth(self, subject: Subject) -> tuple[str, float]:
+    def truth(self, subject: AskedRun) -> tuple[str, float]:
         """(cause, stall fraction) by the stopwatch."""
-        sides = [
-            {"injection": subject.injection, "cold": True},
-            {"injection": self.base, "dataset": self.case.dataset, "cold": True},
-        ]
-        with_s, without_s = subject.ask(self.log, "wall_seconds", sides=sides, seconds=TRUTH_S)
-        kind = "storage" if subject.case.dataset != self.case.dataset else "prep"
+        without = Side(self.case.changed(cache="warm"), self.base, cold=True)
+        sides = (subject.side(cold=True), without)
+        with_s, without_s = ask(self.log, WALL_SECONDS, WallTimeRequest(sides, seconds=TRUTH_S))
+        kind = "storage" if subject.case.subject.dataset != self.case.subject.dataset else "prep"
         return (kind if with_s / without_s >= WORTH else "compute"), max(0.0, 1 - without_s / with_s)
 
 
-def by_loaderbench(subject: Subject, log: Path, arguments: argparse.Namespace) -> Answer:
+def by_loaderbench(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> Answer:
     begun = time.perf_counter()
-    case = replace(subject.case, cache="cold", duration_s=arguments.duration)
-    with Child(log) as child:
-        recording = child.ask("measure", case, lambda *message: None, injection=subject.injection)
-    record = make_record("benchmark", Run(case, "ok", "", 0.0, recording, [], [], environment()))
-    shares = {name: 0.0 if one is None else one["value"] for name, one in record["shares"].items()}
-    stall = shares["prep"] + shares["contention"] + shares["storage"]
-    return Answer(time.perf_counter() - begun, record["verdict"]["bottleneck"], stall)
+    case = subject.case.changed(cache="cold", duration_s=arguments.duration)
+    recording = ask(log, MEASURE, MeasureRequest(case, subject.injection))
+    record = analyze(Run("benchmark", case, "ok", "", 0.0, environment(), recording))
+    assert record.verdict is not None
+    stall = sum(record.share(name) or 0.0 for name in WAITS_FOR_DATA)
+    return Answer(time.perf_counter() - begun, record.verdict.bottleneck, stall)
 
 
-def by_three_phases(subject: Subject, log: Path, arguments: argparse.Namespace) -> Answer:
+def by_three_phases(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> Answer:
     """Step times of three runs; what each adds to the one before is a stall."""
     begun = time.perf_counter()
-    num_steps = len(index_images(subject.case.dataset)) // subject.case.batch_size
-    synthetic_s = subject.ask(log, "device_seconds", injection=subject.injection, num_steps=num_steps)
+    num_steps = len(index_images(subject.case.subject.dataset)) // subject.case.step.batch_size
+    warm = subject.with_cache("warm")
+    synthetic_s = ask(log, DEVICE_SECONDS, DeviceTimeRequest(warm, subject.injection, num_steps))
     cached_s, cold_s = (
-        subject.ask(
-            log, "wall_seconds", seconds=subject.epoch_s, rounds=1,
-            sides=[{"injection": subject.injection, "cold": cold}],
-        )[0]
+        ask(log, WALL_SECONDS, WallTimeRequest((subject.side(cold=cold),), seconds=subject.epoch_s, rounds=1))[0]
         for cold in (False, True)
-    )  # fmt: skip
+    )
     stalls = {"prep": max(0.0, cached_s - synthetic_s), "storage": max(0.0, cold_s - cached_s)}
     cause = max(stalls, key=lambda name: stalls[name])
     if cold_s < WORTH * (cold_s - stalls[cause]):
@@ -168,12 +188,12 @@ def by_three_phases(subject: Subject, log: Path, arguments: argparse.Namespace) 
     return Answer(time.perf_counter() - begun, cause, min(1.0, sum(stalls.values()) / cold_s))
 
 
-def by_traceml(subject: Subject, log: Path, arguments: argparse.Namespace) -> Answer:
+def by_traceml(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> Answer:
     """An epoch of a plain training loop under `traceml run`; its own diagnosis and times."""
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="loaderbench-traceml-") as folder:
         job = Path(folder, "job.json")
-        job.write_text(json.dumps({"case": subject.case.to_json(), "injection": subject.injection}))
+        job.write_text(json.dumps({"case": subject.case.to_json(), "injection": subject.injection.to_json()}))
         command = [arguments.traceml, "run", __file__, "--mode=summary", "--run-name", "run", "--logs-dir", folder]
         with log.open("ab") as file:
             subprocess.run([*command, "--args", "--job", str(job)], stdout=file, stderr=file, check=True)
@@ -191,7 +211,7 @@ def train_under_traceml(job: Path) -> None:
     import traceml_ai as traceml
 
     from loaderbench.images.cache_state import evict_files
-    from loaderbench.running.worker import Rig
+    from loaderbench.running.rig import Rig
 
     class Step(torch.nn.Module):
         def __init__(self, rig: Rig) -> None:
@@ -207,12 +227,12 @@ def train_under_traceml(job: Path) -> None:
     told = json.loads(job.read_text())
     case = Case.from_json(told["case"])
     with ExitStack() as stack:
-        rig = Rig(case, stack, lambda kind, payload: None, told["injection"])
+        rig = Rig(case, stack, quiet, Injection.from_json(told["injection"]))
         evict_files(rig.images.paths())
         batches = rig.build_loader(rig.data, evict=True).batches()
         model, fetched = Step(rig), traceml.wrap_dataloader_fetch(batches)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # TraceML wants a backward pass and an update to see
-        for _ in range(len(rig.images) // case.batch_size):
+        for _ in range(len(rig.images) // case.step.batch_size):
             batch = next(fetched)
             with traceml.trace_step(model):
                 optimizer.zero_grad()
@@ -245,7 +265,7 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def ask_all(
     causes: list[Cause],
     rounds: int,
-    ways: dict[str, Callable[[Subject, Path, argparse.Namespace], Answer]],
+    ways: dict[str, Callable[[AskedRun, Path, argparse.Namespace], Answer]],
     arguments: argparse.Namespace,
 ) -> Iterator[dict[str, Any]]:
     """A row for each answer, as it comes."""
@@ -292,7 +312,7 @@ def main() -> None:
         return
     causes = [CAUSES[0], CAUSES[2], CAUSES[4]] if arguments.quick else list(CAUSES)
     rounds = 1 if arguments.quick else arguments.rounds
-    ways: dict[str, Callable[[Subject, Path, argparse.Namespace], Answer]] = {
+    ways: dict[str, Callable[[AskedRun, Path, argparse.Namespace], Answer]] = {
         "loaderbench": by_loaderbench,
         "three phases": by_three_phases,
     }
@@ -310,8 +330,9 @@ def main() -> None:
     found = summarize(rows)
     show(found)
     if arguments.json:
-        figures = {"summary": found, "rows": rows, "duration_s": arguments.duration, "environment": environment()}
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+        figures = {"summary": found, "rows": rows, "duration_s": arguments.duration}
+        facts = {**figures, "environment": to_json(environment())}
+        arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,21 +16,23 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Case, Effort, Feed, Step, Subject
 from loaderbench.cases.study import default_decoder, default_output
 from loaderbench.errors import UnavailableError
 from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import usable_cpus
+from loaderbench.plain import to_json
+from loaderbench.recording.record import Advice
 from loaderbench.recording.store import Store
 from loaderbench.studies.measure import measure_case
-from loaderbench.studies.verify import Check, verify_record
+from loaderbench.studies.verify import to_verify, verify_record
 from loaderbench.testbeds.slow_fuse import slow_fuse
 
 FAST = "h200-resnet50-train-fp32"
@@ -118,48 +120,52 @@ def measure(study: Study, device: str, duration_s: float, store: Store) -> list[
     """Measure the case with all arms, run its advice; a row for each piece."""
     dataset, name = resolve_dataset(None, study.resolution)
     case = Case(
-        dataset=dataset, dataset_name=name, resolution=study.resolution, loader=study.loader,
-        decoder=default_decoder(study.loader), workers=study.workers, prefetch=2, batch_size=study.batch_size,
-        model="resnet50", mode="train", precision="fp32", device=device, input_size=224,
-        output=default_output(study.loader), cache="warm", duration_s=duration_s, ci_target=0.02,
-    )  # fmt: skip
+        Subject(dataset, name, study.resolution, cache="warm"),
+        Feed(study.loader, default_decoder(study.loader), study.workers, output=default_output(study.loader)),
+        Step("resnet50", "train", "fp32", device, study.batch_size, input_size=224),
+        Effort(duration_s=duration_s, ci_target=0.02),
+    )
     with ExitStack() as stack:
         if study.fetch_s is not None:
             rate = float(index_images(dataset).sizes.mean()) * study.batch_size / study.fetch_s
             bed = stack.enter_context(slow_fuse(dataset, bytes_per_s=rate))
-            case = replace(case, dataset=bed.path, cache="cold")
-        record = measure_case(case, store, lambda *message: None)
-        record, checks = verify_record(record, store, lambda line: None)
-    if record["verdict"] is None:
-        print(f"    {record['status']}: {record['failure']}")
+            case = case.changed(dataset=bed.path, cache="cold")
+        record = measure_case(case, store, lambda case, message: None)
+        record = verify_record(record, store, lambda line: None)
+    if record.verdict is None:
+        print(f"    {record.status}: {record.failure and record.failure.message}")
         return []
-    print(f"    {record['verdict']['summary']}")
-    return [row for check in checks if (row := show(study, check)) is not None]
+    print(f"    {record.verdict.summary}")
+    return [row for advice in to_verify(record) if (row := show(study, advice)) is not None]
 
 
-def kind(check: Check) -> str:
+def kind(advice: Advice) -> str:
     """What the advice changes first of all."""
+    change = advice.change or {}
     for name in ("cache", "loader", "workers", "decoder", "output", "batch_size"):
-        if name in check.change:
-            return name if len(check.change) == 1 or name != "cache" else "cache and more"
+        if name in change:
+            return name if len(change) == 1 or name != "cache" else "cache and more"
     return "other"
 
 
-def show(study: Study, check: Check) -> dict[str, Any] | None:
-    change = " ".join(f"{name}={value}" for name, value in check.change.items() if value != {})
-    if check.measured is None or check.error is None:
-        print(f"    {change}: not run: {check.reason}")
+def show(study: Study, advice: Advice) -> dict[str, Any] | None:
+    change = " ".join(f"{name}={value}" for name, value in (advice.change or {}).items() if value != {})
+    predicted, measured = advice.predicted_speedup, advice.measured_speedup
+    assert predicted is not None and predicted.low is not None and predicted.high is not None
+    if measured is None:
+        print(f"    {change}: not run: {advice.not_verified}")
         return None
-    inside = check.predicted["low"] <= check.measured.high and check.measured.low <= check.predicted["high"]
+    assert measured.low is not None and measured.high is not None
+    error = predicted.value / measured.value - 1
+    inside = predicted.low <= measured.high and measured.low <= predicted.high
     print(
-        f"    {change:<62} predicted {check.predicted['value']:5.2f} [{check.predicted['low']:.2f}, "
-        f"{check.predicted['high']:.2f}]  measured {check.measured.value:5.2f} [{check.measured.low:.2f}, "
-        f"{check.measured.high:.2f}]  {check.error:+6.1%}",
+        f"    {change:<62} predicted {predicted.value:5.2f} [{predicted.low:.2f}, {predicted.high:.2f}]  "
+        f"measured {measured.value:5.2f} [{measured.low:.2f}, {measured.high:.2f}]  {error:+6.1%}",
         flush=True,
     )
     return {
-        "case": study.name, "kind": kind(check), "change": dict(check.change), "predicted": dict(check.predicted),
-        "measured": check.measured.to_json(), "error": check.error, "intervals_meet": inside,
+        "case": study.name, "kind": kind(advice), "change": dict(advice.change or {}), "predicted": to_json(predicted),
+        "measured": to_json(measured), "error": error, "intervals_meet": inside,
     }  # fmt: skip
 
 

@@ -19,11 +19,16 @@ import torch
 from loaderbench.loaders.base import Batch, LoaderContext, check_workers
 from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.samples import FailureLimit, SampleMaker, SpanClock, make_decoder, output_shape
+from loaderbench.plain import JsonObject
 
 
 @dataclass(frozen=True)
 class Options:
     """No options."""
+
+
+class _OfThread(threading.local):
+    maker: SampleMaker | None = None
 
 
 class PlainLoader:
@@ -40,7 +45,7 @@ class PlainLoader:
         self._pin = context.pin_memory and torch.cuda.is_available()
         self._pool = ThreadPoolExecutor(context.workers)
         self._numbers = itertools.count()
-        self._of_thread = threading.local()
+        self._of_thread = _OfThread()
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         context = self._context
@@ -58,10 +63,10 @@ class PlainLoader:
             wait([future for future in waiting if not future.cancel()])
 
     def _make(self, plan: BatchPlan) -> Batch:
-        if not hasattr(self._of_thread, "maker"):
+        maker = self._of_thread.maker
+        if maker is None:
             clock = SpanClock(next(self._numbers))
-            self._of_thread.maker = SampleMaker(self._context, self._decoder, self._shape, clock)
-        maker: SampleMaker = self._of_thread.maker
+            maker = self._of_thread.maker = SampleMaker(self._context, self._decoder, self._shape, clock)
         maker.clock.begin()
         slots = np.empty((len(plan.indices), *self._shape, 3), dtype=self._context.output)
         made = maker.fill(plan, slots)
@@ -74,7 +79,7 @@ class PlainLoader:
             inputs, targets, len(made.indices), made.encoded_bytes, made.indices, span, tuple(made.failures)
         )  # fmt: skip
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> JsonObject:
         return {"loader": "plain", "num_threads": self._context.workers, "decoder": self._decoder.describe()}
 
     def close(self) -> None:
