@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from loaderbench import machine, prefixes
+from loaderbench import machine, plugins
+from loaderbench.cases.traits import Needs
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
 from loaderbench.images.filesystem import FileSystem, storage_behind
@@ -25,21 +27,13 @@ from loaderbench.samplers.sources import storage_sampler
 
 OK, DEGRADED, MISSING = "ok", "degraded", "missing"
 
-TEST_BEDS = ("throttled_loop", "slow_fuse", "uml_nfs")
-DECODER_PACKAGES = {
-    "pillow": ("pillow",),
-    "turbojpeg": ("simplejpeg",),
-    "torchvision": ("torchvision",),
-    "opencv": ("opencv-python-headless", "opencv-python"),
-}
-
 MEMORY_WANTED_BYTES = 4 << 30
 """torch with its CUDA libraries, one model and a few workers need about this much."""
 MEMLOCK_WANTED_BYTES = 1 << 30
 """Below this only a very small data set can be locked in memory for the `ram` arm."""
 OPEN_FILES_WANTED = 1024
 OPEN_FILES_PER_WORKER = 32
-"""Pipes and shared-memory batches of one worker process, with room."""
+"""Pipes and shared-memory batches of one worker process, with a margin."""
 DEFAULT_BATCH_BYTES = 64 * 3 * 224 * 224 * 4
 """One float32 batch of the default run."""
 DEFAULT_PREFETCH = 2
@@ -56,15 +50,15 @@ class Finding:
     what: str
     """What is there, or what cannot be measured without it."""
     enable: str | None = None
-    """The one step that mends it; None where the state is ok."""
+    """The one step that fixes it; None where the state is ok."""
 
 
-def _ok(name: str, what: str) -> Finding:
+def ok(name: str, what: str) -> Finding:
     return Finding(name, OK, what)
 
 
-def _from_error(name: str, message: str, enable: str, state: str = MISSING) -> Finding:
-    """A finding from an error of the form `what is wrong; what to do`; `enable` where it says no second part."""
+def from_error(name: str, message: str, enable: str, state: str = MISSING) -> Finding:
+    """A finding from an error of the form `what is wrong; what to do`; `enable` if the message has no second part."""
     what, _, step = message.partition("; ")
     return Finding(name, state, what, step or enable)
 
@@ -89,7 +83,7 @@ def _cpus() -> Finding:
             f"{usable} usable CPUs because of {reason}: threads are stopped when the quota is used up",
             "raise the CPU limit of the container (docker: --cpus, Kubernetes: resources.limits.cpu)",
         )
-    return _ok("cpus", f"{usable} usable CPUs" + (f": {reason}" if reason else ""))
+    return ok("cpus", f"{usable} usable CPUs" + (f": {reason}" if reason else ""))
 
 
 def _memory() -> Finding:
@@ -108,7 +102,7 @@ def _memory() -> Finding:
             f"{what}: less than {_size(MEMORY_WANTED_BYTES)}, larger models and many workers may be killed",
             "end other programs, or raise the memory limit of the container",
         )
-    return _ok("memory", what)
+    return ok("memory", what)
 
 
 def _shared_memory() -> Finding:
@@ -130,7 +124,7 @@ def _shared_memory() -> Finding:
             f"{what}; the default multiprocess run needs {_size(wanted)}",
             f"start the container with --shm-size={wanted_gib}g, or `mount -o remount,size={wanted_gib}G /dev/shm`",
         )
-    return _ok("shared memory", what)
+    return ok("shared memory", what)
 
 
 def _open_files() -> Finding:
@@ -143,7 +137,7 @@ def _open_files() -> Finding:
             f"at most {limit} file descriptors; a worker on every CPU may need {wanted}",
             f"`ulimit -n {wanted}` in the shell that starts loaderbench",
         )
-    return _ok("open files", f"at most {'unlimited' if limit is None else limit} file descriptors")
+    return ok("open files", f"at most {'unlimited' if limit is None else limit} file descriptors")
 
 
 def _memlock() -> Finding:
@@ -155,11 +149,11 @@ def _memlock() -> Finding:
             f"at most {limit:,} bytes may be locked: the `ram` arm uses a copy in /dev/shm instead",
             "`ulimit -l unlimited` (docker: --ulimit memlock=-1), or run with CAP_IPC_LOCK",
         )
-    return _ok("locked memory", f"may lock {_size(limit)}")
+    return ok("locked memory", f"may lock {_size(limit)}")
 
 
 def _page_cache(dataset_path: str | None) -> Finding:
-    """Evict one file that is surely cached, and look."""
+    """Evict one file that is surely cached, and check that it is gone."""
     name = "page cache"
     if dataset_path is not None:
         path = first_image(dataset_path)
@@ -194,12 +188,12 @@ def _evict_one(name: str, path: str, label: str) -> Finding:
             f"{after.fraction:.0%} of {label} stayed after eviction: cold runs are not possible there",
             "put the data set on a disk, NFS or FUSE mount, not on tmpfs, and close programs that map its files",
         )
-    return _ok(name, f"{label} could be evicted; residency by {after.method}")
+    return ok(name, f"{label} could be evicted; residency by {after.method}")
 
 
 def _cachestat() -> Finding:
     if cache_state.has_cachestat():
-        return _ok("cachestat", "cachestat(2) answers: residency costs a few microseconds a file")
+        return ok("cachestat", "cachestat(2) answers: residency costs a few microseconds a file")
     return Finding(
         "cachestat",
         DEGRADED,
@@ -212,34 +206,34 @@ def _storage(file_system: FileSystem) -> Finding:
     try:
         sampler = storage_sampler(file_system)
     except UnavailableError as error:
-        return _from_error("storage bytes", str(error), "put the data set on a local disk or an NFS mount")
+        return from_error("storage bytes", str(error), "put the data set on a local disk or an NFS mount")
     sampler.close()
-    return _ok("storage bytes", f"{file_system.type} from {file_system.source}, counted by {sampler.source}")
+    return ok("storage bytes", f"{file_system.type} from {file_system.source}, counted by {sampler.source}")
 
 
 def _pressure() -> Finding:
     reason = pressure_off_reason()
     if reason is None:
-        return _ok("pressure (PSI)", "/proc/pressure tells who waits for CPU, storage and memory")
-    return _from_error("pressure (PSI)", reason, "boot with `psi=1`")
+        return ok("pressure (PSI)", "/proc/pressure tells who waits for CPU, storage and memory")
+    return from_error("pressure (PSI)", reason, "boot with `psi=1`")
 
 
 def _runqueue() -> Finding:
     reason = runqueue_off_reason()
     if reason is None:
-        return _ok("run-queue delay", "/proc/PID/schedstat counts it: a starved worker is told from slow storage")
-    return _from_error("run-queue delay", f"contention for CPUs is not seen: {reason}", "boot with `delayacct`")
+        return ok("run-queue delay", "/proc/PID/schedstat counts it: a starved worker can be told from slow storage")
+    return from_error("run-queue delay", f"contention for CPUs is not seen: {reason}", "boot with `delayacct`")
 
 
 def _gpu() -> Finding:
     try:
         gpus = gpu_facts()
     except UnavailableError as error:
-        return _from_error("GPU (NVML)", str(error), "check that `nvidia-smi` works")
+        return from_error("GPU (NVML)", str(error), "check that `nvidia-smi` works")
     if not gpus:
         return Finding("GPU (NVML)", MISSING, "NVML lists no GPU", "start the container with `--gpus all`")
     names = ", ".join(sorted({gpu.name for gpu in gpus}))
-    return _ok("GPU (NVML)", f"{len(gpus)} × {names}, driver {gpus[0].driver}")
+    return ok("GPU (NVML)", f"{len(gpus)} × {names}, driver {gpus[0].driver}")
 
 
 def torch_cuda_version() -> tuple[bool, str | None]:
@@ -275,58 +269,29 @@ def _cuda() -> Finding:
             f"torch is built for CUDA {version}, but there is no libcuda.so.1: --device auto means emulated",
             "install the NVIDIA driver, or start the container with `--gpus all`",
         )
-    return _ok(
-        "CUDA in torch", f"torch is built for CUDA {version} and libcuda is there (torch itself was not started)"
-    )
+    return ok("CUDA in torch", f"torch is built for CUDA {version} and libcuda is there (torch itself was not started)")
 
 
-def _dali(packages: dict[str, str]) -> Finding:
-    for name, version in packages.items():
-        if name.startswith("nvidia-dali-cuda"):
-            return _ok("DALI", f"{name} {version}")
-    return Finding("DALI", MISSING, "--loader dali is not available", "`pip install 'loaderbench[dali]'`")
-
-
-def _decoder(name: str, packages: dict[str, str]) -> Finding:
-    known = DECODER_PACKAGES[name]
-    found = [f"{package} {packages[package]}" for package in known if package in packages]
-    if found:
-        return _ok(f"decoder {name}", ", ".join(found))
-    return Finding(f"decoder {name}", MISSING, f"--decoder {name} is not available", f"`pip install {known[0]}`")
-
-
-def _libjpeg() -> Finding:
-    """Builds it where that was not done yet: seconds, once."""
-    from loaderbench.decoders import libjpeg
-
+def _plugin(table: plugins.Table[Any], name: str) -> Finding | None:
+    """A finding for a plug-in that needs something installed or is broken, else None. A proof may take seconds."""
+    kind, title = table.kind, f"{table.kind} {name}"
     try:
-        version = libjpeg.build(libjpeg.Options()).describe()["version"]
-    except UnavailableError as error:
-        return _from_error("decoder libjpeg", str(error), "`apt-get install gcc libjpeg62-turbo-dev`")
-    return _ok("decoder libjpeg", f"built against libjpeg-turbo {version}: decodes only what a crop needs")
-
-
-def _pillow_simd(packages: dict[str, str]) -> Finding:
-    if "pillow-simd" in packages:  # a fork of Pillow that installs the same module
-        version = packages["pillow-simd"]
-        return _ok("decoder pillow-simd", f"pillow-simd {version} in Pillow's place: --decoder pillow is not available")
-    if prefixes.prefix_of("pillow-simd") is not None:
-        return _ok("decoder pillow-simd", "built, in a folder of its own")
-    step = "`loaderbench install pillow-simd`"
-    return Finding("decoder pillow-simd", MISSING, "--decoder pillow-simd is not available", step)
-
-
-def _test_bed(name: str) -> Finding:
-    title = f"test bed {name}"
+        needs: Needs = table.find(name).traits.needs
+    except (ConfigError, UnavailableError) as error:
+        return Finding(title, MISSING, str(error), f"fix or uninstall the package whose entry point names it: {name}")
+    if needs.install is None:
+        return None
+    step = f"`{needs.install}`"
+    reason = plugins.missing(needs)
+    if reason is not None:
+        what, _, better = reason.partition("; ")
+        return Finding(title, MISSING, f"--{kind} {name} is not available: {what}", better or step)
+    if needs.prove is None:
+        return ok(title, ", ".join(plugins.brought_by(needs)) or "it is there")
     try:
-        importlib.import_module(f"loaderbench.testbeds.{name}").check_available()
-    except ImportError as error:
-        return Finding(
-            title, MISSING, f"its module does not load ({error})", "install loaderbench with the extra `beds`"
-        )
+        return ok(title, plugins.function(needs.prove)())
     except UnavailableError as error:
-        return _from_error(title, str(error), "run `loaderbench selftest` as root on Debian 12 or newer")
-    return _ok(title, "storage of known speed for `loaderbench selftest`")
+        return from_error(title, str(error), step)
 
 
 def _perf() -> Finding:
@@ -348,11 +313,11 @@ def _perf() -> Finding:
             f"kernel.perf_event_paranoid is {paranoid}: only root may count events",
             "`sysctl kernel.perf_event_paranoid=2` as root",
         )
-    return _ok("perf", "perf is installed and may count this user's events")
+    return ok("perf", "perf is installed and may count this user's events")
 
 
 def examine(dataset_path: str | Path | None = None) -> list[Finding]:
-    """Everything a run may want from this machine, in the order to mend it.
+    """Everything a run may want from this machine, in the order in which to fix it.
 
     With a data set's folder its own storage is examined; one of its files is read and evicted.
 
@@ -362,7 +327,6 @@ def examine(dataset_path: str | Path | None = None) -> list[Finding]:
     path = None if dataset_path is None else str(Path(dataset_path).absolute())
     if path is not None and not Path(path).is_dir():
         raise ConfigError(f"{path} is no folder; name the folder that holds the images")
-    packages = machine.package_versions()
     checks: list[Callable[[], Finding]] = [
         _cpus,
         _memory,
@@ -376,11 +340,9 @@ def examine(dataset_path: str | Path | None = None) -> list[Finding]:
         _runqueue,
         _gpu,
         _cuda,
-        lambda: _dali(packages),
     ]
     findings = [check() for check in checks]
-    findings += [_decoder(name, packages) for name in DECODER_PACKAGES]
-    findings += [_libjpeg(), _pillow_simd(packages)]
-    findings += [_test_bed(name) for name in TEST_BEDS]
+    for table in (plugins.DECODERS, plugins.LOADERS):
+        findings += [found for name in table.names() if (found := _plugin(table, name)) is not None]
     findings.append(_perf())
     return findings

@@ -18,8 +18,9 @@ def doctor(
 ) -> None:
     """Say what this machine can measure, what it cannot, and the one step that enables it."""
     from loaderbench.doctor import examine
+    from loaderbench.selftest.doctor import examine_beds
 
-    findings = examine(dataset)
+    findings = [*examine(dataset), *examine_beds()]
     if output.json_out is not None:
         write_json({"findings": findings}, output.json_out)
         return

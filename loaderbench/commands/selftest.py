@@ -15,14 +15,14 @@ def selftest(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="12 cases and 6 nulls, about 5 minutes")] = False,
     device: Annotated[str, typer.Option(help="auto, cuda[:N], cpu, emulated[:PROFILE]")] = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted self-test")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted self-test")] = False,
     output: OutputOptions,
 ) -> None:
     """Build known causes into runs on this machine and check the verdicts against a stopwatch."""
     from loaderbench.recording.store import Store
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.studies import as_json, print_findings
-    from loaderbench.studies.selftest import SelfTestStudy, request_for
+    from loaderbench.selftest.study import SelfTestStudy, request_for
 
     check_json_target(output.json_out)
     store = Store(output.results)

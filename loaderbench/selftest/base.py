@@ -1,4 +1,4 @@
-"""What the beds share: the truth that was set, and a note on disk that lets the next run undo a killed one."""
+"""What the beds share: the set speed, and a note on disk that lets the next run clean up after a killed one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 
 DEBIAN_PACKAGES = ("e2fsprogs", "fuse3", "iproute2", "mount", "user-mode-linux", "util-linux")
-"""Debian packages (12 and later) that bring what all three beds need, mfusepy apart (the extra `beds`)."""
+"""Debian packages (12 and later) that all three beds need, besides mfusepy (the extra `beds`)."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def check_dataset_dir(dataset_dir: str | os.PathLike[str]) -> str:
 def start_time_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None where there is no such process.
 
-    Field 22 of /proc/PID/stat (proc(5)). Together with the pid it names one process for good: pids are reused.
+    Field 22 of /proc/PID/stat (proc(5)). Together with the pid, which may be reused, it identifies one process.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -99,13 +99,13 @@ def _pid_namespace() -> str:
 
 @dataclass
 class Resources:
-    """Everything a bed makes outside its own process, noted before it is made."""
+    """Everything that a bed creates outside its own process; noted on disk before it is created."""
 
     bed: str
     owner_pid: int
     owner_start_ticks: int
     pid_namespace: str
-    """Where `owner_pid` counts: a container that shares the temporary folder has pids of its own."""
+    """The namespace of `owner_pid`: a container that shares the temporary folder has its own pids."""
     folder: str
     mounts: list[str] = field(default_factory=list)
     loop_images: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Resources:
 
     @property
     def note(self) -> Path:
-        """The file that holds this record while the bed stands."""
+        """The file that holds this record while the bed exists."""
         return Path(self.folder + ".json")
 
     def save(self) -> None:
@@ -130,10 +130,10 @@ class Resources:
 
 
 def beds_folder() -> Path:
-    """This user's folder of standing beds, below the temporary folder (an image may be too big for a tmpfs).
+    """This user's folder of existing beds, below the temporary folder (an image may be too big for a tmpfs).
 
     Raises:
-        UnavailableError: somebody else owns a folder of that name.
+        UnavailableError: another user owns a folder of that name.
     """
     folder = Path(tempfile.gettempdir(), f"loaderbench-beds-{os.geteuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -153,7 +153,7 @@ def mount_points() -> set[str]:
 
 
 def _session_members(session: int, folder: str) -> list[int]:
-    """The live processes of a session whose command line names `folder`: a session's number may be reused."""
+    """The live processes of a session whose command line names `folder`, since session numbers may be reused."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -166,7 +166,7 @@ def _session_members(session: int, folder: str) -> list[int]:
 
 
 def kill_session(session: int, folder: str) -> None:
-    """SIGKILL a bed's helper processes and wait until they are gone. The first of them may have died before."""
+    """SIGKILL a bed's helper processes and wait until they are gone. The first of them may be dead already."""
     deadline = time.monotonic() + 5
     while (members := _session_members(session, folder)) and time.monotonic() < deadline:
         for pid in members:
@@ -176,7 +176,7 @@ def kill_session(session: int, folder: str) -> None:
 
 
 def _unmount(mount_point: str) -> None:
-    """Detach a mount point, at once where nobody uses it, else as soon as the last user is gone."""
+    """Detach a mount point: at once if it is not in use, else as soon as its last user is gone."""
     if mount_point not in mount_points():
         return
     if os.geteuid() == 0:
@@ -193,7 +193,7 @@ def _detach_loops(image: str) -> None:
 
 
 def _remove_cgroup(group: str, heir: str) -> None:
-    """Hand the processes that are still in `group` to `heir`, then remove it."""
+    """Move the processes that are still in `group` to `heir`, then remove the group."""
     deadline = time.monotonic() + 5
     folder = Path(group)
     while folder.is_dir():
@@ -209,10 +209,10 @@ def _remove_cgroup(group: str, heir: str) -> None:
 
 
 def dismantle(resources: Resources) -> None:
-    """Undo everything that a bed's note names. What is gone already is no error.
+    """Undo everything that a bed's note names. Missing parts are no error.
 
     Raises:
-        CaseFailed: something would not go; the note stays, so that a later run tries again.
+        CaseFailed: something could not be removed; the note stays, so that a later run tries again.
     """
     try:
         for mount_point in resources.mounts:
@@ -259,9 +259,9 @@ def clean_leftovers() -> list[str]:
 
 @contextlib.contextmanager
 def workspace(bed: str) -> Iterator[Resources]:
-    """A folder for one bed, and the note of what it makes; both are gone afterwards, whatever happens.
+    """A folder for one bed, and the note of what it creates; both are removed at the end.
 
-    A process killed by signal 9 cannot clean up: the next one to enter any bed does it for it.
+    A process killed by signal 9 cannot clean up: the next process to enter any bed does.
     """
     clean_leftovers()
     started = start_time_ticks(os.getpid())
@@ -315,5 +315,5 @@ def make_ext4_image(dataset_dir: str, image: str) -> None:
         file.truncate(size_bytes)
     make = [find_program("mkfs.ext4", "e2fsprogs"), "-q", "-F", "-O", "^has_journal", "-m", "0", "-b", str(block_bytes)]
     run_command(*make, "-N", str(num_inodes), "-d", dataset_dir, image)
-    # Not part of the data set, and not readable by everybody.
+    # It is not part of the data set, and not readable by all users.
     run_command(find_program("debugfs", "e2fsprogs"), "-w", "-R", "rmdir lost+found", image)

@@ -1,6 +1,6 @@
 """Read files of an NFS mount with several numbers of readers and say what the mount's counters saw.
 
-`python -m loaderbench.testbeds.nfs_probe PATH --readers 1,4,8` prints one JSON object a line and stage.
+`python tests/beds/nfs_probe.py PATH --readers 1,4,8` prints one JSON object a line and stage.
 A rate that grows with the readers is latency-bound; one that stays is bandwidth-bound.
 """
 

@@ -1,10 +1,10 @@
 """Slow-downs of known size that need no special storage, put around the parts of a run.
 
 Each adds work of one kind to one stage and leaves everything else as it is: the wrapped plug-in does its own
-work and then the extra. What the extra costs in throughput is not stated here and not derived from the figures
-below: it is measured, by running with and without. Nothing of an injection is recorded with a run.
+work and then the extra. The extra's cost in throughput is not derived from the figures below: it is measured,
+by running with and without it. A run's record does not mention an injection.
 
-It is a `Slowdown` (loaders/base.py). A process applies one to its case so:
+An injection is a `Slowdown` (loaders/base.py). A process applies one to its case like this:
 
     device = open_device(...)
     slowed = injection.wrap_device(device)
@@ -33,19 +33,19 @@ from loaderbench.workloads.base import Workload
 
 @dataclass(frozen=True)
 class Injection:
-    """Extra work by stage; zero or False: none of that kind. Several kinds together are a combination."""
+    """Extra work by stage; zero or False: none of that kind. Several kinds may be combined."""
 
     decode_burn_s: float = 0.0
-    """CPU seconds per image, in the decode stage, GIL released as decoders do. In DALI an operator of its own
-    before the decoder, which works on one image at a time whatever the number of threads."""
+    """CPU seconds per image, in the decode stage, with the GIL released, as decoders do. In DALI a separate operator
+    before the decoder, which works on one image at a time, whatever the number of threads."""
     collate_burn_s: float = 0.0
-    """CPU seconds per batch, in the worker. DALI has no place for it, nor for the sleep."""
+    """CPU seconds per batch, in the worker. Neither this nor the sleep is possible in DALI."""
     collate_sleep_s: float = 0.0
     """Seconds asleep per batch, in the worker: a wait that no CPU counter shows."""
     transfer_extra_bytes: int = 0
     """Bytes copied to the device with each batch, from pinned memory."""
     float_transfer: bool = False
-    """uint8 inputs take the four bytes a value that float32 takes on the link."""
+    """uint8 inputs take four bytes a value on the link, as float32 does."""
     pageable: bool = False
     """Batches are copied from pageable memory: the host waits for each copy, and with it for all work before it."""
     issue_delay_s: float = 0.0
@@ -62,11 +62,11 @@ class Injection:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Names of the fields that are in force, in the order of their definition."""
+        """Names of the fields that are set, in the order of their definition."""
         return tuple(field.name for field in dataclasses.fields(self) if getattr(self, field.name))
 
     def to_json(self) -> JsonObject:
-        """The fields in force, in plain JSON types; `from_json` is the inverse."""
+        """The fields that are set, in plain JSON types; `from_json` is the inverse."""
         return {name: getattr(self, name) for name in self.kinds}
 
     @classmethod
@@ -107,7 +107,7 @@ class Injection:
         if self.collate_sleep_s:
             time.sleep(self.collate_sleep_s)
 
-    # What a worker puts around the device and the workload that it has built.
+    # Wrappers for the device and the workload that a measuring process has built.
 
     def wrap_device(self, device: Device) -> Device:
         """`device`, with the extra copies."""
@@ -132,7 +132,7 @@ class InjectingDecoder:
         self.releases_gil = decoder.releases_gil
 
     def decode(self, encoded: bytes) -> Pixels:
-        """As the inner decoder's; an image that it refuses is not burnt for."""
+        """The inner decoder's `decode`, then the burn; no burn for an image that it refuses."""
         pixels = self._decoder.decode(encoded)
         burn_cpu(self._burn_ns)
         return pixels
@@ -151,7 +151,7 @@ class InjectingDecoder:
 
 
 class InjectingFillingDecoder(InjectingDecoder):
-    """The same for a decoder that makes whole samples."""
+    """`InjectingDecoder` for a decoder that makes whole samples."""
 
     def slot_filler(self, recipe: Recipe) -> SlotFiller:
         return _InjectingFiller(cast(FillingDecoder, self._decoder).slot_filler(recipe), self._burn_ns)
@@ -170,7 +170,7 @@ class _InjectingFiller:
         *,
         in_memory: bool,
     ) -> Filled:
-        """As the inner filler's, then the burn of each sample that was made, as decode time."""
+        """The inner filler's `fill`, then the burn of each sample that was made, counted as decode time."""
         filled = self._filler.fill(files, indices, epochs, slots, in_memory=in_memory)
         begun = time.perf_counter_ns()
         burn_cpu(filled.num_made * self._burn_ns)
@@ -178,7 +178,7 @@ class _InjectingFiller:
 
 
 class InjectingDevice:
-    """A device whose copies are larger, or made from pageable memory. All else is the inner device's own."""
+    """A device whose copies are larger, or made from pageable memory. Everything else is the inner device's."""
 
     def __init__(self, device: Device, injection: Injection) -> None:
         self._device = device
@@ -186,12 +186,12 @@ class InjectingDevice:
         self._extra: dict[int, tuple[Any, Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_device":  # asked for by pickle and copy before __init__ has run
+        if name.startswith("__") or name == "_device":  # pickle and copy ask for these before __init__ has run
             raise AttributeError(name)
         return getattr(self._device, name)
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """The extra bytes, then the batch, in one stretch of the queue."""
+        """The extra bytes, then the batch, directly after each other in the queue."""
         pageable = self._injection.pageable
         num_bytes = self._injection.transfer_extra_bytes
         if self._injection.float_transfer and inputs.element_size() < 4:
@@ -201,11 +201,11 @@ class InjectingDevice:
         return (self._device.pageable if pageable else self._device.copy_in)(inputs, targets)
 
     def pin(self, tensor: Any) -> Any:
-        """The tensor as it is, where batches are to be pageable."""
+        """Returns the tensor unpinned where batches are to be pageable."""
         return tensor if self._injection.pageable else self._device.pin(tensor)
 
     def _extra_batch(self, num_bytes: int, *, pinned: bool) -> tuple[Any, Any]:
-        """A host batch of that many bytes, made once."""
+        """A host batch of `num_bytes`, made once."""
         if num_bytes not in self._extra:
             import torch
 
@@ -215,7 +215,7 @@ class InjectingDevice:
 
 
 class InjectingWorkload:
-    """A workload whose steps take longer to issue, or to compute. All else is the inner workload's own."""
+    """A workload whose steps take longer to issue, or to compute. Everything else is the inner workload's."""
 
     def __init__(self, workload: Workload, device: Device, injection: Injection) -> None:
         self._workload = workload

@@ -1,7 +1,7 @@
-"""The file system of `slow_fuse`, in a process of its own: a read-only passthrough with a speed.
+"""The file system of `slow_fuse`, in its own process: a read-only passthrough with a set speed.
 
-Started as a script by `slow_fuse` with one JSON argument; imports nothing of loaderbench, so that it
-is up in a tenth of a second.
+Started as a script by `slow_fuse` with one JSON argument; imports nothing from loaderbench, so that it
+starts in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PR_SET_PDEATHSIG = 1
 """linux/prctl.h: the signal that a process gets when the thread that started it ends."""
 MAX_READ_BYTES = 1 << 20
 MAX_REQUESTS = 256
-"""Requests that may be in flight: more than any reader pool here, so that latency alone sets the rate."""
+"""Most requests in flight: more than any reader pool here, so that latency alone sets the rate."""
 METADATA_TIMEOUT_S = 3600.0
-"""The tree does not change: names and sizes may be remembered, so that reads alone reach this process."""
+"""The tree does not change: the kernel may cache names and sizes, so that only reads reach this process."""
 
 
 class Pacer:
@@ -40,7 +40,7 @@ class Pacer:
         self._free_at_s = 0.0
 
     def wait(self, num_bytes: int) -> None:
-        """Sleep until this read's bytes are through: its slot of the channel, plus the latency."""
+        """Sleep until this read's bytes have passed: its slot of the channel, plus the latency."""
         now = time.monotonic()
         due = now
         if self._bytes_per_s is not None:
@@ -112,7 +112,7 @@ class SlowTree(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no type
 
 
 def _die_with(parent_pid: int) -> None:
-    """Have the kernel end this process (libfuse unmounts on SIGTERM) when the thread that started it ends."""
+    """Let the kernel end this process (libfuse unmounts on SIGTERM) when the thread that started it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent_pid:
         sys.exit("the process that wanted this mount is gone")

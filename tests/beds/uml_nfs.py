@@ -23,7 +23,7 @@ from pathlib import Path
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.interrupts import interrupts_held
-from loaderbench.testbeds.base import (
+from loaderbench.selftest.base import (
     Resources,
     Truth,
     check_dataset_dir,
@@ -266,6 +266,6 @@ def run_in_uml_nfs(
 
 def probe_command(readers: Sequence[int], num_files: int | None = None) -> list[str]:
     """The command that measures, inside, how fast this tree can be read (see `nfs_probe`)."""
-    command = [sys.executable, "-m", "loaderbench.testbeds.nfs_probe", INSIDE_PATH]
+    command = [sys.executable, str(Path(__file__).with_name("nfs_probe.py")), INSIDE_PATH]
     command += ["--readers", ",".join(str(count) for count in readers)]
     return command if num_files is None else [*command, "--num-files", str(num_files)]

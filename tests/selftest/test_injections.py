@@ -20,7 +20,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.images.index import index_images
 from loaderbench.loaders import serial, threaded
 from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext, Slowdown
-from loaderbench.testbeds.injections import InjectingDecoder, Injection
+from loaderbench.selftest.injections import InjectingDecoder, Injection
 
 MS = 1_000_000
 STEP_MS = 10.0

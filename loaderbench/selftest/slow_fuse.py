@@ -1,7 +1,7 @@
 """A FUSE passthrough with a bandwidth cap and a latency. Needs no root: /dev/fuse, libfuse and mfusepy.
 
-All readers share one channel: each read waits for its slot of the bandwidth, then for the latency, so a
-bandwidth cap is flat in the number of readers and a latency is not. The kernel asks for at most
+All readers share one channel: each read waits for its slot of the bandwidth, then for the latency. So under a
+bandwidth cap the rate does not grow with the readers, under a latency it does. The kernel asks for at most
 128 KiB at a time (its read-ahead window) however large the file is; the latency is paid for each request
 that was not read ahead. /proc/PID/io shows nothing of reads through FUSE: `bytes_served` does.
 
@@ -27,7 +27,7 @@ import psutil
 
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.interrupts import interrupts_held
-from loaderbench.testbeds.base import (
+from loaderbench.selftest.base import (
     Truth,
     check_dataset_dir,
     find_program,
@@ -39,7 +39,7 @@ START_TIMEOUT_S = 20.0
 
 
 def check_available() -> None:
-    """Tell whether this machine can make the bed.
+    """Check that this machine can make the bed.
 
     Raises:
         UnavailableError: no /dev/fuse, no libfuse, or a missing package.
@@ -52,7 +52,7 @@ def check_available() -> None:
         importlib.import_module("mfusepy")
     except ImportError:
         raise UnavailableError("slow_fuse needs mfusepy; install loaderbench with the extra `beds`") from None
-    except OSError as error:  # it loads libfuse when it is imported
+    except OSError as error:  # importing mfusepy loads libfuse
         raise UnavailableError(f"slow_fuse needs libfuse ({error}); install Debian's package fuse3") from error
     if os.geteuid() != 0:
         find_program("fusermount3", "fuse3")
@@ -60,7 +60,7 @@ def check_available() -> None:
 
 @dataclass(frozen=True)
 class SlowFuseBed:
-    """A standing bed."""
+    """A bed that is mounted."""
 
     path: str
     """The mounted tree, read-only; only the user who made it may read it."""
@@ -97,7 +97,7 @@ def _start_daemon(folder: str, tree: str, truth: Truth) -> subprocess.Popen[byte
     }
     script = str(Path(__file__).with_name("fuse_daemon.py"))
     with open(os.path.join(folder, "daemon.log"), "wb") as log:
-        # In a session of its own, so that Ctrl-C at a terminal reaches it only through us.
+        # In its own session, so that Ctrl-C at a terminal does not reach it directly.
         return subprocess.Popen(
             [sys.executable, "-P", script, json.dumps(setup)],
             stdin=subprocess.DEVNULL,
@@ -120,7 +120,7 @@ def _wait_for_mount(daemon: subprocess.Popen[bytes], folder: str) -> None:
 def slow_fuse(
     dataset_dir: str | os.PathLike[str], *, bytes_per_s: float | None = None, latency_s: float | None = None
 ) -> Iterator[SlowFuseBed]:
-    """Mount an image tree whose reads take `latency_s` and together pass at `bytes_per_s` (None: no limit).
+    """Mount an image tree whose reads each take `latency_s` more and together `bytes_per_s` at most (None: no limit).
 
     Enter it in a thread that outlives the bed: the daemon ends with the thread that started it.
 
@@ -144,7 +144,7 @@ def slow_fuse(
             Path(bed._counters).write_bytes(bytes(mmap.PAGESIZE))
             resources.mounts.append(bed.path)
             resources.save()
-            with interrupts_held():  # raised within Popen, one would leave a process that nobody knows
+            with interrupts_held():  # an exception raised within Popen would leave a process without a handle
                 daemon = _start_daemon(resources.folder, tree, truth)
                 resources.sessions.append(daemon.pid)
                 resources.save()

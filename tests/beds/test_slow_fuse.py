@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,15 +12,15 @@ import bed_reading
 import pytest
 
 from loaderbench.errors import UnavailableError
-from loaderbench.testbeds import slow_fuse as module
-from loaderbench.testbeds.base import clean_leftovers, mount_points, start_time_ticks
-from loaderbench.testbeds.slow_fuse import check_available, slow_fuse
+from loaderbench.selftest import slow_fuse as module
+from loaderbench.selftest.base import clean_leftovers, mount_points, start_time_ticks
+from loaderbench.selftest.slow_fuse import check_available, slow_fuse
 
-pytestmark = pytest.mark.bed
+pytestmark = [pytest.mark.bed, pytest.mark.alone]
 
 HOLD = """
 import sys, time
-from loaderbench.testbeds.slow_fuse import slow_fuse
+from loaderbench.selftest.slow_fuse import slow_fuse
 with slow_fuse(sys.argv[1], bytes_per_s=20e6) as bed:
     print(bed.path, bed.daemon_pid, flush=True)
     time.sleep(60)
@@ -27,7 +28,7 @@ with slow_fuse(sys.argv[1], bytes_per_s=20e6) as bed:
 READ_ONE = """
 import sys
 from pathlib import Path
-from loaderbench.testbeds.slow_fuse import slow_fuse
+from loaderbench.selftest.slow_fuse import slow_fuse
 with slow_fuse(sys.argv[1]) as bed:
     print(len(Path(bed.path, "class0/000.jpg").read_bytes()), Path(bed.path).parent.parent.name)
 """
@@ -41,7 +42,7 @@ def _available(require_bed):
 def least_disturbed(read, enough_bytes_per_s):
     """What up to three readings saw, until one is fast enough: other work on the machine only makes them slower."""
     seen = []
-    while len(seen) < 3 and not (seen and seen[-1]["bytes"] / seen[-1]["wall_s"] >= enough_bytes_per_s):
+    while len(seen) < 6 and not (seen and seen[-1]["bytes"] / seen[-1]["wall_s"] >= enough_bytes_per_s):
         seen.append(read())
     return seen
 
@@ -146,7 +147,7 @@ def test_an_ordinary_user_can_make_one(tmp_path_factory):
     python = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     packages = [str(Path(__file__).parents[2]), sysconfig.get_path("purelib")]
     tree = Path(tmp_path_factory.mktemp("public"))
-    for folder in (tree, *list(tree.parents)[:2]):
+    for folder in (tree, *(each for each in tree.parents if Path(tempfile.gettempdir()) in each.parents)):
         folder.chmod(0o755)
     (tree / "class0").mkdir()
     (tree / "class0/000.jpg").write_bytes(b"12345")

@@ -3,7 +3,7 @@
 The cap acts on the processes of one cgroup: put a process in before it reads (`ThrottledLoopBed.enter`
 or `command_prefix`); its later children inherit it. It holds for buffered, random, O_DIRECT and mmapped
 reads alike. The throttle lets requests go in slices of about 100 ms, so judge it by its rate over a
-second or more, never by the latency of a file; and requests wait above the device, whose own busy time
+second or more, never by the latency of a file. Requests wait above the device, whose own busy time
 (io_ticks of diskstats) therefore stays near 0.
 
 Sources: Documentation/admin-guide/cgroup-v1/blkio-controller.rst (throttle.read_bps_device,
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench.errors import ConfigError, UnavailableError
-from loaderbench.testbeds.base import (
+from loaderbench.selftest.base import (
     Resources,
     Truth,
     check_dataset_dir,
@@ -78,7 +78,7 @@ def _find_controller() -> _Controller:
 
 
 def check_available() -> None:
-    """Tell whether this machine can make the bed.
+    """Check that this machine can make the bed.
 
     Raises:
         UnavailableError: not root, no loop device, no block-I/O controller, or a missing package.
@@ -101,7 +101,7 @@ def check_available() -> None:
 
 @dataclass(frozen=True)
 class ThrottledLoopBed:
-    """A standing bed."""
+    """A bed that is mounted."""
 
     path: str
     """The mounted copy of the image tree, read-only."""
@@ -112,7 +112,7 @@ class ThrottledLoopBed:
     """Folder of the throttled cgroup."""
 
     def enter(self, pid: int) -> None:
-        """Put a process into the throttled group, before it reads; processes that it starts later follow it."""
+        """Put a process into the throttled group, before it reads; processes that it starts later are in it too."""
         Path(self.cgroup, "cgroup.procs").write_text(str(pid))
 
     @property
@@ -128,7 +128,7 @@ class ThrottledLoopBed:
         return self._stat()[2] * SECTOR_BYTES
 
     def requests_read(self) -> int:
-        """Read requests since it was made, as they were submitted: the throttle counts them before the block
+        """Read requests since the device was made, as submitted: the throttle counts them before the block
         layer merges neighbours (`stat`, first and second field)."""
         return self._stat()[0] + self._stat()[1]
 
@@ -142,8 +142,8 @@ def _attach_loop(image: str, resources: Resources) -> str:
         device = run_command(losetup, "--find", "--show", "--read-only", image).strip()
     except UnavailableError as error:
         raise UnavailableError(f"throttled_loop got no loop device: {error}") from error
-    # Without direct I/O (a tmpfs may refuse it) the image is cached twice. The cap, which acts on the loop
-    # device itself, is the same.
+    # Without direct I/O (a tmpfs may refuse it) the image is cached twice. The cap stays the same, since it
+    # acts on the loop device itself.
     with contextlib.suppress(UnavailableError):
         run_command(losetup, "--direct-io=on", device)
     return device
@@ -166,7 +166,7 @@ def _make_cgroup(controller: _Controller, resources: Resources) -> str:
 
 
 def _own_cgroup(controller: _Controller) -> str:
-    """The group this process is in: where the bed's processes go when the bed ends."""
+    """The group of this process, to which the bed's processes move when the bed ends."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
         if (controller.version == 1 and "blkio" in names.split(",")) or (controller.version == 2 and not names):

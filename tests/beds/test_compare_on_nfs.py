@@ -10,7 +10,7 @@ from typing import Any
 import commands
 import pytest
 
-from loaderbench.testbeds.uml_nfs import INSIDE, INSIDE_OUT, INSIDE_PATH, check_available, run_in_uml_nfs
+from tests.beds.uml_nfs import INSIDE, INSIDE_OUT, INSIDE_PATH, check_available, run_in_uml_nfs
 
 pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.timeout(420)]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import bed_reading
 import pytest
 
-from loaderbench.testbeds.base import clean_leftovers, mount_points
-from loaderbench.testbeds.throttled_loop import check_available, throttled_loop
+from loaderbench.selftest.base import clean_leftovers, mount_points
+from loaderbench.selftest.throttled_loop import check_available, throttled_loop
 
-pytestmark = pytest.mark.bed
+pytestmark = [pytest.mark.bed, pytest.mark.alone]
 
 HOLD = """
 import sys, time
-from loaderbench.testbeds.throttled_loop import throttled_loop
+from loaderbench.selftest.throttled_loop import throttled_loop
 with throttled_loop(sys.argv[1], bytes_per_s=20e6) as bed:
     print(bed.path, bed.device, bed.cgroup, flush=True)
     time.sleep(60)

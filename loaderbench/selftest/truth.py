@@ -1,8 +1,8 @@
-"""What a run really takes, by a stopwatch: a plain loop and the wall clock, nothing of the estimators.
+"""The true time of a run by a stopwatch: a plain loop and the wall clock, without the estimators.
 
-Jobs of the measuring process (running/jobs/table.py), asked for by the self-test alone. Two sides, a run with an
-injection and the same run without, are built next to each other and take turns, so that whatever else the machine does
-meets both.
+Jobs of the measuring process (running/jobs/table.py) for the self-test only. Two sides, a run with an
+injection and the same run without, are built next to each other and take turns, so that other load of the machine
+affects both.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch
 from loaderbench.recording.progress import Report
 from loaderbench.running.feeds import close
 from loaderbench.running.rig import Rig
-from loaderbench.testbeds.jobs import DeviceTimeRequest, LoaderTimeRequest, Side, WallTimeRequest
+from loaderbench.selftest.jobs import DeviceTimeRequest, LoaderTimeRequest, Side, WallTimeRequest
 
 
 def loader_seconds(request: LoaderTimeRequest, report: Report) -> float:
-    """Seconds a batch of the case's loader, running free, its files in the page cache."""
+    """Seconds a batch of the case's loader, free-running, with its files in the page cache."""
     case = request.case
     with ExitStack() as stack:
         rig = Rig(case, stack, report)
         batches = rig.build_loader(rig.data, evict=False).batches()
-        depth = max(case.feed.buffer_batches, 1)
+        depth = max(rig.buffer_batches, 1)
         num_warmup = len(rig.images) // case.step.batch_size + depth + 2  # once through, so that all is cached
         for _ in range(num_warmup):
             next(batches)
@@ -57,7 +57,7 @@ def device_seconds(request: DeviceTimeRequest, report: Report) -> float:
 
 
 def wall_seconds(request: WallTimeRequest, report: Report) -> list[float]:
-    """Wall seconds a step of each side, the fastest of its rounds: what else the machine does only adds."""
+    """Wall seconds a step of each side, the fastest of its rounds: other load of the machine only adds time."""
     with ExitStack() as stack:
         built = [_BuiltSide(side, stack, report) for side in request.sides]
         times: list[list[float]] = [[] for _ in built]
@@ -82,10 +82,10 @@ class _BuiltSide:
                     file.read()
         batches = self._loader.batches(epoch)
         in_flight: deque[Any] = deque()
-        for _ in range(max(self._case.feed.buffer_batches, 1) + 4):
+        for _ in range(max(self._rig.buffer_batches, 1) + 4):
             self._step(batches, in_flight)
         taken, begun = 0, time.perf_counter()
-        workers = self._case.feed.lanes  # they hand over in bursts: count whole rounds of them
+        workers = self._case.feed.lanes  # they hand over in bursts: count whole rounds
         while (spent := time.perf_counter() - begun) < seconds or taken < 6 or taken % workers:
             self._step(batches, in_flight)
             taken += 1

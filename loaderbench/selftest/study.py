@@ -1,9 +1,9 @@
-"""`loaderbench selftest`: known causes built into runs on this machine, and what the verdicts made of them.
+"""`loaderbench selftest`: builds known causes into runs on this machine and checks the verdicts.
 
-Truth comes from a stopwatch (testbeds/truth.py): the wall time of the run with the cause against the same run
-without it, taken in turns. The estimators see the recording of a run and nothing else. Every case's run is kept in the
-study's own folder, beside what was built in and what the stopwatch said. docs/validation.md explains the method and how
-to read the matrix; analysis/selftest.py scores it.
+Truth comes from a stopwatch (selftest/truth.py): the wall time of the run with the cause compared with the same run
+without it, taken in turns. The estimators see only the recording of a run. Every case's run is kept in the study's own
+folder, beside what was built in and what the stopwatch showed. docs/validation.md explains the method and how to read
+the matrix; analysis/selftest.py scores it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
+from loaderbench import plugins
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.selftest import CLASSES, is_confidently_wrong, is_right, outcome_of, score
 from loaderbench.cases.case import PRECISIONS, Case, Effort, Feed, Mode, Precision, Step, Subject
-from loaderbench.cases.study import check_choice, default_decoder, default_output
+from loaderbench.cases.study import check_choice
+from loaderbench.cases.traits import Work
 from loaderbench.devices.profile import for_mode
 from loaderbench.devices.select import parse_device
 from loaderbench.errors import UnavailableError
@@ -41,9 +43,8 @@ from loaderbench.recording.studies import (
     StudyRecord,
 )
 from loaderbench.running.supervisor import Child, JobFailed, KeptChild
-from loaderbench.studies.measure import measure_in, quiet
-from loaderbench.testbeds.injections import Injection
-from loaderbench.testbeds.jobs import (
+from loaderbench.selftest.injections import Injection
+from loaderbench.selftest.jobs import (
     DEVICE_SECONDS,
     LOADER_SECONDS,
     WALL_SECONDS,
@@ -52,22 +53,32 @@ from loaderbench.testbeds.jobs import (
     Side,
     WallTimeRequest,
 )
+from loaderbench.studies.measure import measure_in, quiet
 
-QUICK_LOADERS, FULL_LOADERS = ("multiprocess", "serial", "threaded"), ("serial", "multiprocess", "threaded", "dali")
+QUICK_CAUSES: Mapping[Work, tuple[InjectedCause, ...]] = {
+    "processes": ("prep", "storage", "transfer", "launch", "mixed", "compute"),
+    "in line": ("prep", "storage", "transfer"),
+    "threads": ("prep", "storage", "launch"),
+}
+"""Causes that the quick set builds into a loader, by where its batches are made."""
+OWN_DECODER_CAUSES: tuple[InjectedCause, ...] = ("prep", "transfer", "launch", "compute")
+"""Causes that the full set builds into a loader that decodes for itself."""
+NULLS, QUICK_NULLS = 10, 2
+"""Runs without a cause for each loader: full set, quick set."""
 MAGNITUDES = (1.4, 2.0, 3.0)
 """Step time with the cause ÷ step time of the device alone."""
 DEVICE_TO_LOADER = 2.0
-"""The device takes so many times the loader's time, so that without a cause the run is bound by compute."""
+"""Least device time ÷ loader time, so that a run without a cause is bound by compute."""
 MODEL, RESOLUTION, WORKERS = "resnet50", 256, 2
 FIRST_BATCH = 16
-"""Until the loader's own speed says how large a batch is to be."""
+"""Batch size until the loader's own speed sets it."""
 LOADER_STEP_S = 0.010
-"""Batches are as large as the loader makes in this time: long against the issue time and the scheduler's ticks."""
+"""A batch is what the loader makes in this time: long compared with the issue time and the scheduler's ticks."""
 MIN_BATCH, MAX_BATCH = 8, 128
 QUICK_SECONDS, FULL_SECONDS = (7.5, 0.6), (12.0, 1.0)
-"""Of each case: of measuring, and of each of the stopwatch's two turns on each side."""
+"""(seconds of measuring a case, seconds of each of the stopwatch's two turns on each side)."""
 LINK_BYTES_PER_S = 50e9
-"""Of the emulated device (devices/profiles); on CUDA the copy's real rate decides, and truth is measured anyway."""
+"""Link rate of the emulated device (devices/profiles); on CUDA it may differ, but truth is measured anyway."""
 NULL_LOADER = "null-loader"
 
 Say = Callable[[str], None]
@@ -77,7 +88,7 @@ Amounts = dict[str, float]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One case of the self-test: what is built into the run, and what is left of it in the runs for truth."""
+    """One case of the self-test: what is built into the run, and what of it stays in the runs for truth."""
 
     name: str
     loader: str
@@ -92,26 +103,19 @@ def scenarios(*, quick: bool) -> list[Scenario]:
 
     Its storage cases come twice: on FUSE, and (as root) on a disk throttled in the block layer.
     """
-    if quick:
-        chosen: list[tuple[str, InjectedCause]] = [
-            ("multiprocess", "prep"), ("multiprocess", "storage"), ("multiprocess", "transfer"),
-            ("multiprocess", "launch"), ("multiprocess", "mixed"), ("multiprocess", "compute"),
-            ("serial", "prep"), ("serial", "storage"), ("serial", "transfer"),
-            ("threaded", "prep"), ("threaded", "storage"), ("threaded", "launch"),
-        ]  # fmt: skip
-        cases = [_scenario(loader, cause, 2.0) for loader, cause in chosen]
-        nulls = [_scenario(loader, "none", 1.0, number) for loader in QUICK_LOADERS for number in range(2)]
-        return _by_loader(cases + nulls)
-    cases = [
-        _scenario(loader, cause, magnitude)
-        for loader in FULL_LOADERS
-        for cause in CLASSES
-        for magnitude in MAGNITUDES
-        if loader != "dali" or cause in ("prep", "transfer", "launch", "compute")
-    ]
-    cases += [replace(one, name=f"{one.name}@disk", bed="throttled_loop") for one in cases if one.bed]
-    nulls = [_scenario(loader, "none", 1.0, number) for loader in FULL_LOADERS for number in range(10)]
-    return _by_loader(cases + nulls)
+    tested = {name: traits for name, traits in plugins.LOADERS.known().items() if traits.self_tested}
+    made: list[Scenario] = []
+    for name, traits in tested.items():
+        if quick and traits.decodes != "ours":
+            continue
+        causes = QUICK_CAUSES[traits.work] if quick else CLASSES if traits.decodes == "ours" else OWN_DECODER_CAUSES
+        sizes = (2.0,) if quick else MAGNITUDES
+        cases = [_scenario(name, cause, magnitude) for cause in causes for magnitude in sizes]
+        if not quick:
+            cases += [replace(one, name=f"{one.name}@disk", bed="throttled_loop") for one in cases if one.bed]
+        nulls = range(QUICK_NULLS if quick else NULLS)
+        made += [*cases, *(_scenario(name, "none", 1.0, number) for number in nulls)]
+    return made
 
 
 def _scenario(loader: str, cause: InjectedCause, magnitude: float, number: int | None = None) -> Scenario:
@@ -119,19 +123,15 @@ def _scenario(loader: str, cause: InjectedCause, magnitude: float, number: int |
     return Scenario(f"{loader}-{cause}-{suffix}", loader, cause, magnitude, "slow_fuse" if cause == "storage" else None)
 
 
-def _by_loader(given: list[Scenario]) -> list[Scenario]:
-    return sorted(given, key=lambda scenario: FULL_LOADERS.index(scenario.loader))
-
-
 @dataclass(frozen=True)
 class SelfTestRequest:
     quick: bool
     device: str
-    """As the room `devices` resolved it, for inference."""
+    """The device text as resolved by `devices`, for inference."""
     precision: Precision
     mode: Mode = "infer"
     resume: bool = False
-    """Go on with the newest one of the store that was interrupted."""
+    """Continue the newest interrupted self-test of the store."""
 
 
 def request_for(device: str, *, quick: bool, resume: bool = False) -> SelfTestRequest:
@@ -142,7 +142,7 @@ def request_for(device: str, *, quick: bool, resume: bool = False) -> SelfTestRe
 
 
 class SelfTestStudy:
-    """A self-test as it goes on. Each finished case is stored at once; what is stored is not run again."""
+    """A self-test in progress. Each finished case is stored at once; stored cases are not run again."""
 
     def __init__(self, request: SelfTestRequest, store: Store, say: Say) -> None:
         """`say` gets a line for each case."""
@@ -168,7 +168,7 @@ class SelfTestStudy:
         """
         template = self._template()
         self._skip_missing_beds()
-        self._keep(self._facts)  # so that not even a kill loses sight of the first case
+        self._keep(self._facts)  # so that even after a kill the first case can be found
         done = {scenario.name for scenario in self._facts.scenarios}
         self._num_left = sum(scenario.name not in done for scenario in self._todo)
         with (
@@ -185,11 +185,11 @@ class SelfTestStudy:
         return study
 
     def findings(self) -> SelfTest:
-        """Of the cases so far."""
+        """Findings from the cases so far."""
         return score(self._facts, self._records)
 
     def study(self) -> StudyRecord:
-        """As it is stored."""
+        """The study as it is stored."""
         return StudyRecord(
             schema=SCHEMA,
             rules_version=RULES_VERSION,
@@ -206,7 +206,7 @@ class SelfTestStudy:
         request = self._request
         return Case(
             Subject(dataset, name, RESOLUTION, "warm"),
-            Feed("serial", "pillow", 0),
+            Feed(plugins.DEFAULT_LOADER, None, 0),
             Step(MODEL, request.mode, request.precision, request.device, batch_size=FIRST_BATCH, input_size=224),
             Effort(duration_s=self._duration_s, ci_target=0.02, kernels=False),
         )
@@ -242,7 +242,7 @@ class SelfTestStudy:
                 self._count(_line(outcome_of(facts, record)))
                 waiting.pop(0)
             except (JobFailed, BedMissing) as error:
-                # What the loader lacks, all its cases lack; a bed that is missing is one case's.
+                # What the loader lacks affects all its cases; a missing bed affects only one.
                 lacking = isinstance(error, JobFailed) and isinstance(error.error, UnavailableError)
                 stopped = waiting if lacking else waiting[:1]
                 self._leave(stopped, str(error), skip=lacking or isinstance(error, BedMissing))
@@ -262,7 +262,9 @@ class SelfTestStudy:
     def _null_loader(self, template: Case, kept: KeptChild) -> None:
         """A loader that costs nothing must leave the device fully used: an ordinary training step, uint8 copies."""
         device = for_mode(template.step.device, "train")  # an emulated profile is for one mode
-        case = _case_for(template, "synthetic").changed(batch_size=64, output="uint8", mode="train", device=device)
+        case = _case_for(template, plugins.NULL_LOADER).changed(
+            batch_size=64, output="uint8", mode="train", device=device
+        )
         try:
             record = measure_in(kept.child(case.feed.decoder), case, self._folder.runs)
         except JobFailed as error:
@@ -307,18 +309,19 @@ def _missing_beds(todo: Sequence[Scenario]) -> dict[str, str]:
     missing = {}
     for bed in dict.fromkeys(scenario.bed for scenario in todo if scenario.bed):
         try:
-            import_module(f"loaderbench.testbeds.{bed}").check_available()
+            import_module(f"loaderbench.selftest.{bed}").check_available()
         except UnavailableError as error:
             missing[bed] = str(error)
     return missing
 
 
 def _case_for(template: Case, loader: str) -> Case:
+    choice = plugins.loader_choice(loader)
     return template.changed(
         loader=loader,
-        workers=0 if loader == "serial" else min(WORKERS, usable_cpus()),
-        decoder=default_decoder(loader),
-        output=default_output(loader),
+        workers=0 if choice.traits.work == "in line" else min(WORKERS, usable_cpus()),
+        decoder=None if choice.decoder is None else choice.decoder.name,
+        output=choice.traits.output,
     )
 
 
@@ -327,7 +330,7 @@ class BedMissing(Exception):
 
 
 class _Bench:
-    """One loader on one device, the device slowed until a run without a cause is bound by compute."""
+    """One loader on one device that is slowed until a run without a cause is bound by compute."""
 
     def __init__(self, child: Child, case: Case, truth_s: float, runs: Store) -> None:
         self._child, self._truth_s, self._runs = child, truth_s, runs
@@ -338,7 +341,7 @@ class _Bench:
         own_device_s = child.ask(DEVICE_SECONDS, DeviceTimeRequest(self._case), quiet)
         wanted_s = max(DEVICE_TO_LOADER * self._loader_s, own_device_s)
         self._base: Amounts = {"compute_extra_s": wanted_s - own_device_s}
-        # Where issuing bound the bare device, a part of what was added went into its gaps.
+        # Where issuing bound the bare device, a part of the added compute filled its gaps.
         slowed = DeviceTimeRequest(self._case, _injection(self._base))
         self._base["compute_extra_s"] += wanted_s - child.ask(DEVICE_SECONDS, slowed, quiet)
         self._device_s = wanted_s
@@ -374,11 +377,11 @@ class _Bench:
         return facts, record
 
     def _amounts(self, scenario: Scenario) -> Amounts:
-        """What is built in besides the slowed device."""
+        """The extra work that is built in besides the slowed device."""
         wanted_s = scenario.magnitude * self._device_s
         add_s = max(wanted_s - self._loader_s, 0.0)
-        # DALI's added operator runs on one thread; workers of the others share the burn.
-        lanes = 1 if self._case.feed.loader == "dali" else self._case.feed.lanes
+        in_line = plugins.LOADERS.find(self._case.feed.loader).traits.extra_work_in_line
+        lanes = 1 if in_line else self._case.feed.lanes  # workers share the burn
         prep: Amounts = {"decode_burn_s": add_s * lanes / self._case.step.batch_size}
         amounts: dict[InjectedCause, Amounts] = {
             "none": {},
@@ -391,10 +394,10 @@ class _Bench:
         return self._two_of_equal_size(prep) if scenario.cause == "mixed" else amounts[scenario.cause]
 
     def _two_of_equal_size(self, prep: Amounts) -> Amounts:
-        """Preparation, and a copy that bounds the run at the same step time: by the stopwatch, since burning
-        workers and issuing get in each other's way."""
+        """Preparation, and a copy that bounds the run at the same step time: found by the stopwatch, since burning
+        workers and issuing slow each other down."""
         case = self._case.changed(cache="warm")
-        # Beside the compute a copy shows only where it is the longer: three times the device's step surely is.
+        # A copy beside the compute shows only where it is longer: three times the device's step certainly is.
         transfer: Amounts = {"transfer_extra_bytes": int(3 * self._device_s * LINK_BYTES_PER_S)}
         sides = tuple(Side(case, _injection(_sum(self._base, amounts))) for amounts in (prep, transfer))
         with_prep_s, with_copy_s = self._child.ask(WALL_SECONDS, WallTimeRequest(sides, self._truth_s), quiet)
@@ -402,10 +405,10 @@ class _Bench:
 
     @contextmanager
     def _slow_storage(self, scenario: Scenario) -> Iterator[str]:
-        """The data set on the scenario's bed, at a bandwidth that takes `magnitude` times the device's step."""
+        """The data set on the scenario's bed, at a bandwidth at which reading takes `magnitude` × the device's step."""
         from loaderbench.images.index import index_images
-        from loaderbench.testbeds.slow_fuse import slow_fuse
-        from loaderbench.testbeds.throttled_loop import throttled_loop
+        from loaderbench.selftest.slow_fuse import slow_fuse
+        from loaderbench.selftest.throttled_loop import throttled_loop
 
         dataset = self._case.subject.dataset
         # A loader without workers decodes only once it has read.

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from loaderbench.errors import ConfigError, UnavailableError
-from loaderbench.testbeds import base, slow_fuse, throttled_loop, uml_nfs
+from loaderbench.selftest import base, slow_fuse, throttled_loop
+from tests.beds import uml_nfs
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the self-test asks of a measuring process besides measuring: the stopwatch (truth.py)."""
+"""Jobs that the self-test gives a measuring process besides measuring: the stopwatch (truth.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loaderbench.cases.case import Case
 from loaderbench.running.jobs.table import Job
-from loaderbench.testbeds.injections import Injection
+from loaderbench.selftest.injections import Injection
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,6 @@ class WallTimeRequest:
         return f"the storage under {self.sides[0].case.subject.dataset}"
 
 
-LOADER_SECONDS: Job[LoaderTimeRequest, float] = Job("loaderbench.testbeds.truth", "loader_seconds")
-DEVICE_SECONDS: Job[DeviceTimeRequest, float] = Job("loaderbench.testbeds.truth", "device_seconds")
-WALL_SECONDS: Job[WallTimeRequest, list[float]] = Job("loaderbench.testbeds.truth", "wall_seconds")
+LOADER_SECONDS: Job[LoaderTimeRequest, float] = Job("loaderbench.selftest.truth", "loader_seconds")
+DEVICE_SECONDS: Job[DeviceTimeRequest, float] = Job("loaderbench.selftest.truth", "device_seconds")
+WALL_SECONDS: Job[WallTimeRequest, list[float]] = Job("loaderbench.selftest.truth", "wall_seconds")

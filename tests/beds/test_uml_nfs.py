@@ -10,8 +10,8 @@ import pytest
 
 from loaderbench.errors import CaseFailed
 from loaderbench.samplers.nfs import find_mount, parse_mountstats
-from loaderbench.testbeds import base
-from loaderbench.testbeds.uml_nfs import (
+from loaderbench.selftest import base
+from tests.beds.uml_nfs import (
     INSIDE_OUT,
     INSIDE_PATH,
     check_available,
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.bed, pytest.mark.slow]
 
 HOLD = """
 import sys
-from loaderbench.testbeds.uml_nfs import uml_nfs
+from tests.beds.uml_nfs import uml_nfs
 with uml_nfs(sys.argv[1], memory="512M") as bed:
     print(bed._resources.folder, flush=True)
     bed.run(["sleep", "60"], out_dir=sys.argv[2])

@@ -25,8 +25,8 @@ from loaderbench.recording.record import CAUSES, SHARES, RunRecord, Verdict
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Left, ScenarioFacts, ScenarioOutcome, SelfTest, SelfTestFacts, Stopwatch
 from loaderbench.running.supervisor import JobFailed
-from loaderbench.studies import selftest as study_module
-from loaderbench.studies.selftest import SelfTestRequest, SelfTestStudy, scenarios
+from loaderbench.selftest import study as study_module
+from loaderbench.selftest.study import SelfTestRequest, SelfTestStudy, scenarios
 from tests.made import make_estimate, make_record
 from tests.studies.kept import assert_kept, only_study
 from tests.studies.machine import Machine
