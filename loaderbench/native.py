@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
 import shlex
@@ -32,8 +33,21 @@ def compiler() -> list[str]:
     raise UnavailableError(f"no C compiler ({', '.join(wanted)} not found); `apt-get install gcc`")
 
 
+def no_libjpeg() -> str | None:
+    """Why libjpeg-turbo's own API is not available here, by a quick check; `doctor` builds the library to be sure."""
+    try:
+        compiler()
+    except UnavailableError as error:
+        return str(error)
+    given = [os.environ.get(name, "").split(os.pathsep) for name in ("CPATH", "C_INCLUDE_PATH")]
+    folders = [*itertools.chain(*given), "/usr/include", "/usr/local/include"]
+    if any(Path(folder, "jpeglib.h").is_file() for folder in folders if folder):
+        return None
+    return "no jpeglib.h; `apt-get install libjpeg62-turbo-dev`"
+
+
 def processor() -> str:
-    """What tells processors with different instructions apart: the features that the kernel lists."""
+    """A text that differs between processors with different instructions: the features that the kernel lists."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -42,7 +56,7 @@ def processor() -> str:
 
 
 def _check_own(path: Path) -> None:
-    """What lies there is run: nobody else may have put it there.
+    """Check that nobody else can have put this file there, since its code is run.
 
     Raises:
         UnavailableError: another user owns it, or others may write it.
@@ -60,9 +74,9 @@ def _check_own(path: Path) -> None:
 def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()) -> Path:
     """The shared library made from one C file, linked with `libraries`; built once for each content of the file.
 
-    `flags` come after FLAGS; the cache may be shared by machines, so that the processor is part of the name.
+    `flags` come after FLAGS. Several machines may share the cache, so the processor is part of the name.
 
-    Processes that build it at the same time each make the same file; the last one stays.
+    Processes that build it at the same time make the same file; the last one stays.
 
     Raises:
         UnavailableError: no compiler, it refuses the file (its first error is named), or there is no cache to write to.

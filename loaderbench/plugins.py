@@ -1,95 +1,419 @@
-"""Name → plug-in module, imported only when a case needs it.
+"""The four tables of plug-ins: loaders, decoders, devices, workloads.
 
-A plug-in is one module with an ``Options`` dataclass and a ``build(options, context)`` function.
-Built-in ones stand in the tables below; another package adds one through an entry point in the
-group ``loaderbench.loaders`` (or ``.decoders``), whose value is the module.
+A line is a name, its traits (loaderbench/cases/traits.py) and the module that does the work, which is imported only
+when a case needs it. Another package adds a line through an entry point in the group `loaderbench.loaders`
+(`.decoders`, `.devices`, `.workloads`) that names a `Plugin`, an object that can be imported without torch:
+docs/plug-ins.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import importlib
+import sys
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from importlib.metadata import EntryPoint, distributions, entry_points
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from loaderbench.cases.traits import (
+    DecoderChoice,
+    DecoderTraits,
+    DeviceTraits,
+    LoaderChoice,
+    LoaderTraits,
+    Needs,
+    WorkloadTraits,
+)
+from loaderbench.decoders import examples
 from loaderbench.errors import ConfigError, UnavailableError
 
-BUILT_IN: Mapping[str, Mapping[str, str]] = {
-    "loaders": {
-        "serial": "loaderbench.loaders.serial",
-        "multiprocess": "loaderbench.loaders.multiprocess",
-        "threaded": "loaderbench.loaders.threaded",
-        "dali": "loaderbench.loaders.dali",
-        "synthetic": "loaderbench.loaders.synthetic",
-        "cached": "loaderbench.loaders.cached",
-        "torchdata": "loaderbench.loaders.torchdata",
-        "grain": "loaderbench.loaders.grain",
-        "spdl": "loaderbench.loaders.spdl",
-        "webdataset": "loaderbench.loaders.webdataset",
-        "litdata": "loaderbench.loaders.litdata",
-        "ffcv": "loaderbench.loaders.ffcv",
-        "hf-datasets": "loaderbench.loaders.hf_datasets",
-        "ray": "loaderbench.loaders.ray",
-        "tf-data": "loaderbench.loaders.tf_data",
-        "nvjpeg": "loaderbench.loaders.nvjpeg",
-    },
-    "decoders": {
-        "pillow": "loaderbench.decoders.pillow",
-        "turbojpeg": "loaderbench.decoders.turbojpeg",
-        "torchvision": "loaderbench.decoders.torchvision",
-        "libjpeg": "loaderbench.decoders.libjpeg",
-        "pillow-simd": "loaderbench.decoders.pillow_simd",
-        "opencv": "loaderbench.decoders.opencv",
-    },
-}
-ALIASES: Mapping[str, str] = {"simplejpeg": "turbojpeg"}
-"""Other names of decoders: `turbojpeg` decodes with the package simplejpeg."""
+Traits = TypeVar("Traits", LoaderTraits, DecoderTraits, DeviceTraits, WorkloadTraits, covariant=True)
 
 
-def names(kind: str) -> list[str]:
-    """All known plug-in names of ``kind`` ("loaders" or "decoders"), built-in ones first."""
-    found = list(BUILT_IN[kind])
-    found += sorted(entry.name for entry in entry_points(group=f"loaderbench.{kind}") if entry.name not in found)
+@dataclass(frozen=True)
+class Plugin(Generic[Traits]):
+    """A line of a table, and what an entry point names."""
+
+    traits: Traits
+    module: str
+    """Loaders and decoders: has an `Options` dataclass and `build(options, context)`. Devices and workloads: has
+    `build` (their base.py gives its arguments)."""
+
+
+@dataclass(frozen=True)
+class Table(Generic[Traits]):
+    """One kind of plug-in."""
+
+    kind: str
+    """The kind's name in the singular."""
+    traits: type[Traits]
+    built_in: Mapping[str, Plugin[Traits]]
+    members: tuple[str, ...] = ("build",)
+    """What a module must have."""
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        return f"loaderbench.{self.kind}s"
+
+    def names(self) -> list[str]:
+        """All known names, built-in ones first."""
+        return [*self.built_in, *sorted(set(self._entries()) - set(self.built_in))]
+
+    def _entries(self) -> Mapping[str, EntryPoint]:
+        return _entries(self.group, tuple(sys.path))
+
+    def check_name(self, name: str) -> None:
+        """Raises ConfigError for an unknown name; the message lists the known ones."""
+        if name in self.names():
+            return
+        other = next((table for table in TABLES if table is not self and name in table.names()), None)
+        hint = "" if other is None else f" (it is a {other.kind}: --{other.kind} {name})"
+        raise ConfigError(f"unknown {self.kind} '{name}'{hint}; known: {', '.join(self.names())}")
+
+    def find(self, name: str) -> Plugin[Traits]:
+        """The line of this name.
+
+        Raises:
+            ConfigError: there is none, or the entry point names something else.
+            UnavailableError: the entry point cannot be imported.
+        """
+        self.check_name(name)
+        built_in = self.built_in.get(name)
+        if built_in is not None:
+            return built_in
+        return _from_entry(self, self._entries()[name])
+
+    def known(self) -> dict[str, Traits]:
+        """Name → traits of all plug-ins that load. A broken one of another package matters only if a user names it."""
+        found = {}
+        for name in self.names():
+            with contextlib.suppress(ConfigError, UnavailableError):
+                found[name] = self.find(name).traits
+        return found
+
+    def load(self, name: str) -> ModuleType:
+        """Import the module that does the work.
+
+        Raises:
+            ConfigError: no such plug-in, or its module lacks a required member.
+            UnavailableError: what it needs is not installed.
+        """
+        plugin = self.find(name)
+        try:
+            module = importlib.import_module(plugin.module)
+        except ImportError as error:
+            raise UnavailableError(f"{self.kind} '{name}' is not available: {error}") from error
+        missing = [member for member in self.members if not hasattr(module, member)]
+        if missing:
+            lacks = f"{module.__name__} lacks {' and '.join(missing)}"
+            raise ConfigError(f"{self.kind} '{name}': {lacks}: docs/plug-ins.md")
+        return module
+
+
+@functools.cache
+def _entries(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Name → entry point. Kept for `path`, Python's search path: looking costs 15 ms."""
+    return {entry.name: entry for entry in reversed([*entry_points(group=group)])}
+
+
+@functools.cache
+def _imported(entry: EntryPoint) -> object:
+    return entry.load()
+
+
+def _from_entry(table: Table[Traits], entry: EntryPoint) -> Plugin[Traits]:
+    try:
+        found: Any = _imported(entry)
+    except (ImportError, AttributeError) as error:
+        raise UnavailableError(f"{table.kind} '{entry.name}' is not available: {error}") from error
+    if not isinstance(found, Plugin) or not isinstance(found.traits, table.traits):
+        wanted = f"Plugin({table.traits.__name__}(…), module)"
+        raise ConfigError(f"entry point {table.group}:{entry.name} must name a {wanted}: docs/plug-ins.md")
     return found
 
 
-def check_name(kind: str, name: str) -> None:
-    """Raise ConfigError, naming the known ones, where ``name`` is no plug-in of ``kind``."""
-    if name not in names(kind):
-        other = next((one for one in BUILT_IN if one != kind and name in names(one)), None)
-        hint = f" (it is a {other[:-1]}: --{other[:-1]} {name})" if other else ""
-        raise ConfigError(f"unknown {kind[:-1]} '{name}'{hint}; known: {', '.join(names(kind))}")
+def _extra(name: str, package: str | None = None) -> Needs:
+    return Needs((package or name,), f"pip install 'loaderbench[{name}]'")
 
 
-def load(kind: str, name: str) -> ModuleType:
-    """Import the plug-in module ``name``.
+def _loader(module: str, traits: LoaderTraits) -> Plugin[LoaderTraits]:
+    return Plugin(traits, f"loaderbench.loaders.{module}")
 
-    Raises:
-        ConfigError: no such plug-in.
-        UnavailableError: the plug-in's own dependency is not installed.
+
+LOADERS: Table[LoaderTraits] = Table(
+    "loader",
+    LoaderTraits,
+    {
+        "serial": _loader("serial", LoaderTraits("in line", handover="private", self_tested=True, is_data_loader=True)),
+        "multiprocess": _loader(
+            "multiprocess", LoaderTraits("processes", handover="shared", self_tested=True, is_data_loader=True)
+        ),
+        "threaded": _loader(
+            "threaded",
+            LoaderTraits(
+                "threads", decoder="fastest", output="uint8", handover="reused", reads_ahead=True, self_tested=True
+            ),
+        ),
+        "dali": _loader(
+            "dali",
+            LoaderTraits(
+                "threads",
+                decodes="own",
+                shared_queue=True,
+                readers=1,
+                extra_work_in_line=True,
+                self_tested=True,
+                needs=_extra("dali", "nvidia-dali-cuda*"),
+            ),
+        ),
+        "synthetic": _loader("synthetic", LoaderTraits("threads", decodes="nothing", reads_files=False)),
+        "cached": _loader("cached", LoaderTraits("threads", reads_files=False)),
+        "torchdata": _loader("torchdata", LoaderTraits("threads", needs=_extra("torchdata"))),
+        "grain": _loader("grain", LoaderTraits("threads", needs=_extra("grain"))),
+        "spdl": _loader("spdl", LoaderTraits("threads", decodes="own", needs=_extra("spdl"))),
+        "webdataset": _loader("webdataset", LoaderTraits("processes", format="wds", needs=_extra("webdataset"))),
+        "litdata": _loader(
+            "litdata", LoaderTraits("processes", format="litdata", can_be_cold=False, needs=_extra("litdata"))
+        ),
+        "ffcv": _loader(
+            "ffcv",
+            LoaderTraits(
+                "threads",
+                decodes="own",
+                format="ffcv",
+                can_be_cold=False,
+                shared_queue=True,
+                needs=_extra("ffcv"),
+            ),
+        ),
+        "hf-datasets": _loader("hf_datasets", LoaderTraits("processes", needs=_extra("hf-datasets", "datasets"))),
+        "ray": _loader("ray", LoaderTraits("processes", can_be_cold=False, needs=_extra("ray"))),
+        "tf-data": _loader(
+            "tf_data",
+            LoaderTraits("threads", decodes="own", needs=_extra("tf-data", "tensorflow*")),
+        ),
+        "nvjpeg": _loader("nvjpeg", LoaderTraits("threads", decodes="own", shared_queue=True, needs_gpu=True)),
+    },
+    members=("Options", "build"),
+)
+DEFAULT_LOADER = "multiprocess"
+"""The usual choice of PyTorch users."""
+
+
+def _decoder(module: str, traits: DecoderTraits) -> Plugin[DecoderTraits]:
+    return Plugin(traits, f"loaderbench.decoders.{module}")
+
+
+DECODERS: Table[DecoderTraits] = Table(
+    "decoder",
+    DecoderTraits,
+    {
+        "pillow": _decoder(
+            "pillow", DecoderTraits(rank=60, example=examples.PILLOW, needs=Needs(("pillow",), "pip install pillow"))
+        ),
+        "turbojpeg": _decoder(
+            "turbojpeg",
+            DecoderTraits(rank=20, example=examples.TURBOJPEG, needs=Needs(("simplejpeg",), "pip install simplejpeg")),
+        ),
+        "torchvision": _decoder(
+            "torchvision",
+            DecoderTraits(
+                rank=30,
+                example=examples.TORCHVISION,
+                probed_as="turbojpeg",
+                needs=Needs(("torchvision",), "pip install torchvision"),
+            ),
+        ),
+        "libjpeg": _decoder(
+            "libjpeg",
+            DecoderTraits(
+                rank=10,
+                scales=True,
+                needs=Needs(
+                    install="apt-get install gcc libjpeg62-turbo-dev",
+                    check="loaderbench.native:no_libjpeg",
+                    prove="loaderbench.decoders.libjpeg:prove",
+                ),
+            ),
+        ),
+        "pillow-simd": _decoder(
+            "pillow_simd",
+            DecoderTraits(
+                rank=50,
+                example=examples.PILLOW,
+                prefix="pillow-simd",
+                needs=Needs(
+                    ("pillow-simd",), "loaderbench install pillow-simd", check="loaderbench.prefixes:no_pillow_simd"
+                ),
+            ),
+        ),
+        "opencv": _decoder(
+            "opencv",
+            DecoderTraits(
+                rank=40,
+                example=examples.OPENCV,
+                needs=Needs(("opencv-python-headless", "opencv-python"), "pip install opencv-python-headless"),
+            ),
+        ),
+    },
+    members=("Options", "build"),
+    aliases={"simplejpeg": "turbojpeg"},
+)
+NULL_LOADER = "synthetic"
+"""Costs nothing, so that any device must be fully used with it."""
+USUAL_DECODER = "pillow"
+"""What torchvision's own data sets decode with."""
+
+DEVICES: Table[DeviceTraits] = Table(
+    "device",
+    DeviceTraits,
+    {
+        "cpu": Plugin(DeviceTraits("fp32", "cpu", on_host_cpus=True), "loaderbench.devices.cpu"),
+        "cuda": Plugin(
+            DeviceTraits(
+                "amp-bf16", "cuda[:N]", pins_memory=True, is_gpu=True, choose="loaderbench.devices.select:choose_gpu"
+            ),
+            "loaderbench.devices.cuda",
+        ),
+        "emulated": Plugin(
+            DeviceTraits(
+                "amp-bf16",
+                "emulated[:PROFILE]",
+                computes=False,
+                workload="emulated",
+                choose="loaderbench.devices.profile:choose",
+            ),
+            "loaderbench.devices.emulated",
+        ),
+    },
+)
+
+WORKLOADS: Table[WorkloadTraits] = Table(
+    "workload",
+    WorkloadTraits,
+    {
+        "vision": Plugin(
+            WorkloadTraits(Needs(("torchvision",), "pip install torchvision")), "loaderbench.workloads.vision"
+        ),
+        "factory": Plugin(WorkloadTraits(), "loaderbench.workloads.factory"),
+        "emulated": Plugin(WorkloadTraits(), "loaderbench.workloads.emulated"),
+    },
+)
+TABLES: tuple[Table[Any], ...] = (LOADERS, DECODERS, DEVICES, WORKLOADS)
+
+
+def workload_of(model: str, device: DeviceTraits) -> tuple[str, str]:
+    """(name of the workload, the part of the model's text that is for it).
+
+    In this order: the device's own workload, if it has one; the workload that the text names (`name` or `name:detail`);
+    the user's own model for `package.module:factory`; torchvision's models.
     """
-    check_name(kind, name)
+    if device.workload is not None:
+        return device.workload, model
+    name, colon, detail = model.partition(":")
+    if name in WORKLOADS.names():
+        return name, detail
+    return ("factory", model) if colon else ("vision", model)
+
+
+# -- what can be used here -------------------------------------------------------------------------------
+
+
+@functools.cache
+def packages() -> Mapping[str, str]:
+    """Name → version of the distributions that are installed."""
+    found: dict[str, str] = {}
+    for distribution in distributions():
+        found.setdefault(distribution.name.lower().replace("_", "-"), distribution.version)
+    return found
+
+
+def brought_by(needs: Needs) -> list[str]:
+    """`package version` of each installed package that satisfies `needs`."""
+    return [
+        f"{name} {version}"
+        for wanted in needs.packages
+        for name, version in packages().items()
+        if fnmatch(name, wanted)
+    ]
+
+
+def missing(needs: Needs) -> str | None:
+    """Why a plug-in cannot be used here; None where nothing is missing. Does not import it."""
+    if needs.check is not None:
+        reason: str | None = function(needs.check)()
+        return reason
+    if needs.packages and not brought_by(needs):
+        return f"{' or '.join(name.rstrip('*-') for name in needs.packages)} is not installed"
+    return None
+
+
+def function(path: str) -> Any:
+    """What `module:function` names. Raises ConfigError where it is not there."""
+    module, _, name = path.partition(":")
     try:
-        built_in = BUILT_IN[kind].get(name)
-        if built_in is not None:
-            return importlib.import_module(built_in)
-        entry = next(iter(entry_points(group=f"loaderbench.{kind}", name=name)))
-        module = entry.load()
-    except ImportError as error:
-        raise UnavailableError(f"{kind[:-1]} '{name}' is not available: {error}") from error
-    if not isinstance(module, ModuleType):
-        raise ConfigError(f"entry point loaderbench.{kind}:{name} must name a module")
-    if not (hasattr(module, "Options") and hasattr(module, "build")):
-        raise ConfigError(
-            f"{kind[:-1]} '{name}': {module.__name__} lacks `Options` or `build`, see docs/add-a-loader.md"
-        )
-    return module
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"a plug-in names {path}, which is not there: {error}") from error
+
+
+def installed_decoders() -> list[DecoderChoice]:
+    """Decoders that can be used here, the fastest first; without those that need a process with a prefix."""
+    choices = [DecoderChoice(name, traits) for name, traits in DECODERS.known().items()]
+    usable = [one for one in choices if one.traits.prefix is None and missing(one.traits.needs) is None]
+    return sorted(usable, key=lambda one: one.traits.rank)
+
+
+def installed_loaders(*, with_gpu: bool) -> list[LoaderChoice]:
+    """Loaders that read a tree of images and can be used here, with or without a GPU."""
+    usable = []
+    for name, traits in LOADERS.known().items():
+        suits = traits.reads_files and traits.format is None and (with_gpu or not traits.needs_gpu)
+        if suits and missing(traits.needs) is None:
+            usable.append(loader_choice(name))
+    return usable
+
+
+def predictable_loaders() -> dict[str, LoaderTraits]:
+    """Name → traits of the loaders whose cost follows from decoder and hand-over: advice may propose these."""
+    known = LOADERS.known().items()
+    return {name: one for name, one in known if one.handover is not None and missing(one.needs) is None}
+
+
+def decoder_choice(name: str) -> DecoderChoice:
+    """The decoder of this name, or alias. Raises ConfigError where there is none."""
+    name = DECODERS.aliases.get(name, name)
+    return DecoderChoice(name, DECODERS.find(name).traits)
+
+
+def loader_choice(name: str) -> LoaderChoice:
+    """The loader of this name with the decoder that is its default here. Raises ConfigError where there is none."""
+    traits = LOADERS.find(name).traits
+    decoder = None
+    if traits.decodes == "ours":
+        usual = decoder_choice(USUAL_DECODER)
+        decoder = usual if traits.decoder == "usual" else next(iter(installed_decoders()), usual)
+    return LoaderChoice(name, traits, decoder)
+
+
+def loader_of_format(format_name: str) -> str | None:
+    """The loader that reads what `dataset convert --to FORMAT` makes."""
+    return next((name for name, traits in LOADERS.known().items() if traits.format == format_name), None)
+
+
+# -- options of a plug-in --------------------------------------------------------------------------------
+
+OPTION_TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 
 
 def parse_options(module: ModuleType, given: Mapping[str, str]) -> Any:
-    """Turn ``key=value`` texts into the plug-in's ``Options`` dataclass.
+    """Turn `key=value` texts into the plug-in's `Options` dataclass.
 
     Raises:
         ConfigError: an unknown key or a value of the wrong type.
@@ -100,16 +424,13 @@ def parse_options(module: ModuleType, given: Mapping[str, str]) -> Any:
         if key not in fields:
             known = ", ".join(fields) or "none"
             raise ConfigError(f"unknown option '{key}' of {module.__name__.rpartition('.')[2]}; known: {known}")
-        kind = str(fields[key].type)
+        declared = fields[key].type
+        kind = declared if isinstance(declared, str) else declared.__name__
         try:
             if kind == "bool":
                 values[key] = {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-            elif kind == "int":
-                values[key] = int(text)
-            elif kind == "float":
-                values[key] = float(text)
             else:
-                values[key] = text
+                values[key] = OPTION_TYPES.get(kind, str)(text)
         except (KeyError, ValueError) as error:
             raise ConfigError(f"option '{key}' wants a value of type {kind}, not '{text}'") from error
     return module.Options(**values)

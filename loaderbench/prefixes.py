@@ -1,4 +1,4 @@
-"""Packages that cannot lie beside the others, each built into a folder of its own.
+"""Packages that conflict with others, each built into a folder of its own.
 
 pillow-simd installs the module `PIL`, as Pillow does: a process can have one of them. A case that wants it runs in a
 process whose PYTHONPATH begins with its folder, so both can be measured in one study.
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from loaderbench import native
+from loaderbench import native, plugins
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.files import user_cache_folder
 
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 NAMES = ("pillow-simd",)
 HEADERS = {"jpeglib.h": "libjpeg62-turbo-dev", "zlib.h": "zlib1g-dev", "Python.h": "python3-dev"}
-"""What its build includes, and Debian's packages that hold it."""
+"""C header that the build includes → the Debian package that has it."""
 SAY_EVERY_S = 5.0
 PROOF = (
     "import json, PIL, PIL._imaging; from PIL import features; "
@@ -42,7 +42,7 @@ def _has_avx2() -> bool:
 
 
 def folder(name: str) -> Path:
-    """Where the package is, or would be: by Python's ABI and instruction set, as a home may serve several machines."""
+    """Where the package is, or would be: by Python's ABI and instruction set, since machines may share a home."""
     instructions = "avx2" if _has_avx2() else "sse4"
     return user_cache_folder() / "prefixes" / f"{name}-{sysconfig.get_config_var('SOABI')}-{instructions}"
 
@@ -50,12 +50,20 @@ def folder(name: str) -> Path:
 def prefix_of(decoder: str | None) -> Path | None:
     """The folder that must come first on the path of a process that uses the decoder.
 
-    None: it needs none, or it is not installed (which the decoder then says itself).
+    None: it needs no such folder, or the package is not installed (the decoder then says so).
     """
-    if decoder not in NAMES:
+    traits = plugins.DECODERS.known().get(decoder or "")
+    if traits is None or traits.prefix is None:
         return None
-    found = folder(decoder)
+    found = folder(traits.prefix)
     return found if found.is_dir() else None
+
+
+def no_pillow_simd() -> str | None:
+    """Why the decoder pillow-simd cannot be used here."""
+    if folder("pillow-simd").is_dir() or "pillow-simd" in plugins.packages():  # built beside Pillow, or in its place
+        return None
+    return "it was not built here; `loaderbench install pillow-simd`"
 
 
 def with_prefix(prefix: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
@@ -123,7 +131,7 @@ def _has_header(command: list[str], header: str, include: str) -> bool:
 
 
 def _run_pip(name: str, target: Path, flag: str, say: Say) -> None:
-    """Have pip build it, saying every few seconds how long it has taken."""
+    """Let pip build the package, and say every few seconds how long it has taken."""
     command = [
         sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-deps",
         "--no-binary", name, "--target", str(target), name,
@@ -149,7 +157,7 @@ def _run_pip(name: str, target: Path, flag: str, say: Say) -> None:
 
 
 def reason(lines: list[str]) -> str:
-    """The first line of pip's output that says why: a header, a compiler's error, an index that cannot be reached.
+    """The first line of pip's output that says why it failed: a missing header, a compiler error, an unreachable index.
 
     >>> reason(["Collecting x", "error: subprocess-exited-with-error", "cc: fatal error: no input files"])
     'cc: fatal error: no input files'
@@ -160,7 +168,7 @@ def reason(lines: list[str]) -> str:
 
 
 def _prove(prefix: Path) -> str:
-    """The version, once a process that has the prefix first has loaded it from there.
+    """The version, as reported by a process that has the prefix first on its path and loaded the package from there.
 
     Raises:
         UnavailableError: it does not load, loads from elsewhere, or is not pillow-simd.

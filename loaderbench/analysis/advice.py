@@ -1,18 +1,18 @@
 """What to try next, each action with what it is predicted to give.
 
-A prediction is the step time of a changed case, put together from what was measured of the present one:
+A prediction is the step time of a changed case, computed from what was measured of the present one:
 
     T' = max(consumer, storage, loader)          speed-up = T_real ÷ T' (per sample)
 
-consumer  T_host with the copy in proportion to the bytes, beside T_device or (without overlap) what of it is exposed
-          behind it; with another batch size max(busy + copy, issue), with overlap max(busy, copy, issue)
+consumer  T_host with the copy scaled by the bytes: in parallel with T_device, or (without overlap) its exposed part
+          added to T_device; with another batch size max(busy + copy, issue), with overlap max(busy, copy, issue)
 storage   T_fetch where the files are read cold, else nothing
 loader    L ÷ N for N workers, L being the worker time of a batch (the loader's own step time × the present
           workers), and not less than (CPU seconds of a batch + those of its consumer) ÷ usable CPUs. A loader
-          without workers stands in line with issuing: L + issue.
+          without workers runs in series with issuing: L + issue.
 
-Another decoder, output or hand-over replaces the stages decode, augment and collate of L by the ratio of their costs in
-running/prep_probe.py. Processors that are all busy are slower than one alone; the probe says by how much.
+Another decoder, output or hand-over scales the stages decode, augment and collate of L by the ratio of their costs in
+running/prep_probe.py. A processor is slower when all are busy than when it is alone; the probe says by how much.
 How far predictions are off is measured by benchmarks/verify.py.
 """
 
@@ -31,6 +31,7 @@ from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.steps import STALLED_FRACTION
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Change, FieldValue
+from loaderbench.cases.traits import Work
 from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, Facts, PrepProbe, Table
 from loaderbench.recording.record import Advice, AdviceCode, Cause, Estimate, Verdict
@@ -40,11 +41,9 @@ KNEE = 0.97
 """The knee is the least number of workers with this part of the best predicted rate."""
 MOST_ACTIONS = 5
 MOST_READERS = 32
-"""Workers that are proposed to hide a storage's latency, whatever the number of processors."""
+"""Most workers that advice proposes to hide storage latency, however many processors there are."""
 MODEL_ERROR = 0.10
 """Half-width that the model itself adds to a prediction's interval."""
-HANDOVER = {"serial": "private", "multiprocess": "shared", "threaded": "reused"}
-"""Which memory a loader writes its samples into (see prep_probe)."""
 PIXEL_BYTES = {"float32": 4, "uint8": 1}
 
 MEMORY: Change = {"cache": "warm"}
@@ -53,12 +52,12 @@ MEMORY: Change = {"cache": "warm"}
 
 @dataclass(frozen=True)
 class Measured:
-    """What advice rests on besides the arms."""
+    """What advice uses besides the arms."""
 
     case: Case
     facts: Facts
     spans: Table | None
-    """Those of the real arm's window batches; None where the loader gives none."""
+    """Spans of the real arm's window batches; None where the loader gives none."""
     consumer_cpu_s: float | None
     """CPU seconds a step of the thread that takes batches and issues; None: unknown."""
     usable_cpus: int
@@ -73,7 +72,7 @@ class Action:
     cause: Cause
     code: AdviceCode
     change: Change | None = None
-    """None: nothing that loaderbench can run."""
+    """None: loaderbench cannot run this action."""
     predicted: Estimate | None = None
     details: Mapping[str, Json] | None = None
 
@@ -138,13 +137,15 @@ class Predictor:
         self.lane_in_memory = self._lane(Arm.RAM, times.prep or (times.free if warm else None))
         self.fetch = None if times.fetch is None or case.subject.cache != "cold" else _array(times.fetch)
         self.lane_cpu, self.stage_part, self.stage_cpu_part = _worker_parts(measured.spans, self.real)
-        # Beside issuing, the consumer takes over batches and gives their memory back; a serial loader is in it.
+        # The consumer thread issues, takes over batches and frees their memory; a serial loader runs in it too.
         own = 0.0 if self.lane_cpu is None or case.feed.workers else float(self.lane_cpu[0])
         self.consumer_cpu = np.maximum(self.issue, (measured.consumer_cpu_s or 0.0) - own)
         if facts.device.on_host_cpus:  # PyTorch's threads compute on every processor
             self.consumer_cpu = self.consumer_cpu + self.issue * (self.cpus - 1)
         self.probe = facts.prep_probe or PrepProbe(self.cpus)
-        # Beyond the processors workers help only while others wait for the storage.
+        self.traits = facts.loader.traits
+        self.known = {**facts.loader.alternatives, case.feed.loader: self.traits}
+        # More workers than processors help only while some of them wait for the storage.
         self.most_workers = self.cpus
         if not warm:
             readers = storage.readers_needed(facts.storage.ceiling) or 0
@@ -153,26 +154,26 @@ class Predictor:
     def _lane(self, paced_by: Arm, alone: Quantity | None) -> Draws | None:
         """Worker seconds of a batch: the loader's own step time × its workers.
 
-        Where the arm waited for the loader, what the loader delivered there beside the running device counts.
+        Where the arm waited for the loader, its delivery time beside the running device counts if it is longer.
         """
         seconds = None if alone is None else _array(alone)
         arm = self.arms.get(paced_by)
         if arm is not None and arm.mean("stall") > STALLED_FRACTION * arm.mean("duration"):
             step = _array(self.times.real if paced_by is Arm.REAL or self.times.ram is None else self.times.ram)
-            if self.case.feed.workers == 0:  # in line with issuing
+            if self.case.feed.workers == 0:  # in series with issuing
                 step = np.maximum(step - self.issue, 1e-9)
             seconds = step if seconds is None else np.maximum(seconds, step)
         return None if seconds is None else seconds * self.lanes
 
     def speedup(self, change: Change) -> Draws | None:
-        """T_real ÷ T', per sample; None where something that it rests on was not measured."""
+        """T_real ÷ T', per sample; None where a part of it was not measured."""
         step = self._step_s(change)
         if step is None:
             return None
         return self.real / step * self.case.changed(**change).step.batch_size / self.case.step.batch_size
 
     def predict(self, change: Change) -> Estimate | None:
-        """The speed-up with its interval, which holds the model's own error unless the outcome was measured."""
+        """The speed-up with its interval, which includes the model's own error unless the outcome was measured."""
         gain = self.speedup(change)
         if gain is None:
             return None
@@ -215,7 +216,7 @@ class Predictor:
         if self.fetch is not None and not in_memory:
             parts.append(factor * self._fetch_with(new.feed.workers))
         probed = self.probe.decoders.get(new.feed.decoder or "")
-        if new.feed.loader == "threaded" and probed is not None:
+        if self._in_threads(new.feed.loader) and probed is not None:
             rate = probed.all_cpus_rate
             if rate and new.feed.workers >= self.cpus:  # Python's lock included
                 parts.append(np.full_like(lane, new.step.batch_size / rate))
@@ -245,7 +246,8 @@ class Predictor:
     def _stage_s(self, case: Case) -> Draws | None:
         """Probed CPU seconds an image, the same resampled images for every decoder."""
         probed = self.probe.decoders.get(case.feed.decoder or "")
-        handover = self.probe.handover_s.get(case.feed.output, {}).get(HANDOVER.get(case.feed.loader, ""))
+        traits = self.known.get(case.feed.loader)
+        handover = self.probe.handover_s.get(case.feed.output, {}).get((traits and traits.handover) or "")
         if probed is None or not probed.image_s or handover is None:
             return None
         seconds = np.asarray(probed.image_s, dtype=np.float64)
@@ -254,7 +256,7 @@ class Predictor:
         return np.asarray(means + handover)
 
     def _crowding(self, workers: int) -> float:
-        """CPU time of an image with so many processors busy ÷ with one: linear between one and all."""
+        """CPU time of an image with `workers` processors busy ÷ with one: linear between one and all."""
         probed = self.probe.decoders.get(self.case.feed.decoder or "")
         if self.cpus < 2 or probed is None or not probed.image_s or probed.all_cpus_image_s is None:
             return 1.0
@@ -262,8 +264,10 @@ class Predictor:
         return 1.0 + (whole - 1.0) * (min(workers, self.cpus) - 1) / (self.cpus - 1)
 
     def _fetch_with(self, workers: int) -> Draws:
-        """T_fetch was measured with the present readers. What others get is the storage probe's; where it did not
-        run more of them may be faster, which widens the interval."""
+        """T_fetch for another number of workers: the measured one × the ratio by the storage probe.
+
+        Without a probe more readers may or may not be faster, which widens the interval.
+        """
         assert self.fetch is not None
         gain = storage.gain_with_readers(self.facts.storage.ceiling, self.lanes, workers)
         if gain is not None:
@@ -272,6 +276,20 @@ class Predictor:
         spread = np.random.default_rng(13).uniform(best, 1.0, len(self.fetch))
         spread[0] = 1.0
         return self.fetch * spread
+
+    def _in_threads(self, loader: str) -> bool:
+        """Whether `loader` makes samples with our decoders in threads of one process."""
+        traits = self.known.get(loader)
+        return traits is not None and traits.work == "threads" and traits.handover is not None
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether the present loader does so."""
+        return self._in_threads(self.case.feed.loader)
+
+    def loader_with(self, work: Work) -> str | None:
+        """A loader that works in `work` and whose preparation can be predicted; None: there is none."""
+        return next((name for name, traits in self.facts.loader.alternatives.items() if traits.work == work), None)
 
     def knee(self, change: Change, numbers: Iterable[int]) -> int | None:
         """The least number of workers that gives KNEE of the best predicted rate; None where unpredictable."""
@@ -287,7 +305,7 @@ class Predictor:
         return min(number for number, gain in gains.items() if gain >= KNEE * best)
 
     def fastest_decoder(self) -> str | None:
-        """By the probe; None where nothing was probed."""
+        """The fastest decoder by the probe; None where nothing was probed."""
         probed = {name: np.mean(decoder.image_s) for name, decoder in self.probe.decoders.items()}
         return min(probed, key=lambda name: float(probed[name])) if probed else None
 
@@ -313,7 +331,7 @@ def _worker_parts(spans: Table | None, like: Draws) -> tuple[Draws | None, float
     picks = np.random.default_rng(17).integers(len(cpu), size=(len(like) - 1, min(len(cpu), 64)))
     draws = np.concatenate([[cpu.mean()], cpu.mean() + (cpu[picks].mean(axis=1) - cpu.mean())])
     queued = float(of("runqueue_ns").mean()) if (of("runqueue_ns") >= 0).all() else 0.0
-    running = max(0.0, 1.0 - queued / wall)  # these stages compute only: what they did not run they stood in the queue
+    running = max(0.0, 1.0 - queued / wall)  # these stages only compute: when not running they were queued
     return draws, min(1.0, stage / wall), min(1.0, stage * running / 1e9 / float(cpu.mean()))
 
 
@@ -332,11 +350,16 @@ def _for_storage(predictor: Predictor) -> list[Action]:
 
 
 def _more_readers(predictor: Predictor) -> list[Action]:
-    """Against a latency: more files asked for at once."""
+    """Against latency: read more files at once."""
     case = predictor.case
-    if case.feed.loader == "dali":  # its one reader reads file after file
+    if predictor.traits.readers is not None:  # a fixed number, whatever the workers
         return []
-    change: Change = {"loader": "multiprocess"} if case.feed.workers == 0 else {}
+    change: Change = {}
+    if case.feed.workers == 0:
+        parallel = predictor.loader_with("processes")
+        if parallel is None:
+            return []
+        change = {"loader": parallel}
     most = max(predictor.lanes, predictor.most_workers)
     number = predictor.knee(change, range(predictor.lanes, most + 1))
     if number is None or number <= case.feed.workers:
@@ -348,7 +371,7 @@ def _more_readers(predictor: Predictor) -> list[Action]:
 def _for_prep(predictor: Predictor, contention: bool) -> list[Action]:
     subject, feed, size = predictor.case.subject, predictor.case.feed, predictor.case.step.input_size
     actions = [*_more_workers(predictor), *_other_decoders(predictor)]
-    if feed.loader == "multiprocess" and feed.output == "float32":
+    if predictor.traits.handover == "shared" and feed.output == "float32":
         change: Change = {"output": "uint8"}
         actions.append(Action("prep", "uint8_for_prep", change, predictor.predict(change)))
     if subject.resolution and size and subject.resolution >= 2 * size:
@@ -362,9 +385,9 @@ def _more_workers(predictor: Predictor) -> list[Action]:
     """More workers, or a loader that has them; with the knee."""
     feed, limit = predictor.case.feed, predictor.most_workers
     actions: list[Action] = []
-    if feed.loader == "serial":
-        actions.append(_in_parallel(predictor, limit))
-    elif feed.workers < limit and feed.loader != "threaded":
+    if feed.workers == 0:
+        actions += _in_parallel(predictor, limit)
+    elif feed.workers < limit and not predictor.in_threads:
         number = predictor.knee({}, range(feed.workers, limit + 1))
         if number is None and feed.workers < predictor.cpus:
             details: dict[str, Json] = {"workers": predictor.cpus, "now": feed.workers}
@@ -375,22 +398,25 @@ def _more_workers(predictor: Predictor) -> list[Action]:
     return [*actions, *_threads(predictor)]
 
 
-def _in_parallel(predictor: Predictor, limit: int) -> Action:
-    number = predictor.knee({"loader": "multiprocess"}, range(1, limit + 1))
+def _in_parallel(predictor: Predictor, limit: int) -> list[Action]:
+    parallel = predictor.loader_with("processes")
+    if parallel is None:
+        return []
+    number = predictor.knee({"loader": parallel}, range(1, limit + 1))
     if number is None:
-        return Action("prep", "parallel_loader", details={"workers": predictor.cpus})
-    change: Change = {"loader": "multiprocess", "workers": number}
-    return Action("prep", "parallel_loader", change, predictor.predict(change))
+        return [Action("prep", "parallel_loader", details={"loader": parallel, "workers": predictor.cpus})]
+    change: Change = {"loader": parallel, "workers": number}
+    return [Action("prep", "parallel_loader", change, predictor.predict(change))]
 
 
 def _threads(predictor: Predictor) -> list[Action]:
     """Threads instead of processes, with the fastest decoder, or more of them."""
-    feed = predictor.case.feed
-    if feed.loader not in HANDOVER:
+    feed, threads = predictor.case.feed, predictor.loader_with("threads")
+    if predictor.traits.handover is None or threads is None:
         return []
     change: dict[str, FieldValue] = {}
-    if feed.loader != "threaded":
-        change = {"loader": "threaded", "decoder": predictor.fastest_decoder(), "output": "uint8"}
+    if not predictor.in_threads:
+        change = {"loader": threads, "decoder": predictor.fastest_decoder(), "output": "uint8"}
         change |= {name: {} for name in ("loader_options", "decoder_options") if getattr(feed, name)}
         change |= {"decode_scale": None} if feed.decode_scale else {}
     most = max(predictor.most_workers, feed.workers)
@@ -398,7 +424,7 @@ def _threads(predictor: Predictor) -> list[Action]:
     if number is None or (not change and number <= feed.workers):
         return []
     change["workers"] = number
-    code: AdviceCode = "decode_in_threads" if feed.loader != "threaded" else "more_threads"
+    code: AdviceCode = "more_threads" if predictor.in_threads else "decode_in_threads"
     return [Action("prep", code, change, predictor.predict(change))]
 
 

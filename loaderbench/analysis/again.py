@@ -1,4 +1,4 @@
-"""A stored record and today's, held against each other: the same facts and rules must give the same record."""
+"""Compares a stored record with today's: the same facts and rules must give the same record."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from loaderbench.plain import Json
 from loaderbench.recording.record import RunRecord
 
 ROUNDING = 1e-9
-"""Relative difference that two processors' arithmetic may make (their vector units add in other orders)."""
+"""Relative difference that the arithmetic of two processors may make (their vector units add in other orders)."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A value that is another by today's rules."""
+    """A value that today's rules change."""
 
     place: str
     stored: Json
@@ -29,16 +29,16 @@ class Again:
 
     name: str
     rules_version: int | None
-    """Those it was judged by; None where there is no record."""
+    """Version of the rules that judged it; None where there is no record."""
     differences: tuple[Difference, ...] = ()
     only_rounding: bool = False
     """All differences are in the last digits."""
     problem: str | None = None
     """Why it could not be judged."""
     record: RunRecord | None = None
-    """By today's rules; None for a study, and where there is a problem."""
+    """The record by today's rules; None for a study, and where there is a problem."""
     folder: str | None = None
-    """Where the run lies."""
+    """Where the run is stored."""
 
     @property
     def same_rules(self) -> bool:
@@ -46,7 +46,7 @@ class Again:
 
     @property
     def broken(self) -> bool:
-        """With the same rules the same facts must give the same record."""
+        """Whether it could not be judged, or the same rules gave another record from the same facts."""
         return self.problem is not None or (self.same_rules and bool(self.differences) and not self.only_rounding)
 
 
@@ -63,7 +63,7 @@ def differences(stored: Json, today: Json, place: str = "") -> Iterator[Differen
 
 
 def only_rounding(found: tuple[Difference, ...]) -> bool:
-    """Whether all of them are differences in the last digits."""
+    """Whether all the differences are in the last digits."""
     return all(
         isinstance(one.stored, int | float)
         and isinstance(one.today, int | float)

@@ -12,17 +12,17 @@ from loaderbench.recording.studies import Deviation, InferenceAgreement, NumberF
 Values = Sequence[float] | NDArray[np.float64]
 
 AGREES_WITHIN = 0.05
-"""Mean loss deviation up to which a mode is said to agree with fp32; ours, see docs/precision.md."""
+"""Mean loss deviation up to which a mode is said to agree with fp32; our own choice, see docs/precision.md."""
 OWN_FACTOR = 3.0
-"""Or so many times the deviation of fp32 from itself under another rounding, where that is larger; ours too."""
+"""Or this many times the deviation of fp32 from itself under another rounding, if larger; our own choice too."""
 
 
 def deviation(values: Values, reference: Values) -> Deviation:
     """|value − reference| of each step, as fractions: first of its reference, mean and max of the mean |reference|.
 
-    (Of each step's own reference they would say nothing where training brings the loss near zero.) Steps in which
-    either is not finite are left out, and num_steps is the number of the rest; without any the three are None. first
-    is None where the first step is left out.
+    (Fractions of each step's own reference would say nothing where training brings the loss near zero.) Steps in
+    which either is not finite are left out; num_steps counts the rest. Without any, first, mean and max are None;
+    first is also None where the first step is left out.
     """
     mine, theirs = (np.asarray(one, dtype=np.float64) for one in (values, reference))
     usable = np.isfinite(mine) & np.isfinite(theirs)
@@ -38,11 +38,11 @@ def deviation(values: Values, reference: Values) -> Deviation:
 
 
 def training_agreement(mode: NumberFacts, fp32: NumberFacts, own_deviation: float = 0.0) -> TrainingAgreement:
-    """A training run held against fp32's.
+    """A training run compared with fp32's.
 
     num_overflow_steps: steps whose gradient norm is not finite (a dynamic scale skips their update, a static one does
     not). agrees: every loss is finite, and the mean loss deviation is at most AGREES_WITHIN, or OWN_FACTOR times
-    `own_deviation`, that of fp32 from itself under another rounding.
+    `own_deviation`, the deviation of fp32 from itself under another rounding.
     """
     assert mode.loss is not None and fp32.loss is not None, "not a training run"
     assert mode.gradient_norm is not None and fp32.gradient_norm is not None
@@ -59,7 +59,7 @@ def training_agreement(mode: NumberFacts, fp32: NumberFacts, own_deviation: floa
 
 
 def inference_agreement(outputs: NDArray[np.float32], fp32: NDArray[np.float32]) -> InferenceAgreement:
-    """Logits [N, classes] held against fp32's of the same images.
+    """Logits [N, classes] compared with fp32's of the same images.
 
     top1_fraction: images whose first class is the same. agrees: the deviation is at most AGREES_WITHIN; None where a
     logit is not finite.

@@ -15,8 +15,8 @@ from loaderbench.recording.record import SHARES, Estimate, Share
 class Witnesses:
     """The wait for data as a fraction of the step: by the arms, and by the real arm's timeline.
 
-    The growth of the step that the host's own stamps account for (`Model.host_growth`) is no data stall, so it is left
-    out of the arms' side.
+    The growth of the step that the host's own stamps account for (`Model.host_growth`) is no data stall, so the arms'
+    side leaves it out.
     """
 
     by_arms: Quantity
@@ -24,7 +24,7 @@ class Witnesses:
 
     @property
     def agree(self) -> bool:
-        """To within AGREEMENT of the step, or the intervals where they are wider."""
+        """Whether they agree within AGREEMENT of the step, or within the intervals where these are wider."""
         width = (self.by_arms.high - self.by_arms.low + self.by_timeline.high - self.by_timeline.low) / 2
         return abs(self.difference.value) <= max(AGREEMENT, width)
 
@@ -34,7 +34,7 @@ class Witnesses:
 
 
 def witnesses(model: Model) -> Witnesses | None:
-    """None where the arms do not tell the wait for data."""
+    """Both witnesses; None where the wait for data does not follow from the arms."""
     real, base = model.real, model.base
     if base is None or model.times.ram is None:
         return None
@@ -70,7 +70,7 @@ def shares(model: Model, starved_fraction: float | None) -> dict[Share, Quantity
     growth = ram - base
     contention = _contention(model, growth, starved_fraction)
     prep = (growth - contention) / real
-    # What the two witnesses do not agree on comes out of the larger of the two.
+    # What the two witnesses disagree on is taken from the larger of the two shares.
     larger = prep if prep.value >= storage.value else storage
     taken = seen.difference.clipped(0.0, larger.at_least(0.0))
     share["contention"], share["unexplained"] = contention / real, taken

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 STARVED = 0.10
 """Workers that wait for a processor more than this fraction of their time get the caveat `cpu_contention`."""
 WITNESSES_AGREE = 0.03
-"""Busy fractions that differ by more have the caveat `busy_witnesses_disagree`."""
+"""Busy fractions that differ by more than this get the caveat `busy_witnesses_disagree`."""
 
 
 def caveats_of(judged: Judged, record: RunRecord) -> list[Caveat]:
-    """Those that follow from the facts, beside those that were recorded with them."""
+    """The caveats that follow from the facts, besides those that were recorded with them."""
     return [
         *_of_the_verdict(record),
         *_of_the_trace(judged),
@@ -135,7 +135,7 @@ def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
     recording, feed = judged.recording, judged.case.feed
     if any(not segment.steady for segment in recording.of(Arm.SHORT)):
         yield Caveat("buffer_not_full")
-    depth, real = feed.buffer_batches, judged.real
+    depth, real = judged.facts.loader.traits.buffer_batches(feed), judged.real
     if real.num_steps < 10 * depth and feed.workers:
         yield Caveat("short_run", {"steps": real.num_steps, "buffer_batches": depth})
     unsteady = {one.arm.value for arm in (Arm.RAM, Arm.REAL) for one in recording.of(arm) if not one.steady}

@@ -36,7 +36,7 @@ from loaderbench.recording.studies import (
 T = TypeVar("T")
 
 PARITY = 0.97
-"""From this part of the other side's best rate on a side has caught up: the knee's 3 %."""
+"""A side has caught up when it reaches this part of the other side's best rate: the knee's 3 %."""
 DATA_SET = ("dataset", "dataset_name")
 """The fields of Case that name the storage."""
 Basis = Literal["measured", "undetermined", "predicted"]
@@ -84,7 +84,7 @@ def _estimate(logs: Sequence[tuple[float, float, float]], unit: str, num_blocks:
 
 
 def rates(records: Iterable[RunRecord | None]) -> list[Estimate | None]:
-    """Their rates, None for a run that is not there or measured nothing."""
+    """The records' rates; None for a run that is missing or measured nothing."""
     return [None if record is None else record.throughput for record in records]
 
 
@@ -98,11 +98,11 @@ def rate_of_runs(runs: Iterable[Estimate | None]) -> Estimate | None:
 
 
 def ratio_of(a: Sequence[Estimate | None], b: Sequence[Estimate | None]) -> Estimate | None:
-    """Rate of `b` ÷ `a`, round by round, so that what a round met meets both; None without a whole round.
+    """Rate of `b` ÷ `a`, round by round, so that a disturbance in a round affects both; None without a whole round.
 
     A round's interval: Zou & Donner 2008, Statistics in Medicine 27, 1693 (MOVER), for a difference of logs.
-    Several rounds: Student's t over their ratios, or those intervals combined, whichever is wider: of two or
-    three rounds some agree by chance.
+    Several rounds: Student's t over their ratios, or those intervals combined, whichever is wider: two or three
+    rounds may agree by chance.
     """
     logs, num_blocks = [], []
     for first, second in zip(a, b, strict=True):
@@ -116,7 +116,7 @@ def ratio_of(a: Sequence[Estimate | None], b: Sequence[Estimate | None]) -> Esti
 
 
 def outcome(ratio: Estimate | None) -> Outcome | None:
-    """How `b` does beside `a`; None where there is no ratio."""
+    """Whether `b` is faster or slower than `a`; None where there is no ratio."""
     if ratio is None:
         return None
     if ratio.low is not None and ratio.low > 1:
@@ -158,7 +158,7 @@ def differing(a: RunRecord, b: RunRecord) -> list[Difference]:
 
 
 def compared_factor(differs: Sequence[Difference]) -> list[str]:
-    """The fields that two runs are compared in: the data set's where they differ, else the only one that does."""
+    """The fields that two runs are compared in: the data set's if they differ, else the only field that differs."""
     names = [one.field for one in differs]
     return [name for name in names if name in DATA_SET] or (names if len(names) == 1 else [])
 
@@ -167,7 +167,7 @@ def compared_factor(differs: Sequence[Difference]) -> list[str]:
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """Mean of those that are known; None where none is."""
+    """Mean of the known values; None where none is known."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -178,13 +178,13 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _agreed(values: Iterable[T | None]) -> T | None:
-    """The one value that all have; None where they differ."""
+    """The value that all share; None where they differ."""
     distinct = list(dict.fromkeys(values))
     return distinct[0] if len(distinct) == 1 else None
 
 
 def _probed(storage: StorageFigures, lanes: int) -> CeilingStageFigures | None:
-    """The probe's stage with as many readers as the run, or the next fewer ones."""
+    """The probe's stage with as many readers as the run, else with the next lower number."""
     stages = [stage for stage in (storage.ceiling.stages if storage.ceiling else ()) if stage.file_s is not None]
     fewer = [stage for stage in stages if stage.readers <= lanes]
     if fewer:
@@ -279,7 +279,7 @@ def side(records: Sequence[RunRecord]) -> Side:
 
 
 def pair(a: Sequence[RunRecord | None], b: Sequence[RunRecord | None]) -> Pair:
-    """Two sides' runs of one configuration, round by round; None for a run that is not there."""
+    """Two sides' runs of one configuration, round by round; None for a run that is missing."""
     ratio = ratio_of(rates(a), rates(b))
     first, second = ([record for record in records if record is not None] for records in (a, b))
     case = (first or second)[0].case
@@ -306,11 +306,11 @@ def _pairs(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> list[Pair]:
 
 
 def parity(pairs: Sequence[Pair]) -> Parity | None:
-    """At how many workers `b` reaches PARITY of `a`'s best rate, and what its storage lacks; None: not measured.
+    """At how many workers `b` reaches PARITY × the best rate of `a`, and what its storage lacks; None: not measured.
 
-    `pairs`: those of one cache state. `workers` by their `basis`: `measured`; `undetermined`, where only the
-    intervals reach it; `predicted` by the advice of b's runs. Without any, `workers` is None and `not_by` the most
-    workers that were measured or predicted for.
+    `pairs`: the pairs of one cache state. The `basis` of `workers` is `measured`; `undetermined`, where only the
+    intervals reach parity; or `predicted` by the advice of b's runs. Without any, `workers` is None and `not_by` is
+    the most workers that were measured or predicted.
     """
     known_a = [(one, rate) for one in pairs if (rate := one.a.throughput) is not None]
     known_b = [(one, rate) for one in pairs if (rate := one.b.throughput) is not None]
@@ -351,7 +351,7 @@ def _parity_workers(
 
 
 def _best_prediction(pairs: Sequence[Pair], most: int) -> PredictedWorkers | None:
-    """Of what b's runs predict for more workers than were measured, the fastest."""
+    """The fastest of the predictions of b's runs for more workers than were measured."""
     found = [
         replace(more, from_workers=one.workers)
         for one in pairs
@@ -361,11 +361,11 @@ def _best_prediction(pairs: Sequence[Pair], most: int) -> PredictedWorkers | Non
 
 
 def _needs(best_a: Pair, target: Estimate, known_b: Sequence[Pair]) -> Needs:
-    """What b's storage would have to give for a's best rate, the target, beside what it gives.
+    """What b's storage would have to give to reach a's best rate, the target, beside what it gives.
 
     bytes_per_s   target × the files' mean size, beside the storage's measured ceiling
     file_read_s   workers ÷ target − b's own seconds an image in decode, augment and collate, beside its seconds
-                  in reading: with a's best number of workers, or the most that b was measured with
+                  in reading: with a's best number of workers, or the largest number that b was measured with
     """
     at = next((one for one in known_b if one.workers == best_a.workers), None)
     at = at or max(known_b, key=lambda one: one.workers)
@@ -420,7 +420,7 @@ def _leading(pairs: Sequence[Pair], parities: Sequence[Parity]) -> Pair | None:
 
 
 def compare_two(a: RunRecord, b: RunRecord, factor: Sequence[str] | None = None) -> Comparison:
-    """Two stored runs. `factor`: the fields compared in; None: found (`compared_factor`)."""
+    """The study of two stored runs. `factor`: the fields to compare them in; None: found by `compared_factor`."""
     differs = differing(a, b)
     chosen = compared_factor(differs) if factor is None else factor
     found = pair([a], [b])

@@ -34,11 +34,11 @@ NUM_LARGEST = 10
 STEADY_TOLERANCE, STEADY_KERNELS = 0.05, 2
 """A step's kernels may differ from the median step's by this fraction, or by this number where that is more."""
 COUNT_TOLERANCE = 0.02
-"""Kernels counted against kernels expected."""
+"""Counted kernels may differ from expected ones by this fraction."""
 FEWEST_A_GRAPH = 10
-"""Fewer kernels than this for each launch of a CUDA graph: the graph was recorded as one."""
+"""With fewer kernels than this for each launch of a CUDA graph, the graph was recorded as one activity."""
 CLOCK_TOLERANCE = 0.05
-"""Most part of a step by which kernels may lie outside of the time in which the step can have run."""
+"""Kernels may lie outside the time in which their step can have run by at most this fraction of the step."""
 
 
 def union(intervals: Intervals) -> Intervals:
@@ -62,7 +62,7 @@ def union(intervals: Intervals) -> Intervals:
 def gaps(merged: Intervals, begin_ns: int, end_ns: int) -> Intervals:
     """What `merged` (of `union`) leaves of the window [begin_ns, end_ns): int64 [K, 2], in order, none empty.
 
-    The idle time before the first and behind the last interval counts, so covered and idle time add up to the window.
+    The idle time before the first and after the last interval counts, so covered and idle time add up to the window.
     """
     inside = np.clip(merged, begin_ns, max(begin_ns, end_ns))
     edges = np.concatenate([[begin_ns], inside.reshape(-1), [max(begin_ns, end_ns)]]).reshape(-1, 2)
@@ -76,7 +76,7 @@ def window_of(segment: Segment) -> tuple[int, int]:
 
 
 def steps_of(idle: Intervals, segment: Segment) -> NDArray[np.int64]:
-    """For each gap the row of the step that ended it: that of the next kernel or copy to begin; [K]."""
+    """For each gap the row of the step that ended it, the step of the next kernel or copy to begin; [K]."""
     table = _kernels(segment)
     order = np.argsort(table[:, ROW["begin_ns"]], kind="stable")
     following = np.searchsorted(table[order, ROW["begin_ns"]], idle[:, 1], side="left")
@@ -91,7 +91,7 @@ def classify(idle: Intervals, segment: Segment) -> NDArray[np.int64]:
 
     data_stall     it was in next()
     launch         it was issuing the step
-    transfer_sync  it waited for the device before it asked for the batch; or the gap lies directly before or behind
+    transfer_sync  it waited for the device before it asked for the batch; or the gap lies directly before or after
                    a copy, and the host was not in next() for most of it
     other          none of these: the kernel was in the queue already (dependencies and scheduling on the device)
     """
@@ -121,7 +121,7 @@ def _kernels(segment: Segment) -> NDArray[np.int64]:
 
 
 def summarize(traced: Segment, untraced: Sequence[Segment] = ()) -> KernelGap:
-    """The record's `device.kernel_gap`. `untraced`: the windows before and behind, for the tracing's own cost."""
+    """The record's `device.kernel_gap`. `untraced`: the windows before and after, for the cost of tracing itself."""
     begin_ns, end_ns = window_of(traced)
     window_ns = end_ns - begin_ns
     table, trace = _kernels(traced), _trace(traced)
@@ -159,7 +159,7 @@ def summarize(traced: Segment, untraced: Sequence[Segment] = ()) -> KernelGap:
 
 
 def histogram(lengths_ns: NDArray[np.int64]) -> GapHistogram:
-    """How many gaps of which length there are."""
+    """The number of gaps in each range of lengths."""
     counts = np.histogram(lengths_ns / 1e9, bins=[0.0, *HISTOGRAM_EDGES_S, np.inf])[0]
     return GapHistogram(HISTOGRAM_EDGES_S, tuple(counts.tolist()))
 
@@ -188,7 +188,7 @@ def _largest(idle: Intervals, classes: NDArray[np.int64], traced: Segment, begin
 
 
 def perturbation(traced: Segment, untraced: Sequence[Segment]) -> float | None:
-    """Step time with the tracing ÷ mean of the step times before and behind it, − 1; None where these are missing."""
+    """Step time while tracing ÷ mean of the step times before and after it, − 1; None where these are missing."""
     means = []
     for segment in (traced, *untraced):
         values = window_quantities(segment)
@@ -206,8 +206,8 @@ def _kernels_a_step(traced: Segment) -> NDArray[np.int64]:
 
 
 def clock_error_ns(traced: Segment) -> int:
-    """By how much rows lie outside of the time from their batch's delivery to their step's completion (95 % of them
-    by no more): what is wrong in the mapping of the clocks onto each other, where the trace and the events differ."""
+    """By how much rows lie outside the time from their batch's delivery to their step's completion (95th percentile):
+    the error of the mapping between the trace's clock and the events' clock."""
     table = _kernels(traced)
     rows = traced.steps[table[:, ROW["step"]]]
     early = rows[:, STEP["returned_ns"]] - table[:, ROW["begin_ns"]]
@@ -216,7 +216,7 @@ def clock_error_ns(traced: Segment) -> int:
 
 
 def missing(traced: Segment) -> list[Reason]:
-    """Why the trace is not complete, so that its gaps would be partly made of kernels that it lost; empty if it is."""
+    """Why the trace is incomplete, so that lost kernels would look like gaps; empty if it is complete."""
     counts, trace = _kernels_a_step(traced), _trace(traced)
     if not len(counts):
         return [Reason("no_complete_step")]

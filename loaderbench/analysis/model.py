@@ -1,5 +1,5 @@
-"""What the arms say of a run: the step time of each, what of a step runs in line and what side by side, and the step
-time that is left when a cause is removed.
+"""What the arms say about a run: the step time of each, which parts of a step run in series and which overlap, and the
+step time that is left when a cause is removed.
 
 The rules are those of docs/method.md, `Arms`, `Shares` and `Gain without a cause`. Facts in, figures out: nothing here
 runs, reads a clock or knows how the facts came about.
@@ -20,14 +20,14 @@ from loaderbench.cases.arms import CHAIN, Arm
 from loaderbench.recording.record import CAUSES, Cause, Removable
 
 WORTH = 1.10
-"""A speed-up from which a cause counts as a bottleneck."""
+"""A cause counts as a bottleneck from this speed-up on."""
 AGREEMENT = 0.05
-"""Two witnesses may differ by this fraction of the step time, and an arm may be faster by it than one that does
-less, or by their interval where that is wider. A machine's speed moves by 2 % from one round to the next."""
+"""Two witnesses may differ by this fraction of the step time, or by their interval where that is wider. An arm may be
+faster by as much than an arm that does less. A machine's speed moves by 2 % from one round to the next."""
 HOST_BOUND = 0.95
 """A host that is in `next()` or issuing for this part of the step does not wait for the device."""
 STALLED_ROUNDS = 0.7
-"""Where the device waited for data in more than this fraction of the workers' rounds, the loader paces the run."""
+"""The loader paces the run if the device waited for data in more than this fraction of the workers' rounds."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Model:
     owns_transfer: bool
     """The loader delivers batches on the device, so that there is no `host` arm."""
     synchronous: bool
-    """The loader works inside `next()` (no workers), in line with issuing."""
+    """The loader works inside `next()` (no workers), in series with issuing."""
     overlap: bool
     """Copies run beside the compute of earlier steps."""
 
@@ -117,8 +117,8 @@ class Model:
 
     @property
     def base(self) -> Quantity | None:
-        """The step time when data are always ready. Where the loader owns the transfer, what separates `device` from
-        `ram` is all preparation."""
+        """The step time when data are always ready. Where the loader owns the transfer, the whole difference between
+        `device` and `ram` is preparation."""
         return self.times.device if self.owns_transfer else self.times.host
 
     # -- parts of a step ---------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ class Model:
     def host_growth(self) -> Quantity | None:
         """Growth of the host's time for a step from `host` (or `device`) to `real` that is no data stall, seconds.
 
-        That of issuing; and where the host never waits for the device, that of taking over ready batches too: it
-        then stands in line with issuing, while the device still works on the step before.
+        The growth of the issue time; where the host never waits for the device, also that of taking over ready batches:
+        this is then in series with issuing, while the device still works on the step before.
         """
         issue, real = self.issue_growth(Arm.REAL), self.arms[Arm.REAL]
         before = self.arms.get(Arm.HOST) or self.arms.get(Arm.DEVICE)
@@ -161,8 +161,8 @@ class Model:
     def data_stall(self, arm: Arm) -> Quantity:
         """Seconds a step that the device waits for data, by the arm's timeline.
 
-        A copy that overlaps is hidden while data are always ready. The part of it that a late batch exposes, over what
-        `host` exposes, is the wait's too.
+        An overlapping copy is hidden while data are always ready. What a late batch exposes of it, beyond what `host`
+        exposes, counts as waiting for data too.
         """
         steps = self.arms[arm]
         stall = Quantity.of(steps, "stall")
@@ -175,8 +175,8 @@ class Model:
     def loader_time(self) -> Quantity | None:
         """Seconds a batch that the loader needs beside the running device.
 
-        Free-running it has the processor to itself. Beside the device it needs the part of a step in which its
-        workers are at work; where it does not tell that, it needs the whole step where it paces the run.
+        Free-running, the loader has the processor to itself. Beside the device it needs the part of a step in which its
+        workers are at work; where that is unknown, it needs the whole step if it paces the run.
         A synchronous loader and issuing take turns, so that a batch costs both.
         """
         free = self.times.free
@@ -201,8 +201,8 @@ class Model:
         """The consumer's step time with no launch gaps and no issuing: the copy, then busy kernels, in one queue or in
         two.
 
-        T_host − (T_device − busy) would be wrong where issuing is the slower: the copy hides behind it. Without `host`
-        the copy is that of `real`.
+        T_host − (T_device − busy) would be wrong where issuing is slower than the device: issuing hides the copy.
+        Without `host` the copy time is that of `real`.
         """
         busy, host = self.times.busy, self.times.host
         if busy is None or self.owns_transfer:
@@ -216,12 +216,12 @@ class Model:
     def without(self, cause: Removable) -> Quantity | None:
         """The step time that is left when a cause is removed; None where the arms for it were not measured.
 
-        The bound by the other stages' capacities supposes that these overlap perfectly. What a cause on the
-        device's side takes exposed is therefore a second bound: without the copy the run cannot gain more than
-        T_host − T_device, without launches not more than T_device − busy; where that is worth something, what
-        issuing grew by beside the loader comes on top. (Where it is not, the growth is contention alone, and
-        counts with preparation.) A synchronous loader stands in line with issuing: there the whole issue time is
-        exposed, and it is added to the loader's or the reader's own time wherever these bound the run.
+        The bound by the other stages' capacities assumes that these overlap perfectly. The exposed time of a cause
+        on the device's side is therefore a second bound: without the copy the run cannot gain more than
+        T_host − T_device, without launches not more than T_device − busy. Where that is worth something, the growth
+        of issuing beside the loader is added. (Where it is not, the growth is contention alone, and counts with
+        preparation.) A synchronous loader runs in series with issuing: the whole issue time is exposed, and it is
+        added to the loader's or the reader's own time wherever these bound the run.
         """
         match cause:
             case "storage":
@@ -247,7 +247,7 @@ class Model:
         device, host, paced = self.times.device, self.times.host, self.loader_time
         if device is None or host is None or paced is None:
             return None
-        # Beside the loader issuing takes longer, and no copy hides it any more.
+        # Issuing takes longer beside the loader, and no copy hides it any more.
         crowded = Quantity.of(self.arms[Arm.DEVICE], "issue") + self.issue_growth(Arm.REAL)
         return largest(device, paced, crowded, self.real - (host - device))
 
@@ -262,7 +262,7 @@ class Model:
 
     @property
     def exposed_launches(self) -> Quantity | None:
-        """The most that launches take of a step."""
+        """Upper bound of what launches take of a step."""
         device, busy = self.times.device, self.times.busy
         if device is None or busy is None:
             return None
@@ -283,7 +283,7 @@ class Model:
 
     @cached_property
     def gains(self) -> Mapping[Cause, Quantity]:
-        """The gain of removing each cause, of those that the arms tell."""
+        """The gain of removing each cause, for the causes that the arms tell."""
         gains = {cause: self.gain(self.without(cause)) for cause in CAUSES}
         return {cause: gain for cause, gain in gains.items() if gain is not None}
 
@@ -306,7 +306,7 @@ class Model:
         if feed is None:
             return None
         if not removed & {"prep", "storage"}:
-            # The time of a loader in line with issuing holds that; without launches only its own is left.
+            # A loader in series with issuing has the issue time in its own; without launches only its own is left.
             own = self.times.free if self.synchronous and "launch" in removed else None
             return largest(consumer, own or feed)
         in_line = self.issue(Arm.HOST, Arm.DEVICE) if self.synchronous and "launch" not in removed else None

@@ -31,7 +31,7 @@ NUM_BLOCKS = 10
 
 
 def compare_precisions(facts: PrecisionFacts) -> PrecisionResult:
-    """Everything that the modes so far tell; fp32's is the first of them."""
+    """All results of the modes measured so far; fp32 is the first of them."""
     fp32 = facts.modes[0] if facts.modes else None
     shared = facts.device is not None and facts.device.on_host_cpus
     return PrecisionResult(
@@ -106,7 +106,7 @@ def _figures(facts: PrecisionFacts, mode: ModeFacts, fp32: ModeFacts | None, *, 
 
 
 def _agreement(facts: PrecisionFacts, mode: ModeFacts) -> TrainingAgreement | InferenceAgreement | None:
-    """A mode's numbers held against fp32's, its own being those rounded otherwise. None where either is missing."""
+    """A mode's numbers against fp32's; fp32's against its own under another rounding. None where either is missing."""
     fp32 = facts.modes[0]
     mine = facts.repeat if mode is fp32 else mode.numbers
     if fp32.numbers is None or mine is None:
@@ -119,14 +119,14 @@ def _agreement(facts: PrecisionFacts, mode: ModeFacts) -> TrainingAgreement | In
 
 
 def _own_deviation(facts: PrecisionFacts, fp32: NumberFacts) -> float:
-    """That of fp32 from itself under another rounding; 0 where it was not followed twice."""
+    """Deviation of fp32 from itself under another rounding; 0 where fp32 was not followed twice."""
     if facts.repeat is None:
         return 0.0
     return training_agreement(facts.repeat, fp32).loss_deviation.mean or 0.0
 
 
 def _finite(values: NDArray[np.float64] | None) -> tuple[float | None, ...] | None:
-    """None for what is not finite."""
+    """The values, None in place of those that are not finite."""
     return None if values is None else tuple(value if math.isfinite(value) else None for value in values.tolist())
 
 

@@ -22,7 +22,7 @@ class Quantity:
     value: float
     draws: Draws
     n: int
-    """How many independent blocks it rests on."""
+    """Number of independent blocks behind it."""
 
     @classmethod
     def of(cls, arm: ArmSteps, name: str) -> Quantity:

@@ -48,14 +48,14 @@ STAGES = ("read", "decode", "augment", "collate")
 COLD_RANGE = (0.98, 1.05)
 """Bytes moved ÷ bytes expected within which a cold read counts as proven (docs/method.md, `Bytes`)."""
 EMPTY = 0.02
-"""Most part of the pages that may lie in the page cache before a cold window."""
+"""Largest fraction of the pages that may be in the page cache before a cold window."""
 STEADY_S, LAG_S = 5.0, 1.0
-"""NVML and GPM are compared with a trace over windows of this length, their first second left out: GPM smears the edges
-of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
+"""NVML and GPM are compared with a trace over windows of STEADY_S seconds, their first LAG_S left out: GPM smears the
+edges of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
 IDLE_FRACTION = 0.02
-"""A storage that moved less than this part of the bytes that were asked for was idle: a shared disk is never quite."""
+"""A storage that moved less than this fraction of the requested bytes was idle: others may use a shared disk."""
 SERVED_BY_CACHE = 0.90
-"""Where less than this part of the bytes moved, the page cache served a cold arm."""
+"""If less than this fraction of the bytes moved, the page cache served a cold arm."""
 
 
 def analyze(run: Run) -> RunRecord:
@@ -84,7 +84,7 @@ def analyze(run: Run) -> RunRecord:
 
 @dataclass(frozen=True)
 class Judged:
-    """One run with all that is computed from it, each part when it is first needed."""
+    """One run and everything computed from it, each part when first needed."""
 
     run: Run
     recording: Recording
@@ -104,7 +104,7 @@ class Judged:
 
     @cached_property
     def spans(self) -> Table | None:
-        """Spans of the real arm's window batches (those delivered behind the warm-up)."""
+        """Spans of the real arm's window batches (those delivered after the warm-up)."""
         tables = []
         for segment in self.recording.of(Arm.REAL):
             if segment.spans is None:
@@ -151,7 +151,7 @@ class Judged:
 
     @cached_property
     def kernel_gap(self) -> KernelGap | None:
-        """None where no window was traced, or the trace is not whole."""
+        """None where no window was traced, or the trace is incomplete."""
         traced = self.traced
         if traced is None or kernels.missing(traced):
             return None
@@ -164,7 +164,7 @@ class Judged:
     # -- the record ----------------------------------------------------------------------------------------
 
     def record(self, begun: RunRecord) -> RunRecord:
-        """The record with all figures; its caveats are the caller's."""
+        """The record with all figures; the caller adds the caveats."""
         real, facts, found = self.real, self.facts, self.attribution
         rate = rate_of(real)
         return replace(
@@ -215,7 +215,7 @@ class Judged:
 
     @property
     def usable_cpus(self) -> int | None:
-        """None where an older version stored nothing that tells."""
+        """None where an older version did not store it."""
         environment, probe = self.run.environment, self.facts.prep_probe
         if environment is not None:
             return environment.cpus_usable
@@ -229,7 +229,7 @@ class Judged:
         return sum(seconds for seconds, _ in told) / steps if steps else None
 
     def _first_batch_s(self) -> float | None:
-        """Loader construction → first batch in hand, of the first time that the data set was read."""
+        """Loader construction → first batch delivered, the first time that the data set was read."""
         build = self.facts.startup.build_s.get(Arm.REAL)
         for segment in self.recording.segments:
             if segment.arm in (Arm.REAL, Arm.FREE) and build is not None and segment.first_batch_s is not None:
@@ -252,7 +252,7 @@ class Judged:
         }
 
     def _stages(self) -> dict[str, float] | None:
-        """Seconds an image in each stage: wall seconds inside the worker; or those of a loader that counts batches."""
+        """Seconds an image in each stage: wall seconds inside the worker, or those of a loader that counts batches."""
         spans = self.spans
         if spans is None:
             return _operator_stages(self.case, self.recording.of(Arm.REAL))
@@ -276,7 +276,7 @@ class Judged:
     def _device(self) -> DeviceFigures:
         facts, real = self.facts.device, self.real
         busy = real.mean("busy") / real.mean("duration")
-        if not np.isfinite(busy) and Arm.DEVICE in self.arms:  # the same work, where only held steps tell
+        if not np.isfinite(busy) and Arm.DEVICE in self.arms:  # the same work; here only held steps tell
             busy = self.arms[Arm.DEVICE].mean("busy") / real.mean("duration")
         windows = windows_of(self.recording, Arm.REAL)
         nvml = {one.name: sampled(one, windows) for one in self.run.series if one.name.startswith("gpu_")}
@@ -299,7 +299,7 @@ class Judged:
         )
 
     def _busy_witnesses(self) -> BusyWitnesses | None:
-        """Part of the time in which the device was busy, by those who can tell; None of NVML: no steady window."""
+        """Busy fraction of the device, by each source that can tell; None from NVML: no steady window."""
         gap, series = self.kernel_gap, self.run.series
         if gap is None:
             return None
@@ -316,13 +316,13 @@ class Judged:
         )
 
     def _sampling_fraction(self) -> float | None:
-        """The sampling thread's part of one processor."""
+        """The fraction of one processor that the sampling thread uses."""
         if self.run.sampling_cpu_s is None or not self.run.wall_s > 0:
             return None
         return self.run.sampling_cpu_s / self.run.wall_s
 
     def _overhead_fraction(self) -> float | None:
-        """What measuring takes of the step: the loop's own stamps, and the sampling's part of the processors."""
+        """Fraction of the step that measuring takes: the loop's own stamps, and the sampling's part of the CPUs."""
         loop_s, sampling, environment = self.facts.loop_overhead_s, self._sampling_fraction(), self.run.environment
         if loop_s is None or sampling is None or environment is None:
             return None
@@ -333,7 +333,7 @@ class Judged:
 
 
 def rate_of(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None:
-    """Samples/s of an arm: samples a step ÷ mean seconds a step, the window's totals and not a mean of rates."""
+    """Samples/s of an arm: samples a step ÷ mean seconds a step, from the window's totals and not a mean of rates."""
     if arm is None or not arm.mean(quantity) > 0:
         return None
     per_step = arm.num_samples / arm.num_steps
@@ -366,10 +366,11 @@ def _short_run(case: Case, recording: Recording, steady: Estimate | None) -> Sho
         value = float(steps[:, STEP["num_samples"]].sum() / taken_s)
         rates.append(Estimate(value, None, None, "samples/s", 1, "one short run"))
     rate, num_steps = rate_of_runs(rates), len(segments[0].window)
+    depth = recording.facts.loader.traits.buffer_batches(case.feed)
     return ShortRun(
         num_steps=num_steps,
-        buffer_batches=case.feed.buffer_batches,
-        buffer_ratio=case.feed.buffer_batches / num_steps,
+        buffer_batches=depth,
+        buffer_ratio=depth / num_steps,
         buffer_full=all(segment.steady for segment in segments),
         throughput=rate,
         flatters=ratio_of([steady], [rate]),
@@ -379,7 +380,7 @@ def _short_run(case: Case, recording: Recording, steady: Estimate | None) -> Sho
 def _operator_stages(case: Case, segments: Sequence[Segment]) -> dict[str, float] | None:
     """Thread seconds an image in each stage of a loader that counts whole batches (DALI); None where it cannot.
 
-    An operator has all threads to itself, so its wall time times their number is what an image takes of a thread, as
+    An operator has all threads to itself, so its wall time × the number of threads is the thread time of an image, as
     in a worker process; reading has one thread.
     """
     counted = [segment.stage_times for segment in segments if segment.stage_times]
@@ -435,14 +436,14 @@ def _mean_file_bytes(facts: Facts) -> float | None:
 
 
 def _cache_state(wanted: CacheState, moved_fraction: float | None, resident: float | None) -> CacheState:
-    """What the arm `real` really found: `cold` only where the page cache did not serve it."""
+    """The cache state that the arm `real` found: `cold` only where the page cache did not serve it."""
     if wanted != "cold" or moved_fraction is None or moved_fraction >= SERVED_BY_CACHE:
         return wanted
     return "warm" if moved_fraction <= 1 - SERVED_BY_CACHE or (resident or 0.0) >= 0.99 else "as-is"
 
 
 def _doubts(case: Case, storage: StorageFigures | None) -> list[Reason]:
-    """Why the arms are not what they were to be."""
+    """Why the arms did not measure what they should."""
     if case.subject.cache != "cold" or storage is None or storage.cache_state == "cold":
         return []
     return [Reason("served_by_page_cache", {"moved_fraction": storage.moved_fraction})]
@@ -458,7 +459,7 @@ def _storage_idle(storage: StorageFigures | None) -> bool:
 def transfer_figures(recording: Recording, arms: Mapping[Arm, ArmSteps]) -> TransferFigures | None:
     """The copy to the device: how long it takes, how much of that the step time shows, and at what rate.
 
-    By the arm `host`, where data are always ready. None without it, and where nothing is copied.
+    From the arm `host`, where data are always ready. None without that arm, and where nothing is copied.
     """
     copy, host, device = recording.facts.copy, arms.get(Arm.HOST), arms.get(Arm.DEVICE)
     if host is None or device is None or copy.link_bytes_per_s is None or copy.batch_bytes is None:

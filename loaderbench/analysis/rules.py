@@ -1,7 +1,7 @@
 """The version of the rules that turn facts into records.
 
-With the same version the same facts give the same record (tests hold that). Whoever changes what a figure means, how a
-verdict is found, or which caveats a record has, bumps it and adds a line.
+With the same version the same facts give the same record (tests hold that). If you change what a figure means, how a
+verdict is found, or which caveats a record has, bump it and add a line.
 
 History
     0  records of schema 1, judged before rules had a version

@@ -1,4 +1,4 @@
-"""What sampled channels say of some windows of time."""
+"""What sampled channels say about given windows of time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def counter_rate(series: Series | None, windows: Sequence[Window]) -> float | No
 
 
 def gauge_mean(series: Series | None, windows: Sequence[Window]) -> float | None:
-    """Mean of the readings that lie in the windows."""
+    """Mean of the readings in the windows."""
     if series is None:
         return None
     inside = np.zeros(len(series.t_ns), dtype=bool)
@@ -48,7 +48,7 @@ def gauge_mean(series: Series | None, windows: Sequence[Window]) -> float | None
 
 
 def sampled(series: Series, windows: Sequence[Window]) -> float | None:
-    """Over the windows: a gauge's mean, a counter's growth a second."""
+    """A gauge's mean, or a counter's growth a second, over the windows."""
     if series.kind == "gauge":
         return gauge_mean(series, windows)
     return counter_rate(series if len(series.t_ns) > 1 else None, windows)

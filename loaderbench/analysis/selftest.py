@@ -1,4 +1,4 @@
-"""The self-test's score: verdicts on runs with a known cause, held against a stopwatch (docs/validation.md)."""
+"""The self-test's score: verdicts on runs with a known cause, checked against a stopwatch (docs/validation.md)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from loaderbench.recording.studies import (
 
 CLASSES: tuple[InjectedCause, ...] = ("storage", "prep", "transfer", "launch", "compute", "mixed")
 CLEAR = 1.25
-"""Cases whose cause is truly worth this much must be judged right."""
+"""Cases whose cause is truly worth this speed-up must be judged right."""
 NOTHING = 1.05
-"""A gain that cannot be told from none on a machine that others share."""
+"""On a shared machine a gain up to this cannot be told from no gain."""
 
 
 def score(facts: SelfTestFacts, records: Mapping[str, RunRecord]) -> SelfTest:
-    """All figures of the self-test, from the scenarios whose records are there."""
+    """All figures of the self-test, from the scenarios that have a record."""
     outcomes = [
         outcome_of(scenario, records[scenario.run_id]) for scenario in facts.scenarios if scenario.run_id in records
     ]
@@ -68,8 +68,8 @@ def _fraction(part: int, whole: int) -> float | None:
 
 
 def is_clear(outcome: ScenarioOutcome) -> bool:
-    """Whether one answer is right beyond the stopwatch's own error: the cause (added compute is one) is worth
-    CLEAR, and two that are it only together are worth next to nothing alone."""
+    """Whether the right answer is clear beyond the stopwatch's own error: the cause (added compute is one too) is worth
+    CLEAR, and two causes that limit only together are each worth next to nothing alone."""
     if outcome.truth == "mixed" and outcome.best_alone > NOTHING:
         return False
     return outcome.true_speedup >= CLEAR
@@ -80,8 +80,8 @@ def is_right(outcome: ScenarioOutcome) -> bool:
 
 
 def is_confidently_wrong(outcome: ScenarioOutcome) -> bool:
-    """A cause was named, and it is not the one, where the true one is clear: or that there is no single one, or
-    that what was built in slows nothing."""
+    """The true answer is clear, and the verdict is another one: a wrong cause, one cause where only several together
+    limit the run, none where one does, or a cause where what was built in slows nothing."""
     if outcome.verdict == "undetermined":
         return False
     named = {outcome.verdict} if outcome.verdict != "mixed" else {"mixed", *outcome.joint}
@@ -90,7 +90,7 @@ def is_confidently_wrong(outcome: ScenarioOutcome) -> bool:
 
 
 def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
-    """Hold a record against the stopwatch."""
+    """Compare a record with the stopwatch."""
     truth, gain, best_alone, shares_true = _truth(scenario.cause, scenario.stopwatch)
     verdict = record.verdict
     assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"

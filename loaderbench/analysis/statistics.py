@@ -32,9 +32,9 @@ class Blocks:
     sums: NDArray[np.float64]
     """[num_blocks, K] of the K quantities."""
     steps: NDArray[np.float64]
-    """[num_blocks] how many steps each holds."""
+    """[num_blocks] number of steps in each."""
     segment: NDArray[np.int64]
-    """[num_blocks] the segment that each was cut from."""
+    """[num_blocks] index of the segment that each was cut from."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -48,9 +48,9 @@ class Blocks:
 
         The larger of two: t(n − 1) standard errors over the n blocks, and t(1.5 · (m − 1)) over the m segments.
         Blocks of one segment may be far from independent (the machine is slower for a round; a queue
-        remembers for longer than a block), and only the segments show that. Their own t(m − 1) would be
-        too wide for a maximum of two: with half as many degrees again 3 to 6 segments cover 91 to 98 %, where
-        blocks alone go down to 74 % (docs/validation.md, `Intervals`). Ratio estimator's variance from its
+        remembers for longer than a block), and only the segments show that. t(m − 1) would be too wide for a
+        maximum of two: with 1.5 times the degrees of freedom 3 to 6 segments cover 91 to 98 %, where blocks
+        alone go down to 74 % (docs/validation.md, `Intervals`). The ratio estimator's variance comes from its
         residuals (Cochran, Sampling Techniques, 6.4).
         """
         if len(self) < 2:
@@ -78,7 +78,7 @@ def blocks_of(
 
     `segments`: for each, K arrays of one value a step. Steps next to each other are correlated (a queue
     remembers), so the block, not the step, is resampled. `round_steps`: steps in which all workers hand over
-    once; they do so in bursts, and a block holds whole rounds, so that where it was cut does not matter.
+    once; they do so in bursts, and a block holds whole rounds, so that its ends do not matter.
     """
     sums: list[NDArray[np.float64]] = []
     steps, numbers = [], []
@@ -113,7 +113,7 @@ def draws_of_mean(blocks: Blocks, stream: int, num_draws: int = NUM_DRAWS) -> ND
     drawn = (weights @ blocks.sums) / (weights @ blocks.steps)[:, None]
     left = blocks.sums - centre * blocks.steps[:, None]
     plain = 1.96 * _standard_error(left, blocks.steps.sum()) * np.sqrt((n - 1) / n)
-    # Without spread there is nothing to stretch; without knowledge (NaN) it stays unknown.
+    # Without spread there is nothing to stretch; an unknown value (NaN) stays unknown.
     stretch = np.divide(blocks.half_widths(), plain, out=np.ones_like(plain), where=plain > 0)
     # A mean time cannot fall below zero, however stretched.
     return np.asarray(np.maximum(centre + (drawn - centre) * stretch, centre * 1e-3))
@@ -164,12 +164,12 @@ def is_steady(
 ) -> bool:
     """Whether a loader's queue has become steadily full or steadily empty.
 
-    [N] each: when `next()` was called and returned, and when the batch had been complete (None where the
+    [N] each: when `next()` was called and returned, and when the batch was complete (None where the
     loader cannot tell); `depth`: batches that the queue can hold. Compares the two halves of the last steps;
-    a half is at least 3 steps and half the queue, and whole rounds of the workers, for these hand over their
+    a half is at least 3 steps and half the queue, and whole rounds of the workers, since these hand over their
     batches in bursts. With ages (returned − ready): a draining queue hands over ever younger batches, a
-    filling one ever older; steady is a drift below a tenth of a step for each step. Without ages: the mean
-    wait of both halves differs by at most a tenth of the step.
+    filling one ever older; a drift below a tenth of a step for each step is steady. Without ages: the mean
+    waits of both halves differ by at most a tenth of the step.
     """
     half = -(-max(3, depth // 2) // num_workers) * num_workers
     if len(called_ns) < 2 * half:

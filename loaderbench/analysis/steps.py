@@ -15,9 +15,9 @@ from loaderbench.recording.facts import SPAN, STEP, Segment
 SPAN_ENDS = [SPAN["start_ns"], SPAN["ready_ns"]]
 QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "exposed", "busy", "occupancy")
 STREAMS: Mapping[Arm, int] = {arm: number for number, arm in enumerate(Arm)}
-"""Arm → the stream of random numbers of its bootstrap: arms are drawn independently, and always alike."""
+"""Arm → the stream of random numbers of its bootstrap: arms are drawn independently and reproducibly."""
 STALLED_FRACTION = 0.10
-"""A window whose device waited for data longer than this fraction of it is bound by the loader."""
+"""The loader bounds a window in which the device waited for data for more than this fraction of the time."""
 NEVER_RESTING = 0.97
 """Workers busy for at least this fraction of the window work at the loader's capacity."""
 
@@ -34,7 +34,7 @@ class ArmSteps:
     wait       host time in next(), whether the device had work or not
     issue      returned → last work enqueued
     copy       the copy's time on the device
-    exposed    the part of the copy in which the device has the batch, but nothing to compute
+    exposed    the part of the copy after the batch was delivered in which the device has nothing to compute
     busy       device compute busy time (NaN where unknown); where the device tells only that of whole steps that
                were enqueued before they began (`Segment.held`), these in turn
     occupancy  from the time the batch was there and the device free, to completion
@@ -61,8 +61,8 @@ class ArmSteps:
         return self.draws[:, QUANTITIES.index(quantity)]
 
     def stalled_rounds(self) -> float:
-        """Fraction of the workers' rounds in which the device waited for data. They hand over in bursts: of the
-        steps of a loader that paces the run only one in each round need wait."""
+        """Fraction of the workers' rounds in which the device waited for data. Workers hand over in bursts, so even if
+        the loader paces the run, only one step in each round needs to wait."""
         stalled = []
         for values in self.quantities:
             stalls = values["stall"][: max(1, len(values["stall"]) // self.round_steps) * self.round_steps]
@@ -105,7 +105,7 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
 
 
 def _window(segment: Segment) -> tuple[int, int]:
-    """When the window's first batch could have been asked for, and when its last one was delivered."""
+    """The earliest time at which the window's first batch could be requested, and when its last one was delivered."""
     returned = segment.steps[:, STEP["returned_ns"]]
     return int(returned[max(segment.num_warmup, 1) - 1]), int(returned[-1])
 
@@ -113,8 +113,8 @@ def _window(segment: Segment) -> tuple[int, int]:
 def queue_fall(segment: Segment) -> int | None:
     """By how many batches the loader's queue became shorter over the window.
 
-    From the workers' own stamps, of the batches delivered and of those drained afterwards; None where the
-    loader gave none or its drained batches are not known.
+    From the workers' own stamps of the batches delivered and of those drained afterwards; None where the
+    loader gave no stamps or its drained batches are not known.
     """
     if segment.spans is None or segment.num_drained is None:
         return None
@@ -125,10 +125,10 @@ def queue_fall(segment: Segment) -> int | None:
 
 
 def workers_pace(segment: Segment) -> tuple[float, float, int] | None:
-    """What the workers did in the window: (batches/s of all together, part of the time they worked, their number).
+    """What the workers did in the window: (batches/s of all, fraction of the time they worked, their number).
 
-    Each worker counts from its first work in the window, since one that a full queue had stopped starts late,
-    to its last finished batch, since those cancelled at the end leave no span. None where the stamps do not tell.
+    Each worker counts from its first work in the window, since a full queue may have stopped it before, to its
+    last finished batch, since batches cancelled at the end leave no span. None where the stamps do not tell.
     """
     if segment.spans is None:
         return None
@@ -146,9 +146,9 @@ def workers_pace(segment: Segment) -> tuple[float, float, int] | None:
         first, last = int(since.min()), int(ready.max())
         if last <= first:
             continue
-        begun = np.minimum(begun, ready - 1)  # a batch that cost nothing is still one
+        begun = np.minimum(begun, ready - 1)  # a batch that cost no time still counts
         rates.append(float(((ready - np.maximum(begun, opened)) / (ready - begun)).sum()) / (last - first))
-        # Where workers share a number their batches overlap: what an earlier one covers counts once.
+        # Batches of workers that share a number overlap: time covered twice counts once.
         order = np.argsort(since)
         covered = np.append(first, np.maximum.accumulate(ready[order])[:-1])
         worked += float((ready[order] - np.maximum(since[order], covered)).clip(0).sum())
@@ -161,8 +161,8 @@ def workers_pace(segment: Segment) -> tuple[float, float, int] | None:
 def worked_fraction(segment: Segment) -> float | None:
     """Part of the window in which the workers were at work on batches; None where their stamps do not tell.
 
-    Of each worker from its first start in the window to its last one: whole turns of work and rest, so that it
-    does not matter where the window cuts them.
+    For each worker from its first start in the window to its last one: whole turns of work and rest, so that the
+    window's ends do not matter.
     """
     if segment.spans is None:
         return None
@@ -181,11 +181,11 @@ def worked_fraction(segment: Segment) -> float | None:
 
 
 def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -> float:
-    """Factor from the window's step time to the steady one, where the window lived on batches made before it.
+    """Factor from the window's step time to the steady one, where the window used batches made before it.
 
-    Only where the queue fell by more than half a batch for each worker (less is where in their batches they
-    happened to be), and where the loader sets the pace: there is no device, or it waits for data, or the
-    workers never rest. In a window bound by the consumer the queue moves without meaning anything.
+    Only where the queue fell by more than half a batch for each worker (less may be chance: workers are somewhere
+    within a batch), and where the loader sets the pace: there is no device, or it waits for data, or the workers
+    never rest. In a window bound by the consumer a change of the queue means nothing.
     """
     fall, pace = queue_fall(segment), workers_pace(segment)
     if fall is None or pace is None:

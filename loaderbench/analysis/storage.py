@@ -12,28 +12,28 @@ from loaderbench.recording.facts import CeilingProbe, CeilingStage, Counters
 from loaderbench.recording.record import Bound, Ceiling, CeilingStageFigures, Estimate, NfsOperations
 
 PLATEAU = 0.90
-"""Stages with this part of the fastest one's rate count as being at the ceiling."""
+"""Stages with at least this fraction of the fastest one's rate count as being at the ceiling."""
 RISING = 1.05
-"""The last stage is faster than all before it by this factor: more readers might give more still."""
+"""If the last stage is faster than all before it by this factor, more readers might give still more."""
 LATENCY_PER_DOUBLING, BANDWIDTH_PER_DOUBLING = 1.30, 1.15
 """Growth of the rate for each doubling of readers. A latency alone gives 2, a cap alone 1. Measured over NFS:
 1.40 to 2.46 under added latency, 0.92 to 1.15 under a cap (tests/analysis/test_storage.py)."""
 REALLY_MOVED = 0.90
-"""A stage of which the storage's counter saw less than this part came out of some cache."""
+"""If the storage's counter saw less than this fraction of a stage's bytes, some cache served the stage."""
 FILES_A_READER = 2
-"""A stage with fewer whole files a reader (`--max-bytes`, seconds a file) says nothing of so many readers."""
+"""A stage with fewer whole files a reader (`--max-bytes`, slow files) says nothing about its number of readers."""
 PROBE_BUSY = 0.80
-"""From this part of one processor on, the probe's own Python may have set the rate."""
+"""Above this fraction of one processor the probe's own Python may have set the rate."""
 
 
 def stages(probe: CeilingProbe | None) -> list[CeilingStage]:
-    """The probe's stages that the storage really served, by readers."""
+    """The probe's stages that the storage itself served, ordered by readers."""
     kept = [stage for stage in (probe.stages if probe else ()) if _tells(stage) and not _from_cache(stage)]
     return sorted(kept, key=lambda stage: stage.readers)
 
 
 def _tells(stage: CeilingStage) -> bool:
-    """Each reader had a few files, so that what one of them had left at the end does not count."""
+    """Each reader had a few files, so that one reader's unfinished file at the end does not matter."""
     return stage.seconds > 0 and stage.files >= FILES_A_READER * stage.readers
 
 
@@ -54,7 +54,7 @@ def _plateau(kept: Sequence[CeilingStage]) -> list[CeilingStage]:
 def ceiling(probe: CeilingProbe | None) -> Estimate | None:
     """Bytes/s that the storage gives to enough readers; None where no stage was served by the storage.
 
-    Pooled over the stages near the fastest one, so that it is not the luckiest of several equal ones. 95 %
+    Pooled over the stages near the fastest one, so as not to pick the luckiest of several equal ones. 95 %
     interval from their slices of time, by Student's t; n is the number of slices.
     """
     kept = stages(probe)
@@ -70,13 +70,13 @@ def ceiling(probe: CeilingProbe | None) -> Estimate | None:
 
 
 def readers_needed(probe: CeilingProbe | None) -> int | None:
-    """The least number of readers that is at the ceiling; None without one."""
+    """The least number of readers that reaches the ceiling; None without a ceiling."""
     kept = stages(probe)
     return _plateau(kept)[0].readers if kept else None
 
 
 def still_rising(probe: CeilingProbe | None) -> bool | None:
-    """Whether the most readers tried were faster than all fewer ones by RISING; None where fewer than two were tried.
+    """Whether the largest number of readers was faster than all smaller ones by RISING; None for fewer than two stages.
 
     The ceiling is then a lower bound.
     """
@@ -96,7 +96,7 @@ def is_probe_limited(probe: CeilingProbe | None) -> bool:
 def growth_per_doubling(probe: CeilingProbe | None, readers: int = 1) -> float | None:
     """Factor by which the rate grows for each doubling of readers, beginning at `readers`; None where unknown.
 
-    Taken over two doublings where so many stages lie above, over the last ones where none does.
+    Taken over two doublings where there are stages that far above, else over the last ones.
     """
     kept = stages(probe)
     if len(kept) < 2:
@@ -110,7 +110,7 @@ def growth_per_doubling(probe: CeilingProbe | None, readers: int = 1) -> float |
 
 
 def bound_by(probe: CeilingProbe | None, readers: int = 1) -> Bound | None:
-    """`bandwidth` where more than `readers` readers get no more, `latency` where they do; None: neither is clear.
+    """`bandwidth` where more than `readers` readers are no faster, `latency` where they are; None: neither is clear.
 
     By how the rate scales with readers. Round-trip times grow under a cap too and are supporting evidence only.
     """
@@ -123,8 +123,8 @@ def bound_by(probe: CeilingProbe | None, readers: int = 1) -> Bound | None:
 def gain_with_readers(probe: CeilingProbe | None, before: int, after: int) -> float | None:
     """Rate with `after` readers ÷ with `before`; None where fewer than two numbers of readers were tried.
 
-    Between stages in proportion to the doublings, beyond the last one as there. Never below 1 for more readers:
-    a rate that falls behind an earlier one is noise, or readers in each other's way that need not all run.
+    Interpolated between stages in doublings, constant beyond the last one. Never below 1 for more readers: a rate
+    below that of fewer readers is noise, or readers that hinder each other and need not all run.
     """
     kept = stages(probe)
     if len(kept) < 2:
@@ -135,7 +135,7 @@ def gain_with_readers(probe: CeilingProbe | None, before: int, after: int) -> fl
 
 
 def headroom(needed_bytes_per_s: float, probe: CeilingProbe | None) -> dict[str, Json]:
-    """What a run needs of its storage against what that gives; `gives` is None where that was not measured."""
+    """What a run needs from its storage, and what the storage gives (`gives`; None where that was not measured)."""
     found = ceiling(probe)
     return {
         "needs_bytes_per_s": needed_bytes_per_s,
@@ -146,7 +146,7 @@ def headroom(needed_bytes_per_s: float, probe: CeilingProbe | None) -> dict[str,
 
 
 def nfs_operations(moved: Counters | None, seconds: float) -> NfsOperations | None:
-    """What the NFS client's counters say of `seconds`; None on other storage and where nothing was asked of it.
+    """What the NFS client's counters say about `seconds`; None on other storage and where there were no requests.
 
     Counters: /proc/self/mountstats, all operations (samplers/nfs.py).
     """

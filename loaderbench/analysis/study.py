@@ -21,8 +21,8 @@ UNRULED = ("undetermined", None)
 
 
 def _of_the_case(case: Case) -> Case:
-    """The case with what does not set one row apart from another made equal: which repeat it is; and the prefetch,
-    where the buffer is a part of the run and it follows from the workers."""
+    """The case with the fields that do not separate rows made equal: the repeat; and the prefetch, where the buffer is
+    a fraction of the run, so that the prefetch follows from the workers."""
     prefetch = 0 if case.feed.buffer_ratio is not None else case.feed.prefetch
     return case.changed(repeat=0, prefetch=prefetch)
 
@@ -32,7 +32,7 @@ def _without_workers(case: Case) -> Case:
 
 
 def _of_the_work(case: Case) -> tuple[Hashable, ...]:
-    """What the serial run that a run is held against shares with it: everything but the loader."""
+    """What a run shares with the serial run that it is compared with: everything but the loader."""
     return case.subject, case.step, replace(case.effort, repeat=0)
 
 
@@ -46,8 +46,8 @@ def _grouped(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
 def gather(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Stored runs, oldest first, as studies: the runs of one data set, workload and machine; newest study first.
 
-    Of a case that was measured more than once the newest run with a verdict is taken, else the newest that ended
-    well, else the newest. How long and how thoroughly a run measured sets no case apart.
+    If a case was measured more than once, the newest run with a verdict is taken, else the newest that ended well,
+    else the newest. Runs that differ only in how long and how thoroughly they measured are the same case.
     """
     studies: dict[str, dict[str, RunRecord]] = {}
     for record in records:
@@ -61,9 +61,9 @@ def gather(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
 
 def _study_of(record: RunRecord) -> tuple[object, ...]:
-    """What the runs of one study share; all else is what it varies."""
+    """What the runs of one study share; the study varies everything else."""
     subject, step, environment = record.case.subject, record.case.step, record.environment
-    # The folder without its variant's, so that resolutions of one set are one and two storages are two.
+    # Without the variant's folder, so that resolutions of one set belong together and two storages do not.
     place = subject.dataset.rstrip("/").removesuffix(f"/{subject.resolution}")
     machine = None if environment is None else (environment.cpu_model, environment.cpus_usable, environment.gpus)
     return machine, place, subject.dataset_name, subject.cache, replace(step, batch_size=0, loss_scale=None)
@@ -77,7 +77,7 @@ def _worth(record: RunRecord) -> int:
 
 
 def conclusions(rows: Sequence[Row]) -> list[Row]:
-    """For each resolution, small ones first, the row of the highest rate: what limits it limits the study there.
+    """For each resolution, smallest first, the row with the highest rate: what limits it limits the study there.
 
     A row without a verdict counts only where none has one.
     """
@@ -123,7 +123,7 @@ def _row(runs: Sequence[RunRecord], serial: Sequence[RunRecord] | None, num_step
         total_s=num_steps * case.step.batch_size / rate.value,
         faster_than_serial=None if serial is None or serial is runs else _over(serial, runs),
         batch_bytes=None if mean_bytes is None else mean_bytes * case.step.batch_size,
-        # A warm run reads nothing: what a shared disk's counter saw meanwhile was others'.
+        # A warm run reads nothing: what a shared disk's counter saw meanwhile was other programs' reads.
         read_bytes_per_s=mean_of_known(
             None if storage.cache_state == "warm" else storage.bandwidth_bytes_per_s for storage in storages
         ),
@@ -153,7 +153,7 @@ def _serial_of(case: Case, groups: Sequence[Sequence[RunRecord]]) -> Sequence[Ru
     found = [
         group
         for group in groups
-        if group[0].case.feed.loader == "serial" and _of_the_work(group[0].case) == _of_the_work(case)
+        if group[0].case.feed.workers == 0 and _of_the_work(group[0].case) == _of_the_work(case)
     ]
 
     def unlike(group: Sequence[RunRecord]) -> int:

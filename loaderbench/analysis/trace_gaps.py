@@ -1,4 +1,4 @@
-"""What the trace of one device tells: when it was busy, the gaps between, and how many kernels each step launched."""
+"""What a trace tells about one device: when it was busy, the gaps between, and the kernels that each step launched."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from loaderbench.recording.record import GapHistogram
 FIELD = {name: number for number, name in enumerate(ACTIVITY_FIELDS)}
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 DATA_WAIT = "enumerate(DataLoader)#"
-"""Begin of the name that torch's DataLoader gives to the range around each `next`."""
+"""Prefix of the name that torch's DataLoader gives to the range around each `next`."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class KernelsPerStep:
     most: int
     steady: bool
     num_outside: int
-    """Kernels of no step."""
+    """Kernels outside all steps."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class TraceGaps:
 
 
 def device_of(trace: KinetoTrace, wanted: int | None) -> int:
-    """The device to look at: the one asked for, or the only one.
+    """The device to analyse: the one asked for, or the only one.
 
     Raises:
-        ConfigError: the trace holds no device activity, not this device's, or that of several.
+        ConfigError: the trace holds no device activity, none of this device, or that of several.
     """
     devices = np.unique(trace.activities[:, FIELD["device"]]).tolist()
     if not devices:

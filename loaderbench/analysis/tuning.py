@@ -46,7 +46,7 @@ def _over(other: Final | None, winner: Final, records: Records) -> Estimate | No
     if other is None:
         return None
     before, after = _runs(other, records), _runs(winner, records)
-    num_rounds = min(len(before), len(after))  # an interrupted last one has not all
+    num_rounds = min(len(before), len(after))  # an interrupted last round lacks some
     return ratio_of(rates(before[:num_rounds]), rates(after[:num_rounds]))
 
 

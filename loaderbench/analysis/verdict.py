@@ -22,11 +22,11 @@ from loaderbench.recording.record import CAUSES, Bottleneck, Cause, DataWait, Es
 
 COMPUTE_AU = 0.90
 SURE = 1.03
-"""The low end of a gain that is named as the one cause."""
+"""A cause is named as the only one if the low end of its gain reaches this."""
 CLEAR = 1.25
 """A gain that a compute verdict must be able to exclude."""
 MORE = 1.03
-"""By this factor an unmeasured gain must exceed the best measured one to take its place."""
+"""An unmeasured gain must exceed the best measured one by this factor to take its place."""
 REMOVABLE: tuple[Removable, ...] = (*CAUSES, "compute")
 
 
@@ -74,8 +74,8 @@ def attribute(
     Args:
         starved_fraction: of the workers' time on a batch, the part they were runnable but not running; None where
             unknown.
-        storage_idle: the storage's own counter shows that it moved nothing during `real`: it cannot be a cause.
-        doubts: why the arms are not what they were to be; any of them leaves the verdict undetermined.
+        storage_idle: the storage's own counter shows that it moved nothing during `real`, so it cannot be a cause.
+        doubts: why the arms did not measure what they should; any of them leaves the verdict undetermined.
     """
     seen = witnesses(model)
     judge = _Judge(model, seen, tuple(doubts))
@@ -125,12 +125,12 @@ class _Judge:
 
     @cached_property
     def together(self) -> Group | None:
-        """The smallest set of two or more causes whose joint removal is worth it, of equal ones the best."""
+        """The smallest set of two or more causes whose joint removal is worth it; among equally small ones the best."""
         sets = [frozenset(some) for size in range(2, len(CAUSES) + 1) for some in combinations(CAUSES, size)]
         return self.best_group(sets)
 
     def best_group(self, sets: Sequence[frozenset[Cause]]) -> Group | None:
-        """The smallest of the sets that is worth removing, of equal ones the best."""
+        """The smallest of the sets that is worth removing; among equally small ones the best."""
         best: tuple[int, float, Group] | None = None
         for some in sets:
             left = self.model.joint_without(some)
@@ -200,15 +200,15 @@ class _Judge:
 
     @property
     def only_together(self) -> bool:
-        """Whether several causes together surely give more than the best one can, whose own gain may be nothing."""
+        """Whether several causes together surely give more than the best single one, whose own gain may be nothing."""
         group = self.together
         if not self.worth or group is None or group.gain is None:
             return False
         return group.gain.low > self.model.gains[self.worth[0]].high
 
     def most_of_unmeasured(self) -> dict[Cause, float]:
-        """The most that removing the copy or the launches can give where their arms are missing; nothing where the
-        loader paces the run. Where the device does not tell its busy time launches are part of compute, and a caveat
+        """Upper bound of what removing the copy or the launches can give where their arms are missing; empty where the
+        loader paces the run. Where the device does not tell its busy time, launches are part of compute, and a caveat
         says so."""
         model, times, real = self.model, self.model.times, self.model.real.value
         most: dict[Cause, float] = {}
@@ -227,8 +227,8 @@ class _Judge:
 
     @cached_property
     def unseparated(self) -> Joined | None:
-        """The causes that the measured arms do not tell apart, with what removing all of them gives; None: there are
-        none, or nothing tells what they give."""
+        """The causes that the measured arms do not tell apart, with the gain of removing all of them; None: there are
+        none, or their gain is unknown."""
         times = self.model.times
         feeding: tuple[Cause, ...] = ("storage", "prep") if self.model.reads_files else ("prep",)
         if self.model.base is not None:
@@ -252,7 +252,7 @@ class _Judge:
         return Ruling(bottleneck, (reason,), Group(joined.causes, joined.gain))
 
     def missing_arms(self, causes: Sequence[Cause]) -> list[Arm]:
-        """Those that would tell the causes apart."""
+        """The arms that would tell the causes apart."""
         wanted = [Arm.FETCH] if "prep" in causes and self.model.reads_files else []
         wanted += [Arm.RAM] if "storage" in causes else []
         wanted.append(Arm.DEVICE if self.model.owns_transfer else Arm.HOST)
@@ -261,7 +261,7 @@ class _Judge:
     # -- verdicts --------------------------------------------------------------------------------------------
 
     def of_one_cause(self) -> Ruling:
-        """The best cause, unless another one cannot be told from it, or several only together do it."""
+        """The best cause, unless another cannot be told from it, or only several causes together limit the run."""
         gains, first = self.model.gains, self.worth[0]
         if gains[first].low < SURE:  # they surely give more together
             return Ruling("mixed", (), self.together)
@@ -274,7 +274,7 @@ class _Judge:
         return Ruling("mixed", (reason,), group or Group((first, *close), None))
 
     def of_none(self) -> Ruling:
-        """No single cause is worth removing: the device is fed, or several causes share."""
+        """No single cause is worth removing: the device is kept busy, or several causes limit the run together."""
         au, group = self.utilization, self.together
         if au is None and group is not None and group.gain is not None and group.gain.low >= SURE:
             return Ruling("mixed", (), group)
@@ -292,6 +292,6 @@ def _uncertain(what: str, gain: Quantity) -> Reason:
 
 
 def _surely_larger(first: Quantity, second: Quantity) -> bool:
-    """Whether the interval of the two gains' ratio lies above 1. Both rest on the same runs, so what moves
-    the real time moves both: the ratio is known better than either."""
+    """Whether the interval of the two gains' ratio lies above 1. Both come from the same runs, so a change of the
+    real time moves both: the ratio is known better than either."""
     return bool(np.percentile(first.draws / second.draws, 2.5) > 1.0)

@@ -1,4 +1,4 @@
-"""What running the advice gave, against what was predicted."""
+"""What running the advice gave, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loaderbench.recording.record import Advice, Estimate
 
 
 def verified(run: Run, advice: Sequence[Advice]) -> tuple[Advice, ...]:
-    """The advice with what its trials measured; as it is where none were asked for."""
+    """The advice with what its trials measured; unchanged where no trials were asked for."""
     if not run.trials and run.not_verified is None:
         return tuple(advice)
     return tuple(
@@ -43,7 +43,7 @@ def _verified(run: Run, advice: Advice) -> Advice:
 
 
 def trials_of(trials: Sequence[Trial], change: Change) -> list[Trial]:
-    """The turns of one change; an empty one: of the case itself."""
+    """The trials of one change; an empty change is the case itself."""
     return [trial for trial in trials if dict(trial.change) == dict(change)]
 
 
@@ -56,7 +56,7 @@ def rate_ratio(
 ) -> Estimate | None:
     """Samples/s of the arm `real` in `after` ÷ in `before`; None where one has no complete step.
 
-    `lanes_…`: batches that each prepares at once (Feed.lanes).
+    `lanes_…`: batches that each side prepares at once (Feed.lanes).
     """
     first, second = arm_steps(before, Arm.REAL, lanes_before, stream=0), arm_steps(after, Arm.REAL, lanes_after, 1)
     if first is None or second is None:

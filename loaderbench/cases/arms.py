@@ -11,7 +11,7 @@ from typing import Literal
 from loaderbench.errors import ConfigError
 
 Source = Literal["resident", "ready", "memory", "storage"]
-"""What an arm's loop is fed from: one batch that stays on the device, decoded batches that lie ready, the files in
+"""What an arm's loop is fed from: one batch that stays on the device, decoded batches kept ready, the files in
 memory, or the data set where it lies."""
 
 
@@ -64,7 +64,7 @@ class ArmTraits:
     weight: float = 1.0
     decodes: bool = True
     asked_for: bool = False
-    """Whether `--arms` may name it; the others follow from those."""
+    """Whether `--arms` may name it; the other arms are added where these need them."""
 
 
 TABLE: Mapping[Arm, ArmTraits] = MappingProxyType(
@@ -77,15 +77,15 @@ TABLE: Mapping[Arm, ArmTraits] = MappingProxyType(
         Arm.FETCH: ArmTraits("storage", on_device=False, weight=0.5, decodes=False, asked_for=True),
         # `free` on the files in memory, where `free` reads cold ones.
         Arm.PREP: ArmTraits("memory", on_device=False),
-        # The loop of `real` that begins with a full prefetch buffer: its first step was run before that was filled.
+        # The loop of `real`, beginning with a full prefetch buffer: its first step ran before the buffer was filled.
         Arm.SHORT: ArmTraits("storage", on_device=True),
-        # The loop of `real` with every kernel recorded, and the windows before and behind it.
+        # The loop of `real` with every kernel recorded, and the windows before and after it.
         Arm.TRACED: ArmTraits("storage", on_device=True),
         Arm.UNTRACED: ArmTraits("storage", on_device=True),
     }
 )
 ARMS: tuple[Arm, ...] = tuple(arm for arm, traits in TABLE.items() if traits.asked_for)
-"""Those that can be asked for, in the order in which a round runs them."""
+"""The arms that can be asked for, in the order in which a round runs them."""
 CHAIN: tuple[Arm, ...] = (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL)
 """Each does what the one before does, and more: their step times can only grow."""
 

@@ -25,10 +25,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 DECODE_SCALES: tuple[DecodeScale, ...] = get_args(DecodeScale)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-SHARED_QUEUE = frozenset({"dali", "ffcv", "nvjpeg"})
-"""Loaders whose prefetch counts batches in all, not for each worker."""
 SHORT_RUN_STEPS = 100
-"""Iterations of a short run and of a study's total times, unless `steps` says so: those of the study that this one
+"""Iterations of a short run and of a study's total times, unless `steps` gives them. From the study that this tool
 follows (the 2019 slide deck on ResNet-50 and ImageNet: 100 iterations of each loader)."""
 
 FieldValue = bool | int | float | str | None | Mapping[str, str]
@@ -87,13 +85,6 @@ class Feed:
         """Batches that are prepared at once: one for each worker, one without workers."""
         return max(self.workers, 1)
 
-    @property
-    def buffer_batches(self) -> int:
-        """Batches that are prepared ahead when the loader rests."""
-        if self.workers == 0:
-            return 0
-        return self.prefetch * (1 if self.loader in SHARED_QUEUE else self.workers)
-
 
 @dataclass(frozen=True)
 class Step:
@@ -108,7 +99,7 @@ class Step:
     input_size: int | None
     """Side of the square the model sees; None (`full`) is the stored image uncropped."""
     loss_scale: str | None = None
-    """`dynamic`, or a whole number that the loss is multiplied by; None: the precision's default."""
+    """`dynamic`, or a whole number by which the loss is multiplied; None: the precision's default."""
     overlap: bool = True
     """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
 
@@ -129,7 +120,7 @@ class Effort:
     ci_target: float = 0.03
     """Stop when the 95 % half-width of every arm's step time is at most this fraction."""
     kernels: bool = True
-    """Trace a short window of steps behind the arms, for the kernel gaps."""
+    """Trace a short window of steps after the arms, for the kernel gaps."""
     max_failure_fraction: float = 0.01
     """More undecodable images than this fraction of those read fail the case."""
     seed: int = 0
@@ -161,7 +152,7 @@ class Case:
         return f"{where} {feed.loader}{decoder} w{feed.workers} b{step.batch_size} {step.device}"
 
     def changed(self, **fields: Any) -> Case:
-        """The case with these fields set anew, whichever part they belong to.
+        """The case with these fields changed, whichever part they belong to.
 
         Raises:
             TypeError: no part has such a field.

@@ -20,7 +20,7 @@ G = TypeVar("G")
 
 
 class NoOption(ValueError):
-    """A part of what was given cannot be read; the message is that part."""
+    """A part of the given value cannot be read; the message is that part."""
 
 
 class Words(tuple[str, ...]):
@@ -122,7 +122,11 @@ PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Pairs)
 
 
 def option(help_text: str, default: Any = None, *, metavar: str | None = None, flag: str | None = None) -> Any:
-    """A field that is an option. `flag`: its name on the command line, where that is not the field's."""
+    """A field that is an option.
+
+    `help_text` may hold `{words}` that the tables of plug-ins give (commands/options.py). `flag`: its name on the
+    command line, where that is not the field's.
+    """
     return field(default=default, metadata={"help": help_text, "metavar": metavar, "flag": flag})
 
 
@@ -141,23 +145,20 @@ class SubjectOptions:
 class FeedOptions:
     """What turns files into batches."""
 
-    loader: Words = option(
-        "serial, multiprocess, threaded, dali, synthetic, cached, or another library's: docs/loaders.md",
-        Words(("multiprocess",)),
-    )
-    decoder: Words | None = option(
-        "pillow, pillow-simd, turbojpeg, torchvision, opencv, libjpeg  [default: pillow; threaded: the fastest]"
-    )
+    loader: Words | None = option("{loaders}: docs/loaders.md  [default: {default_loader}]")
+    decoder: Words | None = option("{decoders}  [default: {default_decoder}]")
     decode_scale: str | None = option(
-        "auto: decode large crops at 1/2, 1/4 or 1/8; for --decoder libjpeg  [default: off]"
+        "auto: decode large crops at 1/2, 1/4 or 1/8; for --decoder {scaling_decoders}  [default: off]"
     )
     workers: Numbers | None = option("Processes or threads  [default: usable CPUs]")
-    io_threads: int | None = option("Threads that only read, ahead of the workers; for --loader threaded  [default: 0]")
+    io_threads: int | None = option(
+        "Threads that only read, ahead of the workers; for --loader {ahead_loaders}  [default: 0]"
+    )
     prefetch: Numbers = option("Batches prepared ahead, per worker", Numbers((2,)))
     buffer_ratio: Ratios | None = option(
-        "Short runs that begin with so large a prefetch buffer ÷ their iterations, e.g. 0.1,0.5,1.0"
+        "Also short runs that begin with a full buffer: its size ÷ their iterations, e.g. 0.1,0.5,1.0"
     )
-    output: str | None = option("What the loader hands over: float32 or uint8  [default: float32; threaded: uint8]")
+    output: str | None = option("What the loader hands over: float32 or uint8  [default: {default_output}]")
     loader_option: Pairs | None = option("KEY=VALUE for the loader; may be repeated")
     decoder_option: Pairs | None = option("KEY=VALUE for the decoder; may be repeated")
 
@@ -167,15 +168,16 @@ class StepOptions:
     """What is done with a batch, and on what."""
 
     batch_size: Numbers = option("Samples a step", Numbers((64,)))
-    model: Words = option("A torchvision classification model", Words(("resnet50",)))
+    model: Words = option("{models}", Words(("resnet50",)))
     mode: str = option("train or infer", "train")
     input_size: Side = option("Side of the square that the model sees, or full", Side(224))
+    input_shape: Numbers | None = option("Shape of a sample that your own model takes: 3,224,224  [default: of images]")
     precision: Words | None = option(
         "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
     )
     loss_scale: str | None = option("dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
     overlap: bool = option("Copy batches on a stream of their own, beside the compute", True)
-    device: str = option("auto, cuda[:N], cpu, emulated[:PROFILE]", "auto")
+    device: str = option("auto, {devices}", "auto")
 
 
 @dataclass(frozen=True)
@@ -187,12 +189,12 @@ class EffortOptions:
     duration: float = option("Most seconds of measuring for a case", 60.0)
     ci_target: float = option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
     max_bytes: Size | None = option(
-        "Read no more from the data set's storage: 500M, 20G …  [default: no limit]", metavar="SIZE"
+        "Most bytes to read from the data set's storage: 500M, 20G …  [default: no limit]", metavar="SIZE"
     )
     warmup: int | None = option("Warm-up steps of each window  [default: until steady]")
     repeats: int = option("Processes a case; the process is then the unit of the interval", 1)
-    kernels: bool = option("Trace a few steps behind the arms, for the gaps between the device's kernels", True)
-    seed: int = option("Of order and augmentation", 0)
+    kernels: bool = option("Trace a few steps after the arms, for the gaps between the device's kernels", True)
+    seed: int = option("Seed of order and augmentation", 0)
     max_failures: float = option("Fraction of undecodable images above which a case fails", 0.01)
 
 
@@ -231,7 +233,7 @@ def read(name: str, kind: Any, given: object) -> Any:
     """The value of the option `name`, from a flag's text or from Python. None stays None.
 
     Raises:
-        ConfigError: it is none of that kind.
+        ConfigError: it is not of that kind.
     """
     wanted = base_type(kind)
     if given is None and wanted is not kind:
@@ -273,8 +275,16 @@ def options(given: Mapping[str, object]) -> Options:
     )
 
 
+def one_of_each(what: str, given: Options, *names: str) -> None:
+    """Raises ConfigError where one of these options is a list of several and `what` takes one value."""
+    for name in names:
+        values = getattr(getattr(given, NAMES[name]), name)
+        if values is not None and len(values) > 1:
+            raise ConfigError(f"{what} takes one {flag_of(name)}: use `loaderbench sweep` for a list")
+
+
 def over(options_given: Options, changes: Mapping[str, object]) -> Options:
-    """The options with some of them set anew.
+    """The options with some of them changed.
 
     Raises:
         ConfigError: an unknown option, or a value of another kind.

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import os
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shutil import which
 from typing import TypeVar
 
 from loaderbench.cases.arms import ARMS, parse_arms
@@ -21,7 +18,6 @@ from loaderbench.cases.case import (
     MODES,
     OUTPUTS,
     PRECISIONS,
-    SHARED_QUEUE,
     SHORT_RUN_STEPS,
     Case,
     DecodeScale,
@@ -31,23 +27,17 @@ from loaderbench.cases.case import (
     Subject,
 )
 from loaderbench.cases.options import GROUPS, NAMES, read
+from loaderbench.cases.traits import DecoderChoice, LoaderChoice
 from loaderbench.errors import ConfigError
 from loaderbench.plain import type_hints
 
 T = TypeVar("T", bound=str)
 
-DECODES_ITSELF = frozenset({"dali", "spdl", "tf-data", "ffcv", "nvjpeg"})
-NEEDS_NO_DECODER = DECODES_ITSELF | {"synthetic"}
-WITHOUT_COLD = frozenset({"litdata", "ffcv", "ray"})
-"""Loaders whose reads cannot be made cold, or not be counted (docs/loaders.md)."""
-FASTEST_DECODERS = (("turbojpeg", "simplejpeg"), ("torchvision", "torchvision"))
-"""Decoders by speed (docs/decoders.md) with the package that each needs."""
-SCALING_DECODERS = frozenset({"libjpeg"})
-READS_AHEAD = frozenset({"threaded"})
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
-"""More workers than the larger of the two limits are refused: no figure would mean anything."""
+"""More workers than the larger of MIN_WORKER_LIMIT and WORKERS_PER_CPU × CPUs are refused: no figure would mean
+anything."""
 SCALED_PRECISIONS = ("fp16", "pure-fp16", "amp-fp16")
-"""Those that need a loss scale: small gradients fall out of fp16's range, bf16 has the range of fp32."""
+"""Precisions that need a loss scale: small gradients underflow in fp16; bf16 has the range of fp32."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +66,13 @@ class StudyRequest:
     """What the command line asks for; lists span a study."""
 
     variants: Sequence[Variant]
-    loaders: Sequence[str]
+    loaders: Sequence[LoaderChoice]
     workers: Sequence[int] | None
     """None: as many as CPUs are usable."""
     targets: Sequence[Target]
     mode: str
     usable_cpus: int
-    decoders: Sequence[str | None] = (None,)
+    decoders: Sequence[DecoderChoice | None] = (None,)
     """None: the loader's own default."""
     output: str | None = None
     overlap: bool = True
@@ -109,13 +99,17 @@ class StudyRequest:
     io_threads: int | None = None
     loader_options: Mapping[str, str] = field(default_factory=dict)
     decoder_options: Mapping[str, str] = field(default_factory=dict)
+    scaling: Sequence[str] = ()
+    """Decoders that can scale, loaders that read ahead, loaders that work in line: what the user is told to use."""
+    reading_ahead: Sequence[str] = ()
+    in_line: Sequence[str] = ()
 
 
 def read_study(path: Path) -> dict[str, object]:
     """The options of `sweep` that the table [study] of a TOML file gives, as its flags would; `dataset` among them.
 
     Raises:
-        ConfigError: the file cannot be read, is no TOML, or holds what is no option.
+        ConfigError: the file cannot be read, is not TOML, or holds an unknown option.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -144,9 +138,9 @@ def read_study(path: Path) -> dict[str, object]:
 def plan(request: StudyRequest) -> list[Case]:
     """All cases of a study, repeats outermost so that each is spread over the whole time.
 
-    Several cases come in an order drawn by the seed, another one for each repeat, so that a drift of the machine
-    meets no setting more than others. The serial loader collapses the list of workers to one case, a loader without
-    a decoder of ours that of decoders.
+    The cases come in a random order, drawn by the seed anew for each repeat, so that a drift of the machine affects no
+    setting more than others. The serial loader reduces the list of workers to one case; a loader that uses none of our
+    decoders does so with the list of decoders.
 
     Raises:
         ConfigError: a value out of range, or a contradiction.
@@ -179,9 +173,16 @@ def _check_effect(request: StudyRequest, cases: Sequence[Case]) -> None:
     """Raises ConfigError for an option that changes no case."""
     if request.decode_scale is not None and not any(case.feed.decode_scale for case in cases):
         found = ", ".join(sorted({case.feed.decoder or f"{case.feed.loader} (decodes for itself)" for case in cases}))
-        raise ConfigError(f"--decode-scale needs a decoder that can scale: --decoder libjpeg, not {found}")
-    if request.io_threads is not None and not READS_AHEAD & {case.feed.loader for case in cases}:
-        raise ConfigError(f"--io-threads is for --loader {', '.join(READS_AHEAD)}: the others read as they decode")
+        raise ConfigError(
+            f"--decode-scale needs a decoder that can scale: {_or('decoder', request.scaling)}, not {found}"
+        )
+    if request.io_threads is not None and not any(loader.traits.reads_ahead for loader in request.loaders):
+        found = ", ".join(loader.name for loader in request.loaders)
+        raise ConfigError(f"--io-threads is for {_or('loader', request.reading_ahead)}, not {found}")
+
+
+def _or(option: str, names: Sequence[str]) -> str:
+    return " or ".join(f"--{option} {name}" for name in names)
 
 
 def _check(request: StudyRequest) -> None:
@@ -218,7 +219,7 @@ def _check(request: StudyRequest) -> None:
 
 
 def check_choice(flag: str, value: str, known: Sequence[T]) -> T:
-    """`value`, as one of the known. Raises ConfigError where it is none of them."""
+    """`value`, if it is one of `known`. Raises ConfigError otherwise."""
     for one in known:
         if one == value:
             return one
@@ -226,7 +227,7 @@ def check_choice(flag: str, value: str, known: Sequence[T]) -> T:
 
 
 def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: str, *, computes: bool) -> None:
-    """Raises ConfigError for a scale that is none, or that none of the precisions would use.
+    """Raises ConfigError for an invalid scale, or one that none of the precisions would use.
 
     `computes`: whether the device computes anything.
     """
@@ -245,8 +246,8 @@ def check_loss_scale(loss_scale: str | None, precisions: Sequence[str], mode: st
         )
 
 
-def _workers(request: StudyRequest, loader: str) -> list[int]:
-    if loader == "serial":
+def _workers(request: StudyRequest, loader: LoaderChoice) -> list[int]:
+    if loader.traits.work == "in line":
         return [0]
     if request.workers is None:
         return [request.usable_cpus]
@@ -255,85 +256,32 @@ def _workers(request: StudyRequest, loader: str) -> list[int]:
         if workers < 0:
             raise ConfigError(f"--workers must be 1 or more, not {workers}")
         if workers == 0:
-            raise ConfigError(f"--workers 0 means loading in the main process: use --loader serial instead of {loader}")
+            use = _or("loader", request.in_line)
+            raise ConfigError(f"--workers 0 is for a loader in the main process: use {use}, not {loader.name}")
         if workers > limit:
             raise ConfigError(f"--workers {workers} is more than this machine can carry: at most {limit} here")
     return list(request.workers)
-
-
-def default_decoder(loader: str) -> str | None:
-    """What users of the loader have; for `threaded` the fastest one that is installed or can be built."""
-    if loader in NEEDS_NO_DECODER:
-        return None
-    if loader == "threaded":
-        if can_build_libjpeg():
-            return "libjpeg"
-        return next((name for name, package in FASTEST_DECODERS if find_spec(package)), "pillow")
-    return "pillow"
-
-
-def can_build_libjpeg() -> bool:
-    """Whether a C compiler and libjpeg-turbo's headers seem to be there; `doctor` builds the decoder to be sure."""
-    wanted = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]  # as native.py looks for it
-    compiler = any(which(name.split()[0]) for name in wanted)
-    given = [os.environ.get(name, "").split(os.pathsep) for name in ("CPATH", "C_INCLUDE_PATH")]
-    folders = [*itertools.chain(*given), "/usr/include", "/usr/local/include"]
-    return compiler and any(Path(folder, "jpeglib.h").is_file() for folder in folders if folder)
-
-
-def installed_loaders() -> list[str]:
-    """Loaders that read files and can run here."""
-    return ["serial", "multiprocess", "threaded", *(["dali"] if find_spec("nvidia.dali") else [])]
-
-
-def installed_decoders() -> list[str]:
-    """Decoders that can run here, the fastest first."""
-    built = ["libjpeg"] if can_build_libjpeg() else []
-    others = (("opencv", "cv2"),)
-    found = [name for name, package in (*FASTEST_DECODERS, *others) if find_spec(package)]
-    return [*built, *found, "pillow"]
-
-
-def default_output(loader: str) -> str:
-    """float32 as torchvision's reference gives it; `threaded` hands over uint8, normalized on the device."""
-    return "uint8" if loader == "threaded" else "float32"
 
 
 def _case(
     request: StudyRequest,
     variant: Variant,
     target: Target,
-    loader: str,
-    decoder: str | None,
+    loader: LoaderChoice,
+    decoder: DecoderChoice | None,
     batch_size: int,
     prefetch: int,
     buffer_ratio: float | None,
     workers: int,
     repeat: int,
 ) -> Case:
-    if decoder is not None and set(request.loaders) <= DECODES_ITSELF:
-        raise ConfigError(f"the loader {loader} decodes for itself: leave --decoder out, or choose another --loader")
-    if workers == 0:  # there is no buffer
-        buffer_ratio = None
-    if buffer_ratio is not None:
-        num_batches = buffer_ratio * (request.steps or SHORT_RUN_STEPS)
-        prefetch = max(1, round(num_batches / (1 if loader in SHARED_QUEUE else workers)))
-    decoder = None if loader in NEEDS_NO_DECODER else decoder or default_decoder(loader)
-    if request.cache == "cold" and loader in WITHOUT_COLD:
-        raise ConfigError(f"--cache cold cannot be kept or proven with the loader {loader}: use --cache as-is or warm")
+    if request.cache == "cold" and not loader.traits.can_be_cold:
+        raise ConfigError(
+            f"--cache cold cannot be kept or proven with the loader {loader.name}: use --cache as-is or warm"
+        )
     return Case(
         Subject(variant.path, variant.name, variant.resolution, check_choice("--cache", request.cache, CACHE_STATES)),
-        Feed(
-            loader=loader,
-            decoder=decoder,
-            workers=workers,
-            prefetch=prefetch,
-            output=check_choice("--output", request.output or default_output(loader), OUTPUTS),
-            buffer_ratio=buffer_ratio,
-            decode_scale=_decode_scale(request, decoder),
-            loader_options=_loader_options(request, loader),
-            decoder_options=dict(request.decoder_options),
-        ),
+        _feed(request, loader, decoder, workers, prefetch, buffer_ratio),
         Step(
             model=target.model,
             mode=check_choice("--mode", request.mode, MODES),
@@ -359,21 +307,51 @@ def _case(
     )
 
 
-def _decode_scale(request: StudyRequest, decoder: str | None) -> DecodeScale | None:
-    if decoder not in SCALING_DECODERS:
+def _feed(
+    request: StudyRequest,
+    loader: LoaderChoice,
+    decoder: DecoderChoice | None,
+    workers: int,
+    prefetch: int,
+    buffer_ratio: float | None,
+) -> Feed:
+    if decoder is not None and all(one.traits.decodes == "own" for one in request.loaders):
+        raise ConfigError(
+            f"the loader {loader.name} decodes for itself: leave --decoder out, or choose another --loader"
+        )
+    chosen = None if loader.traits.decodes != "ours" else decoder or loader.decoder
+    feed = Feed(
+        loader=loader.name,
+        decoder=None if chosen is None else chosen.name,
+        workers=workers,
+        prefetch=prefetch,
+        output=check_choice("--output", request.output or loader.traits.output, OUTPUTS),
+        decode_scale=_decode_scale(request, chosen),
+        loader_options=_loader_options(request, loader),
+        decoder_options=dict(request.decoder_options),
+    )
+    if buffer_ratio is None or workers == 0:  # without workers there is no buffer
+        return feed
+    num_batches = buffer_ratio * (request.steps or SHORT_RUN_STEPS)
+    of_one = loader.traits.buffer_batches(replace(feed, prefetch=1))
+    return replace(feed, buffer_ratio=buffer_ratio, prefetch=max(1, round(num_batches / of_one)))
+
+
+def _decode_scale(request: StudyRequest, decoder: DecoderChoice | None) -> DecodeScale | None:
+    if decoder is None or not decoder.traits.scales:
         return None
     return check_choice("--decode-scale", request.decode_scale or "off", DECODE_SCALES)
 
 
-def _loader_options(request: StudyRequest, loader: str) -> dict[str, str]:
+def _loader_options(request: StudyRequest, loader: LoaderChoice) -> dict[str, str]:
     options = dict(request.loader_options)
-    if request.io_threads is not None and loader in READS_AHEAD:
+    if request.io_threads is not None and loader.traits.reads_ahead:
         options["io_threads"] = str(request.io_threads)
     return options
 
 
 def expected_seconds(case: Case) -> float:
-    """Most seconds that the case will take: its measuring, a fifth of it for the kernel trace, as much again for short
-    runs, and about 8 s to import torch, build and end. A first short run that takes longer is not cut."""
+    """Most seconds that the case will take: the measuring time, a fifth of it for the kernel trace, the full time again
+    for short runs, and about 8 s to import torch, build and end. A first short run that takes longer is not cut."""
     short = 1.0 if case.feed.buffer_ratio is not None else 0.0
     return case.effort.duration_s * (1.0 + (0.2 if case.effort.kernels else 0.0) + short) + 8.0

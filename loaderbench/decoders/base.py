@@ -101,7 +101,7 @@ class Stopped(IntEnum):
 
     BROKEN = 1
     NOT_HERE = 2
-    """A picture that the decoder's own `decode` must do."""
+    """The decoder's own `decode` must handle this picture."""
     UNREADABLE = 3
     WRONG_SIZE = 4
     NO_MEMORY = 5
@@ -146,7 +146,7 @@ class SlotFiller(Protocol):
 
 @runtime_checkable
 class FillingDecoder(Protocol):
-    """A decoder that decodes no more of a picture than its sample needs."""
+    """A decoder that decodes only the part of a picture that its sample needs."""
 
     def slot_filler(self, recipe: Recipe) -> SlotFiller: ...
 
@@ -158,7 +158,7 @@ def check_scale(scale: str) -> None:
 
 
 def fastest_installed() -> str:
-    """Name of the decoder that prepares most images a second in threads, of those that need no compiler.
+    """Name of the decoder that prepares most images a second in threads, among those that need no compiler.
 
     All three release the GIL while decoding. turbojpeg and torchvision decode with the same library
     and resize with the same operator; turbojpeg has the lower cost a call. Pillow takes about twice

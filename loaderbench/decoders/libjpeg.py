@@ -2,8 +2,8 @@
 
 The C file beside this one is compiled on demand (a C compiler and libjpeg-turbo's headers; `doctor` tries it). It
 makes whole samples: read, decode, resize, flip, written where they stay, one call for several images with the GIL
-released. The same pixels as `turbojpeg` within 0.3 levels in the mean of a picture, which stands in where this one
-cannot be built.
+released. Its pixels are those of `turbojpeg` within 0.3 levels on average over a picture; `turbojpeg` takes its place
+where it cannot be built.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def library() -> ctypes.CDLL:
         built = native.build(SOURCE, ("jpeg", "m"), FLAGS)
         try:
             library = ctypes.CDLL(str(built))
-        except OSError:  # of another system that shares this cache, or cut short: made anew once
+        except OSError:  # built by another system that shares this cache, or truncated: rebuild it once
             built.unlink()
             library = ctypes.CDLL(str(native.build(SOURCE, ("jpeg", "m"), FLAGS)))
     except UnavailableError as error:
@@ -221,7 +221,7 @@ class LibjpegDecoder:
         return pixels
 
     def describe(self) -> JsonObject:
-        """`version` is of the headers that it was compiled with."""
+        """`version` is that of the headers that it was compiled with."""
         return {
             "library": "libjpeg-turbo, region of interest",
             "version": self._library.lb_version().decode(),
@@ -238,3 +238,9 @@ def build(options: Options, context: object = None) -> LibjpegDecoder:
     """
     check_scale(options.scale)
     return LibjpegDecoder(options)
+
+
+def prove() -> str:
+    """Build the library unless it is built already, and say what it was built against. Raises UnavailableError."""
+    version = build(Options()).describe()["version"]
+    return f"built against libjpeg-turbo {version}: decodes only what a crop needs"

@@ -41,8 +41,8 @@ class Options:
 class OpenCvDecoder:
     """Decodes with `cv2.imdecode`, in the calling thread.
 
-    OpenCV makes a grey picture of a truncated file: files without an end-of-image marker behind their last scan are
-    refused here. It says nothing about other damage inside the data. CMYK files go through Pillow, as with turbojpeg.
+    OpenCV makes a grey picture of a truncated file: files without an end-of-image marker after their last scan are
+    refused here. OpenCV does not report other damage inside the data. CMYK files go through Pillow, as with turbojpeg.
     """
 
     name = "opencv"
@@ -52,7 +52,7 @@ class OpenCvDecoder:
         self._resize = resize
         self._filter = {"area": cv2.INTER_AREA, "linear": cv2.INTER_LINEAR}.get(resize)
         self._pillow = PillowDecoder()
-        # The loader's workers are the threads: OpenCV's own would take their processors.
+        # The loader's workers already use the processors: OpenCV's own threads would compete with them.
         cv2.setNumThreads(0)
 
     def decode(self, encoded: bytes) -> NDArray[np.uint8]:

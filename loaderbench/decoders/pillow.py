@@ -30,7 +30,7 @@ class PillowDecoder:
     releases_gil = True
 
     def __init__(self) -> None:
-        Image.preinit()  # its registration of file formats is not made for several threads at once
+        Image.preinit()  # registering file formats is not thread-safe
 
     def decode(self, encoded: bytes) -> Image.Image:
         try:
@@ -62,7 +62,7 @@ class PillowDecoder:
         return np.asarray(pixels)
 
     def describe(self) -> JsonObject:
-        """Which Pillow this process has loaded, beside what it does: `core` is the compiled module's place."""
+        """Which Pillow this process has loaded, and what it does: `core` is the path of the compiled module."""
         core = Path(str(_imaging.__file__))
         return {
             "library": "pillow-simd" if is_simd() else "pillow",

@@ -1,7 +1,7 @@
 """torchvision's own JPEG operator (libjpeg-turbo), to tensors without Pillow.
 
 torchvision 0.29 deprecates it in favour of torchcodec and warns at every call of its Python function;
-the operator beneath is called here, and a torchvision without it makes the decoder unavailable.
+the operator below it is called here; the decoder is unavailable where torchvision lacks that operator.
 """
 
 from __future__ import annotations

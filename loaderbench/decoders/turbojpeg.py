@@ -27,7 +27,7 @@ class TurboJpegDecoder:
     """Decodes with libjpeg-turbo's TurboJPEG API: accurate DCT, smooth chroma upsampling, as Pillow sets it.
 
     Stricter than Pillow about damage inside the data: what libjpeg only warns about is an error
-    here, except bytes between markers that belong to nothing, which every viewer skips.
+    here, except stray bytes between markers, which every viewer skips.
     CMYK files (a few in a million on the web) go through Pillow, whose colour conversion is the reference.
     """
 

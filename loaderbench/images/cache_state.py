@@ -1,10 +1,10 @@
-"""The page cache under a data set: empty it, look into it, pin it, or go around it. Stdlib only.
+"""The page cache under a data set: empty it, inspect it, lock files in it, or bypass it. Stdlib only.
 
 Cost of each file, open and close included, measured on 320 files of 121 KB (ext4, kernel 6.18, one core
 of a busy AMD EPYC): `residency` 7–9 µs by cachestat, 17 µs by mincore; `evict` 22–25 µs; `locked` 44 µs.
 
-What is said here about kernels is in mm/fadvise.c, mm/mincore.c and mm/filemap.c of Linux, and
-tests/images/test_cache_state.py holds them to it.
+Sources for what is said here about kernels: mm/fadvise.c, mm/mincore.c and mm/filemap.c of Linux.
+tests/images/test_cache_state.py checks it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Residency:
 
     resident_pages: int
     total_pages: int
-    """Of the files that could be looked at."""
+    """Pages of the files that could be looked at."""
     num_files: int
     num_unknown: int
     """Files that could not be looked at; they count in neither figure of pages."""
@@ -110,8 +110,8 @@ def _is_overlay(fd: int) -> bool:
 def _may_look(fd: int, status: os.stat_result) -> bool:
     """Whether the kernel tells this process the truth about the file's pages.
 
-    Both calls answer only owners and those who may write; to anyone else mincore says that everything is
-    resident (can_do_mincore in mm/mincore.c), and cachestat fails with EPERM.
+    Both calls answer only processes that own the file or may write to it; to any other mincore says that everything
+    is resident (can_do_mincore in mm/mincore.c), and cachestat fails with EPERM.
     """
     if status.st_uid == os.geteuid() or _has_capability(CAP_FOWNER):
         return True
@@ -155,7 +155,7 @@ def has_cachestat() -> bool:
         try:
             _cachestat(file.fileno())
         except OSError as error:
-            return error.errno == errno.EPERM  # it is there; this file is another's
+            return error.errno == errno.EPERM  # the call exists; another user owns this file
     return True
 
 
@@ -210,7 +210,7 @@ def evict(path: str) -> None:
     """Ask the kernel to drop the file's clean pages from the page cache; dirty ones are written out first.
 
     posix_fadvise(POSIX_FADV_DONTNEED) leaves pages that are dirty, mapped or locked, and does nothing on
-    tmpfs: check with `residency` what came of it. overlayfs does not write out a lower layer's file (ovl_fsync).
+    tmpfs: check the result with `residency`. overlayfs does not write out a lower layer's file (ovl_fsync).
 
     Raises:
         OSError: the file cannot be opened.
@@ -234,9 +234,9 @@ def _remains_resident(fd: int) -> bool:
 
 
 def evict_files(paths: Iterable[str], on_evicted: Callable[[int, int], None] = lambda done, total: None) -> Residency:
-    """Evict every file, then look: `fraction` is 0 where all of it worked.
+    """Evict every file, then look: `fraction` is 0 where all pages were evicted.
 
-    Files that cannot be opened count as unknown. `on_evicted` is told after each file how many of how many are out.
+    Files that cannot be opened count as unknown. `on_evicted` is called after each file with (evicted, all files).
     """
     kept = list(paths)
     for number, path in enumerate(kept):
@@ -277,7 +277,7 @@ def locked(
 ) -> Iterator[Residency]:
     """Hold the files in the page cache (mmap + mlock) while the block runs; yields their residency.
 
-    Eviction, by whomever, does not drop locked pages. `on_locked` is told after each file how many of how many are.
+    No process can evict locked pages. `on_locked` is called after each file with (files locked, all files).
 
     Raises:
         UnavailableError: more than the budget, RLIMIT_MEMLOCK or vm.max_map_count allow, or mlock failed.
@@ -325,8 +325,8 @@ def _lock_file(path: str, size: int) -> int:
 def choose_subset(sizes: NDArray[np.int64], budget_bytes: int, seed: int = 0) -> NDArray[np.int64]:
     """Indices, ascending, of as many files as fit the budget, with the size distribution of all of them.
 
-    Each file counts as whole pages. One file is drawn from each of as many classes of size; of sixteen
-    such draws the one whose mean size is nearest to the whole's is taken.
+    Each file counts as whole pages. The files are split by size into as many classes as fit, and one is drawn from
+    each; of sixteen such draws the one whose mean size is nearest to the mean of all files is taken.
     """
     pages = -(-sizes // PAGE_BYTES) * PAGE_BYTES
     if pages.sum() <= budget_bytes:
@@ -355,14 +355,14 @@ def _start_time(pid: int) -> int | None:
 
 
 def _own_name() -> str:
-    """Names the process for good: pid namespace, pid, start time."""
+    """A name that no other process will have: pid namespace, pid, start time."""
     return f"{RAM_COPY_PREFIX}-{Path('/proc/self/ns/pid').stat().st_ino}-{os.getpid()}-{_start_time(os.getpid())}"
 
 
 def remove_leftovers(folder: str = "/dev/shm") -> list[str]:
     """Remove this user's RAM copies whose process is gone. Returns what was removed.
 
-    Copies of another pid namespace (a container's) are left: from here nobody can tell whether it lives.
+    Copies from another pid namespace (a container's) are left: this process cannot tell whether their owner lives.
     """
     namespace = Path("/proc/self/ns/pid").stat().st_ino
     removed = []
@@ -385,8 +385,8 @@ def ram_copy(
     """Copy the images to memory: an index of the copies, and the function that removes them.
 
     Where they do not fit the budget (or what is free in `folder`), a size-matched subset is copied.
-    `on_copied` is told after each file how many of how many are there.
-    What processes that were killed left there is removed first.
+    `on_copied` is called after each file with (files copied, all files).
+    Copies that killed processes left behind are removed first.
 
     Raises:
         UnavailableError: `folder` is no tmpfs, or not one image fits.

@@ -1,4 +1,4 @@
-"""Images copied into the containers of other loaders, their bytes as they are: `dataset convert`."""
+"""Images copied into the containers of other loaders, with unchanged bytes: `dataset convert`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Progress = Callable[[int, int], None]
 
 MIN_SHARD_IMAGES, MAX_SHARD_IMAGES = 16, 1000
 SHARDS_WANTED = 64
-"""A shard is read by one worker: a set gets so many, where they do not become smaller or larger than the limits."""
+"""Shards of a set, unless they would be smaller or larger than the limits: one worker reads a shard."""
 PIECE_SUFFIX = ".json"
-"""What a writer notes beside a container for `side_files`, until the record is there."""
+"""File beside a container with a writer's notes for `side_files`, until the record is written."""
 BROKEN_FILE = "broken.json"
 INSTALL_FFCV = "apt-get install libopencv-dev libturbojpeg0-dev pkg-config g++, then pip install 'loaderbench[ffcv]'"
 BETON_FIELDS = ("image", "label")
@@ -49,9 +49,9 @@ IMAGE_MODE_JPG = 0
 """ffcv.fields.rgb_image.IMAGE_MODES["jpg"]."""
 CMYK_COMPONENTS = 4
 IMAGES_PER_PAGE = 8
-"""A page of a .beton holds at least so many, so that little of it stays empty."""
+"""A page of a .beton holds at least this many images, so that little of it stays empty."""
 CONVERTER_VERSION = 1
-"""Part of the record: raise it when the same images give other containers."""
+"""Part of the record: raise it when the same images give different containers."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class _Job:
 
 
 def shard_images_for(num_images: int) -> int:
-    """Images in a container, where the caller does not say."""
+    """Default number of images in a container."""
     return min(max(num_images // SHARDS_WANTED, MIN_SHARD_IMAGES), MAX_SHARD_IMAGES)
 
 
@@ -134,7 +134,7 @@ def convert_dataset(
 
 
 def _is_finished(folder: Path, parameters: dict[str, Any]) -> bool:
-    """Whether the folder is complete; writes down what it will be where it is empty. Ask it under the lock.
+    """Whether the folder is complete. Writes the parameters into an empty folder. Call it under the lock.
 
     Raises:
         ConfigError: the folder holds something else.
@@ -153,7 +153,7 @@ def _is_finished(folder: Path, parameters: dict[str, Any]) -> bool:
     if found is not None:
         differing = [key for key in parameters if found.get(key) != parameters[key]]
         details = ", ".join(f"{key} {found.get(key)} there, {parameters[key]} now" for key in differing)
-        raise ConfigError(f"{folder} was converted otherwise ({details}); remove it or choose another --out")
+        raise ConfigError(f"{folder} was converted with other settings ({details}); remove it or choose another --out")
     if holds_foreign_files(folder):
         raise ConfigError(f"{folder} holds files that this command did not make; choose another --out")
     with replace_file(partial) as file:
@@ -169,7 +169,7 @@ def _write_all(
     processes: int | None,
     progress: Progress | None,
 ) -> None:
-    # Shuffle buffers reach no further than a container or two: classes must not lie together.
+    # Shuffle buffers span only a container or two: images of a class must not be contiguous.
     order = np.random.default_rng(0).permutation(len(images))
     shuffled = images.select(order)
     num = parameters["shard_images"]
@@ -200,7 +200,7 @@ def _write_all(
     shards = ShardSet(parameters["format"], samples, files, first, first[:-1], order, side_files)
     write_shards(shards, str(folder / INDEX_NAME))
     (folder / f"{CONVERTED_RECORD}.partial").replace(folder / CONVERTED_RECORD)
-    for path in files.paths():  # not before: an interrupted call is completed from them
+    for path in files.paths():  # only now: they are needed to complete an interrupted call
         Path(f"{path}{PIECE_SUFFIX}").unlink(missing_ok=True)
 
 
@@ -235,12 +235,12 @@ class _Writer(ABC):
         """Write all containers, each in one step. Yields numbers of images done."""
 
     def side_files(self, files: ImageIndex, first: NDArray[np.int64]) -> dict[str, str]:
-        """Name → text of what lies beside the containers."""
+        """Name → text of the files beside the containers."""
         return {}
 
 
 class _ShardWriter(_Writer):
-    """Containers that processes write one by one."""
+    """Writes containers in several processes, each container in one of them."""
 
     @abstractmethod
     def write(self, job: _Job) -> int:
@@ -310,9 +310,9 @@ def _litdata_writer() -> Any:
 
 
 class _Beton(_Writer):
-    """FFCV's .beton of sound images: fields `image` (mode jpg) and `label`. Its own types, but not its DatasetWriter.
+    """FFCV's .beton of sound images: fields `image` (mode jpg) and `label`. By FFCV's types, but not its DatasetWriter.
 
-    That one takes decoded pixels and encodes them anew; and it waits without end for a worker that died.
+    DatasetWriter takes decoded pixels and encodes them again, and it waits forever for a worker that died.
     The layout is DatasetWriter's: header, descriptors of the fields, a row a sample, pages that no sample crosses, and
     a table of (sample, offset, bytes).
     """

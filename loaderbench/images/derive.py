@@ -34,7 +34,7 @@ class DerivedDataset:
     num_kept: int
     """Files that an earlier call had written."""
     num_upscaled: int
-    """Of the files written now: the source's shorter side was smaller than the variant's."""
+    """Files written now whose source's shorter side was smaller than the variant's."""
     broken: list[tuple[str, str]] = field(default_factory=list)
     """(source path, reason) of images that could not be decoded; they are in no variant."""
 
@@ -148,7 +148,7 @@ def _claim(folder: Path, parameters: dict[str, object]) -> None:
         except ValueError as error:
             raise ConfigError(f"{record} is damaged; remove {folder}") from error
         if found != parameters:
-            raise ConfigError(f"{folder} was derived otherwise ({found}); remove it or choose another --out")
+            raise ConfigError(f"{folder} was derived with other settings ({found}); remove it or choose another --out")
     elif holds_foreign_files(folder):
         raise ConfigError(f"{folder} holds files that this command did not make; choose another --out")
     else:

@@ -13,12 +13,12 @@ from typing import BinaryIO
 from loaderbench.errors import UnavailableError
 
 PART_SUFFIX = ".part"
-"""No image suffix: a file that is being written is never taken for an image."""
+"""Not an image suffix, so a file that is being written is never taken for an image."""
 
 OWN_FILES_PREFIX = ".loaderbench-"
 """Records, locks and converted copies that loaderbench keeps beside images."""
 CONVERTED_RECORD = f"{OWN_FILES_PREFIX}converted.json"
-"""In a folder that `dataset convert` made."""
+"""The record in a folder that `dataset convert` made."""
 
 
 def user_cache_folder() -> Path:
@@ -43,7 +43,7 @@ def holds_foreign_files(folder: Path) -> bool:
 def replace_file(path: str | Path) -> Iterator[BinaryIO]:
     """Write to `path.part`, which becomes `path` in one step at the end, or goes away on an error.
 
-    Only one process may write a path at a time (`exclusive`). What a killed one left is written over.
+    Only one process may write a path at a time (`exclusive`). The partial file of a killed one is overwritten.
     """
     part = f"{path}{PART_SUFFIX}"
     try:
@@ -57,9 +57,9 @@ def replace_file(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """Hold an advisory lock on the file `lock` (fcntl), waiting for it. It ends with the process.
+    """Hold an advisory lock on the file `lock` (fcntl), waiting for it if need be. The lock ends with the process.
 
-    Says on stderr that it waits: the process that holds it may be a hung one.
+    Says on stderr that it waits: the process that holds the lock may hang.
     """
     with open(lock, "ab") as file:
         try:

@@ -55,7 +55,7 @@ class FileSystem:
         return self.type in MEMORY_TYPES
 
     def to_json(self) -> dict[str, str | None]:
-        """{type, source, device} of cli.md, with the mount point and the reason of a missing device."""
+        """{type, source, device}, with the mount point and the reason of a missing device."""
         return {
             "type": self.type,
             "source": self.source,
@@ -96,7 +96,7 @@ def parse_mountinfo(text: str) -> list[Mount]:
 def choose_mount(mounts: Sequence[Mount], path: str, major_minor: str) -> Mount | None:
     """The mount that holds `path`, whose st_dev is `major_minor`.
 
-    That with this device and the longest mount point above the path; the later line covers the earlier.
+    The one with this device and the longest mount point above the path; a later line covers an earlier one.
     Where no line has this device (btrfs and overlayfs give files device numbers of their own) the longest
     mount point decides alone.
 

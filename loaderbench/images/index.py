@@ -1,10 +1,10 @@
 """The list of images that a loader reads: one copy of it for all processes, kept between runs.
 
 A large list is kept in the user's cache folder, because listing 1.3 million files takes seconds where the kernel
-remembers them and minutes where it does not. A kept list is used only while every folder of the tree still has
-the inode, mtime and ctime that it had just before it was listed. A file that is added, removed, renamed or replaced
-changes its folder's; one that is written over in place does not, so the sizes of SAMPLED_FILES random files are looked
-at as well. Where a change might not be seen so, nothing is kept: linked files, file systems other than
+has them cached and minutes where it does not. A kept list is used only while every folder of the tree still has
+the inode, mtime and ctime that it had just before it was listed. Adding, removing, renaming or replacing a file
+changes its folder's times; overwriting a file in place does not, so the sizes of SAMPLED_FILES random files are
+checked as well. Nothing is kept where a change might go unseen: linked files, file systems other than
 WATCHED_TYPES, folders that changed just before they were listed.
 """
 
@@ -36,24 +36,24 @@ from loaderbench.images.packed import map_packed, write_packed
 IMAGE_SUFFIXES = (".jpg", ".jpeg")
 """Compared in lower case. JPEG is what the loaders and decoders here read."""
 LARGE_SET = 10_000
-"""Images from which on the list is mapped and kept. A smaller set is listed in 0.1 s."""
+"""Lists of at least this many images are mapped and kept. A smaller set is listed in 0.1 s."""
 FORMAT = 1
 """Of the kept lists. Raise it when their content, or what counts as an image, changes."""
 SAMPLED_FILES = 1000
-"""Where none of so many random files has another size, at most 0.3 % of all have one (95 % confidence)."""
+"""If none of this many random files has changed its size, at most 0.3 % of all have (95 % confidence)."""
 WATCHED_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "nfs", "nfs4"})
 """File systems whose folders get a new mtime and ctime with each change of an entry, as POSIX asks for it.
 FUSE and SMB leave that to a server that may not."""
 SETTLED_NS = 2_000_000_000
-"""A folder that changed later than this before it is listed may change again within one tick of the file
-system's clock, unseen: up to 10 ms with the kernel's coarse clock, 1 s on ext3."""
+"""A folder that changed less than this time before the listing may change again unseen, within one tick of the file
+system's clock: up to 10 ms with the kernel's coarse clock, 1 s on ext3."""
 NUM_THREADS = 16
-"""Look at folders and files before a kept list is used: a server takes a millisecond for each."""
+"""Threads that check folders and files before a kept list is used: a server takes a millisecond for each."""
 MOST_KEPT = 16
-"""Lists; the ones used least recently go. 65 MB for 1.3 million images."""
+"""Most lists that are kept; the least recently used are deleted. A list of 1.3 million images takes 65 MB."""
 
 OnListed = Callable[[int], None]
-"""Told how many images are listed so far."""
+"""Called with the number of images listed so far."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _mapped(root: str, descriptor: int, *, check: bool) -> tuple[ImageIndex, lis
 
 
 class _Listing:
-    """What is found, file after file, in flat buffers."""
+    """The files found so far, in flat buffers."""
 
     def __init__(self, on_listed: OnListed) -> None:
         self._on_listed = on_listed
@@ -155,7 +155,7 @@ class _Listing:
         self.devices: set[int] = set()
         """st_dev of the folders."""
         self.has_links = False
-        """Symbolic links to files, or to nothing: what they lead to may change without a sign here."""
+        """Whether there are symbolic links to files, or broken ones: their targets may change unseen."""
 
     def entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
         """What a folder holds, sorted by name."""
@@ -183,7 +183,7 @@ class _Listing:
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:
-    """What changes with the entries of a folder: inode (another folder in its place), mtime and ctime in ns.
+    """Values that change with the entries of a folder: inode (another folder in its place), mtime and ctime in ns.
 
     tar and rsync set the mtime back; nothing sets the ctime (inode(7)).
     """
@@ -267,12 +267,12 @@ def _kept_list(root: str) -> ImageIndex | None:
     """The kept list of a tree; None where there is none, or the tree has changed."""
     try:
         path = _list_path(root)
-        # Copied, for what is mapped straight from a file may go away under it: on NFS when another host replaces it.
+        # Copied, because a mapped file may vanish: on NFS when another host replaces it.
         with path.open("rb") as kept:
             index, folders = _in_memory(root, lambda file: shutil.copyfileobj(kept, file, 1 << 20), check=True)
     except (OSError, ValueError, UnavailableError):
         return None
-    with contextlib.suppress(OSError):  # a folder that others write for all
+    with contextlib.suppress(OSError):  # another user may own the file in a shared folder
         os.utime(path)  # the lists used least recently go first
     return index if _still_holds(index, folders) else None
 
@@ -296,7 +296,7 @@ def _still_holds(index: ImageIndex, folders: list[list[Any]]) -> bool:
 
 
 def _may_be_kept(root: str, listing: _Listing, begun_ns: int) -> bool:
-    """Whether a later change of the tree is sure to be seen in its folders' times."""
+    """Whether any later change of the tree will show in its folders' times."""
     newest_ns = max(max(mtime_ns, ctime_ns) for _, _, mtime_ns, ctime_ns in listing.folders)
     return (
         not listing.has_links

@@ -28,7 +28,7 @@ _FIELDS = {"name", "description", "root", "variants", "generate"}
 
 @dataclass(frozen=True)
 class Manifest:
-    """A named data set: one that lies somewhere (`root`), or one that is made on first use (`generate`)."""
+    """A named data set: an existing one (`root`), or one that is made on first use (`generate`)."""
 
     name: str
     description: str
@@ -71,7 +71,7 @@ def _expand(text: object, base: Path) -> Path:
 
 
 def find_manifests() -> dict[str, Path]:
-    """Manifest files by data set name (the file's): ./datasets/*.toml first, then the package's own."""
+    """Data set name (the file's stem) → manifest file: ./datasets/*.toml first, then the package's own."""
     files = [*sorted(Path("datasets").glob("*.toml")), *sorted(BUNDLED_MANIFESTS.glob("*.toml"))]
     found: dict[str, Path] = {}
     for file in files:
@@ -93,7 +93,7 @@ def default_dataset(
 ) -> Path:
     """The default generated set's folder, made once and kept; only the variants asked for (all by default).
 
-    Another number of images than the manifest's makes another folder.
+    A number of images other than the manifest's gets a folder of its own.
 
     Two processes may call it at once: the second waits, then finds it made.
 
@@ -105,7 +105,7 @@ def default_dataset(
 
 
 def _arguments(manifest: Manifest) -> dict[str, Any]:
-    """Of make_dataset."""
+    """Arguments of make_dataset."""
     return {**(manifest.generate or {})}
 
 
@@ -127,7 +127,7 @@ def _make_generated(
 def resolve_dataset(
     name_or_path: str | None = None, resolution: int | str | None = None, *, progress: Progress | None = None
 ) -> tuple[str, str]:
-    """(absolute folder of the tree to read, what to call it) of a data set, given by manifest name or path.
+    """(absolute folder of the tree to read, name to show) of a data set, given by manifest name or path.
 
     None is the default generated set. A generated set's variant is made when it is first asked for. A
     bare name is looked for among the manifests, then as a folder; `./name` is always a folder.
@@ -148,7 +148,7 @@ def resolve_dataset(
         manifest = Manifest(root.name or str(root), "", root)
     else:
         raise ConfigError(
-            f"no data set '{name}': there is no such folder, and the names known are {', '.join(manifests)}"
+            f"no data set '{name}': there is no such folder, and the known names are {', '.join(manifests)}"
         )
     if manifest.generate is not None:
         return _resolve_generated(manifest, resolution, progress), manifest.name

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from loaderbench.plain import JsonObject
 
 ALIGNMENT = 64
-"""Each array begins at a multiple of it in the file, so that items of every type may lie there."""
+"""Each array begins at a multiple of this many bytes in the file, so that items of every type are aligned."""
 CRC_BYTES = 4
 
 

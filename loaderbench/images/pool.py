@@ -31,8 +31,8 @@ def _end_with_parent() -> None:
 
 
 def _begin_worker() -> None:
-    # The parent decides when work stops: a Ctrl-C reaches the whole terminal group. Should the parent be
-    # killed outright, nobody would tell the worker, so it watches for that itself.
+    # The parent decides when work stops, although Ctrl-C reaches the whole terminal group. A killed parent
+    # cannot tell the worker to stop, so the worker watches for that itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="watch-parent", daemon=True).start()
 

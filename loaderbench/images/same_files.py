@@ -14,17 +14,17 @@ from loaderbench.recording.studies import SameFiles
 
 HASHED_FILES = 64
 HASHED_BYTES = 100_000_000
-"""At most so many files and bytes of each tree are read for their content, but one file at least."""
+"""Limits of the files and bytes of each tree whose content is read; at least one file is read."""
 MOST_NAMED = 3
 
 
 def check_same_files(folders: Sequence[str], labels: Sequence[str], max_hashed_bytes: int = HASHED_BYTES) -> SameFiles:
-    """What two trees both hold.
+    """What two trees both hold, if they hold the same files.
 
     The contents compared are those of the same random files on both sides, SHA-256.
 
     Raises:
-        ConfigError: they differ, and in what; or one is missing, empty or unreadable.
+        ConfigError: they differ (the message says in what), or one is missing, empty or unreadable.
     """
     a, b = (index_images(folder) for folder in folders)
     parts = [] if _same_names_and_sizes(a, b) else _differences(a, b, labels)

@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 HEAD_BYTES = 2048
 """First read of a file: holds the frame header of nearly every JPEG without a thumbnail."""
 LARGEST_HEAD_BYTES = 1 << 20
-"""EXIF, ICC and thumbnails come before the frame header; more than this is not believed."""
+"""EXIF, ICC and thumbnails come before the frame header; with more than this the file counts as damaged."""
 TAIL_BYTES = 65536
 """How far before the end the end-of-image marker may be: cameras append data of their own."""
 NUM_THREADS = 16
@@ -43,7 +43,7 @@ class JpegHeader:
     height: int
     progressive: bool
     end: int
-    """Offset just behind the frame header."""
+    """Offset just after the frame header."""
     num_components: int = field(repr=False)
     """4: CMYK or YCCK."""
 
@@ -96,7 +96,7 @@ def parse_jpeg_header(head: bytes) -> JpegHeader | None:
 
 
 def _has_end(fd: int, size: int, header_end: int) -> bool:
-    """Whether the end-of-image marker stands behind the frame header, in the last TAIL_BYTES."""
+    """Whether the end-of-image marker comes after the frame header, within the last TAIL_BYTES."""
     if os.pread(fd, 2, size - 2) == b"\xff\xd9":
         return True
     begin = max(header_end, size - TAIL_BYTES)
@@ -160,7 +160,7 @@ class DatasetScan:
     """Folders that hold images."""
     total_bytes: int
     bytes_per_pixel: float | None
-    """Encoded bytes ÷ pixels; None where contents were not looked at, as all that follows."""
+    """Encoded bytes ÷ pixels; None where contents were not looked at, as are all fields below."""
     progressive_fraction: float | None
     resolutions: list[dict[str, int]]
     """{width, height, num_images}, the most frequent first, at most MOST_LISTED."""
@@ -314,7 +314,7 @@ def _check_all(
 
 
 def _run(check: Callable[[tuple[str, list[str]]], _Part], items: Sequence[tuple[str, list[str]]]) -> Iterator[_Part]:
-    """In this thread as long as files come fast, from then on in many."""
+    """Checks files in this thread while they come fast; once one is slow, in many threads."""
     rest: Sequence[tuple[str, list[str]]] = ()
     for number, item in enumerate(items):
         begun = time.perf_counter()
@@ -349,7 +349,7 @@ def _most_frequent(widths_heights: NDArray[np.int64]) -> tuple[list[dict[str, in
 
 
 def _scan_converted(root: str) -> DatasetScan:
-    """What the index of a converted folder says. Its images are not looked into."""
+    """The scan of a converted folder, from its index. Its images are not opened."""
     shards = read_shards(root)
     return DatasetScan(
         root=root,

@@ -1,7 +1,7 @@
 """Data sets in the container formats of other loaders: tar shards, litdata's chunks, FFCV's file.
 
-A converted folder holds the containers, an index of its samples and a record of what it was made from. Where it is
-not given another place it lies inside the tree of its images, so that one data set serves every loader of a study.
+A converted folder holds the containers, an index of its samples and a record of what it was made from. By default it
+is inside the tree of its images, so that one data set serves every loader of a study.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import CONVERTED_RECORD, OWN_FILES_PREFIX
 from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.plugins import loader_of_format
 
 INDEX_NAME = f"{OWN_FILES_PREFIX}converted.npz"
-READERS = {"wds": "webdataset", "litdata": "litdata", "ffcv": "ffcv"}
 """The loader of each format."""
 
 
@@ -31,15 +31,15 @@ class ShardSet:
 
     format: str
     samples: ImageIndex
-    """In the order of the containers. `path(i)` is container/original name: for messages, no file."""
+    """In the order of the containers. `path(i)` is container/original name: only for messages, not a file."""
     files: ImageIndex
     """The containers; labels are all 0."""
     first: NDArray[np.int64]
     """[F + 1]: samples first[f]:first[f + 1] are in container f."""
     first_key: NDArray[np.int64]
-    """[F]: the key, in container f, of its first sample; the further ones count up."""
+    """[F]: the key, in container f, of its first sample; the following samples count up."""
     original: NDArray[np.int64]
-    """[N]: position of each sample in the tree that was converted. Its random numbers are drawn by it, so that the
+    """[N]: position of each sample in the tree that was converted. It seeds the sample's random numbers, so that the
     pixels are those of the loaders that read the tree."""
     side_files: dict[str, str] = field(default_factory=dict)
     """Name → text of what the format keeps beside its containers."""
@@ -74,12 +74,12 @@ class DataSet:
 
     @property
     def sample_bytes(self) -> float:
-        """Bytes that reading one sample takes of its file, on average."""
+        """Bytes of its file that reading one sample takes, on average."""
         return float(self.files.sizes.sum()) / len(self.images)
 
     @property
     def sample_page_bytes(self) -> float:
-        """The same in whole pages: what a cold read moves."""
+        """`sample_bytes` in whole pages: what a cold read moves."""
         return float((-(-self.files.sizes // 4096) * 4096).sum()) / len(self.images)
 
     def paths_of(self, indices: NDArray[np.int64]) -> list[str]:
@@ -121,7 +121,7 @@ def make_index(
 
 
 def listing_digest(images: ImageIndex) -> str:
-    """Names and sizes of a tree's images as 16 hex digits: what a conversion is of."""
+    """Names and sizes of a tree's images as 16 hex digits, to identify what was converted."""
     digest = hashlib.sha256(images.names)
     digest.update(images.offsets.tobytes())
     digest.update(images.sizes.tobytes())
@@ -150,12 +150,12 @@ def first_container(folder: str) -> str | None:
 
 
 def folder_inside(root: str | Path, format_name: str) -> Path:
-    """Where a tree's conversion lies by default."""
+    """Default folder of a tree's conversion."""
     return Path(root) / f"{OWN_FILES_PREFIX}{format_name}"
 
 
 def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int], None] = lambda num: None) -> DataSet:
-    """What a loader of `format_name` (None: image files) reads of the folder `root`. `on_listed`: as index_images.
+    """What a loader of `format_name` (None: image files) reads from the folder `root`. `on_listed`: as in index_images.
 
     Raises:
         ConfigError: the folder holds something else, or its conversion is of other images; says what to do.
@@ -163,9 +163,9 @@ def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int],
     record = read_record(root)
     if format_name is None:
         if record is not None:
+            made, loader = record["format"], loader_of_format(str(record["format"]))
             raise ConfigError(
-                f"{root} holds images converted to {record['format']}: use --loader {READERS[str(record['format'])]}, "
-                f"or give the tree of images"
+                f"{root} holds images converted to {made}: use --loader {loader}, or give the tree of images"
             )
         return DataSet(index_images(root, on_listed))
     if record is None:
@@ -177,7 +177,9 @@ def open_data_set(root: str, format_name: str | None, on_listed: Callable[[int],
         record = read_record(inside)
         convert = f"`loaderbench dataset convert {root} --to {format_name}`"
         if record is None:
-            raise ConfigError(f"the {READERS[format_name]} loader reads converted images: make them with {convert}")
+            raise ConfigError(
+                f"the {loader_of_format(format_name)} loader reads converted images: make them with {convert}"
+            )
         if record["listing"] != listing_digest(index_images(root, on_listed)):
             raise ConfigError(f"{inside} was converted from other images than are there now: remove it, then {convert}")
         root = str(inside)

@@ -1,9 +1,9 @@
-"""Makes data sets of synthetic photographs: JPEGs that cost a decoder what real ones cost.
+"""Makes data sets of synthetic photographs: JPEGs that cost a decoder as much as real ones.
 
 Pixels follow the dead-leaves model: opaque objects whose sizes obey a power law p(r) ~ r^-3 hide each
 other, which gives the 1/f² power spectrum and the edges of natural scenes (Lee, Mumford, Huang,
 "Occlusion models for natural images", IJCV 2001). Each object carries a 1/f texture and a colour of the
-image's palette; shading, lens blur and sensor noise follow. How well this meets real photographs is
+image's palette; shading, lens blur and sensor noise follow. How well this matches real photographs is
 tested in tests/images/test_synthesize.py and measured in benchmarks/decode_realism.py.
 """
 
@@ -31,9 +31,9 @@ Progress = Callable[[int, int], None]
 TEXTURE_SIDE = 512
 NUM_TEXTURES = 16
 SMALLEST_RADIUS = 2.5
-"""Pixels; below it an object is texture."""
+"""Pixels; smaller objects are texture."""
 GENERATOR_VERSION = 1
-"""Part of a data set's parameters: raise it when the same seed makes other pixels."""
+"""Part of a data set's parameters: raise it when the same seed gives different pixels."""
 RECORD_NAME = ".loaderbench-generated.json"
 """Parameters of a finished variant; `….partial` while it is being made."""
 
@@ -45,7 +45,7 @@ class Encoding:
     quality: int
     """Pillow's quality at which real photographs of this size reach the target."""
     smoothness: float
-    """Scale at which the synthetic ones do: their smallest objects grow, their textures fade with it."""
+    """Scale at which synthetic photographs reach it: with it their smallest objects grow and their textures fade."""
 
 
 ENCODINGS = {
@@ -59,7 +59,7 @@ ENCODINGS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides an image, besides its size and number. Equal recipes give equal bytes."""
+    """What determines an image, besides its size and number. Equal recipes give equal bytes."""
 
     seed: int = 0
     aspect_spread: float = 0.0
@@ -87,7 +87,7 @@ def _textures(seed: int) -> NDArray[np.float32]:
         white = np.fft.rfft2(rng.standard_normal((TEXTURE_SIDE, TEXTURE_SIDE)))
         noise = np.fft.irfft2(white * radius**-slope, s=(TEXTURE_SIDE, TEXTURE_SIDE))
         noise /= noise.std()
-        if number % 2:  # sparse marks on a calm ground, as gravel, leaves and print have
+        if number % 2:  # sparse marks on a smooth ground, as in gravel, leaves and print
             noise = np.sign(noise) * np.abs(noise) ** 1.5
         noise -= noise.mean()
         made.append((noise / noise.std()).clip(-4, 4).astype(np.float32).ravel())
@@ -250,7 +250,7 @@ def make_dataset(
     sizes = {variant_name(*parse_resolution(token)): parse_resolution(token) for token in resolutions}
     try:
         root.mkdir(parents=True, exist_ok=True)
-        # Records appear in one step, so this needs no lock; whatever is not finished is looked at under it.
+        # Records appear in one step, so this needs no lock; unfinished variants are checked again under the lock.
         missing = [
             name
             for name in sizes
@@ -291,7 +291,7 @@ def _read_record(record: Path) -> dict[str, object] | None:
 
 
 def _is_finished(folder: Path, parameters: dict[str, object]) -> bool:
-    """True where the variant is complete; False where it is to be made or completed. Ask it under the lock.
+    """True where the variant is complete; False where it is to be made or completed. Call it under the lock.
 
     Raises:
         ConfigError: the folder holds something else.

@@ -88,16 +88,16 @@ class Loader(Protocol):
 
 
 class Slowdown(Protocol):
-    """Work of known cost that is added to a stage's own: the one hook for a stage's extra work, and the self-test's.
+    """Work of known cost that is added to a stage: the only hook for extra work, used by the self-test.
 
-    A loader asks it for what cannot be wrapped from outside: a decoder, a collate, DALI's graph. The measuring process,
-    which it is sent to as it is and so can be pickled, asks it for the device and the workload. Nothing else of a run
-    knows of it, and nothing of it is recorded.
+    A loader applies it to what cannot be wrapped from outside: a decoder, a collate, DALI's graph. The measuring
+    process applies it to the device and the workload. It is sent to that process, so it must be picklable. Nothing
+    else in a run knows about it, and the record does not mention it.
     """
 
     @property
     def pageable(self) -> bool:
-        """Whether batches are to lie in pageable memory: then loaders pin nothing."""
+        """Whether batches are to be in pageable memory: then loaders pin nothing."""
         ...
 
     def wrap_decoder(self, decoder: Decoder) -> Decoder:
@@ -105,11 +105,11 @@ class Slowdown(Protocol):
         ...
 
     def burn_image(self, encoded: Any) -> Any:
-        """Do the extra work of one image and hand it on: for a loader whose decoder cannot be wrapped (DALI)."""
+        """Do the extra work of one image and return the image: for a loader whose decoder cannot be wrapped (DALI)."""
         ...
 
     def collate(self) -> None:
-        """Do the extra work of one batch, in the worker; it is accounted as collate. Not called by DALI."""
+        """Do the extra work of one batch, in the worker; it counts as collate. Not called by DALI."""
         ...
 
     def wrap_device(self, device: Device) -> Device:
@@ -137,7 +137,7 @@ class LoaderContext:
     """`float32` (ImageNet mean/std applied) or `uint8`."""
     seed: int
     gpu: int | None = None
-    """CUDA device number that a loader may decode on; None: there is none."""
+    """CUDA device number that a loader may decode on; None: no GPU."""
     pin_memory: bool = False
     evict_after_read: bool = False
     """Drop each file's pages from the page cache right after reading it (cold arms)."""

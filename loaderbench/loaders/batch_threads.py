@@ -26,7 +26,7 @@ class Work(Protocol[Job, Result]):
 
 
 class BatchThreads(Generic[J, R]):
-    """`num_threads` threads, at most `depth` jobs asked for and not yet taken. Idle threads sleep on a queue."""
+    """`num_threads` threads; at most `depth` jobs are submitted and not yet taken. Idle threads sleep on a queue."""
 
     def __init__(self, num_threads: int, depth: int, begin_work: Callable[[int], Work[J, R]]) -> None:
         self._num_threads = num_threads
@@ -44,15 +44,15 @@ class BatchThreads(Generic[J, R]):
         """Results that were ready but not taken when the last stream was closed."""
 
     def start(self) -> None:
-        """Start the threads, and return when each has begun its work. Does nothing where they run already.
+        """Start the threads, and return when each has built its `Work`. Does nothing where they run already.
 
         Raises:
-            RuntimeError: the system gives no more threads; those that started have ended again.
+            RuntimeError: the system cannot start all threads; those that started have ended again.
             Whatever `begin_work` raised.
         """
         if self._threads:
             return
-        atexit.register(self.close)  # later the interpreter stops its threads wherever they are
+        atexit.register(self.close)  # else the interpreter would stop the threads at any point of their work
         try:
             for number in range(self._num_threads):
                 thread = threading.Thread(target=self._run, args=(number,), name=f"batch-{number}", daemon=True)
@@ -92,7 +92,7 @@ class BatchThreads(Generic[J, R]):
         work.close()
 
     def stream(self, jobs: Iterator[J]) -> Iterator[R]:
-        """Results in the order of `jobs`, which is drawn from as room appears. An exception of a job is raised here.
+        """Results in the order of `jobs`, which is consumed as room appears. An exception of a job is raised here.
 
         Closing the generator returns when no thread works any more.
         """
@@ -139,7 +139,7 @@ class BatchThreads(Generic[J, R]):
         self.drained = [result for result in results if not isinstance(result, BaseException)]
 
     def close(self) -> None:
-        """End the threads, each after the job that it is at."""
+        """End the threads, each after its current job."""
         atexit.unregister(self.close)
         self._generation += 1
         for _ in self._threads:
@@ -148,6 +148,6 @@ class BatchThreads(Generic[J, R]):
             thread.join()
         self._threads = []
         self.drained = []
-        # What those that never began have left: the next start is a fresh one.
+        # Drop what threads that never began have left: the next start begins afresh.
         self._jobs, self._begun = queue.SimpleQueue(), threading.Semaphore(0)
         self._failure = None

@@ -1,4 +1,4 @@
-"""Decoded batches from memory: what a job would do if its images were decoded once and kept."""
+"""Decoded batches from memory: as if a job decoded its images once and kept them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Options:
 
 
 class CachedLoader:
-    """Decodes one epoch of whole batches when first iterated, then hands these out again and again.
+    """Decodes one epoch of whole batches when first iterated, then delivers these again and again.
 
     The batches keep the order and the crops of that epoch. What does not fit into the budget is left
     out (`describe()` says how many batches are kept). With `num_epochs` the stream has as many samples

@@ -8,12 +8,12 @@ Where it differs from the transform of the other loaders:
   linear (triangular) resize. It decodes the region alone: pixels at its edge may differ in chroma.
 * infer: DALI rounds the longer side where torchvision truncates, and the centre window where torchvision
   rounds half to even: the picture may be shifted by up to one pixel.
-* A file whose start or end a scan finds broken is left out from the beginning (its neighbours do not replace it);
+* A file whose start or end a scan finds broken is left out from the beginning (no other image replaces it);
   one that DALI cannot decode fails the case.
 * Closing an iterator ends the pipeline; the next one builds a new one (milliseconds), because DALI cannot
   drop batches that it has begun.
 
-DALI's dynamic executor gives each batch memory of its own for as long as somebody holds it, so batches are
+DALI's dynamic executor gives each batch its own memory for as long as someone holds a reference, so batches are
 handed over without a copy.
 """
 
@@ -49,9 +49,9 @@ from loaderbench.loaders.transform import (
 )
 from loaderbench.plain import JsonObject
 
-NO_RANGES = nvtx_times.inject()  # before DALI is there: NVTX looks for a receiver once
+NO_RANGES = nvtx_times.inject()  # before DALI is imported: NVTX looks for a receiver only once
 try:
-    dali: Any = importlib.import_module("nvidia.dali")  # its stubs do not know its own enums: taken as untyped
+    dali: Any = importlib.import_module("nvidia.dali")  # untyped: its stubs lack its own enums
 except ImportError as error:
     raise UnavailableError(f"DALI is not installed ({error}); pip install 'loaderbench[dali]'") from error
 fn, types = dali.fn, dali.types
@@ -64,7 +64,7 @@ RUNNING = "[DALI][CPU op] Run {}"
 OPERATORS = {
     "decoders__Image": "decode",
     "decoders__ImageRandomCrop": "decode",
-    "PythonFunctionImpl": "decode",  # the extra work of a test, which is that of a slower decoder
+    "PythonFunctionImpl": "decode",  # the self-test's extra work, which stands for a slower decoder
     "Resize": "resize",
     "CropMirrorNormalize": "normalize",
 }
@@ -93,7 +93,7 @@ class DaliLoader:
         self._on_gpu = context.gpu is not None and options.gpu_decode != "no"
         self.owns_transfer = self._on_gpu
         self.no_stage_times = NO_RANGES
-        """Why there are no stage times; None where there are."""
+        """Why there are no stage times; None where they exist."""
         if self._on_gpu:
             self.no_stage_times = "on a GPU DALI's ranges tell how long its operators take to enqueue, not to run"
         self._pin = context.pin_memory and not self._on_gpu and torch.cuda.is_available()
@@ -180,8 +180,8 @@ class DaliLoader:
         images = self._context.images
         stream = torch.cuda.current_stream() if self._on_gpu else None
         pixels, labels = self._pipeline.share_outputs(stream)
-        # The next run begins now, as with DALI's own iterator: begun at the next call (Pipeline.run) there would be one
-        # batch less on its way while the consumer works.
+        # The next run begins now, as with DALI's own iterator. If it began at the next call (Pipeline.run), one batch
+        # less would be in preparation while the consumer works.
         self._pipeline.release_outputs()
         self._pipeline.schedule_run()
         if not pixels.is_dense_tensor():
@@ -197,7 +197,7 @@ class DaliLoader:
         if self._on_gpu:
             targets = targets.to(inputs.device, non_blocking=True)
         elif self._pin:
-            # DALI without a GPU in its pipeline gives pageable memory: one copy of the batch in this thread.
+            # Without a GPU in its pipeline DALI returns pageable memory: copy the batch once in this thread.
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         encoded_bytes = int(images.sizes[indices].sum())
         return Batch(inputs, targets, num_samples, encoded_bytes, indices, on_device=self._on_gpu)
@@ -205,7 +205,7 @@ class DaliLoader:
     def _end_pipeline(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
-            pipeline._shutdown()  # waits for what has begun, and ends the threads
+            pipeline._shutdown()  # waits for runs that have begun, and ends the threads
 
     def stage_times(self) -> dict[str, tuple[int, int]] | None:
         """Stage → (batches, wall ns) so far in this process, from the NVTX ranges; None: see `no_stage_times`."""
@@ -244,8 +244,8 @@ class DaliLoader:
 def file_list(images: ImageIndex, order: NDArray[np.int64]) -> Iterator[str]:
     """Path of a list of the images in this order, each with its position in the index as label, for `fn.readers.file`.
 
-    It reads the list when the pipeline is built. 1.3 million images: 1.2 s and 180 MB to the first batch; given as
-    the arguments `files` and `labels` they took 3 s and 860 MB.
+    DALI reads the list when the pipeline is built. 1.3 million images: 1.2 s and 180 MB to the first batch, against 3 s
+    and 860 MB with the arguments `files` and `labels`.
 
     Raises:
         ConfigError: a name holds a line break, which ends an entry of such a list.
@@ -253,7 +253,7 @@ def file_list(images: ImageIndex, order: NDArray[np.int64]) -> Iterator[str]:
     names = bytes(images.names)
     if b"\n" in names:
         index = int(np.searchsorted(images.offsets, names.index(b"\n"), side="right")) - 1
-        raise ConfigError(f"DALI cannot be given {images.path(index)!r}: rename it, its name holds a line break")
+        raise ConfigError(f"DALI cannot read {images.path(index)!r}: its name contains a line break; rename it")
     begins, ends = images.offsets[order].tolist(), images.offsets[order + 1].tolist()
     entries = zip(begins, ends, order.tolist(), strict=True)
     descriptor = os.memfd_create("loaderbench-dali")
@@ -266,7 +266,7 @@ def file_list(images: ImageIndex, order: NDArray[np.int64]) -> Iterator[str]:
 
 
 def explain(message: str) -> str:
-    """One line from DALI's error text, which spans a dozen.
+    """One line from DALI's error text, which has about a dozen.
 
     >>> explain("Critical error in pipeline:\\nencountered:\\n\\nFailed to decode sample #0 : /a/b.jpg\\nCurrent …")
     'DALI could not decode /a/b.jpg; remove it or use a Python loader, which takes the next image instead'

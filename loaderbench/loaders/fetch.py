@@ -1,7 +1,7 @@
-"""The same files in the same order by the same number of readers, not decoded: the arm `fetch`.
+"""Reads the same files in the same order with the same number of readers, without decoding: the arm `fetch`.
 
 Containers are read as their loaders do: in shuffled order, each from start to end, a batch's share at a time.
-Not a loader that users name: it hands over no pixels.
+Users cannot choose this loader: it delivers no pixels.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Options:
 
 
 def readers_of(loader: Any, lanes: int) -> int:
-    """How many files a loader reads at once: its own `num_readers` where it says so, else one for each worker."""
+    """How many files a loader reads at once: its `num_readers` if it has that attribute, else one for each worker."""
     return int(getattr(loader, "num_readers", lanes))
 
 
 class _ReadingThread:
     def __init__(self, number: int, context: LoaderContext, abandoned: list[NDArray[np.int64]]) -> None:
-        """`abandoned`: gets the span of each batch that was cancelled half-way; what it read counts."""
+        """`abandoned`: receives the span of each batch that was cancelled half-way, since its reads count."""
         self._context, self._abandoned = context, abandoned
         self._clock = SpanClock(number)
 
@@ -69,11 +69,11 @@ class _ReadingThread:
 
 
 READ_BYTES = 1 << 20
-"""Of a container at a time."""
+"""Bytes of a container that are read at a time."""
 
 
 def _parts(shards: ShardSet, indices: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """(container, first byte, last byte + 1) of samples that lie together: their share of the container's bytes."""
+    """(container, first byte, last byte + 1) of samples that are contiguous: their share of the container's bytes."""
     numbers = np.searchsorted(shards.first, indices, side="right") - 1
     cuts = np.flatnonzero((np.diff(numbers) != 0) | (np.diff(indices) != 1)) + 1
     for run in np.split(indices, cuts):
@@ -124,7 +124,7 @@ def _plan_containers(
 class FetchLoader:
     """max(workers, 1) threads that only read, one batch's files after another in each. Batch.inputs is None.
 
-    Reading releases the GIL, so threads stand for processes here.
+    Reading releases the GIL, so threads serve as well as processes here.
     """
 
     decodes = False
@@ -156,7 +156,7 @@ class FetchLoader:
             stream.close()  # type: ignore[attr-defined]
 
     def drained_spans(self) -> NDArray[np.int64]:
-        """Spans [M, F] of batches that were read, wholly or in part, but not delivered when the iterator was closed."""
+        """Spans [M, F] of batches that were read, fully or in part, but not delivered when the iterator was closed."""
         spans = [made.spans for made in self._threads.drained] + self._abandoned
         return np.stack(spans) if spans else np.empty((0, len(SPAN_FIELDS)), dtype=np.int64)
 

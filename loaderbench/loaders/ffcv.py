@@ -4,10 +4,10 @@ Set up as its ImageNet example: RandomResizedCropRGBImageDecoder and RandomHoriz
 CenterCropRGBImageDecoder (infer), NormalizeImage for float32, ToTensor, ToTorchImage. It decodes for itself:
 
 * The order is that of the Python loaders, given to FFCV's iterator.
-* Crops and flips are drawn by numba's own generators, which nobody can seed in its threads: in train the pixels of two
+* Crops and flips are drawn by numba's own generators, which cannot be seeded in its threads: in train the pixels of two
   runs with one seed differ. It decodes whole images, with libjpeg-turbo, and resizes by OpenCV's INTER_AREA.
-* It does not look at what its decoder returns. `dataset convert` leaves out files without their start or end, and each
-  is reported; of one damaged inside the pixels are what the decoder left in the buffer.
+* It ignores its decoder's status. `dataset convert` leaves out files without their start or end, and each is
+  reported; the pixels of an image with damage inside are what the decoder left in the buffer.
 
 Mapped pages cannot be evicted, so a cold run is refused. Reads `loaderbench dataset convert SRC --to ffcv`.
 """
@@ -59,11 +59,10 @@ try:
 except (ImportError, OSError) as error:  # OSError: OpenCV's libraries, which it loads itself
     raise UnavailableError(f"FFCV is not installed ({error}); {INSTALL_FFCV}") from error
 
-DATA_FORMAT = "ffcv"
 ITERATOR_BATCHES = 256
-"""An endless stream is a sequence of FFCV's iterators of so many batches: each takes its whole order beforehand."""
+"""Batches of one FFCV iterator: an endless stream chains iterators, since each takes its whole order in advance."""
 OWN_BUFFERS = 2
-"""Buffers that FFCV has beside `batches_ahead`: the one being written and the consumer's."""
+"""Buffers that FFCV has besides `batches_ahead`: the one being written and the consumer's."""
 POLL_S = 0.01
 
 
@@ -73,7 +72,7 @@ class Options:
 
 
 class FfcvLoader:
-    """`workers` threads at one batch after another, `prefetch` batches ahead (FFCV's `batches_ahead`)."""
+    """`workers` threads that together make one batch after another, `prefetch` batches ahead (`batches_ahead`)."""
 
     decodes = True
     owns_transfer = False
@@ -97,7 +96,7 @@ class FfcvLoader:
                 order=ffcv.OrderOption.SEQUENTIAL,
                 seed=0,
                 drop_last=False,
-                # FFCV hands over buffers that it soon writes to again: this many more of them than wait (_Stream).
+                # FFCV soon reuses the buffers that it hands over: have more of them than wait in the queue (_Stream).
                 batches_ahead=context.prefetch + MAX_STEPS_IN_FLIGHT,
                 pipelines={image: self._operations(), label: [decoders.IntDecoder(), transforms.ToTensor()]},
             )
@@ -105,7 +104,7 @@ class FfcvLoader:
             torch.set_num_threads(self._num_torch_threads)  # FFCV sets it for the whole process
         self._stream: _Stream | None = None
         pictures = self._loader.reader.metadata["f0"]
-        # Beside the samples, it has room for a whole decoded picture in each of their places.
+        # Besides the samples it allocates room for a whole decoded picture for each of them.
         largest = int(pictures["height"].max()) * int(pictures["width"].max()) * 3
         check_memory(self._loader.batches_ahead + OWN_BUFFERS, context.batch_size * largest)
 
@@ -129,7 +128,7 @@ class FfcvLoader:
         plans = plan_batches(len(self._sound), context.batch_size, context.seed, first_epoch, num_epochs)
         while some := [plan.indices for plan in islice(plans, ITERATOR_BATCHES)]:
             self._stream = _Stream(self._loader, np.concatenate(some).astype(np.uint64))
-            atexit.register(self.close)  # later the interpreter stops its thread wherever it is
+            atexit.register(self.close)  # else the interpreter would stop its thread at any point of its work
             try:
                 for rows in some:
                     inputs, targets = self._stream.take()
@@ -159,20 +158,20 @@ class FfcvLoader:
         }
 
     def close(self) -> None:
-        """End the open stream. numba's threads wait for work as long as the process lives."""
+        """End the open stream. numba's threads stay and wait for work until the process ends."""
         atexit.unregister(self.close)
-        stream, self._stream = self._stream, None  # its buffers go before the next stream's come
+        stream, self._stream = self._stream, None  # free its buffers before the next stream allocates its own
         if stream is not None:
             stream.end()
 
 
 class _Stream(EpochIterator):  # type: ignore[misc]
-    """FFCV's iterator, made so that buffers stay untouched, errors reach the consumer, and its end is the end."""
+    """FFCV's iterator, changed so that delivered buffers stay untouched, errors reach the consumer, and it can end."""
 
     def start(self) -> None:
-        """As the last act of the constructor, begin.
+        """Begin; the constructor calls this last.
 
-        Of batches_ahead + 2 buffers one is being written, one is the consumer's, the others wait in the queue. A
+        Of batches_ahead + 2 buffers one is being written, the consumer has one, the others wait in the queue. A
         shorter queue leaves MAX_STEPS_IN_FLIGHT more of them to the consumer.
         """
         self.output_queue: Queue[Any] = Queue(self.loader.batches_ahead - MAX_STEPS_IN_FLIGHT)
@@ -182,7 +181,7 @@ class _Stream(EpochIterator):  # type: ignore[misc]
     def run(self) -> None:
         try:
             super().run()
-        except BaseException as error:  # it would die unseen, and leave the consumer waiting
+        except BaseException as error:  # else the thread would die unseen and leave the consumer waiting
             self.failed = error
             self.output_queue.put(None)
 
@@ -198,7 +197,7 @@ class _Stream(EpochIterator):  # type: ignore[misc]
             raise CaseFailed(f"FFCV failed: {self.failed or 'its stream ended early'}") from self.failed
 
     def end(self) -> None:
-        """Return when its thread has ended: after the batch that it is at."""
+        """End the thread after its current batch; returns when it has ended."""
         self.iter_ixes = iter(())
         self.close()
         while self.is_alive():

@@ -75,7 +75,7 @@ class GrainLoader(LibraryLoader):
 
 
 def _seed(seed: int) -> int:
-    """Grain takes 32 bits."""
+    """The seed in 32 bits, which is all that Grain takes."""
     return seed % 2**32
 
 

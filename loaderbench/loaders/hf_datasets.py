@@ -1,7 +1,7 @@
 """Hugging Face datasets: an Arrow table of image paths with a transform on access, in torch's DataLoader.
 
 Set up as its image guide does for local files: a column of paths cast to Image, `with_transform`, DataLoader. The
-column is cast with `decode=False`, so that the case's decoder decodes; by itself it would decode with Pillow. Order,
+column is cast with `decode=False`, so that the case's decoder decodes; by default it would be Pillow. Order,
 transform, broken images and the workers are those of the multiprocess loader.
 """
 
@@ -30,7 +30,7 @@ from loaderbench.plain import JsonObject
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # local files need no hub
 try:
-    importlib.import_module("datasets.arrow_dataset")  # a folder `datasets` of one's own would be a package, too
+    importlib.import_module("datasets.arrow_dataset")  # a folder named `datasets` would be found as a package, too
     datasets: Any = importlib.import_module("datasets")
 except ImportError as error:
     raise UnavailableError(
@@ -105,7 +105,7 @@ class _TableDataset(BatchDataset):
         except CaseFailed as error:
             return VOID._replace(failed=str(error))
         except _Cancelled:
-            return VOID._replace(spans=clock.end())  # what was read counts, though no batch came of it
+            return VOID._replace(spans=clock.end())  # the reads count, even without a batch
         begun = time.perf_counter_ns()
         indices = np.array([row["index"] for row in rows], dtype=np.int64)
         inputs = default_collate([row["pixels"] for row in rows]).permute(0, 3, 1, 2)

@@ -1,8 +1,8 @@
 """litdata: chunks of samples, streamed by the worker processes of torch's DataLoader.
 
-A StreamingDataset over a local folder (it maps the chunks where they lie, without a cache of its own) with shuffle,
-told the number of workers as StreamingDataLoader tells it, but not the batch size: it would give the workers whole
-batches, and some of them nothing of a small set. The order is litdata's own, drawn from
+A StreamingDataset over a local folder (it maps the chunks in place, without a cache of its own) with shuffle. As with
+StreamingDataLoader it is told the number of workers, but not the batch size: it would then deal out whole batches, and
+some workers would get nothing from a small set. The order is litdata's own, drawn from
 (seed, epoch); transform and decoders are those of the Python loaders. A broken image is left out and counted.
 
 Mapped pages cannot be evicted, so a cold run is refused. Reads `loaderbench dataset convert SRC --to litdata`.
@@ -26,13 +26,12 @@ from loaderbench.loaders.base import LoaderContext, check_workers
 from loaderbench.loaders.samples import SpanClock
 from loaderbench.loaders.shard_stream import Encoded, ShardDataset, ShardLoader
 
-os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # it would ask a registry whether there is a newer one
+os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")  # else it would ask a registry for a newer version
 try:
     litdata: Any = importlib.import_module("litdata")
 except ImportError as error:
     raise UnavailableError(f"litdata is not installed ({error}); pip install 'loaderbench[litdata]'") from error
 
-DATA_FORMAT = "litdata"
 INDEX_FILE = "index.json"
 
 
@@ -54,7 +53,7 @@ class _ChunkDataset(ShardDataset):
                 position = int(shards.first[number] + item["index"] - shards.first_key[number])
                 clock.page_bytes += int(shards.samples.sizes[position])
                 yield Encoded(position, item["image"])
-        except (OSError, RuntimeError, ValueError) as error:  # of whatever its threads met
+        except (OSError, RuntimeError, ValueError) as error:  # any error in litdata's threads
             missing = next((path for path in shards.files.paths() if not Path(path).exists()), None)
             if missing is None:
                 raise
@@ -62,7 +61,7 @@ class _ChunkDataset(ShardDataset):
 
 
 def _complete(shards: ShardSet) -> None:
-    """Write the index of a copy of some chunks (the arm `ram`), which has none yet."""
+    """Write the index of a copy of some chunks (the arm `ram`), which lacks one."""
     path = Path(shards.files.root) / INDEX_FILE
     if path.exists():
         return

@@ -1,4 +1,4 @@
-"""torch's DataLoader with worker processes: what most training scripts load their images with."""
+"""torch's DataLoader with worker processes, which most training scripts use to load their images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ START_METHODS = ("fork", "forkserver", "spawn")
 SHARINGS = ("file_descriptor", "file_system")
 
 DESCRIPTORS_PER_WORKER = 6
-"""Two pipe ends of the index queue, the sentinel, and what starting a process holds for a moment."""
+"""Two pipe ends of the index queue, the sentinel, and descriptors that are open while a process starts."""
 DESCRIPTORS_ELSE = 128
 """Files, libraries and sockets of the process itself."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -61,7 +61,7 @@ class MultiprocessLoader:
     """DataLoader with `workers` processes, `prefetch` batches ahead in each.
 
     A batch is made by one worker, in shared memory (/dev/shm), in channels_last order. Batches come in
-    the order of the requests. Pinned by DataLoader's own thread where CUDA is there.
+    the order of the requests. DataLoader's own thread pins them where CUDA is available.
     """
 
     decodes = True
@@ -130,12 +130,12 @@ class MultiprocessLoader:
             self._raise_if_worker_died()
             self._iterator._reset(self._loader)  # what iter() does with persistent workers
         if threading.current_thread() is threading.main_thread():
-            # torch's own handler would raise in whatever code the main thread is in; ours raises inside next() only.
+            # torch's own handler would raise anywhere in the main thread; ours raises only inside next().
             signal.signal(signal.SIGCHLD, self._on_child_signal)
 
     def _start_workers(self) -> None:
         others = set(multiprocessing.active_children())
-        # iter(DataLoader) in two steps, so that a half-made iterator can be told that it is ended already.
+        # iter(DataLoader) in two steps, so that a half-made iterator can be marked as ended.
         iterator: Any = object.__new__(_MultiProcessingDataLoaderIter)
         try:
             with _quiet_dataloader():
@@ -199,7 +199,7 @@ class MultiprocessLoader:
         return payload
 
     def _quiesce(self) -> None:
-        """Cancel what is not begun, take what is ready, end with idle workers and an empty queue."""
+        """Cancel requests not yet begun and take finished batches, until workers are idle and the queue is empty."""
         self._requests.stop()
         if self._iterator is None:
             return
@@ -251,7 +251,7 @@ class MultiprocessLoader:
         self._loader = None
 
     def _kill_workers(self) -> None:
-        """The end after a failure: torch's orderly shutdown can wait for locks that a dead worker holds."""
+        """Shut down after a failure: torch's orderly shutdown could wait for locks that a dead worker holds."""
         iterator, self._iterator = self._iterator, None
         self._failed = False
         signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
@@ -271,9 +271,9 @@ class MultiprocessLoader:
 
 @contextmanager
 def _quiet_dataloader() -> Iterator[None]:
-    """Without the warnings that tell the user of loaderbench nothing."""
+    """Suppresses warnings that are of no use to users of loaderbench."""
     with warnings.catch_warnings():
-        # More workers than CPUs: what to say about it is the planner's business.
+        # More workers than CPUs: the planner deals with that.
         warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
         # Python 3.12 warns of fork in a process with threads; the workers use none of the parent's locks.
         warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
@@ -292,7 +292,7 @@ def _begin_worker(parent_pid: int | None, sharing: str, number: int) -> None:
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)
     if parent_pid is not None:
-        # The signal comes when the thread that forked ends, so this is asked for in the main thread only.
+        # The signal comes when the thread that forked ends, so only the main thread asks for it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == 1:
             os._exit(1)
@@ -309,7 +309,7 @@ def _remove_shared_memory(pids: list[int]) -> None:
 
 
 def free_shared_memory_bytes() -> int:
-    """What /dev/shm has room for: statvfs(3)."""
+    """Free bytes of /dev/shm: statvfs(3)."""
     shm = os.statvfs("/dev/shm")
     return shm.f_bavail * shm.f_frsize
 

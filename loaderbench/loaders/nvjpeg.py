@@ -69,10 +69,10 @@ class NvjpegLoader:
     decodes = True
     owns_transfer = True
     evicts_own_reads = True
-    no_stage_times = "the GPU decodes and resizes, while the host only tells it to"
+    no_stage_times = "the GPU decodes and resizes; the host only enqueues the work"
 
     def __init__(self, context: LoaderContext, device: torch.device) -> None:
-        """`device`: the CPU is there for tests; torchvision decodes in that place then."""
+        """`device`: a GPU; tests pass the CPU, on which torchvision then decodes."""
         self._context, self._device = context, device
         self._shape = output_shape(context)
         self.num_readers = context.workers
@@ -101,7 +101,7 @@ class NvjpegLoader:
             stream.close()  # type: ignore[attr-defined]
 
     def _to_batch(self, made: _Made) -> Batch:
-        if made.inputs.is_cuda:  # it is finished, but was allocated on the decoding stream
+        if made.inputs.is_cuda:  # the batch is finished, but was allocated on the decoding stream
             made.inputs.record_stream(torch.cuda.current_stream(self._device))
         targets = torch.from_numpy(self._context.images.labels[made.indices].astype(np.int64))
         return Batch(
@@ -147,7 +147,7 @@ class _DecodingThread:
             return self._make(job.plan, encoded)
         with torch.cuda.stream(self._stream):
             made = self._make(job.plan, encoded)
-            # torchvision writes pictures on a stream of its own: no later ones may come where these are still read.
+            # torchvision writes pictures on a stream of its own: it must not overwrite pictures still being read.
             self._stream.synchronize()
         return made
 
@@ -203,7 +203,7 @@ class _DecodingThread:
     def _decode_or_next(
         self, index: int, data: bytes, failures: list[tuple[int, str]]
     ) -> tuple[torch.Tensor, int, int]:
-        """(picture, its index, bytes read beside `data`) of `data`, or of the next image that can be decoded."""
+        """(picture, its index, bytes read besides `data`) of `data`, or of the next image that can be decoded."""
         images, num_bytes = self._context.images, 0
         for _ in range(min(MOST_REPLACEMENTS, len(images))):
             try:
@@ -229,7 +229,7 @@ def crop_resize(picture: torch.Tensor, geometry: Geometry, shape: tuple[int, int
     if (resized_height, resized_width) != (height, width):
         size = [resized_height, resized_width]
         resized = interpolate(box[None].float(), size, mode="bilinear", antialias=True, align_corners=False)
-        box = resized[0].round().to(torch.uint8)  # a weighted mean of levels stays among them
+        box = resized[0].round().to(torch.uint8)  # a weighted mean of levels stays in their range
     window = box[:, window_top : window_top + shape[0], window_left : window_left + shape[1]]
     return window.flip(2) if flip else window
 

@@ -36,9 +36,9 @@ class RangeTime(NamedTuple):
 
 
 def inject() -> str | None:
-    """Have NVTX ranges reported to nvtx_times.c, by libraries that emit their first one from now on.
+    """Make libraries report their NVTX ranges to nvtx_times.c, if they emit their first range after this call.
 
-    Returns None, or why it cannot be: there is no C compiler, or another tool has asked for the ranges.
+    Returns None, or why that fails: there is no C compiler, or another tool receives the ranges.
     """
     try:
         library = str(native.build(SOURCE))
@@ -50,12 +50,12 @@ def inject() -> str | None:
 
 
 def read() -> dict[str, RangeTime]:
-    """Range name → its time so far in this process. A range is numbered behind ` #` in no name.
+    """Range name → its time so far in this process. Names come without the range number after ` #`.
 
     Call it only where `inject` has returned None. Takes about 10 µs.
 
     Raises:
-        LostRanges: some found no room, so that sums are too small.
+        LostRanges: the table was full for some ranges, so that sums are too small.
     """
     library = ctypes.CDLL(os.environ[VARIABLE])  # the copy that NVTX has loaded: one table a process
     library.nvtx_times_lost.restype = ctypes.c_uint64

@@ -2,11 +2,11 @@
 
 Set up as its guides do: a lazy data set, `map_batches`, `iter_batches` with prefetching. A block is one batch, made by
 one task; `workers` tasks run at once. Transform, decoders and order are those of the Python loaders. A local cluster of
-`workers` CPUs is started, and ended with the loader; `--loader-option address=…` uses one that runs, whose nodes must
-see the images under the same paths and have loaderbench installed.
+`workers` CPUs is started, and ended with the loader; `--loader-option address=…` uses a running cluster, whose nodes
+must see the images under the same paths and have loaderbench installed.
 
-Ray starts a killed worker again and repeats its task: that is no error here. Its tasks read in processes that no
-counter ties to this run, so a cold run is refused.
+Ray restarts a killed worker and repeats its task: that is no error here. No counter can attribute the reads of its
+processes to this run, so a cold run is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ except ImportError as error:
     raise UnavailableError(f"Ray is not installed ({error}); pip install 'loaderbench[ray]'") from error
 
 EXECUTION_BATCHES = 256
-"""An endless stream is a sequence of executions of so many batches: Ray plans each block beforehand."""
+"""Batches of one execution: an endless stream chains executions, since Ray plans each block in advance."""
 CONNECT_S = 5.0
 PER_CLUSTER: list[int] = []
 """Loaders that use the local cluster."""
@@ -49,10 +49,10 @@ PER_CLUSTER: list[int] = []
 
 @dataclass(frozen=True)
 class Options:
-    """Which cluster works."""
+    """Which cluster to use."""
 
     address: str = ""
-    """Of a running cluster: HOST:PORT or ray://HOST:PORT; empty: a local one is started."""
+    """Address of a running cluster: HOST:PORT or ray://HOST:PORT; empty: a local one is started."""
 
 
 class RayLoader:
@@ -79,7 +79,7 @@ class RayLoader:
         end = None if num_epochs is None else begin + num_epochs * len(context.images)
         while end is None or begin < end:
             left = sys.maxsize if end is None else (end - begin) // context.batch_size
-            # What is no whole batch at the end is an execution of its own.
+            # A partial batch at the end is an execution of its own.
             num_samples = min(left, EXECUTION_BATCHES) * context.batch_size or cast(int, end) - begin
             stream = self._execution(begin, num_samples)
             try:
@@ -100,13 +100,13 @@ class RayLoader:
         batch_size = context.batch_size
 
         def make(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-            from loaderbench.loaders.ray import make_rows  # by name: the worker keeps what it has made before
+            from loaderbench.loaders.ray import make_rows  # by name: the worker keeps what it has cached
 
             return make_rows(reference, rows["id"] + begin)
 
         settings = ray_data.DataContext.get_current()
         settings.execution_options.preserve_order = True
-        # Without a limit its tasks go on to the end of the execution, whoever waits for whatever.
+        # Without a limit its tasks run on to the end of the execution, even if nobody takes the batches.
         ahead = context.workers * context.prefetch
         settings.execution_options.resource_limits = ray_data.ExecutionResources(
             cpu=context.workers, object_store_memory=ahead * bytes_per_batch(context, self._shape)
@@ -181,7 +181,7 @@ def _join_cluster(options: Options, context: LoaderContext) -> None:
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
-    """Raises ConfigError where it is no address."""
+    """Raises ConfigError where `address` is invalid."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"loader option address must be HOST:PORT or ray://HOST:PORT, not '{address}'")
@@ -222,7 +222,7 @@ def make_rows(reference: Any, positions: NDArray[np.int64]) -> dict[str, NDArray
 def build(options: Options, context: LoaderContext) -> RayLoader:
     """
     Raises:
-        ConfigError: there is no task to work, or the address is none.
+        ConfigError: there are no workers, or the address is invalid.
         UnavailableError: no cluster can be reached or started.
     """
     check_workers("ray", context)

@@ -1,7 +1,7 @@
-"""Threads that read files ahead of those who decode them, so that a storage's latency is hidden.
+"""Threads that read files ahead of the threads that decode them, to hide storage latency.
 
-Reading waits, decoding computes: how many files are to be on their way depends on the latency, how many are decoded
-at once on the processors. Each has its own threads here.
+Reading waits, decoding computes: the right number of files in flight depends on the latency, that of files decoded at
+once on the processors. So reading and decoding have their own threads here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loaderbench.loaders.samples import PAGE_BYTES, read_file
 
 
 class BatchReads:
-    """The files of one batch: reader threads put them, one worker takes them in the order of the plan."""
+    """The files of one batch: reader threads put them in, one worker takes them in the order of the plan."""
 
     def __init__(self, owner: ReadAhead, plan: BatchPlan) -> None:
         self._owner = owner
@@ -54,11 +54,11 @@ class BatchReads:
 
 
 class ReadAhead:
-    """`num_threads` readers. Of each batch that was asked for, at most `window` files are read and not yet taken.
+    """`num_threads` readers. At most `window` files of each requested batch are read and not yet taken.
 
-    Memory: batches in flight × `window` files. Files of the batch asked for first are read first; a batch that is
-    being decoded is never starved by those behind it, since each has its own window. Order and content of what is
-    taken depend on the plans alone.
+    Memory: batches in flight × `window` files. Files of the batch requested first are read first; later batches never
+    starve one that is being decoded, since each has its own window. Order and content of what is taken depend on the
+    plans alone.
     """
 
     def __init__(self, context: LoaderContext, num_threads: int, window: int) -> None:
@@ -71,18 +71,18 @@ class ReadAhead:
         self._ending = False
         self._threads: list[threading.Thread] = []
         self.most_held = 0
-        """Most files that were read, or being read, and not yet taken at any time."""
+        """The maximum over time of the files that were read, or being read, and not yet taken."""
 
     def start(self) -> None:
         """Start the readers. Does nothing where they run already.
 
         Raises:
-            RuntimeError: the system gives no more threads; those that started have ended again.
+            RuntimeError: the system cannot start all threads; those that started have ended again.
         """
         if self._threads:
             return
         self._ending = False
-        atexit.register(self.close)  # later the interpreter stops its threads wherever they are
+        atexit.register(self.close)  # else the interpreter would stop the threads at any point of their work
         try:
             for number in range(self._num_threads):
                 thread = threading.Thread(target=self._run, name=f"read-{number}", daemon=True)
@@ -93,7 +93,7 @@ class ReadAhead:
             raise
 
     def ask(self, plan: BatchPlan) -> BatchReads:
-        """Have the files of a batch read, behind those of the batches asked for before."""
+        """Request the files of a batch; they are read after those of batches requested before."""
         reads = BatchReads(self, plan)
         with self.lock:
             while self._batches and self._batches[0].num_taken == len(self._batches[0].indices):
@@ -134,7 +134,7 @@ class ReadAhead:
                     self._idle.notify_all()
 
     def cancel(self) -> int:
-        """Drop what was asked for and wake those who wait for it; returns when nothing is being read any more.
+        """Drop all requests and wake the threads that wait for them; returns when nothing is being read any more.
 
         Returns the bytes that were read in vain, each file rounded up to whole pages.
         """

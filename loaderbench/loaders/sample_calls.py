@@ -1,4 +1,4 @@
-"""What a user brings to another library, which calls it from threads of its own: one sample at a time, or a batch."""
+"""Functions that we pass to another library, which calls them from its own threads: for one sample, or for a batch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from loaderbench.loaders.torch_dataset import VOID, Payload, to_batch
 
 
 class LibraryThreads:
-    """What our functions know of the threads that a library calls them in, for one stream.
+    """What our functions know about the threads in which a library calls them, for one stream.
 
-    A thread begins a batch, works, and ends it. `cancel` ends the stream whatever the library has queued.
+    A thread begins a batch, works, and ends it. `cancel` ends the stream, whatever the library has queued.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class LibraryThreads:
         self._changed = threading.Condition()
         self._num_at_work = 0
         self._undelivered: dict[tuple[int, int], NDArray[np.int64]] = {}
-        atexit.register(self.cancel)  # later the interpreter stops its threads wherever they are
+        atexit.register(self.cancel)  # else the interpreter would stop the threads at any point of their work
 
     def clock(self) -> SpanClock:
-        """The calling thread's."""
+        """The clock of the calling thread."""
         clock: SpanClock | None = getattr(self._local, "clock", None)
         if clock is None:
             torch.set_num_threads(1)  # this thread's own setting: one thread a worker, as in DataLoader's workers
@@ -74,13 +74,13 @@ class LibraryThreads:
         return span
 
     def delivered(self, payload: Payload) -> Payload:
-        """To be called by the consumer with each payload that it takes."""
+        """The consumer calls this with each payload that it takes."""
         if payload.spans is not None:
             self._undelivered.pop(_key(payload.spans), None)
         return payload
 
     def cancel(self) -> NDArray[np.int64]:
-        """End all work: returns when no thread is at a batch, and no further one will begin.
+        """End all work: returns when no thread works on a batch, and none will begin another.
 
         Returns the spans [M, F] of batches that were made or begun, and not delivered.
         """
@@ -95,7 +95,7 @@ class LibraryThreads:
 
 
 class LibraryLoader:
-    """What the loaders over a library's threads share: `batches` is each one's own."""
+    """What the loaders over a library's threads share; each has its own `batches`."""
 
     decodes = True
     owns_transfer = False
@@ -109,10 +109,10 @@ class LibraryLoader:
         self._drained = no_spans()
 
     def _delivered(self, payloads: Iterable[Payload], threads: LibraryThreads, *, pin: bool) -> Iterator[Batch]:
-        """The library's payloads as batches, pinned here where it does not do that itself."""
+        """The library's payloads as batches. `pin`: pin them here, since the library does not."""
         limit = FailureLimit(self._context)
         for payload in payloads:
-            # A thread's setting is also what threads born later begin with: put it back.
+            # Threads that start later inherit this setting: restore it.
             torch.set_num_threads(self._num_torch_threads)
             batch = to_batch(threads.delivered(payload))
             limit.add(batch.num_samples, batch.failures)
@@ -125,7 +125,7 @@ class LibraryLoader:
         return self._drained
 
     def close(self) -> None:
-        """Nothing to end: a stream's threads end with it."""
+        """Nothing to end: a stream's threads end with the stream."""
 
 
 def _key(span: NDArray[np.int64]) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class Sample:
     pixels: NDArray[Any]
     """[H, W, 3], float32 or uint8."""
     index: int
-    """Of the image that was decoded: another one than asked for where that is broken."""
+    """Index of the image that was decoded: not the requested one where that is broken."""
     encoded_bytes: int
     failures: tuple[tuple[int, str], ...]
     failed: str = ""

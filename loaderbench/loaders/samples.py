@@ -1,7 +1,7 @@
 """The work on one sample, shared by every loader written in Python: read, decode, crop, resize, flip, normalize.
 
 The stage clocks stay on: four clock reads an image (45 ns each) and 6 µs a batch, 0.02 % of an image of
-1.5 ms. Throughput with them over without, interleaved: 1.004 [0.969, 1.053] serial, 0.97 [0.88, 1.31] with
+1.5 ms. Throughput with clocks ÷ without, interleaved: 1.004 [0.969, 1.053] serial, 0.97 [0.88, 1.31] with
 2 workers (2 busy cores, 500×375 JPEGs, Pillow). To repeat: `benchmarks/loader_rates.py DATASET --stage-clocks`.
 """
 
@@ -37,15 +37,15 @@ MOST_NAMES_LISTED = 10
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 BYTES_AT_ONCE, MOST_AT_ONCE = 2 << 20, 32
-"""Of files that a decoder which makes whole samples gets in one call: 10 to 20 ms of work, so that the calls cost
-nothing and a closed stream ends soon."""
+"""Bytes and files that a decoder which makes whole samples gets in one call: 10 to 20 ms of work, so that calls cost
+next to nothing and a closed stream ends soon."""
 
 
 def read_file(path: str, evict: bool = False) -> bytes:
     """All bytes of a file; with `evict` its pages leave the page cache afterwards.
 
     Raises:
-        CaseFailed: the file cannot be read. A missing file is no corrupt image: the storage went away.
+        CaseFailed: the file cannot be read. A missing file does not count as a broken image: the storage is gone.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -67,7 +67,7 @@ def read_file(path: str, evict: bool = False) -> bytes:
 
 
 def unreadable(path: str, number: int | None) -> CaseFailed:
-    """The failure of reading a file, by errno."""
+    """The error for a file that cannot be read, by errno."""
     if number in (errno.EMFILE, errno.ENFILE):
         advice = "raise the limit of open files (`ulimit -n`)"
     elif number in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENOTCONN, errno.ENODEV):
@@ -78,13 +78,13 @@ def unreadable(path: str, number: int | None) -> CaseFailed:
 
 
 def slot_filler(decoder: Decoder, context: LoaderContext, shape: tuple[int, int]) -> SlotFiller | None:
-    """The decoder's way of making whole samples; None where it has none. For the thread that asks."""
+    """The decoder's filler for whole samples; None where it has none. Only for the calling thread."""
     return decoder.slot_filler(recipe_of(context, shape)) if isinstance(decoder, FillingDecoder) else None
 
 
 def make_decoder(context: LoaderContext, default: str) -> Decoder:
     """The case's decoder."""
-    module = plugins.load("decoders", context.decoder or default)
+    module = plugins.DECODERS.load(context.decoder or default)
     options = plugins.parse_options(module, context.decoder_options)
     decoder: Decoder = module.build(options, context)
     return decoder if context.slowdown is None else context.slowdown.wrap_decoder(decoder)
@@ -109,7 +109,7 @@ def output_shape(context: LoaderContext) -> tuple[int, int]:
 
 @dataclass
 class MadeBatch:
-    """What the worker knows about a batch beside its pixels."""
+    """What the worker knows about a batch besides its pixels."""
 
     indices: NDArray[np.int64]
     targets: NDArray[np.int64]
@@ -174,11 +174,11 @@ class SpanClock:
             self._schedstat = -1
 
     def __del__(self) -> None:
-        self.close()  # of a thread that another library ended
+        self.close()  # needed where another library ended the thread
 
 
 class Reads(Protocol):
-    """The files of one batch, read by somebody else, in the order of its plan."""
+    """The files of one batch, read by other threads, in the order of its plan."""
 
     def take(self, most_bytes: int, most: int) -> list[bytes] | None:
         """The next files: at least one, more of those that are ready, up to a size and a number. None: cancelled.
@@ -250,7 +250,7 @@ class SampleMaker:
         read: list[bytes] | None,
         failures: list[tuple[int, str]],
     ) -> tuple[int, int]:
-        """Make the first samples, all of `read` where it is given, by the decoder's filler. Broken ones are replaced
+        """Make the first samples (all of `read` where given) by the decoder's filler. Broken images are replaced
         in `indices`. Returns how many were made and the bytes read."""
         assert self._filler is not None
         clock, images = self.clock, self._images
@@ -398,7 +398,7 @@ class SampleMaker:
 def sample_geometry(
     context: LoaderContext, shape: tuple[int, int], height: int, width: int, epoch: int, index: int
 ) -> Geometry:
-    """What sample `index` of an epoch takes of its picture of height × width pixels.
+    """The part of a picture of height × width pixels that sample `index` of an epoch uses.
 
     Raises:
         CaseFailed: with `full` the picture is not of `shape`.
@@ -418,10 +418,10 @@ def wrong_size(context: LoaderContext, shape: tuple[int, int], index: int, heigh
 
 
 def check_end(encoded: bytes) -> None:
-    """For decoders that make a picture of a part of a file.
+    """Reject truncated files, for decoders that would make a picture of one.
 
     Raises:
-        DecodeError: no end-of-image marker stands in its last TAIL_BYTES.
+        DecodeError: no end-of-image marker within the last TAIL_BYTES.
     """
     if b"\xff\xd9" not in encoded[-TAIL_BYTES:]:
         raise DecodeError("truncated: no end-of-image marker" if encoded else "empty file")
@@ -438,7 +438,7 @@ def failure_list(failures: list[tuple[int, str]], num_read: int, images: ImageIn
 class FailureLimit:
     """Counts broken images in the consuming process and ends the case where they are too many.
 
-    Judged once 100 images, or one epoch of a smaller set, have been read: one early failure says nothing.
+    Checked only after 100 images, or one epoch of a smaller set: one early failure says nothing.
     """
 
     def __init__(self, context: LoaderContext) -> None:

@@ -1,7 +1,7 @@
-"""Converted data sets in torch's DataLoader: an iterable data set whose workers each read containers of their own.
+"""Converted data sets in torch's DataLoader: an iterable data set whose workers each read their own containers.
 
-What WebDataset and litdata share, which both recommend this: worker processes, each with its own part of the
-containers and a shuffle of its own; batches are made in the worker.
+WebDataset and litdata share this, since both recommend it: worker processes, each with its own part of the
+containers and its own shuffle; batches are made in the worker.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from loaderbench.plain import JsonObject
 
 
 class Encoded(NamedTuple):
-    """A sample as it lies in its container."""
+    """A sample as stored in its container."""
 
     position: int
-    """In the ShardSet's order."""
+    """Position in the order of the ShardSet."""
     data: bytes
 
 
 class ShardDataset(IterableDataset[Payload], ABC):
-    """Yields whole batches. `samples` is the format's; the rest is one for all."""
+    """Yields whole batches. Each format implements `samples`; the rest is common to all."""
 
     def __init__(self, context: LoaderContext, default_decoder: str = "pillow") -> None:
         assert context.shards is not None
@@ -45,7 +45,7 @@ class ShardDataset(IterableDataset[Payload], ABC):
         self.decoder: Decoder = make_decoder(context, default_decoder)
         self.shape = (size, size)
         self.generation = torch.zeros(1, dtype=torch.int64)
-        """Number of the open iterator, odd while it is open; workers end a stream of another one."""
+        """Number of the open iterator, odd while it is open; workers end the streams of other iterators."""
         self.span = torch.zeros(2, dtype=torch.int64)
         """First epoch of the open iterator, and how many (-1: endless)."""
 
@@ -78,11 +78,11 @@ class ShardDataset(IterableDataset[Payload], ABC):
                     num_read += 1
                     clock.read_ns += time.perf_counter_ns() - begun
                     if live[0] != generation:
-                        yield VOID._replace(spans=clock.end())  # what was read counts, though no batch came of it
+                        yield VOID._replace(spans=clock.end())  # the reads count, even without a batch
                         return
                     if work.add(sample, epoch):
                         yield work.batch()
-                        clock.begin()  # the wait for the next request is no work
+                        clock.begin()  # waiting for the next request is not work
                     begun = time.perf_counter_ns()
                 if num < 0 and not num_read:
                     raise CaseFailed(
@@ -99,7 +99,7 @@ class ShardDataset(IterableDataset[Payload], ABC):
 
 
 class _Batches:
-    """The batch that a worker is at."""
+    """The batch that a worker is making."""
 
     def __init__(self, context: LoaderContext, maker: SampleMaker, clock: SpanClock) -> None:
         self._context, self._maker, self._clock = context, maker, clock
@@ -127,7 +127,7 @@ class _Batches:
         return len(self.made) == self._context.batch_size
 
     def batch(self) -> Payload:
-        """What was made, stacked by torch's default_collate (in shared memory), and room for another one."""
+        """The finished samples, stacked by torch's default_collate (in shared memory); then starts an empty batch."""
         begun = time.perf_counter_ns()
         indices = np.array([position for position, _ in self.made], dtype=np.int64)
         side = self._context.input_size
@@ -154,9 +154,9 @@ class _Batches:
 class ShardLoader(MultiprocessLoader):
     """DataLoader over a ShardDataset.
 
-    An endless stream has full batches, and each worker goes round its own containers: epochs of the workers drift
-    apart. With `num_epochs` the epochs follow one another and the batches are cut anew in the consumer, since each
-    worker ends with a smaller one.
+    An endless stream has full batches, and each worker cycles through its own containers, so the workers' epochs drift
+    apart. With `num_epochs` one epoch follows the other, and the consumer re-cuts the batches, since each worker ends
+    with a smaller one.
     """
 
     def __init__(self, name: str, dataset: ShardDataset, context: LoaderContext) -> None:
@@ -220,7 +220,7 @@ def _join(batches: list[Batch]) -> Batch:
 
 
 def _cut(batch: Batch, begin: int, end: int, context: LoaderContext) -> Batch:
-    """Samples begin … end; those that were broken go with the first part."""
+    """Samples begin … end; the failures go with the first part."""
     if (begin, end) == (0, batch.num_samples):
         return batch
     assert batch.indices is not None

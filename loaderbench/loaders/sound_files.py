@@ -1,4 +1,4 @@
-"""Which files of a set are broken, for loaders that cannot be told one by one while they read."""
+"""Finds the broken files of a set, for loaders that cannot report them one by one while they read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.samples import failure_list
 
 MOST_CHECKED = 20_000
-"""Files whose markers are looked at when the loader is built: minutes on slow storage otherwise."""
+"""Most files whose markers are checked when the loader is built: more would take minutes on slow storage."""
 
 
 def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
     """(index, reason) of files whose header or end-of-image marker is missing, of up to MOST_CHECKED files.
 
-    Reads a few KB of each: 20 µs where they are cached. A library that decodes for itself makes a picture of some
-    of them, and stops at others. Of a larger set a random part is checked: `dataset scan` looks at all.
+    Reads a few KB of each: 20 µs a file where it is cached. A library that decodes for itself makes a picture of some
+    broken files and stops at others. In a larger set a random part is checked: `dataset scan` looks at all.
 
     Raises:
         CaseFailed: more than `max_failure_fraction` are broken, or a file cannot be read at all.
@@ -45,6 +45,6 @@ def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
 
 
 def sound_positions(num_images: int, failures: Sequence[tuple[int, str]]) -> NDArray[np.int64]:
-    """The positions that are left of 0 … num_images, in order."""
+    """The positions of the images that did not fail, in order."""
     broken = np.array([index for index, _ in failures], dtype=np.int64)
     return np.setdiff1d(np.arange(num_images), broken, assume_unique=True)

@@ -4,9 +4,9 @@ Set up as its image examples do: a source of batches, one stage that reads, demu
 `concurrency` tasks in as many threads, a sink. It decodes for itself:
 
 * crop, resize and flip are FFmpeg filters (`crop`, `scale` with `flags=bilinear`, `hflip`), whose boxes are those of
-  the Python loaders, from the same random numbers: the same picture of each image, in another decoder's levels.
-* FFmpeg makes a picture of a truncated file. Files without their end are told by their last bytes and, as those that
-  it cannot decode, counted and replaced by the next image; damage inside the data goes unseen.
+  the Python loaders, from the same random numbers: the same crop of each image, with another decoder's pixel values.
+* FFmpeg makes a picture of a truncated file. Truncated files are recognized by their last bytes. Like files that it
+  cannot decode, they are counted and replaced by the next image; damage inside the data goes unseen.
 """
 
 from __future__ import annotations

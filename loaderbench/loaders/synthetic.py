@@ -1,4 +1,4 @@
-"""Batches that cost nothing: one is made when the loader is built and handed over again and again."""
+"""Batches that cost nothing: one is made when the loader is built and delivered again and again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Options:
 
 
 class SyntheticLoader:
-    """Random pixels and labels. `workers`, `prefetch` and the data set's order mean nothing here."""
+    """Random pixels and labels. `workers`, `prefetch` and the data set's order have no effect here."""
 
     decodes = False
     owns_transfer = False

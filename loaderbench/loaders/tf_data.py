@@ -6,7 +6,7 @@ itself, so where it differs from the transform of the other loaders:
 * Order, random crops and flips are TensorFlow's own, drawn from (seed, epoch).
 * train: `decode_and_crop_jpeg` of the box alone, with the same areas, ratios and number of tries; then, and in infer,
   `tf.image.resize` bilinear, which is not antialiased by default: pixels differ by several levels.
-* A file whose start or end a scan finds broken is left out from the beginning; another that TensorFlow cannot decode
+* A file whose start or end a scan finds broken is left out from the beginning; any other that TensorFlow cannot decode
   fails the case.
 """
 
@@ -161,7 +161,7 @@ class TfDataLoader:
         }
 
     def close(self) -> None:
-        """Nothing to end: a stream's threads end with it."""
+        """Nothing to end: a stream's threads end with the stream."""
 
 
 def explain(message: str, context: LoaderContext) -> str:

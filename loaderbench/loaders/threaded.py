@@ -23,16 +23,16 @@ from loaderbench.loaders.torch_dataset import TORCH_TYPES, bytes_per_batch
 from loaderbench.plain import JsonObject
 
 MOST_IO_THREADS = 256
-"""More would only wait for each other: an NFS mount has 128 requests in flight at most (RPC slots, 64 by default)."""
+"""More would only wait for each other: an NFS mount has at most 128 requests in flight (RPC slots, 64 by default)."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Reading apart from decoding."""
+    """Whether files are read in other threads than they are decoded in."""
 
     io_threads: int = 0
-    """Threads that only read, ahead of the workers: what hides a storage's latency. 0: each worker reads for itself,
-    which is faster where the files are near. `--io-threads` sets it."""
+    """Threads that only read, ahead of the workers, to hide storage latency. 0: each worker reads for itself, which is
+    faster on storage with low latency. `--io-threads` sets it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _DecodingThread:
         pin: bool,
         abandoned: list[NDArray[np.int64]],
     ) -> None:
-        """`abandoned`: gets the span of each batch that was cancelled half-way; what it read counts."""
+        """`abandoned`: receives the span of each batch that was cancelled half-way, since its reads count."""
         torch.set_num_threads(1)  # this thread's own OpenMP setting: one thread a worker, as in DataLoader's workers
         self._pin, self._abandoned = pin, abandoned
         self._clock = SpanClock(number)
@@ -88,12 +88,12 @@ class ThreadedLoader:
     """`workers` threads, each making one batch at a time; `workers × prefetch` batches ahead at most.
 
     Memory: workers × prefetch + MAX_STEPS_IN_FLIGHT + 2 buffers of one batch (pinned with CUDA),
-    allocated at the first iteration and reused for ever. Batches are in channels_last order; inputs
+    allocated at the first iteration and always reused. Batches are in channels_last order; inputs
     are a view [N, 3, H, W] of the buffer, valid until MAX_STEPS_IN_FLIGHT + 1 further batches have
-    been delivered. Collating costs nothing: samples are made where they stay.
+    been delivered. Collating costs nothing: samples are written directly into the buffer.
 
-    With `io_threads` files are read ahead: at most workers × prefetch batches × 2 · io_threads ÷ workers files (2 at
-    least) are held; the stage read is then the time that a worker waits for them.
+    With `io_threads` files are read ahead: at most workers × prefetch batches × 2 · io_threads ÷ workers files (at
+    least 2) are held; the stage read is then the time that a worker waits for them.
     """
 
     decodes = True
@@ -142,7 +142,7 @@ class ThreadedLoader:
             raise CaseFailed(
                 f"could not start the loader's threads ({error}); use fewer --workers or --io-threads"
             ) from error
-        # The workers' setting is also what threads born later would begin with: put it back.
+        # Threads that start later would inherit the workers' setting: restore it.
         torch.set_num_threads(num_torch_threads)
         kept = {id(buffer) for buffer in self._recent}
         self._free = deque(buffer for buffer in self._buffers if id(buffer) not in kept)
@@ -200,7 +200,7 @@ class ThreadedLoader:
 
 
 def _unmade_span(page_bytes: int) -> NDArray[np.int64]:
-    """The span of files that were read for batches which nobody began: bytes, and no time of a worker."""
+    """The span of files that were read for batches that no worker began: bytes, but no worker's time."""
     values = {"worker": -1, "runqueue_ns": -1, "major_faults": -1, "page_bytes": page_bytes}
     values["start_ns"] = values["ready_ns"] = time.perf_counter_ns()
     return np.array([values.get(name, 0) for name in SPAN_FIELDS], dtype=np.int64)

@@ -22,12 +22,12 @@ TORCH_TYPES = {"float32": torch.float32, "uint8": torch.uint8}
 
 
 def bytes_per_batch(context: LoaderContext, shape: tuple[int, int]) -> int:
-    """Of the pixels of one batch of samples of (height, width) `shape`."""
+    """Bytes of the pixels of one batch of samples of (height, width) `shape`."""
     return context.batch_size * math.prod(shape) * 3 * TORCH_TYPES[context.output].itemsize
 
 
 class Request(NamedTuple):
-    """What a worker is asked for. Void where `generation` is older than the data set's."""
+    """What a worker is asked for. Cancelled where `generation` is older than the data set's."""
 
     generation: int
     plan: BatchPlan
@@ -54,7 +54,7 @@ class BatchDataset:
     """Makes whole batches, straight into the tensor that is handed over (no stacking of single samples).
 
     DataLoader calls `__getitems__` with what the batch sampler yields; `worker_state` is built in the
-    process that works. The batch lies in channels_last order: decoded pixels are interleaved, so no
+    process that works. The batch is in channels_last order: decoded pixels are interleaved, so no
     stage has to transpose them, and [N, 3, H, W] is a view.
     """
 
@@ -85,7 +85,7 @@ class BatchDataset:
         return self._maker
 
     def close(self) -> None:
-        """Give back what this process's maker holds open."""
+        """Close what this process's maker holds open."""
         if self._maker is not None and self._maker_pid == os.getpid():
             self._maker.clock.close()
             self._maker = None
@@ -105,7 +105,7 @@ class BatchDataset:
         except CaseFailed as error:
             return VOID._replace(failed=str(error))
         if made is None:
-            return VOID._replace(spans=clock.end())  # what was read counts, though no batch came of it
+            return VOID._replace(spans=clock.end())  # the reads count, even without a batch
         targets = torch.from_numpy(made.targets)
         inputs = slots.permute(0, 3, 1, 2)
         return Payload(inputs, targets, made.encoded_bytes, made.indices, clock.end(), made.failures)

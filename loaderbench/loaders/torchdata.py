@@ -4,7 +4,7 @@ Set up as its guide `Migrating to torchdata.nodes from torch.utils.data` does fo
 of batches, a ParallelMapper that makes and collates a whole batch, PinMemory with CUDA, a Prefetcher. Transform,
 decoders and order are those of the Python loaders.
 
-The mapper's worker *processes* are not offered: it waits for a killed one for ever (`_ParallelMapperIter.__next__`
+The mapper's worker *processes* are not offered: it waits forever for a killed one (`_ParallelMapperIter.__next__`
 polls its queue and never looks at the processes), and with JPEGs they made half the throughput of its threads.
 """
 
@@ -78,7 +78,7 @@ class TorchdataLoader(LibraryLoader):
 
 
 def _end_threads(node: Any) -> None:
-    """A node's threads end where its iterator is deleted, whenever that may be: end them now."""
+    """End a node's threads now: else they end only when its iterator is deleted."""
     iterator = getattr(node, "_it", None)
     while iterator is not None:
         if hasattr(iterator, "_shutdown"):

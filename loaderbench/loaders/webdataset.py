@@ -27,11 +27,10 @@ try:
 except ImportError as error:
     raise UnavailableError(f"WebDataset is not installed ({error}); pip install 'loaderbench[webdataset]'") from error
 
-DATA_FORMAT = "wds"
 EVICT_BYTES = 1 << 20
-"""Pages are dropped behind the reader so many bytes at a time."""
+"""The reader drops pages that it has read in steps of this many bytes."""
 READ_BYTES = 1 << 20
-"""Of one read call, as the library's own `gopen` would have it on a pipe; a small buffer costs system calls."""
+"""Bytes of one read call; the library's own `gopen` buffers a pipe like this. A small buffer costs system calls."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,11 @@ class Options:
     """How the samples of a worker are shuffled."""
 
     shuffle_buffer: int = 1000
-    """Samples, encoded, that each worker holds to draw the next from."""
+    """Encoded samples that each worker holds, from which it draws the next one."""
 
 
 class _Shard(io.RawIOBase):
-    """A shard being read: tells the clock what it reads, and drops pages behind itself in a cold run."""
+    """A shard being read: reports its reads to the clock, and in a cold run drops the pages that it has read."""
 
     def __init__(self, path: str, clock: SpanClock, evict: bool) -> None:
         super().__init__()

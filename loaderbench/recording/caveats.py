@@ -1,4 +1,4 @@
-"""The closed set of caveats: what a reader must know before trusting a figure. Their words are reporting/words.py's."""
+"""The closed set of caveats: what a reader must know before trusting a figure. reporting/words.py has their words."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class Caveat:
 
     code: str
     details: Mapping[str, Json] = field(default_factory=dict)
-    """The figures and names that its words hold."""
+    """The figures and names that its words use."""
     severity: Severity = "for your information"
     """`changes the verdict`, `limits a figure` or `for your information`; follows from the code."""
     message: str = ""
-    """What it means, in words, and how to mend it where one can."""
+    """What it means, in words."""
     hint: str = ""
     """What to do about it; empty where nothing can be done."""
 
@@ -108,7 +108,7 @@ class Caveat:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a verdict is undetermined or mixed, why a trace is not whole: a code with the figures that belong to it."""
+    """Why a verdict is undetermined or mixed, or a trace incomplete: a code with the figures that belong to it."""
 
     code: str
     details: Mapping[str, Json] = field(default_factory=dict)

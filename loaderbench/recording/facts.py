@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
+from loaderbench.cases.traits import LoaderTraits
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat
 
@@ -92,12 +93,12 @@ Counters = Mapping[str, int]
 
 @dataclass(frozen=True)
 class HeldSteps:
-    """Steps that were wholly enqueued before the device began them."""
+    """Steps that were enqueued completely before the device began them."""
 
     busy_ns: tuple[int, ...]
-    """Device time of each: that of a device that never waits for the host."""
+    """Device time of each step, when the device never waits for the host."""
     issue_ns: tuple[int, ...]
-    """Host time to enqueue each: that of a host that never waits for room in the device's queue."""
+    """Host time to enqueue each step, when the host never waits for room in the device's queue."""
 
 
 @dataclass(frozen=True)
@@ -105,25 +106,25 @@ class StorageWindow:
     """What the storage did during a segment."""
 
     moved: Counters | None
-    """None where nothing can tell."""
+    """None where no counter exists."""
     expected_bytes: int
     """What a cold read of the segment's files has to move."""
     requested_bytes: int | None
-    """What this process asked for in read calls (`rchar` of proc(5))."""
+    """Bytes that this process requested in read calls (`rchar` of proc(5))."""
     residency_before: float | None
-    """Fraction of the files' pages that lay in the page cache; None where that cannot be seen."""
+    """Fraction of the files' pages that were in the page cache; None where that cannot be seen."""
     residency_after: float | None
 
 
 @dataclass(frozen=True)
 class TraceWitness:
-    """Kernels a step that the trace holds, against those that must be there by another count."""
+    """Kernels a step in the trace, compared with those expected by another count."""
 
     name: Literal["pieces", "operators_found", "operators", "launch_calls"]
     counted: float
     expected: float
     at_least: bool = False
-    """An operator may launch more than one."""
+    """True where the expected number is a minimum, since an operator may launch several kernels."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,9 @@ class TraceFacts:
 
     source: str
     drift_ns: int
-    """Of the recorder's clock against the host's over the window."""
+    """Drift of the recorder's clock against the host's over the window."""
     uncertainty_ns: int
-    """Of the relation of the two clocks."""
+    """Uncertainty of the mapping between the two clocks."""
     graph_launches: int
     """Launches of CUDA graphs in the window."""
     witnesses: tuple[TraceWitness, ...]
@@ -158,7 +159,7 @@ class Segment:
     spans: Table | None
     """[M, len(SPAN_FIELDS)], M ≥ N where the batches left in the queue were drained; None: unknown."""
     opened_ns: int
-    """When the batches were first asked for (perf_counter_ns)."""
+    """When the batches were first requested (perf_counter_ns)."""
     closed_ns: int
     phases: Table | None = None
     """[N, len(PHASE_FIELDS)]; None where the workload has none (an emulated device, an arm without a device)."""
@@ -167,9 +168,9 @@ class Segment:
     lane: str = ""
     """What ran it: a device (`cuda:0`) or a rank (`rank3`); empty in runs of schema 1."""
     wall_s: float | None = None
-    """All that the segment took, its preparation included."""
+    """Duration of the segment, including its preparation."""
     first_batch_s: float | None = None
-    """From asking for the batches to the first one in hand."""
+    """From requesting the batches to the first one delivered."""
     num_drained: int | None = None
     """Finished batches that were left in the queue; None where the loader cannot tell."""
     consumer_cpu_s: float | None = None
@@ -187,7 +188,7 @@ class Segment:
 
     @property
     def window(self) -> Table:
-        """The steps behind the warm-up."""
+        """The steps after the warm-up."""
         return self.steps[self.num_warmup :]
 
 
@@ -221,10 +222,10 @@ class DeviceFacts:
     on_host_cpus: bool = False
     """It computes on the processors that the loader works on."""
     has_counters: bool = False
-    """Its driver counts (NVML): a run without readings lacks something."""
+    """Its driver has counters (NVML), so a run without readings gets a caveat."""
     memory_bytes: int | None = None
     details: Mapping[str, Json] = field(default_factory=dict)
-    """What else is known: driver and library versions, or an emulated device's profile and constants."""
+    """Further facts: driver and library versions, or an emulated device's profile and constants."""
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,9 @@ class MemoryFacts:
     """PyTorch's allocator, on a device with memory of its own."""
     reserved_bytes: int | None
     process_bytes: int | None
-    """The driver's figure for the process now: context, libraries and all that is reserved."""
+    """The driver's figure for the process now: context, libraries and all reserved memory."""
     rss_growth_bytes: int | None
-    """Peak of the process's resident set less what was resident before the model was built (VmHWM of proc(5))."""
+    """Peak of the process's resident set minus what was resident before the model was built (VmHWM of proc(5))."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -275,12 +276,15 @@ class LoaderFacts:
     """False for a loader that reads no files."""
     owns_transfer: bool
     """Batches arrive on the device."""
+    traits: LoaderTraits
     num_readers: int | None = None
     """Files that it reads at once."""
     description: JsonObject | None = None
     """The libraries and versions that really ran."""
     no_stage_times: str | None = None
-    """Why it does not tell the time in its stages; None where it does, or has nothing to say."""
+    """Why it does not report the time in its stages; None where it does, or gives no reason."""
+    alternatives: Mapping[str, LoaderTraits] = field(default_factory=dict)
+    """Loaders that advice may propose."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +294,7 @@ class CacheFacts:
     state: CacheState
     """As asked for."""
     measured_once: bool
-    """The data set's own state was not whole, so that `real` could be measured only once, first."""
+    """The data set's own cache state (`as-is`) was not fully warm, so `real` could be measured only once, first."""
     residency_at_start: float | None = None
     residency_method: str = "none"
     locked: bool = False
@@ -301,7 +305,7 @@ class Percentiles:
     p50: float
     p95: float
     p99: float | None = None
-    """None in runs that did not keep it."""
+    """None in runs that did not store it."""
 
 
 @dataclass(frozen=True)
@@ -313,29 +317,29 @@ class CeilingStage:
     seconds: float
     """Mean over the readers of the time from the common start to each one's last read."""
     files: int
-    """Read whole."""
+    """Files that were read completely."""
     file_s: Percentiles | None
-    """From open to last byte; None without a whole file."""
+    """Seconds from open to last byte; None where no file was read completely."""
     slices_bytes: tuple[int, ...]
-    """Bytes in equal parts of `slice_s`."""
+    """Bytes read in each slice of `slice_s` seconds."""
     slice_s: float
     method: str
     """O_DIRECT, or DONTNEED (buffered, the pages dropped before and after each read)."""
     user_cpu_s: float
-    """Of the probe itself."""
+    """CPU seconds of the probe itself."""
     moved: Counters | None
 
 
 @dataclass(frozen=True)
 class CeilingProbe:
-    """The data set's own files, read past the page cache by ever more readers (running/ceiling.py)."""
+    """The data set's own files, read past the page cache by increasing numbers of readers (running/ceiling.py)."""
 
     stages: tuple[CeilingStage, ...]
     stopped_by: Literal["flat", "max_readers", "deadline", "max_bytes", "error"]
     reason: str | None
     """The error that ended it."""
     num_images: int
-    """A probe that read more files than these came round, and a server may have had them in its own cache."""
+    """A probe that read more files than this read some twice, and a server may have had those in its own cache."""
 
 
 @dataclass(frozen=True)
@@ -345,7 +349,7 @@ class RamCopyFacts:
     num_images: int
     bytes: int
     subset: bool
-    """Fewer images than the data set has, chosen with the sizes of all."""
+    """Fewer images than the data set has, chosen with the same size distribution."""
     memory_holds_all: bool | None
     """This machine's memory could hold the whole data set."""
     where: str
@@ -358,9 +362,9 @@ class StorageFacts:
     num_images: int
     image_bytes: int | None
     source: str | None
-    """Where its bytes are counted; None where nothing can tell."""
+    """Where its bytes are counted; None where nothing counts them."""
     reason: str | None
-    """Why nothing can tell."""
+    """Why nothing counts them."""
     ram_copy: RamCopyFacts | None = None
     """None where no arm needed one."""
     ceiling: CeilingProbe | None = None
@@ -369,19 +373,19 @@ class StorageFacts:
 
 @dataclass(frozen=True)
 class DecoderProbe:
-    """What an image costs in one decoder."""
+    """CPU time of an image in one decoder."""
 
     image_s: tuple[float, ...]
-    """CPU seconds of decode and resize, one an image; the same images in the same order for all decoders."""
+    """CPU seconds of decode and resize of each image; the same images in the same order for all decoders."""
     all_cpus_image_s: float | None = None
-    """Their mean with a thread on each processor."""
+    """Mean CPU seconds of an image with a thread on each processor."""
     all_cpus_rate: float | None = None
     """Images/s of those threads together."""
 
 
 @dataclass(frozen=True)
 class PrepProbe:
-    """What a sample costs in the decoders that are installed (running/prep_probe.py)."""
+    """CPU time of a sample with each decoder that is installed (running/prep_probe.py)."""
 
     num_cpus: int
     decoders: Mapping[str, DecoderProbe] = field(default_factory=dict)
@@ -394,9 +398,9 @@ class CopyFacts:
     """The copy of a batch to the device."""
 
     batch_bytes: int | None = None
-    """None where no batch was kept ready."""
+    """None where no batch was kept to measure it."""
     pinned: bool | None = None
-    """Whether the loader hands over batches in pinned memory; None where that means nothing."""
+    """Whether the loader hands over batches in pinned memory; None where pinning has no effect."""
     link_bytes_per_s: float | None = None
     """The fastest of some large copies; None where nothing is copied, or it was not measured."""
 
@@ -426,10 +430,10 @@ class FailureFacts:
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """How the measuring went."""
+    """How the measurement proceeded."""
 
     arms: tuple[Arm, ...]
-    """Those of a round, in order."""
+    """The arms of a round, in order."""
     num_rounds: int
     stopped_by: Literal["ci_target", "duration", "steps", "max_bytes", "measured_once"]
 
@@ -450,16 +454,16 @@ class Facts:
     prep_probe: PrepProbe | None = None
     """None where preparation took too little of a step to matter."""
     peak_memory_bytes: int | None = None
-    """Of the device, while the arms ran."""
+    """Peak memory of the device while the arms ran."""
     loop_overhead_s: float | None = None
     """Seconds a step that the loop's own stamps and events take on this device."""
     tracing_s: float | None = None
-    """What the kernel trace took of the run."""
+    """Seconds of the run that the kernel trace took."""
 
 
 @dataclass
 class Recording:
-    """All that one process measured."""
+    """Everything that one process measured."""
 
     segments: list[Segment]
     facts: Facts
@@ -494,7 +498,7 @@ class Environment:
     cpu_model: str | None
     cpus_online: int | None
     cpus_usable: int
-    """By affinity and cgroup quota."""
+    """CPUs allowed by affinity and cgroup quota."""
     cpu_limit_reason: str | None
     cpu_governor: str | None
     memory_limit_bytes: int | None
@@ -507,7 +511,7 @@ class Environment:
     packages: Mapping[str, str]
     gpus: tuple[Gpu, ...]
     gpus_reason: str | None
-    """Why they are not known."""
+    """Why the GPUs are not known."""
     variables: Mapping[str, str]
     """Environment variables that change results, without folders and device serial numbers."""
 
@@ -548,7 +552,7 @@ class Run:
     recording: Recording | None = None
     series: list[Series] = field(default_factory=list)
     caveats: list[Caveat] = field(default_factory=list)
-    """What the supervisor has to say; the recording has its own."""
+    """Caveats of the supervisor; the recording has its own."""
     failure: Failure | None = None
     sampling_cpu_s: float | None = None
     """CPU time of the sampling thread; None where nothing was sampled."""

@@ -1,4 +1,4 @@
-"""A run's facts as files, wholly written or not at all: `facts.json` and, beside it, `arrays.npz` with its tables."""
+"""A run's facts as files, written completely or not at all: `facts.json`, and `arrays.npz` with its tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` under `path` wholly or not at all, durable against a crash. Raises OSError."""
+    """Write `data` to `path` completely or not at all, durable against a crash. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb") as file:
@@ -64,12 +64,12 @@ def read_json(path: Path) -> Json:
 
 
 def not_finite_caveat(places: list[str]) -> list[Caveat]:
-    """What there is to say about figures that JSON cannot hold; empty where there are none."""
+    """The caveat for figures that JSON cannot hold; empty where there are none."""
     return [Caveat("not_finite", {"places": [*places]})] if places else []
 
 
 def save_facts(folder: Path, facts: object, schema: int) -> list[str]:
-    """Write a dataclass into `folder`, its tables first. Returns the places of what is not finite. Raises OSError."""
+    """Write a dataclass into `folder`, tables first. Returns the places of non-finite values. Raises OSError."""
     arrays: plain.Arrays = {}
     not_finite: list[str] = []
     value = plain.to_json(facts, not_finite, arrays)

@@ -1,9 +1,9 @@
-"""Reading the trace files of torch.profiler (`export_chrome_trace`), in one pass and in little memory.
+"""Reads the trace files of torch.profiler (`export_chrome_trace`), in one pass and with little memory.
 
 Format: "Trace Event Format" of the Chromium project, as libkineto's `output_json.cpp` fills it: one object whose
 `traceEvents` lists the events; `ts` and `dur` are microseconds with three decimals, since `baseTimeNanoseconds`. The
-text is read in chunks and one event after another decoded by the standard library's C scanner, so no more than a chunk
-and the columns kept of each activity are in memory.
+text is read in chunks, and the standard library's C scanner decodes one event after another, so only a chunk and the
+columns kept of each activity are in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ACTIVITY_FIELDS = (
     "device",
     "stream",
     "name",  # index into `names`
-    "correlation",  # that of the call that launched it; -1 where not told
+    "correlation",  # number of the call that launched it; -1 where unknown
 )
 ANNOTATION_FIELDS = ("begin_ns", "end_ns", "name")
 LAUNCH_FIELDS = ("correlation", "begin_ns")
@@ -44,17 +44,17 @@ KINDS = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": MEMSET}
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 CHUNK_BYTES = 1 << 20
 LONGEST_WORD = 16
-"""Characters: a number, literal or escape that a chunk's end cuts is noticed within so many of it."""
+"""Characters: a number, literal or escape that is cut by a chunk's end is noticed within this distance of the end."""
 LARGEST_NS = 1 << 62
 SPACE = re.compile(r"[ \t\n\r]*")
 
 
 @dataclass(frozen=True)
 class KinetoTrace:
-    """What a trace file tells of a device's work and of the host's steps. All times on the trace's own clock."""
+    """What a trace file tells about a device's work and the host's steps. All times are on the trace's own clock."""
 
     num_events: int
-    """Of every kind, those not kept included."""
+    """Events of every kind, including those not kept."""
     num_unusable: int
     """Device activities without a usable `ts` or `dur`: left out."""
     base_ns: int | None
@@ -94,7 +94,7 @@ class _Columns:
         self._activities, self._annotations, self._launches = array("q"), array("q"), array("q")
 
     def add(self, event: dict[str, Any]) -> None:
-        """Keep what is of use in one event."""
+        """Keep the useful parts of one event."""
         category = event.get("cat")
         if category in KINDS:
             self._add_activity(event, KINDS[category])
@@ -146,7 +146,7 @@ def _times(event: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _ns(microseconds: Any) -> int | None:
-    """Microseconds as the file writes them (`123.456`) as whole ns, past no double: absolute times have 19 digits."""
+    """Microseconds as in the file (`123.456`) → whole ns, without a double between: absolute times have 19 digits."""
     try:
         value = round(Decimal(microseconds) * 1000)
     except (DecimalException, TypeError, ValueError, OverflowError):
@@ -155,7 +155,7 @@ def _ns(microseconds: Any) -> int | None:
 
 
 def _whole(value: Any) -> int:
-    """A stream, device or correlation; -1 where it is not told."""
+    """A stream, device or correlation; -1 where it is missing."""
     return value if type(value) is int and abs(value) < LARGEST_NS else -1
 
 
@@ -195,7 +195,7 @@ def _read_events(text: _Text, columns: _Columns) -> None:
 
 
 class _Text:
-    """JSON text of any length with a place in it; holds one chunk and what is left of the one before."""
+    """A position in a JSON text of any length; holds one chunk and the rest of the one before."""
 
     def __init__(self, raw: BinaryIO, path: str, progress: Callable[[int, int], None] | None) -> None:
         self.num_events = 0
@@ -222,7 +222,7 @@ class _Text:
                 return ""
 
     def value(self) -> Any:
-        """The JSON value that begins here; decoded again with more text where the chunk cuts it."""
+        """The JSON value that begins here; if the chunk's end cuts it, it is decoded again with more text."""
         self.peek()
         while True:
             try:
@@ -238,7 +238,7 @@ class _Text:
                 return value
 
     def _go_on(self, message: str, place: int) -> None:
-        """More text behind a value that could not be decoded for `message`, unless that cannot be what it lacks."""
+        """Read more text after a value that could not be decoded, unless `message` shows that more text cannot help."""
         unterminated = message.startswith("Unterminated string")
         if not unterminated and place <= len(self._text) - self._at - LONGEST_WORD:
             raise self._damaged(message, self._at + place)
@@ -261,7 +261,7 @@ class _Text:
                 return
 
     def members(self) -> Iterator[str]:
-        """The keys of the object that begins here; whoever iterates takes the value of each."""
+        """The keys of the object that begins here; the caller takes the value after each key."""
         self._expect("{")
         if self.peek() == "}":
             return
@@ -284,15 +284,15 @@ class _Text:
         return found
 
     def _refill(self) -> bool:
-        """Put one more chunk behind what is not taken yet; False at the end of the file."""
+        """Append one more chunk to the text not taken yet; False at the end of the file."""
         if self._ended:
             return False
         try:
             chunk = self._file.read1(CHUNK_BYTES)
-        except EOFError:  # gzip's word for a file that was cut off
+        except EOFError:  # gzip raises it for a file that was cut off
             chunk = b""
         except (gzip.BadGzipFile, zlib.error) as error:
-            raise ConfigError(f"{self._path} is damaged behind event {self.num_events:,}: {error}") from error
+            raise ConfigError(f"{self._path} is damaged after event {self.num_events:,}: {error}") from error
         self._ended = not chunk
         self._num_passed += self._at
         self._text = self._text[self._at :] + self._decode(chunk, self._ended)
@@ -303,14 +303,14 @@ class _Text:
 
     def _cut_off(self) -> ConfigError:
         return ConfigError(
-            f"{self._path} is cut off behind event {self.num_events:,}: the trace was not written to its end "
+            f"{self._path} is cut off after event {self.num_events:,}: the trace was not written to its end "
             "(full disk, ended process, broken copy); export or copy it again"
         )
 
     def _damaged(self, message: str, position: int) -> ConfigError:
         at = self._num_passed + position
         return ConfigError(
-            f"{self._path} is not valid JSON behind event {self.num_events:,}, character {at:,}: {message}"
+            f"{self._path} is not valid JSON after event {self.num_events:,}, character {at:,}: {message}"
         )
 
     def no_trace(self, why: str) -> ConfigError:

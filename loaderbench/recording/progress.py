@@ -1,4 +1,4 @@
-"""What a measuring process tells while it works, for those who watch it."""
+"""Progress messages of a measuring process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loaderbench.cases.arms import Arm
 
 @dataclass(frozen=True)
 class Phase:
-    """What it does now, in a few words."""
+    """What the process is doing now, in a few words."""
 
     text: str
 
@@ -26,7 +26,7 @@ class SegmentDone:
     num_samples: int
     encoded_bytes: int
     step_s: float | None
-    """Mean seconds of a step of the window; None where it holds no complete one."""
+    """Mean seconds of a step of the window; None where it holds no complete step."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """What `run.json` holds: the figures, the verdict and the caveats of one run. Its JSON Schema is generated from here.
 
 A value that was not measured is None and has a caveat that says why. Fields may be added without a new schema number;
-readers drop those they do not know. Texts (`summary`, `evidence`, `action`, `message`, `hint`) are put in by
-reporting/words.py and follow from the rest.
+readers drop those they do not know. reporting/words.py fills in the texts (`summary`, `evidence`, `action`, `message`,
+`hint`), which follow from the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import Environment, Failure, ImageFailure, Percentiles, Status
 
 Cause = Literal["storage", "prep", "transfer", "launch"]
-"""What a verdict can name besides the compute itself."""
+"""What a verdict can name besides compute."""
 Share = Literal["compute", "launch", "transfer", "prep", "contention", "storage", "unexplained"]
 Removable = Literal["storage", "prep", "transfer", "launch", "compute"]
 Bottleneck = Literal["storage", "prep", "contention", "transfer", "launch", "compute", "mixed", "undetermined"]
@@ -38,11 +38,11 @@ class Estimate:
 
     value: float
     low: float | None
-    """None where nothing tells how wide the interval is."""
+    """None where the width of the interval is unknown."""
     high: float | None
     unit: str
     n: int
-    """How many independent blocks, rounds or processes it rests on."""
+    """Number of independent blocks, rounds or processes behind it."""
     method: str
 
     @property
@@ -79,15 +79,15 @@ class Advice:
     code: AdviceCode | None
     """None in records of schema 1."""
     cause: Cause
-    """What it takes away."""
+    """The cause that it removes."""
     change: Change | None = None
-    """Fields of the case to set anew; None: nothing that loaderbench can run."""
+    """Fields of the case to change; None: loaderbench cannot run it."""
     predicted_speedup: Estimate | None = None
     """None where the outcome does not follow from what was measured."""
     at_most: Estimate | None = None
-    """The gain of removing the cause wholly."""
+    """The gain of removing the cause completely."""
     details: Mapping[str, Json] = field(default_factory=dict)
-    """The figures that its words hold."""
+    """The figures that its words use."""
     action: str = ""
     """What to do, in words."""
     measured_speedup: Estimate | None = None
@@ -117,12 +117,12 @@ class Verdict:
     """Why it is undetermined, or mixed."""
     speedup_if_removed: Mapping[Removable, Estimate | None] = field(default_factory=dict)
     joint: tuple[Cause, ...] = ()
-    """Of a mixed verdict: the smallest set of causes whose joint removal is worth it, or those that what was measured
-    cannot tell apart."""
+    """For a mixed verdict: the smallest set of causes whose joint removal is worth it, or the causes that the
+    measurements cannot tell apart."""
     joint_speedup: Estimate | None = None
     waiting_for_data: DataWait | None = None
     evidence: tuple[str, ...] = ()
-    """The measured figures that it rests on, a line each."""
+    """The measured figures behind it, a line each."""
     advice: tuple[Advice, ...] = ()
 
 
@@ -131,7 +131,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Residency:
-    """Mean fraction of the files' pages that lay in the page cache before and behind the windows."""
+    """Mean fraction of the files' pages that were in the page cache before and after the windows."""
 
     before: float | None
     after: float | None
@@ -143,11 +143,11 @@ class NfsOperations:
 
     operations_per_s: float
     rtt_s: float
-    """On the wire and in the server, a mean operation's."""
+    """Mean time of an operation on the wire and in the server."""
     queue_s: float
-    """In the client before."""
+    """Mean time of an operation in the client's queue before that."""
     exe_s: float
-    """Both and the rest."""
+    """Mean total time of an operation: both, and the rest."""
     retransmits: float
     in_flight: float
     """Operations under way on average: Σ exe ÷ wall."""
@@ -168,7 +168,7 @@ class Ceiling:
 
     bytes_per_s: Estimate
     readers: int
-    """The least number that is at the ceiling."""
+    """The least number of readers that reaches the ceiling."""
     still_rising: bool | None
     """None where fewer than two numbers of readers were tried."""
     bound_by: Bound | None
@@ -194,7 +194,7 @@ class StorageFigures:
     ceiling: Ceiling | None
     source: str | None
     cache_state: CacheState | None
-    """What the arm really found: `cold` only where the page cache did not serve it."""
+    """The state that the arm found: `cold` only where the page cache did not serve it."""
     residency_fraction: Residency
     cold_proven: bool
     nfs: NfsOperations | None = None
@@ -209,7 +209,7 @@ class TransferFigures:
     bytes_per_step: int
     copy_s: float
     exposed_s: float
-    """What of it lengthens the step."""
+    """The part of the copy time that lengthens the step."""
     hidden_s: float
     link_bytes_per_s: float
     ceiling_bytes_per_s: float
@@ -219,9 +219,9 @@ class TransferFigures:
 @dataclass(frozen=True)
 class CpuFigures:
     busy_fraction: float | None
-    """Of the whole machine."""
+    """Busy fraction of all CPUs of the machine."""
     cores_used: float | None
-    """By the measuring process and its workers."""
+    """Cores used by the measuring process and its workers."""
     seconds_per_sample: float | None
     workers_rss_bytes: float | None
     workers_pss_bytes: float | None
@@ -231,14 +231,14 @@ class CpuFigures:
 class GapShare:
     count_per_step: float
     fraction: float
-    """Of the window."""
+    """Fraction of the window."""
 
 
 @dataclass(frozen=True)
 class GapHistogram:
     edges_s: tuple[float, ...]
     counts: tuple[int, ...]
-    """One more bin than edges less one: below the first, between, and above the last edge."""
+    """One more bin than edges: below the first edge, between edges, and above the last."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class TraceClock:
     drift_ns: int
     uncertainty_ns: int
     error_ns: int
-    """By how much kernels lie outside of their steps (95 % of them by no more)."""
+    """By how much kernels lie outside their steps (95th percentile)."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class KernelGap:
     histogram: GapHistogram
     largest: tuple[LargeGap, ...]
     perturbation_fraction: float | None
-    """Step time with the tracing ÷ without, − 1."""
+    """Step time with tracing ÷ without, − 1."""
     busy_fraction: float
     kernel_fraction: float
     """Kernels alone, copies left out."""
@@ -286,7 +286,7 @@ class KernelGap:
 
 @dataclass(frozen=True)
 class BusyWitnesses:
-    """Part of the time in which the device was busy, by those who can tell."""
+    """Fraction of the time in which the device was busy, by each source that can tell."""
 
     kernels: float
     nvml: float | None
@@ -309,7 +309,7 @@ class DeviceFigures:
     nvml: Mapping[str, float | None] | None
     clock_drift_ns: int | None
     held_issue_s: float | None = None
-    """Median host time to enqueue a step that was held back; None where none was."""
+    """Median host time to enqueue a step that was held back; None where no step was."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ class ArmFigures:
 
 @dataclass(frozen=True)
 class ShortRun:
-    """Runs that begin with a full prefetch buffer against the steady rate."""
+    """Runs that begin with a full prefetch buffer, compared with the steady rate."""
 
     num_steps: int
     buffer_batches: int
@@ -358,11 +358,11 @@ class RunRecord:
     """Length of all windows of the real arm."""
     num_steps: int | None = None
     time_to_first_batch_s: float | None = None
-    """Loader construction → first batch in hand."""
+    """Loader construction → first batch delivered."""
     loader_rate: Estimate | None = None
     """The loader alone, without a device."""
     ingestion_rate: Estimate | None = None
-    """The device alone, with the batch already there."""
+    """The device alone, with the batch already on it."""
     accelerator_utilization_fraction: float | None = None
     """T_device ÷ T_real."""
     accelerator_utilization: Estimate | None = None
@@ -380,10 +380,10 @@ class RunRecord:
     loader: JsonObject | None = None
     """The libraries and versions that really ran."""
     overhead_fraction: float | None = None
-    """What measuring takes of the step."""
+    """Fraction of the step that measuring takes."""
     overhead_measured_at: str | None = None
     num_failures: int | None = None
-    """Reads of images that could not be decoded."""
+    """How often an image that was read could not be decoded."""
     failures: tuple[ImageFailure, ...] = ()
     sampling_cpu_fraction: float | None = None
     arms: Mapping[Arm, ArmFigures] | None = None

@@ -1,4 +1,4 @@
-"""The record's JSON Schema, made from its dataclasses. `python -m loaderbench.recording.schema` writes it anew."""
+"""The record's JSON Schema, made from its dataclasses. `python -m loaderbench.recording.schema` rewrites it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEASURED = (
     "accelerator_utilization_fraction", "shares", "verdict", "capacities", "storage", "stages", "cpu", "device",
     "overhead_fraction",
 )  # fmt: skip
-"""Fields that are there, null perhaps, in every run that ended well."""
+"""Fields that every run that ended well has; they may be null."""
 
 
 def record_schema() -> JsonObject:
@@ -29,7 +29,7 @@ def record_schema() -> JsonObject:
     version["const"] = SCHEMA
     caveat = definitions["Caveat"]
     assert isinstance(caveat, dict)
-    caveat["required"] = ["code", "message"]  # its words are put in before it is stored
+    caveat["required"] = ["code", "message"]  # the words are added before it is stored
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "loaderbench run record",

@@ -1,4 +1,4 @@
-"""Runs that were stored with schema 1, read as today's. No figure is invented: what they lack is None, and is named.
+"""Reads runs stored with schema 1 into today's classes. No figure is invented: what they lack is None and listed.
 
 Schema 1 kept `case.json`, `recording.json` with `arrays.npz` (facts as free dictionaries), and `run.json`, which alone
 held the environment, the sampling's cost and the supervisor's caveats.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loaderbench import plain
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
+from loaderbench.cases.traits import LoaderTraits
 from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
 from loaderbench.recording.facts import (
@@ -50,7 +52,7 @@ SCHEMA = 1
 RECORDING_FILE = "recording.json"
 COMPARISON_FILE = "compare.json"
 FROM_SUPERVISOR = ("sampler_missing", "sampler_failed", "nvml_device_order", "nvml_field_missing")
-"""Caveats of schema 1 that a record holds, and that judging the facts does not give."""
+"""Caveats in a record of schema 1 that do not follow from judging the facts."""
 WITNESSES = {
     "pieces of the virtual timeline": "pieces",
     "operators of an untraced step found in the trace": "operators_found",
@@ -59,14 +61,21 @@ WITNESSES = {
 }
 DEVICE_FIELDS = ("kind", "name", "emulated", "overlap", "memory_bytes")
 WORKLOAD_FIELDS = ("model", "mode", "precision", "emulated", "num_parameters", "optimizer")
+TRAITS_FILE = Path(__file__).with_name("schema1_traits.json")
+"""Traits of the loaders at the time of schema 1: its runs did not store them."""
 RECORD_DEVICE_FIELDS = (
     *DEVICE_FIELDS, "busy_fraction", "kernel_gap", "busy_witnesses", "memory_peak_bytes", "nvml", "clock_drift_ns",
     "held_issue_s",
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Traits:
+    loaders: Mapping[str, LoaderTraits]
+
+
 def case_from(value: JsonObject) -> Case:
-    """A case of schema 1. Before there were overlap and kernel traces, runs had none. Raises PlainError."""
+    """A case of schema 1. Runs from before overlap and kernel traces existed had neither. Raises PlainError."""
     return Case.from_json({"overlap": False, "kernels": False, **value})
 
 
@@ -101,7 +110,7 @@ def load_run(folder: Path) -> Run:
     missing: list[str] = []
     if (folder / RECORDING_FILE).exists():
         stored, arrays = json.loads((folder / RECORDING_FILE).read_bytes()), load_arrays(folder)
-        recording, missing = _recording(stored, arrays)
+        recording, missing = _recording(stored, case.feed.loader, arrays)
         series = [
             Series(**channel, t_ns=arrays[f"series{number}_t_ns"], value=arrays[f"series{number}_value"])
             for number, channel in enumerate(stored["series"])
@@ -131,7 +140,7 @@ def load_run(folder: Path) -> Run:
     )
 
 
-def _recording(stored: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[Recording, list[str]]:
+def _recording(stored: Mapping[str, Any], loader: str, arrays: Mapping[str, Any]) -> tuple[Recording, list[str]]:
     """The recording, and the names of facts that its version did not keep."""
     facts = stored["facts"]
     segments = [_segment(number, value, arrays) for number, value in enumerate(stored["segments"])]
@@ -150,12 +159,13 @@ def _recording(stored: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[Re
     missing = [words for name, words in optional.items() if name not in facts]
     if facts["loader"].get("description") is None:
         missing.append("the loader's libraries")
-    return Recording(segments, _facts(facts), caveats), missing
+    return Recording(segments, _facts(facts, loader), caveats), missing
 
 
-def _facts(facts: Mapping[str, Any]) -> Facts:
+def _facts(facts: Mapping[str, Any], name: str) -> Facts:
     device, cache, loader = facts["device"], facts["cache"], facts["loader"]
     ceiling, probe, ram = facts.get("ceiling"), facts.get("prep_probe"), facts.get("ram")
+    traits = plain.from_json(_Traits, json.loads(TRAITS_FILE.read_bytes())).loaders
     build_s = {Arm(name.removeprefix("build_s_")): value for name, value in facts.items() if name.startswith("build_s")}
     return Facts(
         device=DeviceFacts(
@@ -166,8 +176,9 @@ def _facts(facts: Mapping[str, Any]) -> Facts:
         ),
         workload=plain.from_json(WorkloadFacts, _split(facts["workload"], WORKLOAD_FIELDS)),
         loader=LoaderFacts(
-            loader["decodes"], loader["owns_transfer"], loader.get("num_readers"), loader.get("description"),
-            loader.get("no_stage_times"),
+            loader["decodes"], loader["owns_transfer"], traits.get(name, LoaderTraits("threads")),
+            loader.get("num_readers"), loader.get("description"), loader.get("no_stage_times"),
+            {each: one for each, one in traits.items() if one.handover},
         ),
         cache=CacheFacts(**{name: value for name, value in cache.items() if name != "caveats"}),
         storage=StorageFacts(
@@ -277,14 +288,14 @@ def _record_device(device: Mapping[str, Any]) -> JsonObject:
 
 
 def study_from(stored: JsonObject) -> StudyRecord:
-    """A sweep of schema 1. It is judged again from its runs: its findings are not taken over."""
+    """A sweep of schema 1. It is judged again from its runs; its stored findings are dropped."""
     value: Mapping[str, Any] = stored
     runs = tuple(value["runs"])
     return StudyRecord(SCHEMA, 0, value["study_id"], "sweep", value["started_at"], SweepFacts(len(runs)), None, runs)
 
 
 def comparison_from(stored: JsonObject) -> StudyRecord:
-    """A comparison of schema 1, likewise."""
+    """A comparison of schema 1. It is judged again from its runs; its stored findings are dropped."""
     value: Mapping[str, Any] = stored
     runs = [run for pair in value["pairs"] for side in ("a", "b") for run in pair[side]["runs"]]
     facts = CompareFacts(

@@ -8,7 +8,7 @@
                   facts.json     the run: all that was measured …
                   arrays.npz     … and its tables
                   run.json       the record (run.schema.json), written last
-    ROOT/<study_id>/study.json   facts and findings of several runs, which lie beside it
+    ROOT/<study_id>/study.json   facts and findings of several runs, stored beside it
                     arrays.npz   tables of the facts, where there are any
                     runs/        a store of the runs that only this study needs
 
@@ -51,6 +51,8 @@ from loaderbench.recording.files import (
 from loaderbench.recording.record import RunRecord, finite
 from loaderbench.recording.studies import KINDS, StudyKind, StudyRecord
 
+RESULTS = "results"
+"""The default folder of stored runs."""
 CASE_FILE = "case.json"
 MARKER_FILE = "running.json"
 LOG_FILE = "worker.log"
@@ -61,9 +63,9 @@ SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
 """The record's JSON Schema (draft 2020-12), made by recording/schema.py."""
 
 STUDY_SLUGS: Mapping[str, str] = {"sweep": "study"}
-"""What a study's name says of its kind, where that is another word."""
+"""Kind of study → the word in the study's name, where it differs."""
 PROBE_BYTES = 4 << 20
-"""What `check_writable` writes and removes: more than the files of a usual run, about 100 bytes a step and arm."""
+"""Bytes that `check_writable` writes and removes: more than a usual run, about 100 bytes a step and arm."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class StoredStudy:
 
 
 def _write_reason(error: OSError) -> str:
-    return f"{error.strerror or error}; free some space, mend its permissions, or name another folder with --results"
+    return f"{error.strerror or error}; free some space, fix its permissions, or name another folder with --results"
 
 
 def _process_start_ticks(pid: int) -> int | None:
@@ -116,7 +118,7 @@ def _boot_id() -> str:
 
 
 def _marker(started_at: str) -> JsonObject:
-    """Names this process so that no later one with the same pid is taken for it."""
+    """Identifies this process, so that no later process with the same pid is mistaken for it."""
     return {
         "schema": SCHEMA,
         "pid": os.getpid(),
@@ -133,7 +135,7 @@ def _unfinished(marker: Mapping[str, Any] | None) -> tuple[str, str]:
         return "crashed", "it ended before its result was written"
     pid, host = marker.get("pid"), marker.get("host")
     if host != socket.gethostname():
-        return "running", f"measured by process {pid} on {host}, which cannot be asked from here whether it lives"
+        return "running", f"measured by process {pid} on {host}; from here it cannot be seen whether it is still alive"
     started = _process_start_ticks(pid) if isinstance(pid, int) else None
     if marker.get("boot_id") == _boot_id() and started is not None and started == marker.get("process_start_ticks"):
         return "running", f"being measured by process {pid}"
@@ -156,13 +158,13 @@ def read_record(value: Any) -> RunRecord:
 
 
 def record_json(record: RunRecord) -> tuple[JsonObject, RunRecord]:
-    """The record as it is stored, and as it is read again: with a caveat where a figure was not finite, and null."""
+    """(the record's JSON, the record as it is read again): figures that are not finite become null with a caveat."""
     record = finite(record)
     return cast(JsonObject, plain.to_json(record)), record
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
-    """The run in a folder, whole, whatever its schema.
+    """The complete run in a folder, whatever its schema.
 
     Raises:
         ConfigError: it has no facts, they are damaged, or a newer version wrote them.
@@ -197,9 +199,9 @@ class RunFolder:
         return self.path / LOG_FILE
 
     def write_run(self, run: Run) -> Run:
-        """Store the run whole.
+        """Store the complete run.
 
-        Returns it as stored, for whoever judges it: with a caveat `not_finite` where a NaN became null.
+        Returns the run as stored, which is what must be judged: with a caveat `not_finite` where a NaN became null.
         Raises CaseFailed where it cannot be written.
         """
         try:
@@ -214,7 +216,7 @@ class RunFolder:
             raise CaseFailed(f"cannot store the raw facts in {self.path}: {_write_reason(error)}") from error
 
     def write_record(self, record: RunRecord) -> RunRecord:
-        """Store the record, last of all: from then on the run counts as finished.
+        """Store the record, after everything else: from then on the run counts as finished.
 
         Returns it as stored: with a caveat `not_finite` where a NaN became null.
         Raises CaseFailed where it cannot be written.
@@ -242,7 +244,7 @@ class StudyFolder:
         return Store(self.path / RUNS_FOLDER)
 
     def write(self, study: StudyRecord) -> None:
-        """Store the study over what is there of it. Raises CaseFailed where it cannot be written."""
+        """Store the study in place of its earlier version. Raises CaseFailed where it cannot be written."""
         arrays: dict[str, Any] = {}
         value = plain.to_json(study, None, arrays)
         try:
@@ -310,7 +312,7 @@ def _read_run(folder: Path) -> StoredRun:
         value = read_json(folder / RECORD_FILE)
         if value is None:
             marker = read_json(folder / MARKER_FILE)
-            # It may have been finished between the two looks.
+            # The run may have finished between the two checks.
             value = read_json(folder / RECORD_FILE)
             if value is None:
                 return without_record(*_unfinished(cast(JsonObject | None, marker)), _title(folder))
@@ -331,7 +333,7 @@ class Store:
         self.root = Path(root).absolute()
 
     def check_writable(self) -> None:
-        """Create the folder and prove, before anything is measured, that a result would fit into it.
+        """Create the folder and check, before anything is measured, that a result fits into it.
 
         Raises:
             ConfigError: it is read-only, full, or no folder.
@@ -372,7 +374,7 @@ class Store:
         return RunFolder(run_id, self.root / run_id, started_at)
 
     def new_study(self, kind: StudyKind, names: Sequence[str]) -> StudyFolder:
-        """A folder for a study, under a name that no other has; it is made when the study is first written."""
+        """A folder with a unique name for a study; it is made when the study is first written."""
         now = datetime.now(UTC)
         study_id = f"{_time_stamp(now)}-{_slug([STUDY_SLUGS.get(kind, kind), *names])}-{secrets.token_hex(3)}"
         return StudyFolder(study_id, self.root / study_id, now.isoformat(timespec="milliseconds"))
@@ -390,7 +392,7 @@ class Store:
         return stored
 
     def find_study(self, text: str) -> StoredStudy | None:
-        """The study whose id begins with `text`, or whose folder it is; None where none or several do."""
+        """The study whose id begins with `text`, or whose folder is `text`; None where none or several match."""
         matching = [study for study in self.studies() if study.study_id.startswith(text) or str(study.path) == text]
         return matching[0] if len(matching) == 1 else None
 
@@ -399,7 +401,7 @@ class Store:
         return StudyFolder(study.study_id, self.root / study.study_id, study.started_at)
 
     def load_run(self, text: str) -> Run:
-        """The run that `text` names (`find`), whole.
+        """The complete run that `text` names (`find`).
 
         Raises:
             ConfigError: none or several match, or its facts are missing, damaged or of a newer version.

@@ -1,7 +1,7 @@
-"""Several cases judged together: the facts that each kind of study keeps, and what is found in them.
+"""Several cases judged together: the facts that each kind of study keeps, and its findings.
 
-`study.json` holds both. The runs of a study lie beside it in the store; those that only the study needs (a rung of
-`tune`, a case of the self-test) lie in its own folder. Findings are pure functions of the facts and the runs' records.
+`study.json` holds both. The runs of a study are beside it in the store; runs that only the study needs (a rung of
+`tune`, a case of the self-test) are in its own folder. Findings are pure functions of the facts and the runs' records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ InjectedCause = Literal["storage", "prep", "transfer", "launch", "compute", "mix
 @dataclass(frozen=True)
 class SweepFacts:
     num_cases: int
-    """Those that were asked for; the runs may be fewer."""
+    """Cases that were asked for; the runs may be fewer."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Row:
     run_ids: tuple[str, ...]
     rate: Estimate
     total_s: float
-    """Time of the study's number of steps."""
+    """Seconds for the study's number of steps."""
     faster_than_serial: Estimate | None
     """None where serial was not measured."""
     batch_bytes: float | None
@@ -64,17 +64,17 @@ class Row:
     gap_p95_s: float | None
     bottleneck: Bottleneck | None
     speedup_if_removed: Estimate | None
-    """Of the bottleneck, of all of them if mixed; None for compute and where it is not known."""
+    """Gain of removing the bottleneck, or all of them if mixed; None for compute and where it is unknown."""
     seconds_per_sample: float | None
-    """Of CPU."""
+    """CPU seconds a sample."""
     workers_rss_bytes: float | None
     short_run: ShortRun | None
-    """Of the last repeat."""
+    """The short run of the last repeat."""
 
 
 @dataclass(frozen=True)
 class Knee:
-    """Of runs that differ in workers alone: the least workers within 3 % of the best rate."""
+    """For runs that differ only in workers: the least number of workers within 3 % of the best rate."""
 
     case: Case
     workers: int
@@ -83,7 +83,7 @@ class Knee:
     seconds_per_sample: float | None
     workers_rss_bytes: float | None
     is_last: bool
-    """The most workers tried are the knee, so that more might give more."""
+    """The knee is the largest number of workers tried, so more workers might be faster still."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Flip:
     at: tuple[int, int]
     bottlenecks: tuple[Bottleneck, Bottleneck]
     case: Case
-    """That of the latter."""
+    """The case after the change."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SameFiles:
-    """What was looked at to call two data sets the same."""
+    """What was compared to establish that two data sets are the same."""
 
     num_images: int
     total_bytes: int
@@ -125,7 +125,7 @@ class CompareFacts:
     same_files: SameFiles | None = None
     """None for two stored runs."""
     notes: tuple[Reason, ...] = ()
-    """What was left out, or done otherwise than asked for by default."""
+    """What was left out, or done differently from the default."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class FileReads:
 
 @dataclass(frozen=True)
 class SideStorage:
-    """What one side's storage did: means of its runs, bytes and retransmits their sums."""
+    """What one side's storage did: means over its runs; sums for bytes and retransmits."""
 
     source: str | None
     cache_state: CacheState | None
@@ -186,13 +186,13 @@ class Range:
 
 @dataclass(frozen=True)
 class PredictedWorkers:
-    """What a run's advice predicts of more workers alone."""
+    """What a run's advice predicts for more workers alone."""
 
     workers: int
     samples_per_s: Range
     method: str
     from_workers: int | None = None
-    """Those of the run that predicts it."""
+    """Workers of the run whose advice predicts it."""
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ class Side:
     throughput: Estimate | None
     accelerator_utilization_fraction: float | None
     bottleneck: str | None
-    """Several where the runs differ: `prep or storage`."""
+    """Several bottlenecks where the runs differ: `prep or storage`."""
     summary: str | None
-    """Of the last run."""
+    """Summary of the last run."""
     stages: Mapping[str, float | None] | None
     storage: SideStorage | None
     more_workers: PredictedWorkers | None
@@ -253,21 +253,21 @@ class Parity:
     workers: int | None
     basis: Literal["measured", "undetermined", "predicted"] | None
     not_by: int | None
-    """The most workers that were measured or predicted for, where none reach it."""
+    """The most workers that were measured or predicted, where none reach it."""
     predicted: PredictedWorkers | None
     needs: Needs | None
-    """None where it is reached, perhaps."""
+    """None where parity is reached, even if only perhaps."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     a: RunRecord | None
-    """The leading pair's run; in the store None: the runs lie beside it."""
+    """The leading pair's run; None in the store, which has the runs beside the study."""
     b: RunRecord | None
     ratio: Estimate | None
     outcome: Outcome | None
     differs: tuple[Difference, ...]
-    """Beside the compared factor."""
+    """Differences besides the compared factor."""
     factor: tuple[str, ...]
     parity: Parity | None
     pairs: tuple[Pair, ...]
@@ -286,7 +286,7 @@ class TuneTrial:
 
     case: Case
     runs: tuple[str, ...]
-    """In the study's own folder: one for each rung that it was measured in."""
+    """Runs in the study's own folder: one for each rung in which the setting was measured."""
     failure: str | None = None
 
 
@@ -294,7 +294,7 @@ class TuneTrial:
 class Final:
     case: Case
     runs: tuple[str, ...]
-    """In the store, beside the study."""
+    """Runs in the store, beside the study."""
     is_default: bool
 
 
@@ -305,7 +305,7 @@ class TuneFacts:
     budget_s: float
     spent_s: float
     num_rungs: int
-    """Those that were finished; an unfinished one compares nothing."""
+    """Rungs that were finished; an unfinished one compares nothing."""
     trials: tuple[TuneTrial, ...]
     finals: tuple[Final, ...]
 
@@ -348,7 +348,7 @@ class Stopwatch:
     with_s: float
     without_s: float
     without_prep_s: float | None = None
-    """Of two causes at once: without the one, and without the other."""
+    """For two causes at once: without the one, and without the other."""
     without_transfer_s: float | None = None
 
 
@@ -363,14 +363,14 @@ class ScenarioFacts:
     magnitude: float
     bed: str | None
     run_id: str
-    """In the study's own folder. Nothing of the injection is recorded there."""
+    """The run in the study's own folder, which does not mention the injection."""
     injected: Mapping[str, float]
     stopwatch: Stopwatch
 
 
 @dataclass(frozen=True)
 class Left:
-    """A case that was not run, or broke off."""
+    """A case that was not run, or did not finish."""
 
     name: str
     reason: str
@@ -381,24 +381,24 @@ class SelfTestFacts:
     quick: bool
     device: str
     num_scenarios: int
-    """Those that this machine allows."""
+    """Scenarios that this machine allows."""
     scenarios: tuple[ScenarioFacts, ...] = ()
     skipped: tuple[Left, ...] = ()
     failed: tuple[Left, ...] = ()
-    """Cases that could run here and broke off: none of them counts as right."""
+    """Cases that could run here but did not finish: none of them counts as right."""
     null_loader_run: str | None = None
 
 
 @dataclass(frozen=True)
 class ScenarioOutcome:
-    """What came of one scenario."""
+    """The outcome of one scenario."""
 
     name: str
     loader: str
     truth: str
     verdict: Bottleneck
     true_speedup: float
-    """What removing the true cause gives; where several are it only together, removing all of them."""
+    """Gain of removing the true cause; where several limit only together, of removing all of them."""
     predicted_speedup: float | None
     shares_true: Mapping[Share, float]
     shares: Mapping[Share, float | None]
@@ -406,7 +406,7 @@ class ScenarioOutcome:
     joint: tuple[str, ...] = ()
     reasons: str = ""
     best_alone: float = 1.0
-    """For two causes: what removing the better one alone gives."""
+    """For two causes: the gain of removing the better one alone."""
 
 
 @dataclass(frozen=True)
@@ -417,7 +417,7 @@ class ShareError:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """Figures without a case behind them are None."""
+    """The self-test's score. Figures without any case are None."""
 
     cases: tuple[ScenarioOutcome, ...]
     accuracy_fraction: float | None
@@ -448,7 +448,7 @@ class TimingFacts:
 
 @dataclass(frozen=True)
 class NumberFacts:
-    """What a mode's numbers did."""
+    """A mode's losses, norms or outputs."""
 
     loss: NDArray[np.float64] | None = None
     """[num_steps], training."""
@@ -473,7 +473,7 @@ class PrecisionFacts:
     model: str
     mode: str
     device_name: str
-    """As asked for; `device` has the facts."""
+    """The device that was asked for; `device` has the facts."""
     num_steps: int
     batch_size: int
     input_size: int | None
@@ -482,7 +482,7 @@ class PrecisionFacts:
     device: DeviceFacts | None = None
     modes: tuple[ModeFacts, ...] = ()
     repeat: NumberFacts | None = None
-    """fp32's numbers a second time, rounded otherwise: how far training carries a difference of the last bits."""
+    """fp32's numbers again under another rounding: how far training amplifies a difference in the last bits."""
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -504,7 +504,7 @@ class TrainingAgreement:
     """Steps whose gradient norm is not finite."""
     num_nonfinite_losses: int
     agrees: bool | None
-    """None for fp32, which is the yardstick."""
+    """None for fp32, which is the reference."""
 
 
 @dataclass(frozen=True)
@@ -537,12 +537,12 @@ class ModeFigures:
     workload: WorkloadFacts | None
     raw: RawNumbers
     agreement: TrainingAgreement | InferenceAgreement | None = None
-    """With fp32; None where either is missing."""
+    """Agreement with fp32; None where either is missing."""
 
 
 @dataclass(frozen=True)
 class PrecisionResult:
-    """The figures of docs/precision.md with the raw values that they come from."""
+    """The figures of docs/precision.md and the raw values behind them."""
 
     model: str
     mode: str
@@ -590,8 +590,8 @@ class StudyRecord:
     started_at: str
     facts: StudyFacts
     findings: Findings | None
-    """None where it was interrupted before anything could be found."""
+    """None where it was interrupted before there were any findings."""
     runs: tuple[str, ...] = ()
     """Its runs in the store, in the order in which they were measured."""
     own_runs: tuple[str, ...] = field(default=())
-    """Those in its own folder."""
+    """Its runs in its own folder."""
