@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,23 +16,47 @@ Event = Any
 """Opaque point in the device's queue, made by `Device.record`."""
 
 
-class Device(Protocol):
-    """One device. All work is asynchronous to the host unless said otherwise.
+@dataclass(frozen=True)
+class Asked:
+    """Arguments of a `choose` function of DeviceTraits: what follows the colon of `--device`, and what is to run."""
 
-    What a caller would ask the device's kind for is an attribute or a method here: nobody outside this room knows
+    detail: str
+    model: str
+    mode: str
+    precision: str | None
+    """None: use the default."""
+    default_precision: str
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a `choose` function returns."""
+
+    precision: str
+    detail: str = ""
+    """What follows the colon from now on, in the case and its record."""
+
+
+class Device(Protocol):
+    """One device, made by the `build(detail, step, image_size)` of its module: what follows the colon in `--device`,
+    the case's step, and the side of the images that the model sees (None: unknown).
+
+     All work is asynchronous to the host unless said otherwise.
+
+    Callers use the attributes and methods here and never ask for the kind of device: only this folder knows
     kinds.
     """
 
     name: str
     """What reports call it. An emulated device says so here."""
     copies: bool
-    """It has memory of its own, so that batches are copied to it."""
+    """Whether it has memory of its own, so that batches are copied to it."""
     pins_memory: bool
     """Host memory can be pinned for it, so that copies do not make the host wait."""
     torch_device: Any
     """The torch.device that models live on; None where nothing computes (an emulated device)."""
     gpu: int | None
-    """Number of the CUDA device, for libraries that take one; None: it is none."""
+    """Number of the CUDA device, for libraries that take one; None: not a CUDA device."""
     num_search_steps: int
     """Steps before a clock may start: algorithm search, the allocator's growth, a library's first set-up."""
 
@@ -76,9 +101,9 @@ class Device(Protocol):
         ...
 
     def held_ns(self, issue: Callable[[], None], hold_s: float) -> int | None:
-        """Device time of the work that `issue` enqueues, when all of it is there before the first of it begins.
+        """Device time of the work that `issue` enqueues, if all of it is enqueued before any of it starts.
 
-        The queue is held for `hold_s` meanwhile. None where the device cannot be held, or `issue` took longer.
+        The queue is held for `hold_s`. None where the device cannot be held, or `issue` took longer.
         """
         ...
 
@@ -91,23 +116,23 @@ class Device(Protocol):
         ...
 
     def occupying(self, seconds: float) -> Callable[[], None]:
-        """What enqueues so much compute at no cost to the host (on the host's own processor: what burns it)."""
+        """A function that enqueues `seconds` of compute at no cost to the host (the CPU device burns CPU time)."""
         ...
 
     def recorder(self) -> Recorder:
-        """What records all that the device runs within a context."""
+        """A recorder of everything that the device runs within its context."""
         ...
 
     def begin_memory(self) -> None:
-        """Called before a model is built: what `memory` tells is counted from here."""
+        """Call it before a model is built: `memory` counts from here."""
         ...
 
     def release_memory(self) -> None:
-        """Give back what is cached and not in use (an algorithm search's), and let the peaks begin anew."""
+        """Free cached memory that is not in use (such as an algorithm search's), and reset the peaks."""
         ...
 
     def memory(self) -> MemoryFacts:
-        """The peaks since `begin_memory` or `release_memory`, by every count that there is."""
+        """The peaks since `begin_memory` or `release_memory`, from every counter available."""
         ...
 
     def peak_memory_bytes(self) -> int | None:
@@ -121,7 +146,7 @@ class Device(Protocol):
         ...
 
     def out_of_memory(self, error: BaseException) -> str | None:
-        """Whose memory was too small, in words, where the error means that; else None."""
+        """Which memory was too small, in words, where the error means that; else None."""
         ...
 
     def describe(self) -> DeviceFacts:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
+from loaderbench.cases.case import Step
 from loaderbench.devices.emulated import burn_cpu
 from loaderbench.devices.profiler import ClockMap, TorchProfile
 from loaderbench.devices.tracing import Recorder, Work, num_while_issuing, with_steps
@@ -46,7 +47,7 @@ class CpuDevice:
         self.name = f"CPU {cpu_model() or platform.processor() or platform.machine()}"
         self._rss_before: int | None = None
         """Resident bytes at `begin_memory`; None: `_no_rss` says why."""
-        self._no_rss = "nobody counted from before the model was built"
+        self._no_rss = "memory was not counted from before the model was built"
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """The same tensors: they are where they are needed."""
@@ -75,7 +76,7 @@ class CpuDevice:
         return np.array(events, dtype=np.int64)
 
     def busy_ns(self, begin: int, end: int) -> int | None:
-        """None: the host's work and the device's are the same threads'."""
+        """None: the same threads do the host's work and the device's."""
         return None
 
     def held_ns(self, issue: Callable[[], None], hold_s: float) -> int | None:
@@ -90,7 +91,7 @@ class CpuDevice:
         return inputs, targets
 
     def occupying(self, seconds: float) -> Callable[[], None]:
-        """CPU time of the calling thread."""
+        """A function that burns CPU time of the calling thread."""
         duration_ns = round(seconds * 1e9)
         return lambda: burn_cpu(duration_ns)
 
@@ -166,7 +167,7 @@ class CpuRecorder(TorchProfile):
         return cpu_work(self.events(), self.clock)
 
     def table(self, work: Work, steps: Table) -> Table:
-        """As of the launches, without the operators that began behind a step's issuing: these are the loader's."""
+        """The kernels by their launches, without operators that began after a step's issuing: they are the loader's."""
         table = with_steps(work, steps)
         inside: Table = table[table[:, ROW["begin_ns"]] <= steps[table[:, ROW["step"]], STEP["issued_ns"]]]
         return inside
@@ -203,7 +204,7 @@ def cpu_work(events: Sequence[Any], host_clock: ClockMap) -> Work:
 
 
 def _outermost(begin: NDArray[np.int64], end: NDArray[np.int64], threads: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[N]: which spans lie in no other one of their thread."""
+    """[N]: which spans lie inside no other span of their thread."""
     outer = np.zeros(len(begin), dtype=bool)
     for thread in np.unique(threads):
         mine = np.flatnonzero(threads == thread)
@@ -211,3 +212,8 @@ def _outermost(begin: NDArray[np.int64], end: NDArray[np.int64], threads: NDArra
         reached = np.maximum.accumulate(end[mine])
         outer[mine] = np.append(True, end[mine][1:] > reached[:-1])
     return outer
+
+
+def build(detail: str, step: Step, image_size: int | None) -> CpuDevice:
+    """The host's own CPU."""
+    return CpuDevice()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
+from loaderbench.cases.case import Step
 from loaderbench.devices.cpu import out_of_host_memory
 from loaderbench.devices.profiler import ClockMap, TorchProfile
 from loaderbench.devices.tracing import Recorder, Work, in_window, num_while_issuing, with_steps
@@ -37,7 +38,7 @@ _cuda: Any = torch.cuda
 """Some of its functions carry no annotations, and which ones differs between versions."""
 
 SPIN_CYCLES_PER_S = 2.0e9
-"""Clock of the GPUs of today, within a factor of 1.5; the spin of `held_ns` need only be long enough."""
+"""Clock of today's GPUs, within a factor of 1.5; the spin of `held_ns` only needs to be long enough."""
 NUM_ANCHOR_TRIES = 20
 """Bracketed events of one anchor; the tightest bracket counts."""
 CALIBRATION_CYCLES = 20_000_000
@@ -45,14 +46,14 @@ CALIBRATION_CYCLES = 20_000_000
 NUM_CALIBRATIONS, NUM_WAKING = 10, 5
 
 LAUNCH_CALLS = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel")
-"""Beginnings of the names of CUDA's calls that launch one kernel each."""
+"""Prefixes of the names of CUDA's calls that launch one kernel each."""
 GRAPH_CALLS = ("cudaGraphLaunch", "cuGraphLaunch")
 NO_KERNEL = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::alias", "aten::lift", "aten::resize", "aten::set_",
     "aten::is_", "aten::record_stream", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_local_scalar_dense",
     "aten::as_strided",
 )  # fmt: skip
-"""Beginnings of the names of operators that run nothing on the device (views are told by their schema)."""
+"""Prefixes of the names of operators that run nothing on the device (views are recognized by their schema)."""
 
 
 class CudaDevice:
@@ -148,7 +149,7 @@ class CudaDevice:
     def _bracketed(self) -> tuple[Any, int, int]:
         """(event, host time, its uncertainty) of the tightest of NUM_ANCHOR_TRIES brackets around an event.
 
-        These events spin, for a sleeping host would stamp the end tens of microseconds late.
+        These events spin, since a sleeping host would stamp the end tens of microseconds late.
         """
         torch.cuda.synchronize(self.torch_device)
         events = [_cuda.Event(enable_timing=True) for _ in range(NUM_ANCHOR_TRIES)]
@@ -184,8 +185,8 @@ class CudaDevice:
         return None
 
     def held_ns(self, issue: Callable[[], None], hold_s: float) -> int | None:
-        """A spinning kernel holds the stream. Whether it did so to the end is asked of the event behind it: CUDA
-        takes about 1,024 launches ahead and lets the host wait with further ones until the first have run.
+        """A spinning kernel holds the stream. The event after it tells whether it spun until all work was enqueued:
+        CUDA accepts about 1,024 launches ahead and blocks the host at further ones until the first have run.
 
         What is left besides the kernels is the gap of about 1 µs between one and the next in a full queue.
         """
@@ -202,11 +203,11 @@ class CudaDevice:
         return tensor.pin_memory()
 
     def pageable(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """CUDA itself lets the host wait for a copy from such memory."""
+        """CUDA itself makes the host wait for a copy from such memory."""
         return self.copy_in(_unpinned(inputs), _unpinned(targets))
 
     def occupying(self, seconds: float) -> Callable[[], None]:
-        """A kernel that spins. Measures the clock that it spins by: about 0.1 s."""
+        """A function that enqueues a spinning kernel. First measures the clock that it counts: about 0.1 s."""
         cycles = round(seconds * self.cycles_per_s())
         return lambda: _cuda._sleep(cycles)
 
@@ -251,7 +252,7 @@ class CudaDevice:
         )
 
     def peak_memory_bytes(self) -> int | None:
-        """Peak of PyTorch's allocator. What libraries beside it take (CUDA context, DALI) is not in it."""
+        """Peak of PyTorch's allocator. Memory that other libraries allocate (CUDA context, DALI) is not included."""
         return torch.cuda.max_memory_allocated(self.torch_device)
 
     def reset_peak_memory(self) -> None:
@@ -267,7 +268,7 @@ class CudaDevice:
         )
 
     def out_of_memory(self, error: BaseException) -> str | None:
-        """Of PyTorch's allocator, of CUDA itself, or of the host."""
+        """Recognizes errors of PyTorch's allocator, of CUDA itself, and of the host's memory."""
         if isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error):
             return f"the device's {self._properties.total_memory / 1e9:.0f} GB"
         return out_of_host_memory(error)
@@ -316,9 +317,9 @@ def _driver_version() -> str | None:
 class CudaRecorder(TorchProfile):
     """CUPTI's activities through torch.profiler, CUDA's alone.
 
-    No count of launches is to be had without CUPTI, but an operator launches one kernel or several, so there must be as
-    many kernels as operators at least; and each launch that CUPTI's callbacks saw must have its kernel in CUPTI's
-    activity buffers, where records are dropped first.
+    Launches cannot be counted without CUPTI. But an operator launches at least one kernel, so there must be at least as
+    many kernels as operators; and each launch that CUPTI's callbacks saw must have its kernel in CUPTI's activity
+    buffers, which are the first to lose records.
     """
 
     def __init__(self) -> None:
@@ -352,7 +353,7 @@ def cuda_work(events: Sequence[Any], host_clock: ClockMap) -> Work:
         if event.device_type() == DeviceType.CPU:
             at, name = event.start_ns(), event.name()
             launched_by[number] = at
-            # A call's driver half has the number of its runtime half: that is one launch.
+            # The driver part of a call has the same number as its runtime part: together they are one launch.
             if name.startswith(LAUNCH_CALLS):
                 calls[number or -len(calls) - 1] = at
             elif name.startswith(GRAPH_CALLS):
@@ -382,3 +383,8 @@ def _kind_of(name: str) -> int | None:
     if name.startswith("Memset"):
         return MEMSET
     return None if name.endswith(" Sync") or name.startswith(("Stream Wait", "Event Record")) else KERNEL
+
+
+def build(detail: str, step: Step, image_size: int | None) -> CudaDevice:
+    """The GPU number `detail`, or the first if that is empty. Raises UnavailableError where CUDA does not start."""
+    return CudaDevice(int(detail or 0), overlap=step.overlap)

@@ -1,16 +1,16 @@
-"""A stand-in for a GPU on a machine without one: a virtual clock in front of which real work can be measured.
+"""A stand-in for a GPU on a machine without one: a virtual clock against which real work can be measured.
 
 The model, on the clock of `time.perf_counter_ns`:
 
 - Work is enqueued and returns at once, in order. `free` is when the queue of the compute runs empty.
-- A copy takes bytes ÷ link rate. It has a queue of its own and begins when that is empty (`overlap`), or stands in
-  line with the compute. It is taken to come from pinned memory, so it neither blocks the host nor costs it CPU time.
+- A copy takes bytes ÷ link rate. It has a queue of its own and begins when that is empty (`overlap`), or shares the
+  queue of the compute. It is assumed to come from pinned memory, so it neither blocks the host nor costs it CPU time.
 - Issuing a step costs the calling thread `issue_ms` of CPU time, really burnt: a starved host issues later.
   The kernels of a step start as soon as the first is issued and cannot end before the last one is:
 
       start = max(free, copied, issue_begin)        done = max(start + duration, issue_end + tail)
 
-  So a host that needs longer to issue than the device to compute makes the period equal to the issue time.
+  So if issuing takes longer than computing, the period is equal to the issue time.
 - The compute is busy for `busy_ms` of every step, wherever the step was stretched; launch gaps are the rest
   of the step's interval.
 - An event's time is ``max(now, free)``, as a CUDA event's in a stream.
@@ -31,17 +31,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.devices.profile import Constant, Profile
+from loaderbench.cases.case import Step
+from loaderbench.devices.profile import Constant, Profile, named
 from loaderbench.devices.tracing import Recorder, Work, in_window, with_steps
 from loaderbench.recording.facts import COPY, KERNEL, ROW, DeviceFacts, MemoryFacts, Segment, Table, TraceWitness
 
 PIECES = 10
-"""Into how many equal pieces the busy time of a step is laid out when the device's work is logged, spread evenly
-from the step's start to its end: the model knows how long the compute is busy, not how many kernels do it."""
+"""Number of equal pieces into which the busy time of a step is divided when the device's work is logged, spread evenly
+from the step's start to its end: the model knows how long the compute is busy, not how many kernels run."""
 COMPUTE_STREAM, COPY_STREAM = 0, 1
 
 _SLICE = bytes(64 * 1024)
-"""What one slice of issue work runs over. Its CRC takes about 15 µs and zlib lets go of the GIL meanwhile, as
+"""Data of one slice of issue work. Its CRC takes about 15 µs, during which zlib releases the GIL, as
 PyTorch's bindings do around each operator (3.7 ms for the 200-odd operators of a ResNet-50 forward pass), so
 other threads get in between as they do in a real run."""
 
@@ -91,10 +92,10 @@ class EmulatedDevice:
         self._free_ns = self._copied_ns = time.perf_counter_ns()
         self._busy_total_ns = 0
         self._work: list[tuple[int, int, int, int, int]] | None = None
-        """begin, end, busy time, kind, time of enqueueing of all work since `log_work`; None: not asked for."""
+        """begin, end, busy time, kind, time of enqueueing of all work since `log_work`; None: nothing is logged."""
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """Enqueue the copy; the tensors come back as they are, for nothing computes on them."""
+        """Enqueue the copy; the tensors come back unchanged, since nothing computes on them."""
         num_bytes = sum(tensor.nbytes for tensor in (inputs, targets) if tensor is not None)
         now_ns, copy_ns = time.perf_counter_ns(), round(num_bytes * self._ns_per_byte)
         self._copied_ns = max(now_ns, self._copied_ns if self._overlap else self._free_ns) + copy_ns
@@ -129,9 +130,9 @@ class EmulatedDevice:
         self._work = []
 
     def logged_work(self) -> NDArray[np.int64]:
-        """The work enqueued since `log_work`, which ends: [N, 5] begin_ns, end_ns, stream, kind, time of enqueueing.
+        """End the logging and return the work since: [N, 5] begin_ns, end_ns, stream, kind, time of enqueueing.
 
-        A copy is one row, compute PIECES of them.
+        A copy is one row; compute is PIECES rows.
         """
         rows: list[tuple[int, int, int, int, int]] = []
         for begin, end, busy, kind, enqueued in self._work or ():
@@ -194,7 +195,7 @@ class EmulatedDevice:
         return tensor
 
     def pageable(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """The host sleeps until the copy is done: CUDA blocks it there."""
+        """The host sleeps until the copy is done, where CUDA would block it."""
         moved = self.copy_in(inputs, targets)
         self.wait(self.record_copy())
         return moved
@@ -264,7 +265,7 @@ class EmulatedDevice:
 
 
 class VirtualTimeline:
-    """The recorder of an emulated device, its own log: exact, on the host's clock."""
+    """The recorder of an emulated device: the device's own log, exact and on the host's clock."""
 
     source = "the emulated device's virtual timeline"
     discards_first = False
@@ -290,3 +291,8 @@ class VirtualTimeline:
         """Each step's compute is laid out in PIECES."""
         num_kernels = int((in_window(traced)[:, ROW["kind"]] == KERNEL).sum())
         return (TraceWitness("pieces", num_kernels / len(traced.window), PIECES),)
+
+
+def build(detail: str, step: Step, image_size: int | None) -> EmulatedDevice:
+    """The device of the profile `detail`. Raises ConfigError where there is none."""
+    return EmulatedDevice(named(detail), step.batch_size, image_size, overlap=step.overlap)

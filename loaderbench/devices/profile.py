@@ -1,4 +1,4 @@
-"""What an emulated device takes its times from: a TOML file in which every constant says where it comes from."""
+"""Profiles, from which emulated devices take their times: TOML files in which every constant states its origin."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from loaderbench.cases.case import MODES
+from loaderbench.devices.base import Asked, Chosen
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.record import RunRecord
 
+DEFAULT_MACHINE = "h200"
+"""The machine that `--device emulated` emulates by default."""
 SHIPPED = Path(__file__).parent / "profiles"
 LABELS = ("measured", "assumed", "interpolated")
 """What a file may call a constant. A time derived from a file may also be `extrapolated`."""
@@ -38,9 +41,9 @@ class StepTime:
 
     batch_size: int
     duration_ms: Constant
-    """From the first kernel's start to the last one's end when the host is always ahead."""
+    """Time from the first kernel's start to the last one's end when the host is always ahead."""
     busy_ms: Constant
-    """Kernels running, the small gaps between them left out."""
+    """Time in which kernels run, without the small gaps between them."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,11 @@ class Profile:
     input_size: int
     """Side of the square images that the times were taken with."""
     steps: tuple[StepTime, ...]
-    """At least one, by growing batch size."""
+    """At least one, in order of increasing batch size."""
     issue_ms: Constant
     """CPU time that the host spends to enqueue one step."""
     tail_ms: Constant
-    """From the last kernel's issue to its end."""
+    """Time from the last kernel's issue to its end."""
     link_bytes_per_s: Constant
     """Copy rate from pinned host memory to the device."""
 
@@ -84,8 +87,8 @@ class Profile:
 def _at_batch_size(points: Sequence[tuple[int, Constant]], num_samples: int) -> Constant:
     """Linear in ms between the points, proportional above the last, by the line of the first two below the first.
 
-    A single point, or a line that would fall to zero or less, is scaled in proportion. What is left of a
-    step at a tiny batch is set by the issue time (the launch floor), which does not shrink with the batch.
+    A single point, or a line that would fall to zero or less, is scaled in proportion. The issue time (the
+    launch floor) bounds a step with a tiny batch; it does not shrink with the batch.
     """
     for size, constant in points:
         if size == num_samples:
@@ -118,7 +121,7 @@ def load(path: Path) -> Profile:
     """Read a profile file.
 
     Raises:
-        ConfigError: the file is missing, no TOML, or lacks or misuses an entry; names the entry.
+        ConfigError: the file is missing, is not TOML, or lacks or misuses an entry; names the entry.
     """
     try:
         record = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -178,11 +181,11 @@ def _check(profile: Profile) -> None:
 def from_record(record: RunRecord, path: Path) -> Profile:
     """The profile that a measured run on a GPU gives, added to what the file at `path` already holds.
 
-    Times: of steps held back until all of them was enqueued (devices/cuda.py, `held_ns`). Link: the fastest of large
+    Times: of steps held back until all their work was enqueued (devices/cuda.py, `held_ns`). Link: the fastest of large
     pinned copies.
 
     Raises:
-        ConfigError: the run was not on a GPU, its arms `device` and `host` are missing, or the file is another's.
+        ConfigError: the run was not on a GPU, lacks the arms `device` and `host`, or the file is of another profile.
     """
     device, compute = record.device, (record.capacities or {}).get("device")
     if device is None or device.kind != "cuda":
@@ -264,7 +267,39 @@ def named(name: str) -> Profile:
 
 
 def for_mode(device: str, mode: str) -> str:
-    """The resolved device text for another mode: an emulated device's profile is for one; any other stays as it is."""
+    """The resolved device text for another mode: an emulated device's profile is for one mode; other texts stay."""
     for one in MODES:
         device = device.replace(f"-{one}-", f"-{mode}-")
     return device
+
+
+def choose(asked: Asked) -> Chosen:
+    """The profile for `asked.detail` (a machine, a profile's name or a file) and the case's model.
+
+    Raises:
+        ConfigError: there is none, or it is for another model, mode or precision.
+    """
+    detail = asked.detail or DEFAULT_MACHINE
+    chosen = _of(detail, asked)
+    return Chosen(chosen.precision, str(Path(detail).absolute()) if detail.endswith(".toml") else chosen.name)
+
+
+def _of(detail: str, asked: Asked) -> Profile:
+    shipped = [named(name) for name in shipped_names()]
+    if detail not in {profile.machine for profile in shipped}:
+        chosen = named(detail)
+        wanted = (asked.model, asked.mode, asked.precision or chosen.precision)
+        if wanted != (chosen.model, chosen.mode, chosen.precision):
+            raise ConfigError(
+                f"device profile '{chosen.name}' is for --model {chosen.model} --mode {chosen.mode} "
+                f"--precision {chosen.precision}, not {' '.join(wanted)}"
+            )
+        return chosen
+    wanted = (asked.model, asked.mode, asked.precision or asked.default_precision)
+    for profile in shipped:
+        if (profile.machine, profile.model, profile.mode, profile.precision) == (detail, *wanted):
+            return profile
+    raise ConfigError(
+        f"no emulated profile of {detail} for {' '.join(wanted)}; shipped: {', '.join(shipped_names())}; "
+        "give --device cpu, or --device emulated:FILE.toml with your own times"
+    )

@@ -38,7 +38,7 @@ class ClockMap(NamedTuple):
 
     @property
     def drift_ns(self) -> int:
-        """Of CLOCK_REALTIME against the host's clock between the readings."""
+        """Drift of CLOCK_REALTIME against the host's clock between the readings."""
         return (self.end.real_ns - self.end.host_ns) - (self.begin.real_ns - self.begin.host_ns)
 
     @property
@@ -65,7 +65,7 @@ class TorchProfile:
     """
 
     discards_first = True
-    """What the profiler starts on its first use (CUPTI) slows the steps around it: on an H200 by 56 %."""
+    """The first use starts the profiler (CUPTI), which slows the steps around it: by 56 % on an H200."""
 
     def __init__(self, activity: ProfilerActivity) -> None:
         self.source = f"torch.profiler, {activity.name} activity"
@@ -82,12 +82,12 @@ class TorchProfile:
 
     @property
     def clock(self) -> ClockMap:
-        """From the profiler's times to the host's; known behind the context."""
+        """Maps the profiler's times to the host's; known after the context."""
         begin, end = self._clocks
         return ClockMap(begin, end)
 
     def events(self) -> Sequence[Any]:
-        """Kineto's events (torch/_C/_autograd.pyi, _KinetoEvent), behind the context."""
+        """Kineto's events (torch/_C/_autograd.pyi, _KinetoEvent), after the context."""
         result: Any = self._profile.profiler
         events: Sequence[Any] = result.kineto_results.events()
         return events

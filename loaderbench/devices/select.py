@@ -6,14 +6,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from loaderbench import plugins
 from loaderbench.cases.case import Step
-from loaderbench.devices import profile as profiles
-from loaderbench.devices.base import Device
+from loaderbench.cases.traits import DeviceTraits
+from loaderbench.devices.base import Asked, Chosen, Device
+from loaderbench.devices.profile import DEFAULT_MACHINE
 from loaderbench.errors import ConfigError, UnavailableError
 
-DEFAULT_MACHINE = "h200"
-"""What `--device emulated` stands in for."""
-DEFAULT_PRECISION = {"cpu": "fp32", "cuda": "amp-bf16", "emulated": "amp-bf16"}
+GPU, STAND_IN = "cuda", "emulated"
+"""What `--device auto` means with a GPU, and without one."""
 
 
 @dataclass(frozen=True)
@@ -21,21 +22,16 @@ class DeviceChoice:
     """What a `--device` text was resolved to."""
 
     device: str
-    """For `Step.device`: `cpu`, `cuda:N` or `emulated:PROFILE`."""
+    """For `Step.device`: `cpu`, `cuda:N`, `emulated:PROFILE`."""
     precision: str
     """For `Step.precision`."""
-    note: str | None
-    """A sentence for the user where the choice was made for them."""
-    computes: bool = True
-    """False: an emulated device has a model's times and computes nothing."""
-    pins_memory: bool = False
-    """Host memory can be pinned for it, so that copies do not make the host wait."""
-    on_host_cpus: bool = False
-    """It computes on the processors that the loader works on."""
+    traits: DeviceTraits
+    note: str | None = None
+    """A sentence for the user where loaderbench chose the device."""
 
 
 def parse_device(text: str, *, model: str, mode: str, precision: str | None, batch_size: int) -> DeviceChoice:
-    """Resolve `--device` (`auto`, `cpu`, `cuda[:N]`, `emulated[:MACHINE|:PROFILE|:FILE.toml]`).
+    """Resolve `--device` (`auto`, `cpu`, `cuda[:N]`, `emulated[:MACHINE|:PROFILE|:FILE.toml]`, or a plug-in's).
 
     `precision=None` takes the device's default. A profile fixes model, mode and precision.
 
@@ -45,49 +41,45 @@ def parse_device(text: str, *, model: str, mode: str, precision: str | None, bat
     """
     if batch_size < 1:
         raise ConfigError(f"--batch-size must be 1 or more, not {batch_size}")
-    kind, _, detail = text.partition(":")
+    kind, colon, detail = text.partition(":")
     note = None
     if text == "auto":
-        kind = "cuda" if num_visible_gpus() else "emulated"
-        if kind == "emulated":
+        kind = GPU if num_visible_gpus() else STAND_IN
+        if kind == STAND_IN:
             note = f"No NVIDIA GPU here ({_why_no_gpu()}): steps run on an emulated {DEFAULT_MACHINE.upper()}."
-    if kind == "cpu" and not detail:
-        return DeviceChoice("cpu", precision or DEFAULT_PRECISION["cpu"], note, on_host_cpus=True)
-    if kind == "cuda":
-        chosen_precision = precision or DEFAULT_PRECISION["cuda"]
-        return DeviceChoice(f"cuda:{_gpu_number(detail)}", chosen_precision, note, pins_memory=True)
-    if kind == "emulated":
-        chosen = _emulated(detail or DEFAULT_MACHINE, model=model, mode=mode, precision=precision)
-        where = Path(detail).absolute() if detail.endswith(".toml") else chosen.name
-        return DeviceChoice(f"emulated:{where}", chosen.precision, note, computes=False)
-    raise ConfigError(f"unknown device '{text}'; use auto, cpu, cuda[:N] or emulated[:PROFILE]")
+    traits = _traits(kind)
+    if traits is None or (colon and traits.choose is None):
+        forms = ", ".join(device.form for device in plugins.DEVICES.known().values())
+        raise ConfigError(f"unknown device '{text}'; use auto, {forms}")
+    chosen = Chosen(precision or traits.precision)
+    if traits.choose is not None:
+        chosen = plugins.function(traits.choose)(Asked(detail, model, mode, precision, traits.precision))
+    return DeviceChoice(f"{kind}:{chosen.detail}" if chosen.detail else kind, chosen.precision, traits, note)
 
 
-def computes(text: str) -> bool:
-    """Whether the device that `--device TEXT` names would compute anything: an emulated one does not."""
-    return text.partition(":")[0] != "emulated"
+def _traits(kind: str) -> DeviceTraits | None:
+    return plugins.DEVICES.find(kind).traits if kind in plugins.DEVICES.names() else None
 
 
-def _emulated(detail: str, *, model: str, mode: str, precision: str | None) -> profiles.Profile:
-    """The profile that `detail` (a machine, a profile's name or a file) and the case's model lead to."""
-    shipped = [profiles.named(name) for name in profiles.shipped_names()]
-    if detail not in {profile.machine for profile in shipped}:
-        chosen = profiles.named(detail)
-        wanted = (model, mode, precision or chosen.precision)
-        if wanted != (chosen.model, chosen.mode, chosen.precision):
-            raise ConfigError(
-                f"device profile '{chosen.name}' is for --model {chosen.model} --mode {chosen.mode} "
-                f"--precision {chosen.precision}, not {' '.join(wanted)}"
-            )
-        return chosen
-    wanted = (model, mode, precision or DEFAULT_PRECISION["emulated"])
-    for profile in shipped:
-        if (profile.machine, profile.model, profile.mode, profile.precision) == (detail, *wanted):
-            return profile
-    raise ConfigError(
-        f"no emulated profile of {detail} for {' '.join(wanted)}; shipped: {', '.join(profiles.shipped_names())}; "
-        "give --device cpu, or --device emulated:FILE.toml with your own times"
-    )
+def traits_of(device: str) -> DeviceTraits:
+    """Traits of the device that a text names, resolved or not. `auto`: traits of the device that it selects here.
+
+    Raises ConfigError for an unknown one.
+    """
+    kind = device.partition(":")[0]
+    if kind == "auto":
+        kind = GPU if num_visible_gpus() else STAND_IN
+    return plugins.DEVICES.find(kind).traits
+
+
+def is_gpu(device: str) -> bool:
+    """Whether `--device TEXT` means a GPU here."""
+    return traits_of(device).is_gpu
+
+
+def choose_gpu(asked: Asked) -> Chosen:
+    """Traits' `choose` of `cuda`: GPU 0 where no number was given. Raises as parse_device."""
+    return Chosen(asked.precision or asked.default_precision, str(_gpu_number(asked.detail)))
 
 
 def num_visible_gpus(dev: str = "/dev") -> int:
@@ -134,9 +126,10 @@ def _gpu_number(detail: str) -> int:
 
 
 def nvml_ordinal(device: str) -> int | None:
-    """CUDA's number of the GPU that a resolved device text names, for NVML; None where it is no GPU."""
+    """CUDA's number of the GPU that a resolved device text names, for NVML; None where it is not a GPU."""
     kind, _, number = device.partition(":")
-    return int(number or 0) if kind == "cuda" else None
+    traits = _traits(kind)  # a stored run may name a plug-in that is not installed here
+    return int(number or 0) if traits is not None and traits.is_gpu else None
 
 
 def open_device(step: Step, image_size: int | None) -> Device:
@@ -149,16 +142,5 @@ def open_device(step: Step, image_size: int | None) -> Device:
         UnavailableError: the device cannot be started here.
     """
     kind, _, detail = step.device.partition(":")
-    if kind == "emulated":
-        from loaderbench.devices.emulated import EmulatedDevice
-
-        return EmulatedDevice(profiles.named(detail), step.batch_size, image_size, overlap=step.overlap)
-    if kind == "cpu":
-        from loaderbench.devices.cpu import CpuDevice
-
-        return CpuDevice()
-    if kind == "cuda":
-        from loaderbench.devices.cuda import CudaDevice
-
-        return CudaDevice(int(detail or 0), overlap=step.overlap)
-    raise ConfigError(f"unknown device '{step.device}'; use cpu, cuda:N or emulated:PROFILE")
+    device: Device = plugins.DEVICES.load(kind).build(detail, step, image_size)
+    return device

@@ -1,5 +1,5 @@
-"""What a recorder of a device's work gives: each kernel and copy with the step that launched it, and what to hold it
-against."""
+"""What a recorder of a device's work returns: each kernel and copy with the step that launched it, and counts to check
+it against."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Work(NamedTuple):
     graphs: NDArray[np.int64]
     """[G]: when the host launched a CUDA graph."""
     names: dict[str, NDArray[np.int64]]
-    """For each operator when it began, nested ones included; empty where operators are not recorded."""
+    """Operator → when each of its calls began, nested ones included; empty where operators are not recorded."""
     drift_ns: int
-    """Of the recorder's clock against the host's over the window."""
+    """Drift of the recorder's clock against the host's over the window."""
     uncertainty_ns: int
-    """Of the relation of the two clocks."""
+    """Uncertainty of the mapping between the two clocks."""
 
 
 class Recorder(Protocol):
     """Records all that the device runs within the context; `read` it afterwards."""
 
     source: str
-    """What it is, for the record."""
+    """Name of the source, for the record."""
     discards_first: bool
-    """The first window that is recorded in a process is slowed by what starts in it."""
+    """Whether the first window recorded in a process is slow, because the recorder starts up in it."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *error: object) -> None: ...
@@ -46,7 +46,7 @@ class Recorder(Protocol):
         ...
 
     def witnesses(self, work: Work, traced: Segment, operators: Counter[str]) -> tuple[TraceWitness, ...]:
-        """Kernels a step that were counted, against those expected.
+        """Counted kernels a step, and those expected.
 
         `operators`: how often one untraced step calls each operator; empty where nothing computes.
         """
@@ -57,7 +57,7 @@ def with_steps(work: Work, steps: Table) -> Table:
     """Rows of KERNEL_FIELDS: each interval with the step that launched it, in order.
 
     A step's launches lie between the delivery of its batch and that of the next. Where the launch is not known the
-    interval belongs to the step that was completed next.
+    interval belongs to the next step to complete.
     """
     rows = work.rows
     by_launch = np.searchsorted(steps[:, STEP["returned_ns"]], rows[:, 4], side="right") - 1
@@ -76,7 +76,7 @@ def in_window(traced: Segment) -> Table:
 
 
 def num_while_issuing(at_ns: NDArray[np.int64], traced: Segment) -> int:
-    """How many of these host times lie in the issuing of a step of the window."""
+    """How many of these host times fall within the issuing of a window step."""
     begun = np.searchsorted(traced.window[:, STEP["returned_ns"]], at_ns, side="right") - 1
     inside = (begun >= 0) & (at_ns <= traced.window[np.maximum(begun, 0), STEP["issued_ns"]])
     return int(inside.sum())

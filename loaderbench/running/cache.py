@@ -1,4 +1,4 @@
-"""The page cache during a run: brought into the wanted state before each window, and looked at around it."""
+"""The page cache during a run: brought into the wanted state before each window, and checked before and after it."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import CacheFacts, RamCopyFacts
 
 SURVEY_FILES = 1000
-"""Files looked at to tell the residency of a data set: 5 to 9 µs each. Where none of them holds a page
+"""Files sampled for the residency of a data set: 5 to 9 µs each. Where none of them has a page
 in memory, at most 0.3 % of all files do (95 % confidence)."""
 RESIDENT, EMPTY = 0.99, 0.01
 SMALL_SET_BATCHES = 32
-"""A set of fewer batches is evicted whole behind each one (about 8 µs a file)."""
+"""A set of fewer batches is evicted completely after each batch (about 8 µs a file)."""
 OnDone = Callable[[int, int], None]
-"""Told how many files of how many are done."""
+"""Called with (files done, all files)."""
 MEMORY_FRACTION = 0.4
-"""Most of the free memory that a copy or a lock may take."""
+"""Fraction of the free memory that a copy or a lock may take at most."""
 
 
 def can_prove_cold(folder: str) -> bool:
-    """Whether files of the folder leave the page cache when asked to, and that can be seen.
+    """Whether files of the folder can be evicted from the page cache, and the eviction can be seen.
 
-    Tried with one file: read, evicted, looked at. OSError where it cannot be read.
+    Tried with one file: read it, evict it, check it. OSError where it cannot be read.
     """
     path = first_image(folder) or first_container(folder)
     if path is None:
@@ -48,7 +48,7 @@ def can_prove_cold(folder: str) -> bool:
 
 
 def _memory_budget() -> int:
-    """Bytes that a copy or a lock may take: of what the cgroup allows, and of what is free (MemAvailable)."""
+    """Bytes that a copy or a lock may take, from the cgroup's limit and the free memory (MemAvailable)."""
     limit, reason = memory_limit_bytes()
     if limit is None:
         raise UnavailableError(f"the machine's memory is not known: {reason}")
@@ -56,7 +56,7 @@ def _memory_budget() -> int:
 
 
 def can_hold(num_bytes: int) -> bool:
-    """Whether a data set of so many bytes can be held in memory for `--cache warm`."""
+    """Whether a data set of `num_bytes` fits into memory for `--cache warm`."""
     try:
         return num_bytes <= _memory_budget()
     except UnavailableError:
@@ -69,7 +69,7 @@ class RamCopy:
     def __init__(
         self, data: DataSet, batch_bytes: int, max_bytes: int, on_copied: OnDone = lambda done, total: None
     ) -> None:
-        """`batch_bytes`: what the loader's queue will need of /dev/shm besides. `max_bytes`: the most to copy."""
+        """`batch_bytes`: what the loader's queue will need in /dev/shm too. `max_bytes`: most bytes to copy."""
         self._all, self._batch_bytes, self._on_copied = data, batch_bytes, on_copied
         self._max_bytes = max_bytes
 
@@ -109,7 +109,7 @@ class CacheKeeper:
         data: DataSet,
         progress: Callable[[str], OnDone] = lambda what: lambda done, total: None,
     ) -> None:
-        """`progress`: gives, for what is about to be done, the function that is told how far it is."""
+        """`progress`: returns, for the name of a task, the function that receives its progress."""
         self.state, self._data, self.files, self._progress = state, data, data.files, progress
         self._caveats: list[Caveat] = []
         self._least_resident: float | None = None
@@ -122,7 +122,7 @@ class CacheKeeper:
         self._locked = False
 
     def survey(self) -> bool:
-        """Look at the cache before anything is read. True where the present state can be measured only once."""
+        """Inspect the cache before anything is read. True where the present state can be measured only once."""
         seen = residency(self._sample)
         self._at_start, self._method = seen.fraction, seen.method
         if seen.fraction is None:
@@ -183,10 +183,10 @@ class CacheKeeper:
                 evict(path)
 
     def before_segment(self, evicts_own_reads: bool) -> float | None:
-        """Bring the files into the state wanted; returns the fraction of the sampled pages that is resident."""
+        """Bring the files into the wanted state; returns the fraction of the sampled pages that is resident."""
         if self.state == "cold":
             resident = residency(self._sample).fraction
-            # A loader that evicts nothing leaves what it read ahead: in a large set too little to matter.
+            # If the loader does not evict, files that it has read ahead stay cached: too few to matter in a large set.
             unseen = resident is None and not evicts_own_reads
             if unseen or (resident or 0.0) > EMPTY:
                 self._evict_all()
@@ -227,7 +227,7 @@ class CacheKeeper:
                 done += 1
                 if indices is None:
                     continue
-                # A loader that reads ahead comes round a small data set before its files are delivered.
+                # In a small data set a loader that reads ahead may read a file again before its batch is delivered.
                 small = len(self._data.images) < SMALL_SET_BATCHES * len(indices)
                 self._evict(self.files.paths() if small else self._data.paths_of(indices))
             stop.wait(0.005)
@@ -245,6 +245,6 @@ class CacheKeeper:
 
     @property
     def caveats(self) -> list[Caveat]:
-        """What was not as it was to be."""
+        """What differed from the wanted state."""
         drifted = self._least_resident
         return [*self._caveats, *([] if drifted is None else [Caveat("warm_drifted", {"fraction": drifted})])]

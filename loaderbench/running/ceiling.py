@@ -1,8 +1,8 @@
-"""What the storage behind a data set can give: its own files, read past the page cache by ever more readers.
+"""What the storage of a data set can give: reads its files past the page cache with increasing numbers of readers.
 
 Method (docs/method.md, `The storage's ceiling`): shuffled real files, 1, 2, 4 … readers in stages of STAGE_S,
 O_DIRECT where the file system has it, else buffered with the pages dropped before and after each read.
-Threads stand for readers: preadv(2) releases the GIL. What follows from the facts is analysis/storage.py's.
+The readers are threads: preadv(2) releases the GIL. analysis/storage.py draws the conclusions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PROBE_S = 6.0
 """Most seconds of a probe."""
 STAGE_S = 0.8
 SLICES = 8
-"""A stage's bytes are kept in so many equal slices of time, for the interval."""
+"""Number of equal slices of time into which a stage's bytes are counted, for the interval."""
 CHUNK_BYTES = 1 << 20
-"""Most bytes of one read: the clock is looked at behind each, inside a large file too."""
+"""Most bytes of one read: the clock is checked after each, inside a large file too."""
 ALIGNMENT = 4096
-"""O_DIRECT reads are multiples of it, from aligned memory (open(2), `O_DIRECT`)."""
+"""O_DIRECT reads are multiples of this many bytes, into aligned memory (open(2), `O_DIRECT`)."""
 StoppedBy = Literal["flat", "max_readers", "deadline", "max_bytes", "error"]
 WORTH_MORE_READERS = 1.05
-"""Two more doublings that give less than this factor end the probe."""
+"""The probe ends when two more doublings of the readers give less than this factor."""
 
 
 def probe_ceiling(
@@ -60,7 +60,7 @@ def probe_ceiling(
     stopped: StoppedBy = "max_readers"
     reason: str | None = None
     for readers in counts:
-        # With twice the readers a file may take twice as long: the last ones must be done in time.
+        # With twice the readers a file may take twice as long: the last files must be done in time.
         if time.perf_counter() - begun + stage_s + 2 * slow_s > deadline_s and stages:
             stopped = "deadline"
             break
@@ -85,7 +85,7 @@ def _is_flat(stages: list[CeilingStage]) -> bool:
 
 
 class _Source:
-    """Hands out the files in shuffled order, again and again, while a stage's bytes last. For many threads."""
+    """Hands out the files in shuffled order, cyclically, until a stage's bytes are used up. Thread-safe."""
 
     def __init__(self, images: ImageIndex, stage_bytes: int | None) -> None:
         self._images, self._stage_bytes = images, stage_bytes
@@ -110,7 +110,7 @@ class _Source:
 
 
 def _takes_direct_reads(images: ImageIndex) -> bool:
-    """Whether the file system reads with O_DIRECT: tried on one file, EINVAL is its no (open(2))."""
+    """Whether the file system supports O_DIRECT reads: tried on one file; EINVAL means no (open(2))."""
     buffer = mmap.mmap(-1, ALIGNMENT)
     try:
         descriptor = os.open(images.path(int(images.sizes.argmax())), os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
@@ -119,7 +119,7 @@ def _takes_direct_reads(images: ImageIndex) -> bool:
         finally:
             os.close(descriptor)
     except OSError as error:
-        # Any other error is met and reported by the first stage.
+        # The first stage will meet any other error and report it.
         return error.errno not in (errno.EINVAL, errno.EOPNOTSUPP)
     return True
 
@@ -130,11 +130,11 @@ class _Reader:
 
     source: _Source
     end_ns: int
-    """No read begins after it."""
+    """No read begins after this time."""
     chunks: list[tuple[int, int]] = field(default_factory=list)
-    """(time of its end, bytes) of each read."""
+    """(end time, bytes) of each read."""
     file_ns: list[int] = field(default_factory=list)
-    """Open to last byte of each whole file."""
+    """Time from open to last byte of each file that was read completely."""
     last_ns: int = 0
     error: BaseException | None = None
 
@@ -167,7 +167,7 @@ class _Reader:
                     break
                 if now >= self.end_ns:
                     break
-            # Some file systems (btrfs) serve O_DIRECT from the page cache where they must.
+            # Some file systems (btrfs) fall back to the page cache for O_DIRECT reads.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -194,7 +194,7 @@ def _stage(source: _Source, num_readers: int, stage_s: float, counter: StorageCo
             raise one.error
     chunks = np.array([chunk for one in readers for chunk in one.chunks], dtype=np.int64).reshape(-1, 2)
     file_s = np.array([ns for one in readers for ns in one.file_ns], dtype=np.float64) / 1e9
-    # A reader for which no file was left did not take part. The slices end where the first of the others ended.
+    # A reader that got no file did not take part. The slices end when the first of the other readers ended.
     ends = [one.last_ns for one in readers if one.chunks] or [begun]
     slice_ns = max(1, (min(ends) - begun) // SLICES)
     slices = np.bincount((chunks[:, 0] - begun) // slice_ns, weights=chunks[:, 1], minlength=SLICES)[:SLICES]
@@ -218,4 +218,4 @@ def _reading(counter: StorageCounter) -> Mapping[str, int] | None:
     try:
         return counter.read()
     except UnavailableError:
-        return None  # the device is gone: the reads themselves say so
+        return None  # the device is gone: the reads will fail and report it

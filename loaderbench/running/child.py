@@ -1,4 +1,4 @@
-"""The measuring process: does one job after another until it is told to end.
+"""The measuring process: does one job after another until the supervisor ends it.
 
 Started by supervisor.Child as `python -m loaderbench.running.child FD PARENT_PID`. Jobs come and answers go over the
 inherited pipe `FD`: first any number of messages (recording/progress.py), last an Answer.
@@ -23,33 +23,33 @@ from loaderbench.running.jobs.table import Answer, Job
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 END_S = 4
-"""What the process gives itself to end once told to; the supervisor would kill it, but it may be dead."""
+"""Seconds that the process gives itself to end: the supervisor would kill it, but may be dead."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    # A parent of several threads that is killed sends one for each (Linux hands a child from thread to thread,
-    # kernel/exit.c, forget_original_parent): the second must not interrupt the tidying that the first began.
+    # A killed parent with several threads sends a signal for each (Linux passes a child from thread to thread,
+    # kernel/exit.c, forget_original_parent): the second must not interrupt the clean-up that the first began.
     signal.signal(number, signal.SIG_IGN)
-    # SIGALRM is left to its default, which ends the process: code that is stuck, or a place where Python
-    # drops exceptions (a destructor), cannot keep it alive. Its workers die with it.
+    # SIGALRM keeps its default action, which ends the process: neither stuck code nor code that swallows
+    # exceptions (a destructor) can keep it alive. Its workers die with it.
     signal.alarm(END_S)
     raise SystemExit(128 + number)
 
 
 def main() -> int:
     """Do jobs until the supervisor closes the pipe or dies."""
-    # First of all, because importing torch takes seconds. Until that is done SIGTERM simply ends the process.
+    # First, because importing torch takes seconds. Until then SIGTERM simply ends the process.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(sys.argv[2]):
-        return 1  # the parent died before we could ask to be told
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the supervisor, which decides
+        return 1  # the parent died before prctl took effect
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the supervisor too, which decides
     pipe = Connection(int(sys.argv[1]))
 
     def send(message: Message | Answer) -> None:
         try:
             pipe.send(message)
         except ConnectionError:
-            raise SystemExit(1) from None  # nobody is there to hear it
+            raise SystemExit(1) from None  # the supervisor is gone
 
     while True:
         try:

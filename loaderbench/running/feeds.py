@@ -1,4 +1,4 @@
-"""What each arm's loop is fed: the loaders of a case, its files in memory, and the batches that lie ready."""
+"""What feeds each arm's loop: the loaders of a case, its files in memory, and batches kept ready."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import cycle
 
+from loaderbench import plugins
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.images.index import ImageIndex
@@ -20,11 +21,11 @@ from loaderbench.running.cache import OnDone, RamCopy
 from loaderbench.running.rig import Rig
 
 COPY_PART = 0.25
-"""Of `max_bytes`, for the copy in memory."""
+"""Fraction of `max_bytes` for the copy in memory."""
 COPY_BATCHES = 128
-"""Batches of images that are copied into memory: a large set is not copied whole."""
+"""Batches of images that are copied into memory: a large set is not copied completely."""
 NUM_HOST_BATCHES = 3
-"""Ready batches that the `host` arm cycles through, so that one does not stay in the processor's cache."""
+"""Ready batches that the `host` arm cycles through, so that no batch stays in the processor's cache."""
 
 
 class Feeds:
@@ -43,7 +44,7 @@ class Feeds:
         self.reads_files, self.owns_transfer = loader.decodes, loader.owns_transfer
 
     def loader(self, arm: Arm) -> Loader:
-        """The loader that feeds an arm: its files' own, the one over the files in memory, or that which only reads."""
+        """The loader that feeds an arm: over the data set's files, over those in memory, or the one that only reads."""
         key = Arm.RAM if arm.source == "memory" else Arm.REAL if arm.decodes else Arm.FETCH
         if key not in self._loaders:
             begun = time.perf_counter_ns()
@@ -70,9 +71,9 @@ class Feeds:
         self.ram = self._stack.enter_context(copy)
 
     def _copy_bytes(self) -> int:
-        """Most bytes to copy into memory: enough that no image comes again within a window."""
+        """Most bytes to copy into memory: enough that no image repeats within a window."""
         data, case = self._rig.data, self._case
-        # Each worker wants containers of its own, of which there may be more than that many batches hold.
+        # Each worker needs containers of its own, which may hold more than that many batches.
         enough = max(
             int(COPY_BATCHES * case.step.batch_size * data.sample_page_bytes),
             2 * case.feed.lanes * int(data.files.sizes.max()),
@@ -83,7 +84,7 @@ class Feeds:
     def _batch_bytes(self) -> int:
         side = self._case.step.input_size or 1024
         pixel = 4 if self._case.feed.output == "float32" else 1
-        return self._case.step.batch_size * 3 * side * side * pixel * (self._case.feed.buffer_batches + 4)
+        return self._case.step.batch_size * 3 * side * side * pixel * (self._rig.buffer_batches + 4)
 
     def collect_ready(self) -> None:
         """Take real batches for the arms that are not fed by a loader; they have the loader's own shape and type."""
@@ -115,7 +116,7 @@ class Feeds:
         return self._resident
 
     def batches(self, arm: Arm) -> tuple[Iterator[Batch], Loader | None]:
-        """A stream for one window of an arm, and the loader behind it."""
+        """A stream for one window of an arm, and the loader that makes it."""
         if arm.source == "resident":
             return cycle([self.resident]), None
         if arm.source == "ready":
@@ -149,23 +150,25 @@ class Feeds:
             num_readers=fetch.readers_of(loader, self._case.feed.lanes),
             description={"loader": self._case.feed.loader} if describe is None else describe(),
             no_stage_times=getattr(loader, "no_stage_times", None),
+            traits=self._rig.traits,
+            alternatives=plugins.predictable_loaders(),
         )
 
 
 def close(batches: Iterator[Batch]) -> None:
-    """End a stream; those that no loader makes have nothing to end."""
+    """End a stream; a stream that no loader makes has nothing to end."""
     end = getattr(batches, "close", None)
     if end is not None:
         end()
 
 
 def _copy_of(batch: Batch) -> Batch:
-    """A batch that outlives the loader's buffers."""
+    """A copy of a batch that outlives the loader's buffers."""
     return Batch(batch.inputs.clone(), batch.targets.clone(), batch.num_samples, batch.encoded_bytes)
 
 
 def arms_of_a_round(case: Case, *, reads_files: bool, owns_transfer: bool, once: bool) -> tuple[Arm, ...]:
-    """The arms of a round, in order. `once`: the data set's own cache state was measured already, and is gone."""
+    """The arms of a round, in order. `once`: the data set's own cache state has been measured and is gone."""
     wanted = set(case.effort.arms)
     arms = [arm for arm in (Arm.DEVICE,) if arm in wanted]
     if Arm.HOST in wanted and not owns_transfer:

@@ -1,6 +1,6 @@
-"""A window of steps of which every kernel and copy is known, between two without tracing that show what tracing costs.
+"""A window of steps with all kernels and copies recorded, between two untraced windows that show the tracing's cost.
 
-Where the kernels come from is the device's own business: `Device.recorder`.
+The device decides how kernels are recorded: `Device.recorder`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from loaderbench.workloads.base import Workload
 
 MAX_STEPS, MIN_STEPS = 24, 4
 MAX_S, MAX_PART = 3.0, 0.2
-"""What all steps may take together, in seconds and of the measuring time; more than MAX_S only to hold MIN_STEPS."""
+"""Limits of all steps' time, in seconds and as a fraction of the measuring time; MIN_STEPS may exceed MAX_S."""
 DISCARDED_STEPS = 3
-"""Of the first recorded window of the process, where the recorder starts in it (CUPTI: on an H200 its steps took 56 %
-longer)."""
+"""Steps of the first recorded window of a process, which is dropped where the recorder starts in it (CUPTI: on an H200
+its steps took 56 % longer)."""
 SETTLING_STEPS = 2
-"""Between the recorder's start and the window, and the same without a recorder."""
+"""Steps between the recorder's start and the window; as many before an untraced window."""
 
 _NEVER = sys.maxsize
 Settle = Callable[[StepLoop], tuple[int, bool]]
@@ -43,21 +43,21 @@ class TracedLoop:
     device: Device
     workload: Workload
     lane: str
-    """Of the segments."""
+    """The lane of the segments."""
     lanes: int
     """Batches that the loader prepares at once."""
     new_loop: Callable[[], StepLoop]
-    """A loop that goes on with the stream."""
+    """A loop that continues the stream."""
     ready: Callable[[], tuple[Any, Any]]
     """The stream's next batch, inputs and targets, on the device."""
     settle: Settle
-    """Runs the first window's loop until the loader is steady. The later ones begin right behind it."""
+    """Runs the first window's loop until the loader is steady. The later windows follow directly."""
     behind: Callable[[StepLoop], AbstractContextManager[None]]
-    """Evicts the files of a loop's batches while it runs, where that is asked for."""
+    """Evicts the files of a loop's batches while it runs, if the run is to be cold."""
 
 
 def num_steps_for(step_s: float, duration_s: float, lanes: int) -> int | None:
-    """Steps of each window; None where they are so long that even the fewest would take too much of `duration_s`."""
+    """Steps of each window; None where even the fewest would take too much of `duration_s`."""
     around = 3 * (lanes + 1 + SETTLING_STEPS) + DISCARDED_STEPS
     allowed = int(min(MAX_S, MAX_PART * duration_s) / max(step_s, 1e-6))
     steps = min(max((allowed - around) // 3, MIN_STEPS), MAX_STEPS)
@@ -65,7 +65,7 @@ def num_steps_for(step_s: float, duration_s: float, lanes: int) -> int | None:
 
 
 def trace_kernels(traced: TracedLoop, num_steps: int) -> list[Segment]:
-    """Run an untraced window, a traced one and another untraced one of `num_steps` each, all of one stream of batches.
+    """Run an untraced, a traced and another untraced window of `num_steps` each, all on one stream of batches.
 
     Returns their segments, in this order. Raises what the loader or the recorder raises.
     """
@@ -81,7 +81,7 @@ def trace_kernels(traced: TracedLoop, num_steps: int) -> list[Segment]:
     recorded = _window(traced, Arm.TRACED, num_steps, recorder, round_of_workers, first_batch=num_batches)
     num_batches += len(recorded.steps)
     behind = _window(traced, Arm.UNTRACED, num_steps, nullcontext(), round_of_workers, first_batch=num_batches)
-    _read(recorder, traced, recorded)  # last of all: it takes a while, in which the loader's queue would fill
+    _read(recorder, traced, recorded)  # at the end: it takes a while, in which the loader's queue would fill
     return [before, recorded, behind]
 
 
@@ -94,7 +94,7 @@ def _window(
     *,
     first_batch: int,
 ) -> Segment:
-    """Run one window of the stream, `recording` open around it and the steps that settle it."""
+    """Run one window of the stream, with `recording` open around it and its settling steps."""
     loop, device = traced.new_loop(), traced.device
     device.synchronize()
     device.anchor()
@@ -122,7 +122,7 @@ def _window(
 
 
 def _start_recording(traced: TracedLoop) -> int:
-    """Run a few steps in a window of which nothing is kept; returns how many."""
+    """Run a few steps in a window that is dropped; returns their number."""
     loop = traced.new_loop()
     with traced.behind(loop), traced.device.recorder():
         num_steps = loop.run(DISCARDED_STEPS, _NEVER)
@@ -131,7 +131,7 @@ def _start_recording(traced: TracedLoop) -> int:
 
 
 def _read(recorder: Recorder, traced: TracedLoop, recorded: Segment) -> None:
-    """Put what the recorder saw into the segment that it was open for."""
+    """Store what the recorder saw in the segment that it recorded."""
     work = recorder.read()
     recorded.kernels = recorder.table(work, recorded.steps)
     recorded.trace = TraceFacts(
@@ -143,11 +143,11 @@ def _read(recorder: Recorder, traced: TracedLoop, recorded: Segment) -> None:
     )
 
 
-# -- what the trace is held against ----------------------------------------------------------------------
+# -- what the trace is checked against -------------------------------------------------------------------
 
 
 class _CountOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operators that reach the device's kernels, views left out, backward pass included."""
+    """Counts the operators that reach the device's kernels, without views, with the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -163,7 +163,7 @@ class _CountOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _operators_of_a_step(traced: TracedLoop) -> Counter[str]:
     """How often a further step, not traced, calls each operator; empty where nothing computes.
 
-    By PyTorch's dispatcher: a count of which the recorder's own source knows nothing.
+    Counted by PyTorch's dispatcher, independently of the recorder's source.
     """
     counter = _CountOperators()
     if traced.device.torch_device is not None:

@@ -1,6 +1,6 @@
 """The step loop: the only code that runs between two timestamps.
 
-Nobody extends it with callbacks. What a step costs beside the loader, the device and the workload is
+Do not extend it with callbacks. Besides the loader, the device and the workload a step costs
 five clock readings, one tuple and, on a device, three events: see docs/method.md for the measured overhead.
 """
 
@@ -46,7 +46,7 @@ class StepLoop:
         self.failures: list[tuple[int, str]] = []
 
     def run(self, num_steps: int, deadline_ns: int) -> int:
-        """Run up to `num_steps` further steps, stopping behind the step that passes `deadline_ns`.
+        """Run up to `num_steps` further steps, stopping after the step that passes `deadline_ns`.
 
         Returns how many were run. Raises what the loader, the device or the workload raises.
         """

@@ -1,4 +1,4 @@
-"""What the step loop itself costs, measured on the spot against a bare loop doing the same."""
+"""What the step loop itself costs, measured in place against a bare loop that does the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _NoWork:
         self.phases: list[tuple[int, int, int]] = []
 
     def step(self, inputs: object, targets: object) -> None:
-        """Nothing: so that the loops are all there is."""
+        """Does nothing, so that only the loops take time."""
 
     def example(self, output: str) -> tuple[None, None]:
         return None, None

@@ -1,7 +1,7 @@
 """What a sample costs in other decoders: a short measurement on the data set's own images, in memory.
 
-Run once behind the arms, in threads of its own, at most about PROBE_S: facts on which the advice
-"another decoder", "another loader", "more workers" predicts its gain.
+Run once after the arms, in its own threads, for at most about PROBE_S seconds. The advice "another decoder",
+"another loader" and "more workers" predicts its gain from these facts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from loaderbench.recording.facts import DecoderProbe, PrepProbe
 
 PROBE_S = 0.6
 ALONE_FRACTION = 0.5
-"""Of PROBE_S for one thread alone; the rest for all processors at once."""
+"""Fraction of PROBE_S for one thread alone; the rest is for all processors at once."""
 NUM_IMAGES, MIN_IMAGES = 32, 4
 HANDOVER_IMAGES = 16
 
@@ -61,18 +61,18 @@ def probe_preparation(context: LoaderContext, num_cpus: int) -> PrepProbe:
             image_s, rate = _on_all_cpus(probe, good, num_cpus, seconds)
             decoders[name] = replace(decoders[name], all_cpus_image_s=image_s, all_cpus_rate=rate)
     finally:
-        # A thread's setting is also what threads born later begin with: put it back.
+        # Threads that start later inherit this setting: restore it.
         torch.set_num_threads(num_threads)
     return PrepProbe(num_cpus, decoders, handover_s)
 
 
 def _decoders(context: LoaderContext) -> dict[str, Decoder]:
-    """The case's decoder and the others that can be had here."""
+    """The case's decoder and the others that are available here."""
     found: dict[str, Decoder] = {}
-    for name in plugins.names("decoders"):
+    for name, traits in plugins.DECODERS.known().items():
         own = name == context.decoder
-        if name == "torchvision" and not own and "turbojpeg" in found and "torchvision" not in sys.modules:
-            continue  # importing it takes seconds, and it decodes with turbojpeg's library
+        if not own and traits.probed_as in found and not set(traits.needs.packages) & set(sys.modules):
+            continue
         options = context.decoder_options if own else {}
         try:
             found[name] = make_decoder(replace(context, decoder=name, decoder_options=options), name)
@@ -137,10 +137,10 @@ def _in_threads(works: Sequence[Callable[[], None]]) -> None:
 def _alone(
     probes: dict[str, _Probe], encoded: Sequence[tuple[int, bytes]], good: list[tuple[int, bytes]]
 ) -> dict[str, DecoderProbe]:
-    """One thread, the decoders in turn on each image, so that whatever else the machine does meets all.
+    """One thread, the decoders in turn on each image, so that other load of the machine affects all.
 
-    Adds to `good` the images that every decoder can decode. The first is made once for nothing: libraries set
-    up their tables then.
+    Adds to `good` the images that every decoder can decode. The first image is decoded once untimed, while
+    libraries set up their tables.
     """
     seconds: dict[str, list[float]] = {name: [] for name in probes}
     deadline = time.perf_counter() + PROBE_S * ALONE_FRACTION
@@ -150,7 +150,7 @@ def _alone(
         try:
             spent = [probe.make(*one) for probe in probes.values()]
         except DecodeError:
-            continue  # counted and named where the loader met it
+            continue  # the loader counts and names it
         if number:
             good.append(one)
             for kept, one_s in zip(seconds.values(), spent, strict=True):
@@ -161,7 +161,7 @@ def _alone(
 def _on_all_cpus(
     probe: _Probe, encoded: Sequence[tuple[int, bytes]], num_cpus: int, seconds: float
 ) -> tuple[float, float]:
-    """A thread on each processor, all at once: what is left of a processor's speed when none is idle.
+    """A thread on each processor, all at once: the speed of a processor when none is idle.
 
     Returns (mean CPU seconds an image, images/s of all together).
     """
@@ -189,9 +189,9 @@ def _on_all_cpus(
 
 
 def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
-    """CPU seconds an image of getting memory for finished samples, writing them into it, and giving it back.
+    """CPU seconds an image of allocating memory for finished samples, writing them into it, and freeing it.
 
-    uint8 is resized straight into its place, so that only the memory is its cost. `shared` is left out where
+    uint8 is resized straight into its place, so that only the memory costs time. `shared` is left out where
     /dev/shm has no room for it: a loader could not use it either.
     """
     normalize = Normalizer(*shape)
@@ -204,7 +204,7 @@ def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
         return torch.empty(0, dtype=kind).set_(storage)
 
     def private() -> torch.Tensor:
-        # A map of its own: the allocator would hand out the memory of the turn before, already faulted in.
+        # A new mapping: the allocator would return the memory of the turn before, already faulted in.
         return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE), dtype=kind)
 
     used = private()
@@ -219,7 +219,7 @@ def _handover_s(shape: tuple[int, int], output: str) -> dict[str, float]:
                 normalize(pixels, slot)
             else:
                 slot[...] = pixels
-        slot = None  # the last reference: the memory goes back within the time
+        slot = None  # drops the last reference: freeing the memory is part of the time
         return (time.thread_time_ns() - begun) / 1e9 / HANDOVER_IMAGES
 
     seconds(ways["reused"])  # pays for its page faults

@@ -20,7 +20,7 @@ from loaderbench.workloads.base import Workload
 
 
 def once_a_second(report: Report) -> Callable[[str], None]:
-    """Reports a phase, once a second at most: a supervisor that hears nothing gives up."""
+    """Reports a phase, at most once a second: a supervisor that hears nothing gives up."""
     said = time.monotonic()
 
     def on_progress(phase: str) -> None:
@@ -33,19 +33,20 @@ def once_a_second(report: Report) -> Callable[[str], None]:
 
 
 class Rig:
-    """All that a case runs on. Closed with `stack`.
+    """Everything that a case runs on. Closed with `stack`.
 
     `slowdown`: work of known cost to build in; None in every real run.
     """
 
     def __init__(self, case: Case, stack: ExitStack, report: Report, slowdown: Slowdown | None = None) -> None:
         self.case, self._stack, self._slowdown = case, stack, slowdown
-        self._module = plugins.load("loaders", case.feed.loader)
+        self._module = plugins.LOADERS.load(case.feed.loader)
+        self.traits = plugins.LOADERS.find(case.feed.loader).traits
         report(Phase("listing the images"))
         progress = once_a_second(report)
         self.data = open_data_set(
             case.subject.dataset,
-            getattr(self._module, "DATA_FORMAT", None),
+            self.traits.format,
             lambda num: progress(f"listing the images: {num:,} so far"),
         )
         self.images = self.data.images
@@ -63,8 +64,13 @@ class Rig:
             self.device = slowdown.wrap_device(self.device)
             self.workload = slowdown.wrap_workload(self.workload, self.device)
 
+    @property
+    def buffer_batches(self) -> int:
+        """Batches that are prepared ahead when the loader rests."""
+        return self.traits.buffer_batches(self.case.feed)
+
     def context(self, data: DataSet, *, evict: bool) -> LoaderContext:
-        """What the case's loader over `data` is told. `evict`: drop each file's pages once read."""
+        """The context of the case's loader over `data`. `evict`: drop each file's pages once read."""
         subject, feed, step, effort = self.case.subject, self.case.feed, self.case.step, self.case.effort
         scale = {} if feed.decode_scale is None else {"scale": feed.decode_scale}
         return LoaderContext(
@@ -95,7 +101,7 @@ class Rig:
         return loader
 
     def build_fetch(self, data: DataSet, *, evict: bool, readers: int) -> Loader:
-        """The same files by `readers` threads that only read."""
+        """A loader whose `readers` threads only read the same files."""
         loader: Loader = fetch.FetchLoader(replace(self.context(data, evict=evict), workers=readers))
         self._stack.callback(loader.close)
         return loader

@@ -1,4 +1,4 @@
-"""The arms in turns, round after round, until every step time is known well enough or the time is up."""
+"""Measures the arms in turns, round after round, until every step time is precise enough or the time is up."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
 MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 2.5
 ARMS_PART = 0.6
-"""Of `max_bytes`, for the arms that read the storage."""
+"""Fraction of `max_bytes` for the arms that read the storage."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What the rounds may take."""
+    """The limits of the rounds."""
 
     seconds: float
     most_bytes: bool
@@ -34,12 +34,12 @@ class Budget:
 
 
 def most_steps(case: Case, data: DataSet, arms: Sequence[Arm], fewest: int, *, once: bool) -> int:
-    """Steps that a window may take of the storage, so that all of them stay within `max_bytes`.
+    """Most steps that a window may read from the storage, so that all windows stay within `max_bytes`.
 
-    `arms`: those of a round; `fewest`: the fewest steps of a window; `once`: there is one window of the storage in all.
+    `arms`: the arms of a round; `fewest`: the fewest steps of a window; `once`: only one window reads the storage.
 
     Raises:
-        ConfigError: so few bytes that nothing can be measured with them.
+        ConfigError: `max_bytes` is too small to measure anything.
     """
     most, feed = case.effort.max_bytes, case.feed
     if most is None:
@@ -50,7 +50,7 @@ def most_steps(case: Case, data: DataSet, arms: Sequence[Arm], fewest: int, *, o
     num_arms = sum(arm.touches_storage for arm in arms)
     segments = 1 if once else max(1, num_arms) * TARGET_ROUNDS
     batch_bytes = data.sample_page_bytes * case.step.batch_size
-    # What is prepared ahead, or half read, when the segment ends, was read as well.
+    # Batches prepared ahead, or half read, when the segment ends count as read.
     ahead = feed.lanes * (feed.prefetch + 2)
     steps = int(ARMS_PART * most / (segments * batch_bytes)) - ahead
     least = feed.lanes + 1 + (case.effort.warmup or 0) + fewest
@@ -88,7 +88,7 @@ def measure_rounds(windows: Windows, arms: tuple[Arm, ...], budget: Budget, segm
 
 
 def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:
-    """Whether every arm's step time is known to within the target."""
+    """Whether every arm's step time is known within the target."""
     for arm in arms:
         if not arm.decodes or arm is Arm.PREP:
             continue

@@ -1,4 +1,4 @@
-"""Runs of a fixed number of steps that begin with a full prefetch buffer: how far they flatter a loader."""
+"""Runs of a fixed number of steps that begin with a full prefetch buffer: how far they overstate a loader's rate."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from loaderbench.running.loop import StepLoop
 from loaderbench.running.window import Length, Windows, durations
 
 SHORT_RUNS = 5
-"""Short runs of a case, the first always, the others while they fit into the case's seconds."""
+"""Short runs of a case: the first always, the others only while they fit into the case's seconds."""
 IDLE_S, IDLE_CPU_FRACTION = 0.5, 0.05
-"""A loader that used less of one core and read nothing for so long has filled its buffer."""
+"""A loader that read nothing for IDLE_S and used less than this fraction of a core has filled its buffer."""
 
 
 def measure_short_runs(windows: Windows, segments: Sequence[Segment]) -> list[Segment]:
     """The short runs, as many as fit into the case's seconds. `segments`: what was measured before."""
-    effort, buffer_batches = windows.rig.case.effort, windows.rig.case.feed.buffer_batches
+    effort, buffer_batches = windows.rig.case.effort, windows.rig.buffer_batches
     real = [segment for segment in segments if segment.arm is Arm.REAL]
     step_s = float(np.mean(durations(real[-1]))) if real else 1.0
     most_s = 4 * buffer_batches * step_s + 10 * IDLE_S
@@ -50,10 +50,10 @@ def measure_short_runs(windows: Windows, segments: Sequence[Segment]) -> list[Se
 
 
 def _comes_to_rest(most_s: float, report: Report) -> bool:
-    """Wait until neither this process nor its workers do anything; False where they still do after `most_s`."""
+    """Wait until this process and its workers are idle; False where they still work after `most_s`."""
     limit = time.monotonic() + most_s
     before, seen = _work_done(), time.monotonic()
-    looking = 2 * (_work_done()[1] - before[1])  # looking reads, too
+    looking = 2 * (_work_done()[1] - before[1])  # taking these figures reads bytes, too
     while time.monotonic() < limit:
         time.sleep(IDLE_S)
         now, at = _work_done(), time.monotonic()
@@ -65,7 +65,7 @@ def _comes_to_rest(most_s: float, report: Report) -> bool:
 
 
 def _work_done() -> tuple[float, int]:
-    """CPU seconds and bytes read by this process and its children up to now. What ended meanwhile drops out."""
+    """CPU seconds and bytes read by this process and its live children up to now."""
     cpu_s, read = 0.0, 0
     here = psutil.Process()
     for process in [here, *here.children(recursive=True)]:

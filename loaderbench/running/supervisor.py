@@ -1,4 +1,4 @@
-"""Runs one case in a child process, samples it from outside, and survives whatever happens to it."""
+"""Runs one case in a child process, samples it from outside, and survives anything that happens to it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
 
 HANG_S = 900.0
-"""No message from the child for so long: it hangs (a dead NFS server, a deadlock) and is ended."""
+"""Seconds without a message after which the child counts as hung (a dead NFS server, a deadlock) and is ended."""
 GRACE_S = 5.0
-"""What the child gets to end its workers before the whole session is killed."""
+"""Seconds that the child gets to end its workers before the whole session is killed."""
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
@@ -40,7 +40,7 @@ class Child:
     """A measuring process: takes jobs, answers with messages, and never outlives this object.
 
     A context manager. Leaving it ends the process and everything in its session. `prefix`: a folder of packages that
-    it and its workers find before all others (loaderbench.prefixes).
+    come first on the path of the process and its workers (loaderbench.prefixes).
     """
 
     process: subprocess.Popen[bytes]
@@ -52,7 +52,7 @@ class Child:
     def __enter__(self) -> Child:
         started = False
         try:
-            with interrupts_held():  # raised within Popen, one would leave a process that nobody knows
+            with interrupts_held():  # an exception raised within Popen would leave a process without a handle
                 self._start()
                 started = True
         except (KeyboardInterrupt, SystemExit) as stop:
@@ -62,7 +62,7 @@ class Child:
         return self
 
     def _start(self) -> None:
-        # The child's workers become ours when it is killed: in a container nobody else might reap them.
+        # When the child is killed its workers become our children: in a container nobody else may reap them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._pipe, theirs = Pipe()
         command = [sys.executable, "-m", "loaderbench.running.child", str(theirs.fileno()), str(os.getpid())]
@@ -81,18 +81,18 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # One more Ctrl-C only takes the child's grace away; raised here, it would leave processes behind.
+        # Another Ctrl-C only kills the child at once; an exception raised here would leave processes behind.
         with interrupts_held(self.process.kill):
-            self._pipe.close()  # the child's next look for a job tells it to end
+            self._pipe.close()  # the child ends when it next asks for a job
             if kind is None:
                 _wait(self.process, GRACE_S)
             end_session(self.process)
 
     def ask(self, job: Job[Q, A], request: Q, on_message: Report) -> A:
-        """Have one job done, telling `on_message` how far it is. Returns its result.
+        """Run one job, passing its progress messages to `on_message`. Returns its result.
 
         Raises:
-            JobFailed: it could not be done: the job's own error, the child's death, or no sign of life.
+            JobFailed: the job raised an error, the child died, or there was no sign of life.
         """
         try:
             self._pipe.send((job, request))
@@ -116,7 +116,7 @@ class Child:
 class KeptChild:
     """A measuring process that does one job after another: importing torch takes seconds. A context manager.
 
-    A new one is begun where a job needs other packages than the last one had, and after `end`.
+    A new process is started where a job needs other packages than the last one, and after `end`.
     """
 
     def __init__(self, log_path: Path) -> None:
@@ -158,7 +158,7 @@ class JobFailed(Exception):
 
     @property
     def error(self) -> LoaderbenchError:
-        """The error that the job raised; a CaseFailed for what is none of loaderbench's own."""
+        """The error that the job raised; a CaseFailed for errors that are not loaderbench's own."""
         return KINDS.get(self.failure.kind, CaseFailed)(self.failure.message)
 
     @property
@@ -170,8 +170,8 @@ class JobFailed(Exception):
 def supervise(case: Case, folder: RunFolder, on_message: Report) -> Run:
     """Run `case`, writing the child's output to the folder's worker.log.
 
-    Never raises for what happens to the child: the Run says how it ended. KeyboardInterrupt and SystemExit
-    of this process end the child, its workers included, and go on up.
+    Never raises for anything that happens to the child: the Run says how it ended. KeyboardInterrupt and SystemExit
+    in this process end the child and its workers, and propagate.
     """
     started_at, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     recording: Recording | None = None
@@ -225,9 +225,9 @@ def session_members(session: int, *, zombies: bool = False) -> list[int]:
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """End the child and everything in its session: SIGTERM and a grace, then SIGKILL until nothing is left.
+    """End the child and everything in its session: SIGTERM and GRACE_S seconds, then SIGKILL until nothing is left.
 
-    Orphans are reaped, and what killed processes left in /dev/shm is removed.
+    Orphans are reaped, and files that killed processes left in /dev/shm are removed.
     """
     members: set[int] = set()
     if process.poll() is None:
@@ -235,20 +235,20 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGTERM)
         _wait(process, GRACE_S)
     deadline = time.monotonic() + GRACE_S
-    # Zombies too: workers die with their parent, before they are looked for here, and leave what the others leave.
+    # Zombies too: workers may have died with their parent before this search, and leave the same files behind.
     while (left := session_members(process.pid, zombies=True)) and time.monotonic() < deadline:
         members.update(left)
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            with suppress(ChildProcessError):  # another's to reap
+            with suppress(ChildProcessError):  # another process reaps it
                 if pid != process.pid:
                     os.waitpid(pid, os.WNOHANG)
         process.poll()
         time.sleep(0.02)
     _wait(process, GRACE_S)
     remove_leftovers()
-    for pid in members:  # torch names a batch's memory before it unlinks it: a worker killed in between leaves it
+    for pid in members:  # torch creates a batch's memory file, then unlinks it: a worker killed in between leaves it
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
             with suppress(OSError):
                 path.unlink()

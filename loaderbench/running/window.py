@@ -28,7 +28,7 @@ MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
 MAX_WARMUP_S = 3.0
 LONGEST_WINDOW_S = 10.0
 HELD_STEPS, MAX_HOLD_S = 3, 0.5
-"""Steps of each `device` window that are held back until all of them is enqueued, and the longest hold."""
+"""Steps of each `device` window that are held back until all their work is enqueued, and the longest hold (s)."""
 
 StageTimes = Mapping[str, tuple[int, int]]
 WarmUp = Callable[[StepLoop, Loader | None], tuple[int, bool]]
@@ -41,12 +41,12 @@ class Length:
 
     target_s: float
     steps: int | None = None
-    """Exactly so many; None: until `target_s`, and at least a few."""
+    """Exact number of steps; None: until `target_s`, and at least a few."""
 
 
 @dataclass(frozen=True)
 class Readings:
-    """Counters at one border of a window."""
+    """Counters at one end of a window."""
 
     storage: Mapping[str, int] | None
     characters: int
@@ -62,23 +62,23 @@ class Windows:
     storage: StorageCounter
     report: Report
     most_steps: int = sys.maxsize
-    """Steps that a window may take of the storage."""
+    """Most steps that a window may read from the storage."""
     failures: list[ImageFailure] = field(default_factory=list)
     """Every read of an image that could not be decoded."""
 
     def fewest_steps(self) -> int:
-        """The fewest steps of a window. Workers hand over in bursts: it holds two whole rounds of them."""
+        """The fewest steps of a window: two whole rounds of the workers, since these hand over in bursts."""
         return min(max(MIN_WINDOW_STEPS, 2 * self.rig.case.feed.workers), MAX_MIN_WINDOW_STEPS)
 
     def new_loop(self, arm: Arm) -> tuple[StepLoop, Loader | None]:
-        """A loop over a new stream of the arm's batches, and the loader behind it."""
+        """A loop over a new stream of the arm's batches, and the loader that makes it."""
         batches, loader = self.feeds.batches(arm)
         device, workload = (self.rig.device, self.rig.workload) if arm.on_device else (None, None)
         resident = arm.source == "resident" or self.feeds.owns_transfer
         return StepLoop(batches, device, workload, resident=resident), loader
 
     def evicting(self, arm: Arm, loop: StepLoop, loader: Loader | None) -> AbstractContextManager[None]:
-        """Evicts the files of a loop's batches behind it, where they are to be cold and the loader does not do so."""
+        """Evicts the files of delivered batches, where the run is to be cold and the loader does not evict them."""
         cold = self.rig.case.subject.cache == "cold" and self.feeds.reads_files and arm.touches_storage
         return self.cache.evicting_behind(
             loop.indices if cold and loader is not None and not loader.evicts_own_reads else None
@@ -125,7 +125,7 @@ class Windows:
         self, loop: StepLoop, arm: Arm, number: int, num_warmup: int, steady: bool, opened: int, closed: int,
         drained: Table | None,
     ) -> Segment:  # fmt: skip
-        """What a loop's run is kept as; its broken images are counted."""
+        """The segment of a loop's run; counts its broken images."""
         self.count_failures(arm, loop)
         return Segment(
             arm=arm,
@@ -154,9 +154,9 @@ class Windows:
         self.report(SegmentDone(segment.arm, segment.round, len(rows), samples, encoded, mean_s))
 
     def _fill(self, loop: StepLoop, num_warmup: int, steps: int, length: Length, most: int) -> None:
-        """Run the window's own steps: at least `steps`; until its time where their number is not fixed."""
+        """Run the window's own steps: at least `steps`; until its time is up, where their number is not fixed."""
         fixed = length.steps is not None
-        # Storage that takes seconds for a batch must not make a window of minutes: two steps are one at least.
+        # Storage that takes seconds for a batch must not stretch a window to minutes: two steps are enough.
         longest_ns = sys.maxsize if fixed else time.perf_counter_ns() + int(LONGEST_WINDOW_S * 1e9)
         loop.run(2, sys.maxsize)
         if time.perf_counter_ns() < longest_ns:
@@ -177,8 +177,8 @@ class Windows:
         if loader is None:
             loop.run(4, sys.maxsize)
             return len(loop.host), True
-        # Without workers there is no queue, but the first batches pay for memory and tables that later ones find.
-        depth = feed.buffer_batches
+        # Without workers there is no queue, but the first batches pay for memory and tables that later ones reuse.
+        depth = self.rig.buffer_batches
         limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5) * 1e9)
         loop.run(feed.lanes + 1, sys.maxsize)
         while len(loop.host) < min(4 * depth + 16, most):
@@ -194,8 +194,8 @@ class Windows:
         return len(loop.host), depth == 0
 
     def _hold_steps(self, rows: Table) -> HeldSteps | None:
-        """Steps on the resident batch that were wholly enqueued before they began; None where the device cannot tell
-        so, or need not: it tells its busy time."""
+        """Steps on the resident batch that were enqueued completely before they began; None where the device cannot be
+        held, or need not be, since it tells its busy time."""
         if rows[0, STEP["busy_ns"]] >= 0:
             return None
         issue_ns = rows[:, STEP["issued_ns"]] - rows[:, STEP["returned_ns"]]
@@ -219,7 +219,7 @@ class Windows:
     def _moved(
         self, before: Readings, loop: StepLoop, drained: Table | None
     ) -> tuple[Mapping[str, int] | None, int, int]:
-        """(counters that the storage moved, bytes that a cold read of the files had to move, bytes asked for)."""
+        """(growth of the storage's counters, bytes that a cold read of the files has to move, bytes requested)."""
         after, data = self._readings(), self.rig.data
         moved = None
         if after.storage is not None and before.storage is not None:
@@ -230,7 +230,7 @@ class Windows:
         if spans is not None:
             expected = float(spans[:, SPAN["page_bytes"]].sum())
         else:
-            # The loader reads ahead unseen: take what its system calls read, rounded up as the files are.
+            # The loader reads ahead unseen: take the bytes of its system calls, scaled to whole pages like the files.
             expected = requested * data.sample_page_bytes / data.sample_bytes
         if not self.storage.whole_pages:
             expected *= data.sample_bytes / data.sample_page_bytes
@@ -253,14 +253,14 @@ def _stage_times(loader: Loader | None) -> StageTimes | None:
 
 
 def _grown(before: StageTimes | None, after: StageTimes | None) -> StageTimes | None:
-    """What was added; None where the loader does not count."""
+    """The growth between both; None where the loader does not count."""
     if before is None or after is None:
         return None
     return {name: (after[name][0] - before[name][0], after[name][1] - before[name][1]) for name in after}
 
 
 def _drained_spans(loader: Loader | None) -> Table | None:
-    """Spans of batches that were finished or begun, and not delivered; None where the loader does not tell."""
+    """Spans of batches that were finished or begun but not delivered; None where the loader does not tell."""
     drained = getattr(loader, "drained_spans", None)
     spans: Table | None = None if drained is None else drained()
     return spans

@@ -33,7 +33,7 @@ class Sampler(Protocol):
 
     channels: Sequence[Channel]
     caveats: list[Caveat]
-    """What it cannot tell, and how to enable that. May grow while it is read."""
+    """What it cannot measure, and how to enable that. May grow while sampling."""
 
     def read(self) -> Sequence[float | None]:
         """The channels' values now, in order; None where a value is unknown this time."""
@@ -43,7 +43,7 @@ class Sampler(Protocol):
 
 
 class SamplerThread:
-    """Reads all samplers at a fixed cadence in a thread of its own.
+    """Reads all samplers at a fixed interval in its own thread.
 
     A sampler that raises loses its series from then on and leaves a caveat; the others go on.
     """
@@ -66,7 +66,7 @@ class SamplerThread:
         broken: set[int] = set()
         due = time.perf_counter()
         while True:
-            is_last = self._stop.is_set()  # asked first: the last reading begins after `stop` was called
+            is_last = self._stop.is_set()  # checked before reading: the last reading begins after `stop` was called
             for number, sampler in enumerate(self._samplers):
                 if number in broken:
                     continue

@@ -30,7 +30,7 @@ class CpuTimes:
     iowait_s: float
     """Idle while a task of that CPU waited for a block device; misses most NFS and FUSE waits."""
     steal_s: float
-    """Ready to run, but the hypervisor ran somebody else."""
+    """Ready to run, but the hypervisor ran another guest."""
 
     @property
     def total_s(self) -> float:
@@ -124,7 +124,7 @@ class CpuSampler:
         now = parse_cpu_times(self._stat.read(), self._cpus)
         last, self._last = self._last, now
         passed_s = now.total_s - last.total_s if last else 0.0
-        # iowait may go backwards by a tick (proc.rst): no fraction from an interval without time.
+        # iowait may go backwards by a tick (proc.rst): no fraction for an interval of no length.
         busy_fraction = (now.busy_s - last.busy_s) / passed_s if last and passed_s > 0 else None
         available = parse_meminfo(self._meminfo.read()).get("MemAvailable")
         return (busy_fraction, now.busy_s, now.iowait_s, now.steal_s, available)

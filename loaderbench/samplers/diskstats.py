@@ -20,7 +20,7 @@ from loaderbench.samplers.procfile import ProcFile
 DISKSTATS_PATH = "/proc/diskstats"
 SYS_BLOCK_PATH = "/sys/class/block"
 SECTOR_BYTES = 512
-"""diskstats counts in 512-byte sectors whatever the device's own sector size is."""
+"""diskstats counts in 512-byte sectors, whatever the device's own sector size."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class DiskStats:
     read_ms: int
     """Time requests spent, summed over requests: more than wall time where several were in flight."""
     reads_in_flight: int
-    """Reads and writes under way now: a level, no counter."""
+    """Reads and writes in flight now: a level, not a counter."""
     io_ticks_ms: int
     """Wall time with at least one request at the device. Near 0 under a block-layer throttle, where
     requests wait above the device, and no measure of saturation on devices that serve many at once."""

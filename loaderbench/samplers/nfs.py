@@ -50,9 +50,9 @@ class OpStats:
     queue_ms: int
     """Waiting in the client to be sent, summed over RPCs."""
     rtt_ms: int
-    """From sent to answered, summed over RPCs."""
+    """Time from sent to answered, summed over RPCs."""
     exe_ms: int
-    """From begun to done in the client, queue and round trip included, summed over RPCs."""
+    """Time from begin to end in the client, including queue and round trip, summed over RPCs."""
     errors: int | None
     """None from kernels before 5.3, which do not write it."""
 
@@ -112,7 +112,7 @@ class NfsMount:
     num_transports: int
     """TCP connections (xprt lines): several with `nconnect`. They are shared by all mounts of that server."""
     bytes: Mapping[str, int]
-    """By the names in BYTES_FIELDS."""
+    """Name in BYTES_FIELDS → bytes."""
     ops: Mapping[str, OpStats]
 
     @property
@@ -233,16 +233,16 @@ def delta(before: NfsMount, after: NfsMount, wall_s: float) -> NfsDelta:
     """What happened between two readings of one mount, `wall_s` seconds apart.
 
     Raises:
-        ValueError: the counters went back: it was mounted anew in between.
+        ValueError: the counters went back, since it was mounted again in between.
     """
     grown = {name: value - before.bytes.get(name, 0) for name, value in after.bytes.items()}
     ops = {name: op - before.ops[name] if name in before.ops else op for name, op in after.ops.items()}
     if any(value < 0 for value in grown.values()) or any(op.ops < 0 for op in ops.values()):
-        raise ValueError(f"the counters of {after.mount_point} went back: it was mounted anew between the readings")
+        raise ValueError(f"the counters of {after.mount_point} went back: it was mounted again between the readings")
     return NfsDelta(
         wall_s=wall_s,
         bytes={name: value for name, value in grown.items() if value},
-        # An RPC that was sent but has not completed shows up in no field, so `ops` alone tells.
+        # An RPC that was sent but has not completed is in no field, so checking `ops` is enough.
         ops={name: op for name, op in ops.items() if op.ops},
     )
 

@@ -31,7 +31,7 @@ THROTTLE_REASONS: Mapping[str, str] = {
     "nvmlClocksEventReasonHwPowerBrakeSlowdown": "power brake",
 }
 """The clocks-event reasons (nvml.h) that slow a busy GPU. Idle, application clocks, sync boost and
-display clocks are settings or rest, not throttling."""
+display clocks are settings or idleness, not throttling."""
 THROTTLE_MASK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """The bits of THROTTLE_REASONS in the channel `gpu_clocks_event_reasons`."""
 
@@ -167,7 +167,7 @@ def order_caveat(nvml: Any, environ: Mapping[str, str]) -> Caveat | None:
 
 
 class _Counter:
-    """A counter that wraps at the width of its type, made to grow on."""
+    """Unwraps a counter that wraps at the width of its type."""
 
     def __init__(self) -> None:
         self._last: int | None = None
@@ -208,8 +208,8 @@ class _Query:
 class NvmlSampler:
     """Utilization, memory, clock, throttle reasons, power, temperature and PCIe bytes of one GPU.
 
-    Whether the GPU has a figure is asked once, when the sampler is built; one that it has not gets a
-    caveat and no channel.
+    Which figures the GPU has is checked once, when the sampler is built; a missing one gets a caveat and
+    no channel.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class NvmlSampler:
         self._closed = False
         self._transmitted, self._received = _Counter(), _Counter()
         self._gpm_samples: list[Any] = []
-        """The last one and one to fill, as the driver allocated them; empty before the first reading."""
+        """The last sample and one to fill, allocated by the driver; empty before the first reading."""
         self._gpm_read_s = 0.0
         self._queries = [query for query in self._all_queries() if self._is_supported(query)]
         self.channels: Sequence[Channel] = [channel for query in self._queries for channel in query.channels]
@@ -290,7 +290,7 @@ class NvmlSampler:
         ]
 
     def _queries_of_several(self) -> list[_Query]:
-        """Those whose one call fills two channels."""
+        """Queries whose single call fills two channels."""
         pcie = "NVML nvmlDeviceGetFieldValues NVML_FI_DEV_PCIE_COUNT"
         return [
             _Query(
@@ -342,7 +342,7 @@ class NvmlSampler:
         )
 
     def _gpm_utilization(self) -> Sequence[float | None]:
-        """Of the time since the last reading: a kernel was on the GPU; SMs that were busy, of all. Hopper and newer.
+        """Since the last reading: fraction of time with a kernel on the GPU, fraction of busy SMs. Hopper and newer.
 
         The hardware updates its counters about every 100 ms, so readings closer than half a second give nothing.
         """
@@ -374,7 +374,7 @@ class NvmlSampler:
     def _process_memory(self) -> Sequence[float | None]:
         """Memory of the tree's processes, None where NVML does not list them; number of all processes on the GPU.
 
-        In a container with a PID namespace of its own NVML may list other numbers than /proc, or none.
+        In a container with its own PID namespace NVML may list other PIDs than /proc, or none.
         """
         processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         pids = set(self._tree_pids())

@@ -1,4 +1,4 @@
-"""What a process and its descendants read, burn, hold and wait for, from /proc/PID.
+"""Bytes read, CPU time, memory and run-queue delay of a process and its descendants, from /proc/PID.
 
 **Children that end.** A parent's `io`, `cutime` and `cstime` take over a child's totals when it waits
 for it, so the sum over the living is right as long as each tick sees a child either alive or taken
@@ -8,7 +8,7 @@ totals with it: an offset then keeps the sums from going backwards.
 
 **Cost.** Files stay open. Each tick reads `io` and `stat` of every process: 0.1 ms for nine processes
 (psutil: 1.7 ms), 0.2 ms with cold CPU caches. New processes and the run-queue delay of every thread
-are looked for every SCAN_INTERVAL_S, since counters lose nothing by being read late. `smaps_rollup`
+are searched every SCAN_INTERVAL_S, since counters lose nothing if read late. `smaps_rollup`
 walks the page tables under the process's mmap lock (about 10 ms a gigabyte): it is read every
 PSS_INTERVAL_S. Both are spaced out further where they would cost more than RARE_COST_FRACTION.
 
@@ -32,9 +32,9 @@ from loaderbench.samplers.procfile import ProcFile
 SCAN_INTERVAL_S = 1.0
 PSS_INTERVAL_S = 5.0
 PSS_DELAY_S = 2.0
-"""The first reading waits until the workers have started."""
+"""Seconds before the first reading, so that the workers have started."""
 RARE_COST_FRACTION = 0.001
-"""At most this part of one core goes to looking for processes, and as much to reading `smaps_rollup`."""
+"""At most this fraction of one core is used to find processes, and as much to read `smaps_rollup`."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -59,7 +59,7 @@ def parse_stat(text: bytes) -> ProcessTimes:
     The command name may hold blanks and brackets, so fields are counted from its last bracket.
     """
     fields = text[text.rindex(b")") + 2 :].split()
-    # proc(5) numbers the fields from 1 and the state is the third: field n stands at n - 3.
+    # proc(5) numbers the fields from 1 and the state is the third: field n is at index n - 3.
     return ProcessTimes(
         state=fields[0].decode(),
         parent_pid=int(fields[1]),
@@ -135,7 +135,7 @@ class _Process:
     def scan(self) -> list[int]:
         """Update the run-queue delay of each thread; returns the pids of the children.
 
-        A thread's files are opened and closed: their number has no bound, that of file descriptors has.
+        A thread's files are opened and closed: the number of threads has no limit, that of file descriptors has.
         """
         children: list[int] = []
         delays_ns: dict[int, int] = {}
@@ -156,7 +156,7 @@ class _Process:
 
     @property
     def runqueue_ns(self) -> int:
-        """As of the last scan; a thread that has ended counts with what it was last seen to have."""
+        """Run-queue delay as of the last scan; a thread that has ended counts with its last known value."""
         return sum(self._runqueue_ns_by_thread.values()) + self._ended_threads_runqueue_ns
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ def _children_of_all() -> dict[int, list[int]]:
 
 
 class _Growing:
-    """Sums that never go backwards: what a vanished process took with it is kept in an offset."""
+    """Sums that never go backwards: an offset makes up for the totals of a vanished process."""
 
     def __init__(self, num: int) -> None:
         self._last = [0.0] * num
@@ -204,7 +204,7 @@ class _Growing:
 
 
 class ProcessTreeSampler:
-    """A process with all its descendants: bytes, CPU seconds, memory, run-queue delay, number.
+    """A process with all its descendants: bytes, CPU seconds, memory, run-queue delay, number of processes.
 
     `caveats` tells which of the channels this kernel cannot fill and how to enable them.
     """
@@ -264,7 +264,7 @@ class ProcessTreeSampler:
         return True
 
     def pids(self) -> list[int]:
-        """The tree's processes as last seen, parents before children."""
+        """The tree's processes at the last scan, parents before children."""
         return list(self._processes)
 
     def _add(self, pid: int) -> bool:
@@ -273,7 +273,7 @@ class ProcessTreeSampler:
         try:
             self._processes[pid] = _Process(pid, self._with_io, self._with_runqueue, self._with_children_files)
         except (FileNotFoundError, ProcessLookupError):
-            return False  # it ended already: what it did is in its parent's totals
+            return False  # it has ended already: its parent's totals include it
         return True
 
     def _drop(self, pid: int) -> None:
@@ -282,7 +282,7 @@ class ProcessTreeSampler:
         process.close()
 
     def _scan(self) -> None:
-        """Find new processes, breadth first so that parents stand before their children."""
+        """Find new processes, breadth first so that parents come before their children."""
         of_all = None if self._with_children_files else _children_of_all()
         self._add(self.root_pid)
         queue = list(self._processes)
@@ -291,7 +291,7 @@ class ProcessTreeSampler:
             try:
                 children = self._processes[pid].scan()
             except (FileNotFoundError, ProcessLookupError):
-                continue  # gone: the next tick finds out
+                continue  # gone: the next tick notices it
             if of_all is not None:
                 children = of_all.get(pid, [])
             for child in children:
@@ -319,7 +319,7 @@ class ProcessTreeSampler:
         return (alive + self._ended_runqueue_ns) / 1e9
 
     def _pss(self, now_s: float) -> int | None:
-        """The tree's PSS where it is due and every process tells, else None."""
+        """The tree's PSS where a reading is due and every process gives one, else None."""
         if not self._with_pss or now_s < self._pss_due_s:
             return None
         begun_ns = time.thread_time_ns()
@@ -328,7 +328,7 @@ class ProcessTreeSampler:
             try:
                 total = (total or 0) + parse_pss(_read_file(f"/proc/{pid}/smaps_rollup"))
             except (OSError, ValueError):
-                total = None  # a process is ending: no sum this time rather than a wrong one
+                total = None  # a process is ending: better no sum this time than a wrong one
                 break
         cost_s = (time.thread_time_ns() - begun_ns) / 1e9
         self._pss_due_s = now_s + max(PSS_INTERVAL_S, cost_s / RARE_COST_FRACTION)

@@ -8,7 +8,7 @@ CHUNK_BYTES = 65536
 
 
 class ProcFile:
-    """One kernel text file, read anew from its start at each `read`.
+    """One kernel text file; each `read` starts again at its beginning.
 
     An open /proc/PID file stays tied to that very process: after the process is gone it raises
     ProcessLookupError, even where another process got the same number.

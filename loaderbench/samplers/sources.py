@@ -1,4 +1,4 @@
-"""Which samplers a case gets, and what to do about those it cannot have."""
+"""Which samplers a case gets, and what to do about missing ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def storage_sampler(file_system: FileSystem) -> DiskSampler | NfsSampler:
     """The counters of the device or NFS mount that holds the files.
 
     Raises:
-        UnavailableError: nothing can tell; the message says why and what to do instead.
+        UnavailableError: no counter exists; the message says why and what to do instead.
     """
     if file_system.is_nfs:
         return NfsSampler(file_system.mount_point)
@@ -44,18 +44,18 @@ def storage_sampler(file_system: FileSystem) -> DiskSampler | NfsSampler:
 
 
 class StorageCounter:
-    """Exact readings of what the storage behind a path has moved, taken at the borders of a window.
+    """Exact readings of what the storage behind a path has moved, taken at both ends of a window.
 
-    A reading costs about 20 µs for a disk and 0.1 ms for NFS. A disk's counters hold everybody's reads,
-    an NFS mount's those of all programs on this client.
+    A reading costs about 20 µs for a disk and 0.1 ms for NFS. A disk's counters include the reads of all
+    programs, an NFS mount's those of all programs on this client.
     """
 
     source: str | None
-    """Where the counters are read; None where nothing can tell."""
+    """Where the counters are read; None where there are none."""
     reason: str | None
-    """Why nothing can tell and what to do about it; None where `read` works."""
+    """Why there are no counters and what to do about it; None where `read` works."""
     whole_pages: bool
-    """A cold read of a file moves whole pages. NFS moves its bytes (`serverread` of samplers/nfs.py, exact)."""
+    """Whether a cold read of a file moves whole pages. NFS moves exact bytes (`serverread` of samplers/nfs.py)."""
 
     def __init__(self, path: str | Path) -> None:
         """Never raises for missing counters; OSError where the path does not exist."""
@@ -70,7 +70,7 @@ class StorageCounter:
             self.reason = str(error)
 
     def read(self) -> dict[str, int] | None:
-        """The counters now; None where nothing can tell (`reason`).
+        """The counters now; None where there are none (`reason`).
 
         `read_bytes` and `reads` always; `io_ticks_ms` for a disk; `rpcs`, `queue_ms`, `rtt_ms`, `exe_ms`,
         `retransmits` (over all operations) for NFS. Subtract two readings.
@@ -89,7 +89,7 @@ def samplers_for(case_path: str | Path, root_pid: int, gpu: int | None) -> tuple
     """The samplers for one case, and a caveat with the way to enable it for each source that is missing.
 
     `case_path`: the tree that is read. `root_pid`: the measuring process; its descendants count with it.
-    `gpu`: CUDA's number of the device, for NVML; None: it is no GPU.
+    `gpu`: CUDA's number of the device, for NVML; None: the device is not a GPU.
     """
     samplers: list[Sampler] = []
     caveats: list[Caveat] = []

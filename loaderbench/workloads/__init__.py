@@ -1,16 +1,13 @@
-"""What a step does: torchvision's models for real, or an emulated device's profile."""
+"""What a step does: a real model of torchvision or the user, an emulated device's profile, or a plug-in's work."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
+from loaderbench import plugins
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
+from loaderbench.devices.select import traits_of
 from loaderbench.workloads.base import Workload
-from loaderbench.workloads.example import NUM_CLASSES, known_size
-
-if TYPE_CHECKING:
-    from loaderbench.devices.emulated import EmulatedDevice
+from loaderbench.workloads.example import NUM_CLASSES
 
 
 def build_workload(
@@ -21,18 +18,14 @@ def build_workload(
     Args:
         image_size: side of the square images; None (unknown) is enough for an emulated device.
         seed: draws the weights and the examples.
-        num_classes: the data set's; a model has at least ImageNet's 1,000 outputs, so that small sets cost the same.
+        num_classes: number of classes of the data set.
 
     Raises:
         ConfigError: unknown model or precision, or images of a size that is unknown or that the model cannot take.
         UnavailableError: the device cannot do the precision.
         OutOfMemory: the model does not fit into memory.
     """
-    if device.torch_device is None:  # nothing computes: the device's own profile says how long a step takes
-        from loaderbench.workloads.emulated import EmulatedWorkload
-
-        return EmulatedWorkload(step, cast("EmulatedDevice", device), image_size=image_size, seed=seed)
-    from loaderbench.workloads.vision import VisionWorkload
-
-    size = known_size(image_size)
-    return VisionWorkload(step, device, image_size=size, seed=seed, num_classes=max(num_classes, NUM_CLASSES))
+    name, detail = plugins.workload_of(step.model, traits_of(step.device))
+    module = plugins.WORKLOADS.load(name)
+    made: Workload = module.build(detail, step, device, image_size=image_size, seed=seed, num_classes=num_classes)
+    return made

@@ -8,7 +8,11 @@ from loaderbench.recording.facts import WorkloadFacts
 
 
 class Workload(Protocol):
-    """One training or inference step. It only enqueues: no synchronize, no `.item()`."""
+    """One training or inference step. It only enqueues: no synchronize, no `.item()`.
+
+    Made by the `build(detail, step, device, *, image_size, seed, num_classes)` of its module: `detail` is what
+    `--model` gives after the workload's name, the rest is as in `build_workload`.
+    """
 
     phases: list[tuple[int, int, int]]
     """PHASE_FIELDS of each step since it was last cleared; empty where the steps have no such parts."""

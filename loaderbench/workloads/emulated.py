@@ -1,4 +1,4 @@
-"""The step of an emulated device: its profile's model, of which only the times exist."""
+"""The step of an emulated device: only the times of its profile's model, no model."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 from typing import Any
 
 from loaderbench.cases.case import Step
+from loaderbench.devices.base import Device
 from loaderbench.devices.emulated import EmulatedDevice
+from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import WorkloadFacts
 from loaderbench.workloads.example import known_size, random_batch
 
 
 class EmulatedWorkload:
-    """A `Workload` that computes nothing: it issues the profile's step, at the cost in CPU time it states."""
+    """A `Workload` that computes nothing: it issues the profile's step, at the profile's cost in CPU time."""
 
     def __init__(self, step: Step, device: EmulatedDevice, *, image_size: int | None, seed: int = 0) -> None:
         self._asked = step
@@ -21,7 +23,7 @@ class EmulatedWorkload:
         self.phases: list[tuple[int, int, int]] = []
 
     def step(self, inputs: Any, targets: Any) -> None:
-        """Enqueue one step on inputs [N, 3, H, W]. Other sizes than the profile's scale by their pixels."""
+        """Enqueue one step on inputs [N, 3, H, W]. For sizes other than the profile's, times scale with the pixels."""
         num_samples, _, height, width = inputs.shape
         self._device.enqueue_step(num_samples, height if height == width else math.sqrt(height * width))
 
@@ -32,3 +34,16 @@ class EmulatedWorkload:
     def describe(self) -> WorkloadFacts:
         profile = self._device.profile
         return WorkloadFacts(profile.model, profile.mode, profile.precision, emulated=True)
+
+
+def build(
+    detail: str, step: Step, device: Device, *, image_size: int | None, seed: int, num_classes: int
+) -> EmulatedWorkload:
+    """The workload whose times are in the device's profile.
+
+    Raises:
+        ConfigError: the device has no profile.
+    """
+    if not isinstance(device, EmulatedDevice):
+        raise ConfigError(f"--model {step.model} has an emulated device's times: give --device emulated, or a model")
+    return EmulatedWorkload(step, device, image_size=image_size, seed=seed)

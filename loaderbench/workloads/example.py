@@ -8,7 +8,7 @@ from loaderbench.cases.case import Step
 from loaderbench.errors import ConfigError
 
 NUM_CLASSES = 1000
-"""Classes of every model here: ImageNet's."""
+"""Number of classes of ImageNet."""
 
 
 def image_size(step: Step, resolution: int | None) -> int:
@@ -31,7 +31,9 @@ def known_size(image_size: int | None) -> int:
     return image_size
 
 
-def random_batch(step: Step, image_size: int, output: str, seed: int) -> tuple[Any, Any]:
+def random_batch(
+    step: Step, image_size: int, output: str, seed: int, num_classes: int = NUM_CLASSES
+) -> tuple[Any, Any]:
     """Host tensors: inputs [N, 3, S, S] (`float32` standard normal, or `uint8`), targets int64 [N]. Seeded."""
     import torch
 
@@ -41,4 +43,4 @@ def random_batch(step: Step, image_size: int, output: str, seed: int) -> tuple[A
         inputs = torch.randint(0, 256, shape, dtype=torch.uint8, generator=random)
     else:
         inputs = torch.randn(shape, generator=random)
-    return inputs, torch.randint(0, NUM_CLASSES, (step.batch_size,), generator=random)
+    return inputs, torch.randint(0, num_classes, (step.batch_size,), generator=random)

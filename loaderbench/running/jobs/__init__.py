@@ -1,1 +1,1 @@
-"""What a measuring process can be asked, one file a job; the typed table of them is `table.py`."""
+"""The jobs of a measuring process, one file each; `table.py` is their typed table."""

@@ -1,4 +1,4 @@
-"""Measure one case in one process: its arms in turns, then what is looked at once, behind them."""
+"""Measure one case in one process: its arms in turns, then what is measured only once."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from loaderbench.running.window import Length, Windows, durations
 from loaderbench.samplers.sources import StorageCounter
 
 FIRST_PART = 0.3
-"""Of the measuring time, for the data set as it is, where that can be measured only once."""
+"""Fraction of the measuring time for the data set as it is, where that can be measured only once."""
 PROBE_FROM = 0.10
 """Decoders are timed where preparation takes at least this fraction of a step with the data in memory."""
 CEILING_FRACTION = 0.1
-"""Of the measuring time, for the storage's ceiling; at most ceiling.PROBE_S."""
+"""Fraction of the measuring time for the storage's ceiling; at most ceiling.PROBE_S."""
 CEILING_PART = 0.15
-"""Of `max_bytes`, for the storage's ceiling."""
+"""Fraction of `max_bytes` for the storage's ceiling."""
 SETTLE_S = 0.25
-"""Length of a window as the warm-up takes it for the kernel trace: it then gives up within a second."""
+"""Window length in seconds that the kernel trace gives to the warm-up, which then gives up within a second."""
 MOST_EXAMPLES = 100
 
 
@@ -59,7 +59,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
     """Measure the case's arms, interleaved, and return the raw facts.
 
     Raises:
-        LoaderbenchError: what the user can mend, in one line.
+        LoaderbenchError: something that the user can fix, in one line.
     """
     with ExitStack() as stack:
         rig = Rig(request.case, stack, report, request.slowdown)
@@ -76,7 +76,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
 
 
 def _telling(report: Report) -> Callable[[str], OnDone]:
-    """For some long work over the files, what tells how far it is."""
+    """A factory: for the name of a long task over the files, the function that reports its progress."""
 
     def of(what: str) -> OnDone:
         progress = once_a_second(report)
@@ -86,7 +86,7 @@ def _telling(report: Report) -> Callable[[str], OnDone]:
 
 
 class _Measurement:
-    """One case's measuring, in order. `once`: the data set's own cache state can be measured only once, first."""
+    """Measures one case, in order. `once`: the data set's own cache state can be measured only once, first."""
 
     def __init__(self, windows: Windows, *, once: bool) -> None:
         self._windows, self._once = windows, once
@@ -99,7 +99,7 @@ class _Measurement:
         self._caveats: list[Caveat] = []
 
     def run(self, stack: ExitStack) -> Recording:
-        """Everything that is measured, arms first."""
+        """Measure everything, arms first."""
         device = self._rig.device
         self._prepare(stack)
         self._feeds.collect_ready()
@@ -109,7 +109,7 @@ class _Measurement:
             self._measure_short_runs()
         ceiling = self._probe_ceiling() if self._probes_ceiling else None
         prep_probe = self._probe_preparation()
-        peak_memory_bytes = device.peak_memory_bytes()  # of the arms, before anything else is put there
+        peak_memory_bytes = device.peak_memory_bytes()  # of the arms, before anything else is allocated there
         overhead_s = loop_overhead_s(device)
         link = self._measure_link()
         begun = time.perf_counter()
@@ -146,7 +146,7 @@ class _Measurement:
             case, self._rig.data, self._arms, self._windows.fewest_steps(), once=self._once
         )
         if self._once and Arm.REAL in wanted:
-            # The other arms would fill the page cache: what the user has now can be measured only once, first.
+            # The other arms would fill the page cache, so its present state can be measured only once, first.
             self._windows.report(Phase("measuring the data set as it is"))
             length = Length(case.effort.duration_s * FIRST_PART, case.effort.steps)
             self._segments.append(self._windows.measure(Arm.REAL, 0, length))
@@ -163,7 +163,7 @@ class _Measurement:
         return min(PROBE_S, CEILING_FRACTION * self._case.effort.duration_s)
 
     def _measure_arms(self) -> RoundFacts:
-        if not self._arms:  # what there was to measure could be measured only once
+        if not self._arms:  # `real` was all there was to measure, and only once
             return RoundFacts((Arm.REAL,), 1, "measured_once")
         spent_s = sum(segment.wall_s or 0.0 for segment in self._segments)
         ceiling_s = self._ceiling_s if self._probes_ceiling else 0.0
@@ -197,7 +197,7 @@ class _Measurement:
 
     def _prep_matters(self) -> bool:
         """Whether advice needs the decoders' times: preparation takes enough of the step (PROBE_FROM), or the copy does
-        and smaller pixels, which are also prepared faster, would mend it."""
+        and smaller pixels, which are also prepared faster, would shorten it."""
         feed = self._case.feed
         if feed.decoder is None or self._rig.data.shards is not None or self._feeds.ram is None:
             return False
@@ -215,18 +215,18 @@ class _Measurement:
             return None
         try:
             return link_bytes_per_s(self._rig.device)
-        except (CaseFailed, RuntimeError) as error:  # no room for it: the arms are measured and stay
+        except (CaseFailed, RuntimeError) as error:  # out of memory: the arms' measurements stay valid
             self._caveats.append(Caveat("link_not_measured", {"reason": str(error).strip().splitlines()[0]}))
             return None
 
     def _trace_kernels(self) -> None:
-        """Trace a window of the loop of `real`, behind all arms; a caveat says why where there is none."""
+        """Trace a window of the loop of `real`, after all arms; where that is not done, a caveat says why."""
         why = self._why_no_trace()
         if why is None:
             try:
                 self._segments += self._traced()
                 return
-            except Exception as error:  # the arms are measured: whatever the trace meets costs its own figures only
+            except Exception as error:  # the arms are measured: an error of the trace costs only its own figures
                 lines = str(error).strip().splitlines() or ["no message"]
                 why = Caveat(
                     "kernel_gap_not_measured", {"why": "failed", "reason": f"{type(error).__name__}: {lines[0]}"}

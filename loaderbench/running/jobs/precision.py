@@ -1,4 +1,4 @@
-"""Jobs of the precision study: one mode's time and memory, and what its numbers do.
+"""Jobs of the precision study: one mode's time and memory, and its numbers.
 
 The two are separate passes over separate models with the same weights: reading losses and norms costs time and memory.
 """
@@ -15,24 +15,26 @@ import torch
 
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
+from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.facts import STEP
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 from loaderbench.running.jobs.table import Examined, ExamineRequest, StepsRequest
 from loaderbench.running.loop import StepLoop
-from loaderbench.workloads.example import image_size, random_batch
-from loaderbench.workloads.vision import VisionWorkload
+from loaderbench.workloads import build_workload
+from loaderbench.workloads.example import image_size
+from loaderbench.workloads.training import ModelWorkload
 
 NUM_BATCHES = 8
-"""Different batches that the numbers are followed on, in turns: few, so that their labels can be learnt."""
+"""Different batches on which the numbers are followed, cyclically: few, so that their labels can be learnt."""
 NUM_SETTLING = 2
 """Steps between the reset of the memory peaks and the clock."""
 REPORT_NS = 1_000_000_000
 
 
 def examine_device(request: ExamineRequest, report: Report) -> Examined:
-    """The device's facts, and of the precisions those that it lacks.
+    """The device's facts, and which of the precisions it lacks.
 
     Raises:
         ConfigError: no such device.
@@ -45,13 +47,16 @@ def examine_device(request: ExamineRequest, report: Report) -> Examined:
         return Examined(device.describe(), {name: reason for name, reason in reasons.items() if reason is not None})
 
 
-def _opened(request: StepsRequest, stack: ExitStack) -> tuple[Device, VisionWorkload]:
-    """The device, its memory counted from here on, and the model on it."""
+def _opened(request: StepsRequest, stack: ExitStack) -> tuple[Device, ModelWorkload]:
+    """The device, whose memory is counted from here on, and the model on it."""
     side = image_size(request.step, None)
     device = open_device(request.step, side)
     stack.callback(device.close)
     device.begin_memory()
-    return device, VisionWorkload(request.step, device, image_size=side, seed=request.seed)
+    workload = build_workload(request.step, device, image_size=side, seed=request.seed, num_classes=1)
+    if not isinstance(workload, ModelWorkload):
+        raise ConfigError(f"--model {request.step.model} is no model of PyTorch, whose numbers could be followed")
+    return device, workload
 
 
 def time_steps(request: StepsRequest, report: Report) -> TimingFacts:
@@ -60,17 +65,17 @@ def time_steps(request: StepsRequest, report: Report) -> TimingFacts:
     Step times sum to the total. Reports the steps done about once a second.
 
     Raises:
-        LoaderbenchError: as VisionWorkload and its step.
+        LoaderbenchError: as ModelWorkload and its step.
     """
     with ExitStack() as stack:
         step = request.step
-        inputs, targets = random_batch(step, image_size(step, None), "float32", request.seed)
         device, workload = _opened(request, stack)
+        inputs, targets = workload.example("float32")
         batch = Batch(*device.copy_in(inputs, targets), step.batch_size, 0)
         loop = StepLoop(repeat(batch), device, workload, resident=True)
         num_before = device.num_search_steps
         _run(loop, num_before, 0, report)
-        device.release_memory()  # what the algorithm search took is given back
+        device.release_memory()  # frees the memory of the algorithm search
         num_before += NUM_SETTLING
         loop.run(NUM_SETTLING, sys.maxsize)
         _run(loop, num_before + request.num_steps, num_before, report)
@@ -79,7 +84,7 @@ def time_steps(request: StepsRequest, report: Report) -> TimingFacts:
 
 
 def _run(loop: StepLoop, up_to: int, num_before: int, report: Report) -> None:
-    """Run the loop until it has `up_to` steps. Between reports nothing but the loop runs."""
+    """Run the loop until it has `up_to` steps. Between reports only the loop runs."""
     while len(loop.host) < up_to:
         loop.run(up_to - len(loop.host), time.perf_counter_ns() + REPORT_NS)
         if num_before:
@@ -89,19 +94,19 @@ def _run(loop: StepLoop, up_to: int, num_before: int, report: Report) -> None:
 
 
 def follow_steps(request: StepsRequest, report: Report) -> NumberFacts:
-    """What the numbers do over some steps: every mode gets the same weights and batches from the same seed.
+    """A mode's numbers over some steps: every mode gets the same weights and batches from the same seed.
 
-    Train: loss and gradient norm of each step, in full training (values stay on the device to the end). Infer: the
+    Train: loss and gradient norm of each step of real training (values stay on the device to the end). Infer: the
     logits of NUM_BATCHES batches, each once.
 
     Raises:
-        LoaderbenchError: as VisionWorkload and its step.
+        LoaderbenchError: as ModelWorkload and its step.
     """
     with ExitStack() as stack:
-        step, side = request.step, image_size(request.step, None)
+        step = request.step
         device, workload = _opened(request, stack)
         first_seed = request.seed * NUM_BATCHES
-        batches = [random_batch(step, side, "float32", first_seed + number) for number in range(NUM_BATCHES)]
+        batches = [workload.example("float32", first_seed + number) for number in range(NUM_BATCHES)]
         train = step.mode == "train"
         num_steps = request.num_steps if train else NUM_BATCHES
         torch.manual_seed(request.seed)  # for dropout: this process is ours

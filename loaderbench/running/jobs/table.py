@@ -1,6 +1,6 @@
-"""The jobs of a measuring process: what is asked, what comes back, and where the function is that does it.
+"""The jobs of a measuring process: each with its request, its result and the place of its function.
 
-Nothing here imports torch: the process that asks does not need it. A job's module is imported by the one that works.
+Nothing here imports torch: the asking process does not need it. Only the measuring process imports a job's module.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Request(Protocol):
-    """What a job is asked for. It crosses a pipe, so it can be pickled."""
+    """The request of a job. It crosses a pipe, so it must be picklable."""
 
     @property
     def waits_for(self) -> str:
-        """What hangs where the job shows no sign of life, in words."""
+        """What probably hangs if the job shows no sign of life, in words."""
         ...
 
 
@@ -51,7 +51,7 @@ class MeasureRequest:
 
     case: Case
     slowdown: Slowdown | None = None
-    """Work of known cost to build in (the self-test's). Nothing of it is recorded."""
+    """Work of known cost to build in (for the self-test). The run does not record it."""
 
     @property
     def waits_for(self) -> str:
@@ -73,7 +73,7 @@ class StepsRequest:
 
 @dataclass(frozen=True)
 class ExamineRequest:
-    """What a device is, and which of some precisions it lacks."""
+    """A device's facts, and which of some precisions it lacks."""
 
     step: Step
     precisions: tuple[str, ...]
