@@ -1,3 +1,46 @@
-"""loaderbench: what limits a training or inference run, and what fixing it would give."""
+"""loaderbench: what limits a training or inference run, and what fixing it would give.
+
+From Python (docs/python.md) it does what the command line does:
+
+    import loaderbench
+
+    record = loaderbench.run("/data/imagenet/train", workers=8)
+    print(record.verdict.summary)
+
+Nothing is imported before one of these names is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loaderbench.studies.again import analyze, load_run
+    from loaderbench.studies.compare import compare_data_sets as compare
+    from loaderbench.studies.sweep import run, sweep
+    from loaderbench.studies.tune import tune
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "analyze", "compare", "load_run", "run", "sweep", "tune"]
+
+_FACE = {
+    "run": "studies.sweep:run",
+    "sweep": "studies.sweep:sweep",
+    "compare": "studies.compare:compare_data_sets",
+    "tune": "studies.tune:tune",
+    "load_run": "studies.again:load_run",
+    "analyze": "studies.again:analyze",
+}
+"""Name → where its function is."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FACE:
+        raise AttributeError(f"module 'loaderbench' has no attribute '{name}'")
+    module, _, function = _FACE[name].partition(":")
+    return getattr(importlib.import_module(f"loaderbench.{module}"), function)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_FACE})

@@ -104,7 +104,7 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def cpu_limit_reason(root: Path = Path("/")) -> str | None:
-    """What keeps this process from all CPUs; None where nothing does."""
+    """What keeps this process from using all CPUs; None where nothing does."""
     return _cpu_limit(root)[1]
 
 
@@ -138,7 +138,7 @@ def open_files_limit() -> int | None:
 
 
 def cpu_model(root: Path = Path("/")) -> str | None:
-    """`model name` of /proc/cpuinfo, on ARM the implementer and part numbers; None where it tells neither."""
+    """`model name` of /proc/cpuinfo, on ARM the implementer and part numbers; None where it has neither."""
     facts: dict[str, str] = {}
     for line in (_text(root / "proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
@@ -151,7 +151,7 @@ def cpu_model(root: Path = Path("/")) -> str | None:
 
 
 def container_hint(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> str | None:
-    """Which kind of container this seems to be (`docker`, `podman`, `kubernetes`, …); None without a sign of one."""
+    """The kind of container this seems to be (`docker`, `podman`, `kubernetes`, …); None without a sign of one."""
     environ = os.environ if environ is None else environ
     if "KUBERNETES_SERVICE_HOST" in environ:
         return "kubernetes"
@@ -169,7 +169,7 @@ def package_versions() -> dict[str, str]:
     """Installed versions of PACKAGES, found without importing any; and loaderbench's own."""
     versions = {"loaderbench": loaderbench.__version__}
     for distribution in importlib.metadata.distributions():
-        # The folder's name tells the name and version without reading the metadata of every package.
+        # The folder's name gives name and version without reading the metadata of every package.
         path = getattr(distribution, "_path", None)
         stem = Path(path).name.partition("-")[0].replace("_", "-") if path is not None else distribution.name
         if PACKAGES.fullmatch(stem):
@@ -208,9 +208,9 @@ def _relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(root: Path = Path("/")) -> Environment:
-    """The facts stored with each run. None where this machine does not tell.
+    """The facts stored with each run; None for what this machine does not tell.
 
-    Neither the host's name nor the user's, no serial number, no folder of the user is among them.
+    They include no host or user name, no serial number and no folder of the user.
     """
     from loaderbench.recording.facts import Environment  # late: it needs numpy
 

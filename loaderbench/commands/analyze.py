@@ -24,15 +24,15 @@ def analyze(
         str | None, typer.Argument(metavar="RUN", help="Id of a run or a study, a unique start of it, or latest")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every run and study that is stored")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Print each value that is another today")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print each value that differs today")] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Put today's records in the place of the stored ones; facts stay as they are")
+        bool, typer.Option("--save", help="Replace the stored records by today's; facts stay unchanged")
     ] = False,
     output: OutputOptions,
 ) -> None:
     """Judge stored runs again, from their facts: no torch, no GPU, nothing is measured.
 
-    With the rules that judged it a run gives the same record; with newer ones what differs is said. Exit code 1 where
+    Unchanged rules give each run the same record again; with newer rules the differences are listed. Exit code 1 where
     the same rules give another record, or facts are missing or damaged.
     """
     from loaderbench.recording.store import Store
@@ -80,7 +80,7 @@ def _one(store: Store, name: str) -> Again:
 
 
 def _every(store: Store, *, quiet: bool) -> list[Again]:
-    """Runs first, then those that only a study needs, then the studies."""
+    """Runs first, then runs that only a study needs, then the studies."""
     from loaderbench.analysis.again import Again
     from loaderbench.studies.again import run_again, study_again
 

@@ -95,7 +95,7 @@ def main() -> None:
     if code in (130, 143, 129) and message is None:
         message = "interrupted"
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends already; one more must not change the exit code
+        signal.signal(number, signal.SIG_IGN)  # it is ending already; another signal must not change the exit code
     if message is not None:
         typer.echo(f"loaderbench: {message}", err=True)
     # An interrupt inside an exec(), as dataclasses call it, leaves a mark by which Python would end by SIGINT whatever

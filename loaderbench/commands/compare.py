@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions
-from loaderbench.commands.options import Changed, OutputOptions, one_of_each, with_options
+from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions, one_of_each
+from loaderbench.commands.options import Changed, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
@@ -27,7 +27,7 @@ DEFAULT_ROUNDS = 3
     workers=Changed(help="Numbers, comma separated  [default: usable CPUs]"),
     cache=Changed(help="cold, warm, as-is, comma separated  [default: cold,warm where they can be made]"),
     duration=Changed(help="Most seconds of measuring for a side, worker count and cache state, all rounds"),
-    max_bytes=Changed(help="Read no more from either storage, all runs together: 20G  [default: no limit]"),
+    max_bytes=Changed(help="Most bytes to read from each storage, all runs together: 20G  [default: no limit]"),
 )
 def compare(
     *,
@@ -39,7 +39,7 @@ def compare(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Hold a stored run (the latest) against this one: exit 1 on a regression"),
+        typer.Option(metavar="RUN", help="Compare a stored run (the latest) with this one: exit 1 on a regression"),
     ] = None,
     threshold: Annotated[
         float, typer.Option(help="Fraction by which images/s may fall short of the baseline's")
@@ -59,10 +59,6 @@ def compare(
     if baseline is not None and len(given) < 2 and not named:
         _with_baseline(baseline, given[0] if given else "latest", threshold, output)
     elif baseline is None and len(given) == 2 and len(named) == 2:
-        one_of_each(
-            "compare", res=subject.res, loader=feed.loader, decoder=feed.decoder, model=step.model,
-            precision=step.precision, batch_size=step.batch_size, prefetch=feed.prefetch,
-        )  # fmt: skip
         _data_sets(given, Options(subject, feed, step, effort), rounds, output, dry_run=dry_run)
     elif baseline is None and len(given) == 2 and not named:
         _runs(given, output)
@@ -76,8 +72,9 @@ def _data_sets(targets: list[str], options: Options, rounds: int, output: Output
     """Check that both hold the same files, measure them in turn, show, store."""
     from loaderbench.recording.store import Store
     from loaderbench.reporting.words import note
-    from loaderbench.studies.compare import ComparisonStudy, plan_data_sets, title
+    from loaderbench.studies.compare import ONE_OF_EACH, ComparisonStudy, plan_data_sets, title
 
+    one_of_each("compare", options, *ONE_OF_EACH)
     tell = (lambda line: None) if output.quiet else say
     with progress("preparing the data set") as on_progress:
         plan = plan_data_sets(targets, options, rounds, on_note=tell, progress=on_progress)
@@ -96,7 +93,7 @@ def _data_sets(targets: list[str], options: Options, rounds: int, output: Output
 
 
 def _measure(study: ComparisonStudy, output: OutputOptions) -> BaseException | None:
-    """Measure both sides, with a view of it. Returns what ended it before its end."""
+    """Measure both sides and show the progress. Returns the exception that ended it early, or None."""
     from loaderbench.cases.study import expected_seconds
     from loaderbench.reporting.live import Progress
     from loaderbench.studies.compare import title
@@ -115,7 +112,7 @@ def _stored(store: Store, text: str) -> RunRecord:
     from loaderbench.recording.store import CASE_FILE
 
     if Path(text).is_dir() and not (Path(text) / CASE_FILE).exists():
-        raise ConfigError(f"{text} is a folder and no stored run: to measure two data sets name them, a={text} b=…")
+        raise ConfigError(f"{text} is a folder, not a stored run: to measure two data sets name them, a={text} b=…")
     stored = store.find(text)
     record = stored.record
     if record is None:
@@ -148,7 +145,7 @@ def _with_baseline(baseline: str, run: str, threshold: float, output: OutputOpti
     store = Store(output.results)
     before, now = _stored(store, baseline), _stored(store, run)
     if before.run_id == now.run_id:
-        raise ConfigError(f"{run} is the baseline itself: measure a run to hold against it")
+        raise ConfigError(f"{run} is the baseline itself: measure a run to compare with it")
     comparison = compare_two(before, now, factor=[])
     assert comparison.ratio is not None
     regression = is_regression(comparison.ratio, threshold)

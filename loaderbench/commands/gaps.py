@@ -16,7 +16,7 @@ from loaderbench.commands.terminal import check_json_target, progress, write_jso
 def gaps(
     *,
     trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="A .json or .json.gz of torch.profiler")],
-    device: Annotated[int | None, typer.Option(help="Its number in the trace  [default: the only one]")] = None,
+    device: Annotated[int | None, typer.Option(help="Number of the GPU in the trace  [default: the only one]")] = None,
     output: OutputOptions,
 ) -> None:
     """Busy and idle time of the device in a torch.profiler trace, and the gaps between its kernels."""

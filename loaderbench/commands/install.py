@@ -1,4 +1,4 @@
-"""`loaderbench install`: packages that cannot lie beside the others."""
+"""`loaderbench install`: packages that conflict with others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loaderbench.commands.terminal import say
 def install(
     package: Annotated[str, typer.Argument(help="pillow-simd: built for this processor, beside Pillow")],
 ) -> None:
-    """Build a package that cannot lie beside the others into a folder of its own."""
+    """Build a package that conflicts with others into a folder of its own."""
     from loaderbench import prefixes
 
     prefixes.install(package, say)

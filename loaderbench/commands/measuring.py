@@ -48,7 +48,7 @@ def measure(
     store = Store(output.results)
     store.check_writable()
     check_json_target(output.json_out)
-    study = SweepStudy(cases, store, loaders=request.loaders, resume=resume)
+    study = SweepStudy(cases, store, loaders=[loader.name for loader in request.loaders], resume=resume)
     if study.num_taken and not output.quiet:
         say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
     ended = _run(study, output, verify=verify)
@@ -62,7 +62,7 @@ def measure(
 
 
 def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseException | None:
-    """Measure what is left, with a view of it. Returns what ended it before its end."""
+    """Measure what is left and show the progress. Returns the exception that ended it early, or None."""
     from loaderbench.cases.study import expected_seconds
     from loaderbench.recording.progress import Phase
     from loaderbench.reporting.live import Progress

@@ -13,15 +13,16 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from loaderbench import plugins
 from loaderbench.cases import options
-from loaderbench.cases.options import PARSED, Pairs, base_type, flag_of, option
+from loaderbench.cases.options import PARSED, Pairs, base_type, option
 from loaderbench.plain import type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 RESULTS = Path("results")
 Dataset = Annotated[
-    str | None, typer.Argument(help="Folder of images or name of a data set. Left out: a generated set, kept.")
+    str | None, typer.Argument(help="Folder of images or name of a data set. Default: a generated set, kept.")
 ]
 
 
@@ -35,7 +36,7 @@ class OutputOptions:
 
     @property
     def on_stderr(self) -> bool:
-        """Standard output is the JSON alone."""
+        """Whether text goes to stderr, because standard output carries only the JSON."""
         return self.json_out == "-"
 
 
@@ -44,7 +45,7 @@ UNCHANGED: Any = object()
 
 @dataclass(frozen=True)
 class Changed:
-    """What differs for one command: an option's default, its help, or that it has none."""
+    """What differs for one command: an option's default or its help."""
 
     default: Any = UNCHANGED
     help: str | None = None
@@ -55,7 +56,7 @@ def with_options(*, without: tuple[str, ...] = (), **changed: Changed) -> Callab
     becomes the flags of its fields.
 
     Args:
-        without: options that this command has not; they keep their defaults.
+        without: options that this command does not have; they keep their defaults.
         changed: option → what differs for this command.
     """
 
@@ -94,6 +95,7 @@ def _flag(field: dataclasses.Field[Any], group: type[Any], changed: Changed | No
     kind = type_hints(group)[field.name]
     wanted, told = base_type(kind), field.metadata
     help_text = changed.help if changed is not None and changed.help is not None else told["help"]
+    help_text = help_text.format_map(_words()) if "{" in help_text else help_text
     default = field.default if changed is None or changed.default is UNCHANGED else changed.default
     names = () if told["flag"] is None else (told["flag"],)
     settings: dict[str, Any] = {"help": help_text, "metavar": told["metavar"]}
@@ -106,6 +108,30 @@ def _flag(field: dataclasses.Field[Any], group: type[Any], changed: Changed | No
         if default:
             settings["help"] = f"{help_text}  [default: {_shown(default)}]"
     return _parameter(field.name, Annotated[kind, typer.Option(*names, **settings)], default)
+
+
+@functools.cache
+def _words() -> Mapping[str, str]:
+    """What help texts say about plug-ins, from their tables."""
+    loaders = {name: plugins.LOADERS.find(name).traits for name in plugins.LOADERS.built_in}
+    decoders = {name: plugins.DECODERS.find(name).traits for name in plugins.DECODERS.built_in}
+    usual, own = plugins.USUAL_DECODER, [name for name, traits in loaders.items() if traits.decoder == "fastest"]
+    other = [name for name, traits in loaders.items() if traits.output != "float32"]
+    return {
+        "loaders": ", ".join(plugins.LOADERS.names()),
+        "default_loader": plugins.DEFAULT_LOADER,
+        "decoders": ", ".join(plugins.DECODERS.names()),
+        "default_decoder": f"{usual}; {', '.join(own)}: the fastest",
+        "scaling_decoders": ", ".join(name for name, traits in decoders.items() if traits.scales),
+        "ahead_loaders": ", ".join(name for name, traits in loaders.items() if traits.reads_ahead),
+        "default_output": f"float32; {', '.join(other)}: uint8",
+        "devices": ", ".join(_form(name) for name in plugins.DEVICES.names()),
+        "models": "A torchvision classification model, or package.module:factory for your own",
+    }
+
+
+def _form(device: str) -> str:
+    return plugins.DEVICES.find(device).traits.form if device in plugins.DEVICES.built_in else device
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -125,12 +151,3 @@ def _group(kind: type[Any], given: Mapping[str, Any]) -> Any:
 def given_on_command_line(context: typer.Context) -> set[str]:
     """Names of the parameters that the user gave as flags."""
     return {name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
-
-
-def one_of_each(command: str, **lists: tuple[Any, ...] | None) -> None:
-    """Raises ConfigError where a list was given to a command that takes one value."""
-    from loaderbench.errors import ConfigError
-
-    for name, values in lists.items():
-        if values is not None and len(values) > 1:
-            raise ConfigError(f"{command} takes one {flag_of(name)}: use `loaderbench sweep` for a list")

@@ -30,7 +30,7 @@ def precision(
         str | None, typer.Option(help="dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
     ] = None,
     device: Annotated[str, typer.Option(help="auto (cuda, else cpu), cuda[:N], cpu")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of weights and batches")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights and batches")] = 0,
     output: OutputOptions,
 ) -> None:
     """Run a model in every precision: time, memory, and whether its numbers still agree with fp32."""

@@ -1,4 +1,4 @@
-"""`loaderbench report`: all that is stored as one page, or in another form."""
+"""`loaderbench report`: everything that is stored, as one page or in another form."""
 
 from __future__ import annotations
 

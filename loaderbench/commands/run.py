@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions
+from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions, one_of_each
 from loaderbench.commands.measuring import measure
-from loaderbench.commands.options import Dataset, OutputOptions, one_of_each, with_options
-
-DEFAULT_RESOLUTION = 256
+from loaderbench.commands.options import Dataset, OutputOptions, with_options
 
 
 @with_options(without=("buffer_ratio",))
@@ -32,12 +30,11 @@ def run(
     output: OutputOptions,
 ) -> None:
     """Measure one case and say what limits it."""
-    one_of_each(
-        "run", res=subject.res, loader=feed.loader, workers=feed.workers, decoder=feed.decoder, model=step.model,
-        precision=step.precision, batch_size=step.batch_size, prefetch=feed.prefetch,
-    )  # fmt: skip
-    resolution = subject.res[0] if subject.res else DEFAULT_RESOLUTION if dataset is None else None
+    from loaderbench.studies.sweep import DEFAULT_RESOLUTION, ONE_OF_EACH, named_data_sets
+
+    options = Options(subject, feed, step, effort)
+    one_of_each("run", options, *ONE_OF_EACH)
     measure(
-        Options(subject, feed, step, effort), [(dataset, resolution)], output, dry_run=dry_run, verify=verify,
+        options, named_data_sets(dataset, options, (DEFAULT_RESOLUTION,)), output, dry_run=dry_run, verify=verify,
         save_profile=save_profile,
     )  # fmt: skip

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from loaderbench import plugins
 from loaderbench.cases import options as asked
 from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions, Words
 from loaderbench.commands.measuring import measure
 from loaderbench.commands.options import Changed, OutputOptions, given_on_command_line, with_options
 
-RESOLUTIONS = (256, 512, 1024)
-LOADERS = Words(("serial", "multiprocess", "threaded"))
+LOADERS = Words(plugins.predictable_loaders())
 
 
 @with_options(
@@ -27,34 +27,29 @@ def sweep(
     *,
     context: typer.Context,
     dataset: Annotated[
-        str | None, typer.Argument(help="STUDY.toml; or data sets, comma separated. Left out: a generated set, kept.")
+        str | None, typer.Argument(help="STUDY.toml; or data sets, comma separated. Default: a generated set, kept.")
     ] = None,
     subject: SubjectOptions,
     feed: FeedOptions,
     step: StepOptions,
     effort: EffortOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Take cases that are finished in the results folder from there")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Take finished cases from the results folder")] = False,
     output: OutputOptions,
 ) -> None:
     """Measure every combination of comma lists (or of a study in a file), and print them as one table."""
+    from loaderbench.studies.sweep import DEFAULT_RESOLUTIONS, named_data_sets
+
     options = Options(subject, feed, step, effort)
     if dataset is not None and dataset.endswith(".toml"):
         options, dataset = _from_file(Path(dataset), options, given_on_command_line(context))
-    sets: list[str | None] = [None] if dataset is None else [*dataset.split(",")]
-    resolutions: list[int | None] = [None]
-    if options.subject.res:
-        resolutions = [*options.subject.res]
-    elif dataset is None:
-        resolutions = [*RESOLUTIONS]
-    datasets = [(one, resolution) for one in sets for resolution in resolutions]
+    sets = None if dataset is None else dataset.split(",")
+    datasets = named_data_sets(sets, options, DEFAULT_RESOLUTIONS)
     measure(options, datasets, output, dry_run=dry_run, resume=resume)
 
 
 def _from_file(path: Path, options: Options, given: set[str]) -> tuple[Options, str | None]:
-    """The options of a study file, those that were given as flags before it; and its data sets."""
+    """(the options of a study file, overridden by those given as flags; its data sets)"""
     from loaderbench.cases.study import read_study
 
     study = read_study(path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Interrupted(LoaderbenchError):
-    """Ctrl-C or a signal, with what there is to say about it."""
+    """Ctrl-C or a signal, with a message for the user."""
 
     def __init__(self, message: str, stop: BaseException) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ def say(line: str) -> None:
 
 
 def check_json_target(target: str | None) -> None:
-    """Said before anything is measured rather than after. Raises ConfigError."""
+    """Raises ConfigError, before anything is measured, where the target cannot be written."""
     if target is None or target == "-":
         return
     path = Path(target)
@@ -71,7 +71,7 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
 
 
 def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None) -> None:
-    """How a command that measured cases ends: raises what gives the exit code, where that is not 0."""
+    """End a command that measured cases: raises the error that sets the exit code, unless that is 0."""
     if isinstance(ended, LoaderbenchError):
         raise ended
     if ended is not None:

@@ -6,23 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loaderbench.cases.options import EffortOptions, FeedOptions, Numbers, Options, StepOptions, SubjectOptions, Words
-from loaderbench.commands.options import Changed, Dataset, OutputOptions, one_of_each, with_options
+from loaderbench.cases.options import EffortOptions, FeedOptions, Numbers, Options, StepOptions, SubjectOptions
+from loaderbench.commands.options import Changed, Dataset, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, progress, say, write_json
-from loaderbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from loaderbench.recording.studies import StudyRecord
 
-MIN_BUDGET_S = 60.0
-DEFAULT_RESOLUTION = 256
 EFFORT = ("arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels")
-"""Those that the search sets itself."""
+"""The options that the search sets itself."""
 
 
 @with_options(
     without=(*EFFORT, "decode_scale", "io_threads", "buffer_ratio", "loader_option", "decoder_option", "loss_scale"),
-    loader=Changed(Words(()), "Loaders to search, comma separated  [default: all that are installed]"),
+    loader=Changed(help="Loaders to search, comma separated  [default: all that are installed]"),
     decoder=Changed(help="Decoders to search, comma separated  [default: all that are installed]"),
     workers=Changed(help="Numbers to search, comma separated  [default: half, all, twice the CPUs]"),
     prefetch=Changed(Numbers((2, 4)), "Numbers to search, comma separated"),
@@ -40,17 +37,15 @@ def tune(
 ) -> None:
     """Find the fastest loader, decoder, workers and prefetch for a data set and a device."""
     from loaderbench.recording.store import Store
-    from loaderbench.studies.tune import Tune, describe, plan_tuning
+    from loaderbench.studies.sweep import DEFAULT_RESOLUTION, named_data_sets
+    from loaderbench.studies.tune import Tune, check_tuning, describe, plan_tuning
 
-    if not budget >= MIN_BUDGET_S:
-        raise ConfigError(f"--budget must be at least {MIN_BUDGET_S:g} seconds, not {budget:g}")
-    one_of_each("tune", model=step.model, precision=step.precision, batch_size=step.batch_size, res=subject.res)
-    resolution = subject.res[0] if subject.res else DEFAULT_RESOLUTION if dataset is None else None
+    options = Options(subject, feed, step, effort)
+    check_tuning(options, budget)
+    (data_set,) = named_data_sets(dataset, options, (DEFAULT_RESOLUTION,))
     tell = (lambda line: None) if output.quiet else say
     with progress("preparing the data set") as on_progress:
-        cases, default = plan_tuning(
-            Options(subject, feed, step, effort), (dataset, resolution), on_note=tell, progress=on_progress
-        )
+        cases, default = plan_tuning(options, data_set, on_note=tell, progress=on_progress)
     if dry_run:
         for case in cases:
             typer.echo(describe(case))

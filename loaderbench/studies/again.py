@@ -1,7 +1,8 @@
-"""Stored runs and studies judged by today's rules, and held against what was stored."""
+"""Stored runs and studies judged by today's rules, and compared with what was stored."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from loaderbench import plain
 from loaderbench.analysis.again import Again, differences, only_rounding
 from loaderbench.analysis.studies import judge
 from loaderbench.errors import ConfigError
+from loaderbench.recording.facts import Run
 from loaderbench.recording.files import FACTS_FILE
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import RUNS_FOLDER, RunFolder, Store, StoredRun, load_run
+from loaderbench.recording.store import RESULTS, RUNS_FOLDER, RunFolder, Store, StoredRun
+from loaderbench.recording.store import load_run as read_run
 from loaderbench.recording.studies import Comparison, Findings, StudyRecord
 from loaderbench.studies.measure import judged
 
@@ -21,7 +24,7 @@ def run_again(stored: StoredRun) -> Again:
     """Judge a stored run."""
     version = None if stored.record is None else stored.record.rules_version
     try:
-        record = judged(load_run(stored.path))
+        record = judged(read_run(stored.path))
     except ConfigError as error:
         return Again(stored.run_id, version, problem=str(error))
     if stored.record is None:
@@ -33,29 +36,49 @@ def run_again(stored: StoredRun) -> Again:
 def study_again(study: StudyRecord, store: Store) -> Again:
     """Judge a stored study from its runs' facts."""
     try:
-        records = {run_id: judged(load_run(path)) for run_id, path in _paths(study, store).items()}
+        records = {run_id: judged(read_run(path)) for run_id, path in _paths(study, store).items()}
     except ConfigError as error:
         return Again(study.study_id, study.rules_version, problem=str(error))
     findings = findings_of(study, records)
-    if study.findings is None:  # schema 1: its findings are made anew each time
+    if study.findings is None:  # schema 1: its findings are computed again each time
         return Again(study.study_id, study.rules_version)
     found = tuple(differences(plain.to_json(study.findings), plain.to_json(_as_stored(findings))))
     return Again(study.study_id, study.rules_version, found, only_rounding(found))
 
 
 def can_save(again: Again) -> bool:
-    """Whether the record can be put in the place of the stored one: a `run.json` of schema 1 holds facts too."""
+    """Whether the record can replace the stored one; a `run.json` of schema 1 holds facts too, so it must stay."""
     return again.folder is not None and (Path(again.folder) / FACTS_FILE).exists()
 
 
 def save(again: Again) -> None:
-    """Put the record of today's rules in the place of the stored one. Raises CaseFailed where it cannot be written."""
+    """Replace the stored record by that of today's rules. Raises CaseFailed where it cannot be written."""
     assert again.record is not None and again.folder is not None, "a study, or nothing to save"
     RunFolder(again.record.run_id, Path(again.folder), again.record.started_at).write_record(again.record)
 
 
+def load_run(run: str | os.PathLike[str], results: str | os.PathLike[str] = RESULTS) -> Run:
+    """A complete stored run: case, recording, samples, environment.
+
+    Args:
+        run: its folder; or its id, a unique start of it, or `latest`, in `results`.
+
+    Raises:
+        ConfigError: there is none, or its facts are missing or damaged.
+    """
+    return read_run(run) if Path(run).is_dir() else Store(results).load_run(str(run))
+
+
+def analyze(run: Run | str | os.PathLike[str], results: str | os.PathLike[str] = RESULTS) -> RunRecord:
+    """The record of a run by today's rules: `loaderbench analyze` for Python. Measures and stores nothing.
+
+    `run`: as `load_run` gives it, or what `load_run` takes. Raises ConfigError as it does.
+    """
+    return judged(run if isinstance(run, Run) else load_run(run, results))
+
+
 def records_of(study: StudyRecord, store: Store) -> dict[str, RunRecord]:
-    """Run id → stored record, of the study's runs that are there."""
+    """Run id → stored record, for those of the study's runs that still exist."""
     beside = {run.run_id: run.record for run in store.runs() if run.record is not None}
     own = {run.run_id: run.record for run in store.open_study(study).runs.runs() if run.record is not None}
     return {
@@ -66,12 +89,12 @@ def records_of(study: StudyRecord, store: Store) -> dict[str, RunRecord]:
 
 
 def findings_of(study: StudyRecord, records: Mapping[str, RunRecord]) -> Findings:
-    """What the study says of these records."""
+    """The study's findings from these records."""
     return judge(study.facts, records)
 
 
 def _as_stored(findings: Findings) -> Findings:
-    """A comparison is stored without its leading runs, which lie beside it."""
+    """A comparison is stored without its leading runs, which are stored beside it."""
     return replace(findings, a=None, b=None) if isinstance(findings, Comparison) else findings
 
 

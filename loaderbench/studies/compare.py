@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from loaderbench.analysis.comparison import compare
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import CacheState, Case
-from loaderbench.cases.options import Options, Words
+from loaderbench.cases.options import Options, Words, one_of_each
+from loaderbench.cases.options import options as asked_options
 from loaderbench.cases.study import StudyRequest, plan
 from loaderbench.errors import ConfigError
 from loaderbench.images.same_files import HASHED_BYTES, check_same_files
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import Store
+from loaderbench.recording.store import RESULTS, Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SameFiles, SideName, StudyRecord
 from loaderbench.running.cache import can_hold, can_prove_cold
 from loaderbench.samplers.sources import StorageCounter
-from loaderbench.studies.measure import OnMessage, measure_case
-from loaderbench.studies.request import Progress, resolve
+from loaderbench.studies.measure import OnMessage, measure_case, unwatched
+from loaderbench.studies.request import Folder, Progress, Say, no_note, no_progress, resolve
 
 DEFAULT_ROUNDS = 3
 """Two rounds leave one degree of freedom: an interval of 12.7 standard errors."""
+ONE_OF_EACH = ("res", "loader", "decoder", "prefetch", "model", "precision", "batch_size")
+"""Options of which a comparison takes one value."""
+
+
+def compare_data_sets(
+    targets: Mapping[str, Folder],
+    *,
+    results: Folder = RESULTS,
+    rounds: int = DEFAULT_ROUNDS,
+    say: Say = no_note,
+    on_message: OnMessage = unwatched,
+    **options: Any,
+) -> Comparison:
+    """Measure two data sets that hold the same files in turn: `loaderbench compare` for Python.
+
+    Args:
+        targets: label → folder or name, two of them: `{"nvme": "/data/set", "nfs": "/mnt/nfs/set"}`.
+        rounds: how often both are measured in turn.
+        results, say, on_message, options: as in `loaderbench.run`.
+
+    Raises:
+        ConfigError: an option is unknown or wrong, a data set is not there, or they do not hold the same files.
+        KeyboardInterrupt: the user ends it; what was measured is stored.
+    """
+    asked = asked_options(options)
+    one_of_each("compare", asked, *ONE_OF_EACH)
+    named = [f"{label}={folder}" for label, folder in targets.items()]
+    study = ComparisonStudy(plan_data_sets(named, asked, rounds, on_note=say, progress=no_progress), Store(results))
+    study.measure(on_message, lambda record: None)
+    return study.findings()
 
 
 def parse_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -46,7 +78,7 @@ def default_caches(
 ) -> tuple[list[CacheState], list[Reason]]:
     """(cache states to measure, what is left out and why): cold and warm, where this machine can make them.
 
-    `max_bytes`: those that one run may read of its storage; warm reads all of the data set once.
+    `max_bytes`: what one run may read from its storage; warm reads all of the data set once.
     """
     notes: list[Reason] = []
     blind = next((folder for folder in folders if StorageCounter(folder).reason or not can_prove_cold(folder)), None)
@@ -63,9 +95,9 @@ def default_caches(
 
 
 def plan_comparison(request: StudyRequest, caches: Sequence[str], rounds: int) -> list[Case]:
-    """All cases: round by round, in each every cache state and number of workers, there the two sides in turn.
+    """All cases: each round has every cache state and number of workers, each of these both sides in turn.
 
-    `duration_s` is that of a case's rounds together, `max_bytes` that of a storage's runs together.
+    `duration_s` is the time of all rounds of a case, `max_bytes` the limit for all runs of a storage.
 
     Raises:
         ConfigError: a value out of range, or a contradiction.
@@ -95,7 +127,7 @@ class ComparisonPlan:
     cases: tuple[Case, ...]
     same_files: SameFiles
     notes: tuple[Reason, ...]
-    """What is left out, or done otherwise than asked for by default."""
+    """What is left out, or done differently from the default."""
 
 
 def plan_data_sets(
@@ -103,7 +135,7 @@ def plan_data_sets(
 ) -> ComparisonPlan:
     """Check that both hold the same files, and plan their cases.
 
-    `targets`: NAME=DATASET twice. `on_note` is told what is being done, and chosen for the user.
+    `targets`: NAME=DATASET twice. `on_note` is called with what is being done, and what was chosen for the user.
 
     Raises:
         ConfigError: a value out of range, a contradiction, or files that differ.
@@ -137,7 +169,7 @@ def title(case: Case) -> str:
 
 
 class ComparisonStudy:
-    """The runs of a comparison as they come in. What is known so far is stored behind each of them."""
+    """The runs of a comparison as they come in. After each of them the study so far is stored."""
 
     def __init__(self, plan: ComparisonPlan, store: Store) -> None:
         self.labels, self.cases, self.store = plan.labels, plan.cases, store
@@ -151,7 +183,7 @@ class ComparisonStudy:
         return self._folder.study_id
 
     def measure(self, on_message: OnMessage, on_record: Callable[[RunRecord], None]) -> None:
-        """Run every case; a failure is kept as one. Raises what measure_case raises."""
+        """Run every case; a failure is stored like a result. Raises what measure_case raises."""
 
         def keep(record: RunRecord) -> None:
             self.records.append(record)
@@ -162,14 +194,14 @@ class ComparisonStudy:
             measure_case(case, self.store, on_message, keep)
 
     def findings(self) -> Comparison:
-        """Of the runs so far."""
+        """Findings from the runs so far."""
         sides = (
             [record for record in self.records if record.case.subject.dataset_name == label] for label in self.labels
         )
         return compare(*sides)
 
     def study(self) -> StudyRecord:
-        """As it is stored: the leading runs lie beside it."""
+        """The study as it is stored, with the leading runs beside it."""
         return StudyRecord(
             schema=SCHEMA,
             rules_version=RULES_VERSION,

@@ -1,4 +1,4 @@
-"""Cases in, stored records out: the one way in which every command measures."""
+"""Cases in, stored records out: every command measures through this module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loaderbench.loaders.base import Slowdown
 
 SAME_MACHINE = attrgetter("cpu_model", "cpus_usable", "gpus", "packages", "python")
-"""Facts of the environment in which a run must agree for a resumed study to take it."""
+"""Facts of the environment that must be equal for a resumed study to take over a run."""
 
 OnMessage = Callable[[Case, Message], None]
 
@@ -34,15 +34,19 @@ def judged(run: Run) -> RunRecord:
 
 
 def quiet(message: Message) -> None:
-    """Progress that nobody watches."""
+    """Ignores a progress message."""
+
+
+def unwatched(case: Case, message: Message) -> None:
+    """Ignores a case's progress message."""
 
 
 def measure_case(
     case: Case, store: Store, on_message: OnMessage, on_record: Callable[[RunRecord], None] = lambda record: None
 ) -> RunRecord:
-    """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and goes on up.
+    """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and raised again.
 
-    `on_record` is called once the record is stored; an interruption that comes meanwhile waits until it returns.
+    `on_record` is called once the record is stored; an interruption during the call waits until it returns.
 
     Raises:
         ConfigError, CaseFailed: the results folder cannot be written.
@@ -55,16 +59,16 @@ def measure_case(
         with interrupts_held():
             stored(folder, _interrupted(folder, case))
         raise
-    with interrupts_held():  # it is measured: that must not be lost
+    with interrupts_held():  # the finished measurement must not be lost
         record = stored(folder, run)
         on_record(record)
     return record
 
 
 def measure_in(child: Child, case: Case, store: Store, *, slowdown: Slowdown | None = None) -> RunRecord:
-    """Measure a case in a process that is kept, unsampled, and store it. A failed one is stored too, and goes on up.
+    """Measure a case in a kept process, without samplers, and store it. A failure is stored and raised again.
 
-    `slowdown`: work of known cost to build in. Nothing of it is recorded.
+    `slowdown`: work of known cost to build in. The record does not mention it.
 
     Raises:
         JobFailed: it could not be measured.
@@ -107,8 +111,8 @@ def stored(folder: RunFolder, run: Run) -> RunRecord:
 
 
 def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, RunRecord]:
-    """Of the cases those that the store holds a finished run of, made with this machine and these packages:
-    key → its newest record."""
+    """Key → newest record, for the cases of which the store holds a finished run made on this machine with these
+    packages."""
     wanted, here = {case.key for case in cases}, environment()
     found = {}
     for run in store.runs():

@@ -1,6 +1,6 @@
 """`loaderbench precision`: one model in every precision, side by side: time, memory, and how far it strays from fp32.
 
-Each mode has a process of its own, in which steps are timed first and the numbers followed after that
+Each mode has its own process, in which first the steps are timed, then the numbers are followed
 (running/jobs/precision.py). docs/precision.md defines every figure.
 """
 
@@ -16,7 +16,7 @@ from loaderbench.analysis.precision import REFERENCE, compare_precisions
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import MODES, PRECISIONS, Step
 from loaderbench.cases.study import SCALED_PRECISIONS, check_choice, check_loss_scale
-from loaderbench.devices.select import DeviceChoice, computes, num_visible_gpus, parse_device
+from loaderbench.devices.select import DeviceChoice, num_visible_gpus, parse_device, traits_of
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment
 from loaderbench.recording.caveats import Caveat
@@ -32,16 +32,16 @@ NUM_STEPS, BATCH_SIZE, INPUT_SIZE = 100, 64, 224
 CPU_NUM_STEPS, CPU_BATCH_SIZE, CPU_INPUT_SIZE = 30, 8, 64
 """Defaults on the CPU, where a step of the GPU's size would take a minute."""
 OTHER_ROUNDING = "1000"
-"""A loss scale under which fp32's weights move as without, but for the last bits: it is no power of two."""
+"""A loss scale that changes only the last bits of fp32's weights: it is not a power of two."""
 LOG_FILE = "worker.log"
 
 Say = Callable[[str, bool], None]
-"""Takes a line, and whether it is to stay (or is replaced by the next)."""
+"""Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
 
 
 @dataclass(frozen=True)
 class PrecisionRequest:
-    """What the command line asks for; None: the default of the device."""
+    """What the command line asks for; None: the device's default."""
 
     model: str
     mode: str
@@ -73,14 +73,14 @@ def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
         ConfigError: a value out of range, a contradiction, or a device that does not compute.
         UnavailableError: CUDA was asked for by name, and there is none.
     """
-    if not computes(request.device):
+    if request.device != "auto" and not traits_of(request.device).computes:
         raise ConfigError(
             "an emulated device computes nothing, so precisions cannot be compared: use --device cuda or cpu"
         )
     precisions = [check_choice("--precisions", name, PRECISIONS) for name in request.precisions]
     check_choice("--mode", request.mode, MODES)
     choice = _device(request)
-    on_cpu = choice.on_host_cpus
+    on_cpu = choice.traits.on_host_cpus
     num_steps = request.num_steps if request.num_steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
     batch_size = request.batch_size if request.batch_size is not None else CPU_BATCH_SIZE if on_cpu else BATCH_SIZE
     input_size = request.input_size if request.input_size is not None else CPU_INPUT_SIZE if on_cpu else INPUT_SIZE
@@ -90,7 +90,7 @@ def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
     ):  # fmt: skip
         if value < least:
             raise ConfigError(f"{flag} must be at least {least}, not {value}")
-    check_loss_scale(request.loss_scale, precisions, request.mode, computes=choice.computes)
+    check_loss_scale(request.loss_scale, precisions, request.mode, computes=choice.traits.computes)
     template = Step(
         model=request.model,
         mode="train" if request.mode == "train" else "infer",
@@ -107,7 +107,7 @@ def plan_precision(request: PrecisionRequest) -> PrecisionPlan:
 
 
 def _device(request: PrecisionRequest) -> DeviceChoice:
-    """The device that computes: the one asked for; left to us a GPU, else the CPU."""
+    """The device that computes: the one asked for; with `auto` a GPU, else the CPU."""
     text = request.device
     if text == "auto":
         text = "cuda" if num_visible_gpus() else "cpu"
@@ -125,12 +125,12 @@ def _note(request: PrecisionRequest, num_steps: int, step: Step) -> str:
     size = step.input_size
     return (
         f"{missing}{num_steps} steps run on the CPU, {step.batch_size} images of {size}×{size} each; "
-        "how long it takes is told once the first steps are done."
+        "the time that it takes is shown once the first steps are done."
     )
 
 
 class PrecisionStudy:
-    """All modes of one model. What is finished stays, and is stored, whatever ends `run`."""
+    """All modes of one model. Finished modes are kept and stored, however `run` ends."""
 
     def __init__(self, plan: PrecisionPlan, store: Store) -> None:
         self._plan, self._steps = plan, plan.steps
@@ -142,7 +142,7 @@ class PrecisionStudy:
         self.modes: list[ModeFacts] = []
 
     def run(self, say: Say) -> None:
-        """Run every mode in turn. One that the device lacks, or that fails, is kept with its reason.
+        """Run every mode in turn. A mode that the device lacks, or that fails, is kept with the reason.
 
         Raises:
             ConfigError: the model, or its images, cannot be run in any mode.
@@ -178,7 +178,7 @@ class PrecisionStudy:
         return examined.lacking
 
     def _measure(self, step: Step, progress: _Progress) -> None:
-        """Time and follow one mode; what is known of it stands in `modes` from the start."""
+        """Time and follow one mode; `modes` has what is known of it from the start."""
         request = StepsRequest(step, self._plan.num_steps, self._plan.seed)
         timing: TimingFacts | None = None
         numbers: NumberFacts | None = None
@@ -226,7 +226,7 @@ class PrecisionStudy:
         )
 
     def study(self) -> StudyRecord:
-        """As it is stored."""
+        """The study as it is stored."""
         facts = self.facts()
         return StudyRecord(
             schema=SCHEMA,
@@ -246,7 +246,7 @@ class PrecisionStudy:
 
 
 class _Progress:
-    """Lines with the time left, from the part of all work that is done (a mode: half timing, half following)."""
+    """Lines with the time left, from the fraction of the work done (each mode: half timing, half following)."""
 
     def __init__(self, say: Say, precisions: Sequence[str]) -> None:
         self._say, self._num_modes = say, len(precisions)
@@ -255,17 +255,17 @@ class _Progress:
         self._told = False
 
     def begin(self, step: Step, what: str, before: float) -> None:
-        """`before`: the part of the mode that is done already."""
+        """`before`: the fraction of the mode that is done already."""
         self._before = before
         self._line = f"[{self._num_done + 1}/{self._num_modes}] {step.precision}: {what}"
         self._say(self._line + self._left(before), True)
 
     def message(self, message: Message) -> None:
-        """What the measuring process reports."""
+        """Handle a message of the measuring process."""
         if not isinstance(message, StepsDone):
             return
         part = self._before + 0.5 * message.done / message.total
-        # The first estimate that means something stays on screen or in the log: how long it will take.
+        # The first meaningful estimate of the time left stays on screen and in the log.
         first = not self._told and message.done >= message.total / 10
         self._told = self._told or first
         left = self._left(part) if self._told else ""

@@ -1,15 +1,17 @@
-"""From options to a plan's request: names checked, data sets and the device resolved. This looks at the machine."""
+"""From options to the request for a plan: checks names, resolves data sets and the device on this machine."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 
 from loaderbench import plugins
 from loaderbench.cases.arms import ARMS
 from loaderbench.cases.case import MODES, PRECISIONS
-from loaderbench.cases.options import Options
-from loaderbench.cases.study import WITHOUT_COLD, StudyRequest, Target, Variant, check_choice
+from loaderbench.cases.options import Options, StepOptions
+from loaderbench.cases.study import StudyRequest, Target, Variant, check_choice
+from loaderbench.cases.traits import LoaderChoice
 from loaderbench.devices.select import parse_device
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.manifest import resolve_dataset
@@ -17,17 +19,20 @@ from loaderbench.machine import usable_cpus
 from loaderbench.running.cache import can_prove_cold
 from loaderbench.samplers.sources import StorageCounter
 
+Folder = str | os.PathLike[str]
+Say = Callable[[str], None]
+"""Called with a line for the user."""
 Progress = Callable[[int, int], None]
 DataSet = tuple[str | None, int | None]
 """(folder or name, stored resolution); None: the generated set, a tree without variants."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """Nobody watches."""
+    """Ignores progress."""
 
 
 def no_note(note: str) -> None:
-    """Nobody reads."""
+    """Ignores a note."""
 
 
 def resolve(
@@ -39,26 +44,23 @@ def resolve(
 ) -> StudyRequest:
     """The study that the options ask for, over these data sets.
 
-    `on_note` is told where a choice was made for the user; `progress` how far the making of a data set is.
+    `on_note` is called for each choice made for the user; `progress` while a data set is made.
 
     Raises:
-        ConfigError: a name that is unknown, a folder that is not there, a device that is not.
+        ConfigError: an unknown name, or a folder or device that does not exist.
     """
     subject, feed, step, effort = options.subject, options.feed, options.step, options.effort
-    for name in feed.loader:
-        plugins.check_name("loaders", name)
-    decoders = [plugins.ALIASES.get(name, name) for name in feed.decoder or ()]
-    for name in decoders:
-        plugins.check_name("decoders", name)
+    loaders = [plugins.loader_choice(name) for name in feed.loader or (plugins.DEFAULT_LOADER,)]
+    decoders = [plugins.decoder_choice(name) for name in feed.decoder or ()]
     targets = _targets(options, on_note)
     variants = []
     for dataset, resolution in datasets:
         path, name = resolve_dataset(dataset, resolution, progress=progress)
         variants.append(Variant(path, name, resolution))
-    cache = ",".join(subject.cache or ()) or default_cache([one.path for one in variants], feed.loader)
+    cache = ",".join(subject.cache or ()) or default_cache([one.path for one in variants], loaders)
     return StudyRequest(
         variants=variants,
-        loaders=feed.loader,
+        loaders=loaders,
         workers=feed.workers,
         targets=targets,
         mode=step.mode,
@@ -69,7 +71,7 @@ def resolve(
         batch_sizes=step.batch_size,
         prefetches=feed.prefetch,
         buffer_ratios=feed.buffer_ratio or [None],
-        input_size=step.input_size or None,
+        input_size=_input_size(step),
         cache=cache,
         arms=ARMS if effort.arms == ("all",) else effort.arms,
         warmup=effort.warmup,
@@ -86,11 +88,14 @@ def resolve(
         io_threads=feed.io_threads,
         loader_options=feed.loader_option or {},
         decoder_options=feed.decoder_option or {},
+        scaling=[name for name, traits in plugins.DECODERS.known().items() if traits.scales],
+        in_line=[name for name, traits in plugins.LOADERS.known().items() if traits.work == "in line"],
+        reading_ahead=[name for name, traits in plugins.LOADERS.known().items() if traits.reads_ahead],
     )
 
 
 def _targets(options: Options, on_note: Callable[[str], None]) -> list[Target]:
-    """What the batches are fed to, each model in each precision; the device's own precision where none was given."""
+    """What the batches are fed to: each model in each precision; the device's default where none was given."""
     step = options.step
     check_choice("--mode", step.mode, MODES)
     targets: list[Target] = []
@@ -105,14 +110,31 @@ def _targets(options: Options, on_note: Callable[[str], None]) -> list[Target]:
             raise ConfigError(str(error)) from error
         if choice.note and not targets:
             on_note(choice.note)
-        targets.append(Target(model, choice.precision, choice.device, choice.computes))
+        targets.append(Target(model, choice.precision, choice.device, choice.traits.computes))
     return targets
 
 
-def default_cache(folders: Sequence[str], loaders: Sequence[str]) -> str:
-    """`cold` where both eviction and the bytes that really moved can be checked, else `as-is`."""
-    if set(loaders) & WITHOUT_COLD:
-        return "as-is"  # one state for all of a study
+def _input_size(step: StepOptions) -> int | None:
+    """Side of the images; None: as they are stored.
+
+    Raises:
+        ConfigError: the shape is not that of square images with three channels, which is what loaders deliver.
+    """
+    if step.input_shape is None:
+        return step.input_size or None
+    if len(step.input_shape) != 3 or step.input_shape[0] != 3 or step.input_shape[1] != step.input_shape[2]:
+        shape = ",".join(map(str, step.input_shape))
+        raise ConfigError(f"--input-shape {shape}: loaders deliver square images with 3 channels, 3,S,S")
+    side = step.input_shape[1]
+    if step.input_size not in (StepOptions().input_size, side):
+        raise ConfigError(f"--input-size {step.input_size} and --input-shape differ: leave --input-size out")
+    return side
+
+
+def default_cache(folders: Sequence[str], loaders: Sequence[LoaderChoice]) -> str:
+    """`cold` where both eviction and the bytes that moved can be checked, else `as-is`."""
+    if not all(loader.traits.can_be_cold for loader in loaders):
+        return "as-is"  # one state for the whole study
     for folder in folders:
         if StorageCounter(folder).reason is not None or not can_prove_cold(folder):
             return "as-is"

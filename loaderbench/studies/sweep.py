@@ -2,27 +2,126 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from loaderbench import plugins
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import summarize
 from loaderbench.cases.case import Case
+from loaderbench.cases.options import Options, one_of_each
+from loaderbench.cases.options import options as asked_options
+from loaderbench.cases.study import plan
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import Store
+from loaderbench.recording.store import RESULTS, Store
 from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
-from loaderbench.studies.measure import OnMessage, finished_records, measure_case
+from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
+from loaderbench.studies.request import DataSet, Folder, Say, no_note, resolve
 from loaderbench.studies.verify import verify_record
+
+DEFAULT_RESOLUTION, DEFAULT_RESOLUTIONS = 256, (256, 512, 1024)
+"""Default resolutions of the generated data set: of a run, of a sweep."""
+ONE_OF_EACH = ("res", "loader", "decoder", "workers", "prefetch", "model", "precision", "batch_size")
+"""Options that take only one value in a run."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The result of a sweep."""
+
+    records: tuple[RunRecord, ...]
+    """Sorted by resolution, loader, workers."""
+    findings: Sweep
+    study_id: str
+    """Id under which it is stored."""
+
+
+def run(
+    dataset: Folder | None = None,
+    *,
+    results: Folder = RESULTS,
+    verify: bool = False,
+    say: Say = no_note,
+    on_message: OnMessage = unwatched,
+    **options: Any,
+) -> RunRecord:
+    """Measure one case and say what limits it: `loaderbench run` for Python.
+
+    Args:
+        dataset: folder of images or name of a data set; None: a generated set, made once and kept.
+        results: the folder in which the run is stored.
+        verify: then run the advice; predicted and measured gains are in the record.
+        say: called with a line for each choice made for the user.
+        on_message: called with progress messages of the case.
+        options: as on the command line, with underscores: `res=512, workers=8, cache="warm"` (docs/python.md).
+
+    Returns:
+        The record as it is stored. For a case that failed or was skipped `status` and `failure` say so.
+
+    Raises:
+        ConfigError: an option is unknown or wrong, or the data set is not there.
+        KeyboardInterrupt: the user ends it; what was measured is stored.
+    """
+    asked = asked_options(options)
+    one_of_each("run", asked, *ONE_OF_EACH)
+    study = SweepStudy(
+        plan(resolve(asked, named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)), on_note=say)), Store(results)
+    )
+    study.measure(on_message, lambda record: None)
+    if verify:
+        study.verify(lambda case, line: say(line))
+    return study.records[0]
+
+
+def sweep(
+    dataset: Folder | Sequence[Folder] | None = None,
+    *,
+    results: Folder = RESULTS,
+    resume: bool = False,
+    say: Say = no_note,
+    on_message: OnMessage = unwatched,
+    **options: Any,
+) -> SweepResult:
+    """Measure every combination of lists, judged together: `loaderbench sweep` for Python.
+
+    Args and errors as in `run`; options may be lists: `loader=["serial", "threaded"], workers=[1, 2, 4]`.
+
+    Args:
+        dataset: one data set, or several.
+        resume: take finished cases from the results folder.
+    """
+    asked = asked_options({"loader": [*plugins.predictable_loaders()], **options})
+    request = resolve(asked, named_data_sets(dataset, asked, DEFAULT_RESOLUTIONS), on_note=say)
+    study = SweepStudy(plan(request), Store(results), loaders=[one.name for one in request.loaders], resume=resume)
+    study.measure(on_message, lambda record: None)
+    stored = study.store_study()
+    return SweepResult(tuple(study.records), study.findings(), stored.study_id)
+
+
+def named_data_sets(
+    dataset: Folder | Sequence[Folder] | None, options: Options, defaults: Sequence[int]
+) -> list[DataSet]:
+    """Each data set at each resolution. `defaults`: the resolutions of the generated set where none was given."""
+    sets: list[str | None] = [None]
+    if isinstance(dataset, str | os.PathLike):
+        sets = [os.fspath(dataset)]
+    elif dataset is not None:
+        sets = [os.fspath(one) for one in dataset]
+    resolutions: list[int | None] = [*(options.subject.res or (defaults if sets == [None] else [None]))]
+    return [(one, resolution) for one in sets for resolution in resolutions]
 
 
 class SweepStudy:
-    """The cases of a study as they come in. Every run is stored at once; the study behind the last one."""
+    """The cases of a study as they come in. Every run is stored at once; the study after the last one."""
 
     def __init__(
         self, cases: Sequence[Case], store: Store, *, loaders: Sequence[str] = (), resume: bool = False
     ) -> None:
-        """`loaders`: in the order in which their runs are shown. `resume`: cases that the store holds a finished run
-        of, made on this machine, are taken from there."""
+        """`loaders`: in the order in which their runs are shown. `resume`: take cases from the store that have a
+        finished run made on this machine."""
         self.cases, self.store = list(cases), store
         self._loaders = list(dict.fromkeys([*loaders, *(case.feed.loader for case in cases)]))
         finished = finished_records(store, cases) if resume else {}
@@ -31,7 +130,7 @@ class SweepStudy:
         self._records = [finished[case.key] for case in cases if case.key in finished]
 
     def measure(self, on_message: OnMessage, on_record: Callable[[RunRecord], None]) -> None:
-        """Run every case that is left; a failure is kept as one. Raises what measure_case raises."""
+        """Run every case that is left; a failure is stored like a result. Raises what measure_case raises."""
 
         def keep(record: RunRecord) -> None:
             self._records.append(record)
@@ -51,7 +150,7 @@ class SweepStudy:
 
     @property
     def records(self) -> list[RunRecord]:
-        """Those so far; they were measured in an order drawn by chance, and come sorted."""
+        """The records so far, sorted (they were measured in random order)."""
 
         def order(record: RunRecord) -> tuple[int, int, int, int]:
             subject, feed = record.case.subject, record.case.feed
@@ -64,11 +163,11 @@ class SweepStudy:
         return SweepFacts(len(self.cases))
 
     def findings(self) -> Sweep:
-        """Of the runs so far."""
+        """Findings from the runs so far."""
         return summarize(self.records)
 
     def store_study(self) -> StudyRecord:
-        """Store what the runs say together. Raises CaseFailed where it cannot be written."""
+        """Store the study's findings. Raises CaseFailed where they cannot be written."""
         records = self.records
         folder = self.store.new_study("sweep", list(dict.fromkeys(record.case.feed.loader for record in records)))
         study = StudyRecord(

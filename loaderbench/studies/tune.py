@@ -1,8 +1,8 @@
 """`loaderbench tune`: the best loader, decoder, workers and prefetch for a data set and a device, in a stated time.
 
-Successive halving (Jamieson & Talwalkar 2016, "Non-stochastic best arm identification"): in each rung all that are
-left are measured in turn for as long, in an order drawn anew, and the faster half goes on. The last few and the
-default then take turns as runs of their own, which are stored; their intervals are the answer.
+Successive halving (Jamieson & Talwalkar 2016, "Non-stochastic best arm identification"): in each rung all remaining
+settings are measured in turn for the same time, in a new random order, and the faster half goes on. The last few and
+the default then take turns as separate runs, which are stored; their intervals are the answer.
 """
 
 from __future__ import annotations
@@ -14,49 +14,84 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from loaderbench import plugins
 from loaderbench.analysis.comparison import rate_of_runs, rates
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.tuning import tuned
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import Numbers, Options, Words
-from loaderbench.cases.study import (
-    DECODES_ITSELF,
-    default_decoder,
-    default_output,
-    installed_decoders,
-    installed_loaders,
-    plan,
-)
-from loaderbench.errors import CaseFailed
+from loaderbench.cases.options import Numbers, Options, Words, one_of_each
+from loaderbench.cases.options import options as asked_options
+from loaderbench.cases.study import plan
+from loaderbench.devices.select import is_gpu
+from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import Store, StudyFolder
-from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneTrial
+from loaderbench.recording.store import RESULTS, Store, StudyFolder
+from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneTrial, Tuning
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.measure import measure_case, measure_in
-from loaderbench.studies.request import DataSet, Progress, resolve
+from loaderbench.studies.request import DataSet, Folder, Progress, Say, no_note, no_progress, resolve
+from loaderbench.studies.sweep import DEFAULT_RESOLUTION, named_data_sets
 
+MIN_BUDGET_S, DEFAULT_BUDGET_S = 60.0, 300.0
+PREFETCHES = (2, 4)
+"""Prefetch values that are searched by default."""
 SEARCH_FRACTION = 0.6
-"""Of the budget goes to the rungs, the rest to the finals."""
+"""Fraction of the budget for the rungs; the rest is for the finals."""
 MIN_TRIAL_S = 2.0
-"""Of measuring in the first rung; a rung that is half as wide measures twice as long."""
+"""Least seconds of measuring a setting in the first rung; with half the settings a rung measures twice as long."""
 NUM_FINALISTS = 2
 FINAL_ROUNDS = 3
 """Student's t over two rounds is 12.7 standard errors wide; over three 4.3."""
 TRIAL_START_S = 2.5
-"""Of a trial besides its measuring: starting the workers, warming up."""
+"""Seconds of a trial besides measuring: starting the workers, warming up."""
 START_S = 8.0
-"""Of a stored run besides its measuring: importing torch, building, ending."""
+"""Seconds of a stored run besides measuring: importing torch, building, ending."""
 
-Say = Callable[[str], None]
+
+def tune(
+    dataset: Folder | None = None,
+    *,
+    budget_s: float = DEFAULT_BUDGET_S,
+    results: Folder = RESULTS,
+    say: Say = no_note,
+    **options: Any,
+) -> Tuning:
+    """Find the fastest loader, decoder, workers and prefetch: `loaderbench tune` for Python.
+
+    Args:
+        dataset, results, say, options: as in `loaderbench.run`; `loader`, `decoder`, `workers` and `prefetch` are lists
+            to search.
+        budget_s: seconds that the search may take, finals included.
+
+    Raises:
+        ConfigError: an option is unknown or wrong, or the data set is not there.
+        CaseFailed: no setting could be measured.
+        KeyboardInterrupt: the user ends it; what was measured is stored.
+    """
+    asked = asked_options({"prefetch": PREFETCHES, **options})
+    check_tuning(asked, budget_s)
+    (data_set,) = named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,))
+    cases, default = plan_tuning(asked, data_set, on_note=say, progress=no_progress)
+    study = Tune(cases, default, budget_s, Store(results), say).run()
+    assert isinstance(study.findings, Tuning)
+    return study.findings
+
+
+def check_tuning(options: Options, budget_s: float) -> None:
+    """Raises ConfigError for a budget that is too short, and for a list where one value is taken."""
+    if not budget_s >= MIN_BUDGET_S:
+        raise ConfigError(f"--budget must be at least {MIN_BUDGET_S:g} seconds, not {budget_s:g}")
+    one_of_each("tune", options, "res", "model", "precision", "batch_size")
 
 
 @dataclass
 class Trial:
-    """One setting and what it gave in each rung that it was in."""
+    """One setting and its results in each rung that it was in."""
 
     case: Case
     runs: list[str] = field(default_factory=list)
@@ -67,7 +102,7 @@ class Trial:
 
 
 class Tune:
-    """A search through settings. What it measured is stored as it comes in; an interruption keeps it."""
+    """A search through settings. Results are stored as they come in, so an interruption keeps them."""
 
     def __init__(self, cases: Sequence[Case], default: Case, budget_s: float, store: Store, say: Say) -> None:
         """`say` gets a line for each measurement."""
@@ -96,14 +131,14 @@ class Tune:
         return study
 
     def _keep(self) -> StudyRecord:
-        """Store what was measured so far: not even a kill loses sight of it."""
+        """Store what was measured so far, so that even a kill does not lose it."""
         study = self.study()
         self._folder.write(study)
         return study
 
     def facts(self) -> TuneFacts:
-        """Of what was measured so far."""
-        num_rungs = max(self._num_rungs, 1)  # an unfinished first one is all there is
+        """Facts of what was measured so far."""
+        num_rungs = max(self._num_rungs, 1)  # count an unfinished first rung: it is all there is
         return TuneFacts(
             default=self._default,
             num_settings=len(self._cases),
@@ -118,7 +153,7 @@ class Tune:
         )
 
     def study(self) -> StudyRecord:
-        """As it is stored."""
+        """The study as it is stored."""
         facts = self.facts()
         finals = [record for records in self._records.values() for record in records]
         own = [run.record for run in self._folder.runs.runs() if run.record is not None]
@@ -137,7 +172,7 @@ class Tune:
     # -- the rungs -----------------------------------------------------------------------------------------
 
     def _search(self) -> None:
-        """Rung by rung the faster half goes on, until the time for it is up."""
+        """Run rungs, each with the faster half of the one before, until the time for the search is up."""
         budget_s, seed = SEARCH_FRACTION * self._budget_s, self._default.effort.seed
         tried = that_fit(self._cases, budget_s, seed)
         if len(tried) < len(self._cases):
@@ -154,7 +189,7 @@ class Tune:
             while len(left) > NUM_FINALISTS or self._num_rungs == 0:
                 drawn = random.Random(f"{seed} rung {self._num_rungs}").sample(left, len(left))
                 if not self._rung(drawn, MIN_TRIAL_S * 2**self._num_rungs, deadline, kept):
-                    break  # out of time within the rung: the one before decides
+                    break  # out of time within the rung: the rung before decides
                 self._num_rungs += 1
                 self._keep()
                 alive = sorted((trial for trial in left if trial.failure is None), key=lambda trial: -trial.rates[-1])
@@ -163,7 +198,7 @@ class Tune:
                     break
 
     def _rung(self, trials: Sequence[Trial], trial_s: float, deadline: float, kept: KeptChild) -> bool:
-        """Measure each trial once. False where the time was over before all were."""
+        """Measure each trial once. False where the time was up before all were measured."""
         for number, trial in enumerate(trials, 1):
             if time.monotonic() + trial_s > deadline:
                 return False
@@ -188,7 +223,7 @@ class Tune:
     # -- the finals ----------------------------------------------------------------------------------------
 
     def _race(self) -> None:
-        """The fastest few and the default take turns as runs of their own.
+        """The fastest few and the default take turns as separate runs.
 
         Raises:
             CaseFailed: no setting could be measured.
@@ -218,18 +253,19 @@ class Tune:
 def plan_tuning(
     options: Options, dataset: DataSet, *, on_note: Callable[[str], None], progress: Progress
 ) -> tuple[list[Case], Case]:
-    """(the settings to search, the default that the winner is held against).
+    """(the settings to search, the default with which the winner is compared).
 
-    Loaders, decoders and workers that were not given are all that are installed, and half, all and twice the CPUs.
+    Defaults: all installed loaders and decoders, and as many workers as half, all and twice the CPUs.
 
     Raises:
         ConfigError: a value out of range, or a contradiction.
     """
     cpus, feed = usable_cpus(), options.feed
-    loaders = feed.loader or Words(installed_loaders())
+    with_gpu = is_gpu(options.step.device)
+    loaders = feed.loader or Words(choice.name for choice in plugins.installed_loaders(with_gpu=with_gpu))
     decoders = feed.decoder
-    if decoders is None and not set(loaders) <= DECODES_ITSELF:
-        decoders = Words(installed_decoders())
+    if decoders is None and any(plugins.LOADERS.find(name).traits.decodes == "ours" for name in loaders):
+        decoders = Words(choice.name for choice in plugins.installed_decoders())
     workers = feed.workers or Numbers(sorted({max(1, cpus // 2), cpus, 2 * cpus}))
     options = replace(
         options,
@@ -240,9 +276,10 @@ def plan_tuning(
     if options.subject.cache is None and request.cache == "as-is":  # the first to read a file would pay for the others
         request = replace(request, cache="warm")
     cases = plan(request)
+    usual = plugins.loader_choice(plugins.DEFAULT_LOADER)
     default = cases[0].changed(
-        loader="multiprocess", decoder=default_decoder("multiprocess"), workers=cpus, prefetch=2,
-        output=feed.output or default_output("multiprocess"),
+        loader=usual.name, decoder=None if usual.decoder is None else usual.decoder.name, workers=cpus, prefetch=2,
+        output=feed.output or usual.traits.output,
     )  # fmt: skip
     return cases, default
 
@@ -254,7 +291,7 @@ def describe(case: Case) -> str:
 
 
 def that_fit(cases: Sequence[Case], budget_s: float, seed: int) -> list[Case]:
-    """As many of the cases as rungs of the budget hold, drawn by the seed, each loader and decoder as often."""
+    """As many of the cases as fit into the budget's rungs, drawn by the seed, each loader and decoder equally often."""
     drawn = random.Random(seed).sample(list(cases), len(cases))
     places: dict[tuple[str, str | None], int] = {}
     order = []
@@ -270,7 +307,7 @@ def that_fit(cases: Sequence[Case], budget_s: float, seed: int) -> list[Case]:
 
 
 def _search_s(num: int) -> float:
-    """What the rungs over so many cases take."""
+    """Seconds that the rungs take with `num` cases."""
     seconds, rung = 0.0, 0
     while num > NUM_FINALISTS or rung == 0:
         seconds += num * (MIN_TRIAL_S * 2**rung + TRIAL_START_S)

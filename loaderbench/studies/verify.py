@@ -1,4 +1,4 @@
-"""`run --verify`: runs the advice that can be run, and holds what was predicted against what came of it."""
+"""`run --verify`: runs the advice that can be run, and compares the predictions with the results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.measure import quiet, stored
 
 ROUNDS = 2
-"""Base and changes take turns so many times, so that whatever else the machine does meets all."""
+"""How often base and changes take turns, so that other load of the machine affects all."""
 SECONDS = 4.0
-"""Most seconds of measuring of one turn."""
+"""Most seconds of measuring in one turn."""
 
 
 def to_verify(record: RunRecord) -> list[Advice]:
@@ -29,10 +29,10 @@ def to_verify(record: RunRecord) -> list[Advice]:
 
 
 def verify_record(record: RunRecord, store: Store, say: Callable[[str], None]) -> RunRecord:
-    """Run the record's advice, and store its turns with the run and the record anew, with what was measured.
+    """Run the record's advice, store its turns with the run, and store the record again with the measured gains.
 
-    Each piece of advice gets `measured_speedup`, or `not_verified`, why there is none. `say` gets a line before each
-    turn. What is measured is stored turn by turn: an interruption keeps the finished ones, and goes on up.
+    Each piece of advice gets `measured_speedup`, or in `not_verified` the reason why not. `say` gets a line before each
+    turn. Each turn is stored at once: an interruption keeps the finished turns and is raised again.
 
     Raises:
         ConfigError: the run's facts cannot be read.
@@ -54,7 +54,7 @@ def verify_record(record: RunRecord, store: Store, say: Callable[[str], None]) -
 
 
 def _cache_state_gone(record: RunRecord) -> bool:
-    """Whether the base cannot be run again as it was."""
+    """Whether the base cannot be run again in the same cache state."""
     storage = record.storage
     if storage is None or storage.cache_state != "as-is":
         return False
@@ -74,7 +74,7 @@ def trial_cases(base: Case, changes: Sequence[Change]) -> list[tuple[Change, Cas
 
 
 def run_advice(run: Run, changes: Sequence[Change], say: Callable[[str], None]) -> None:
-    """Base and changed cases in turn, ROUNDS times, in one process that is kept. Adds a trial to the run for each."""
+    """Base and changed cases in turn, ROUNDS times, in one kept process. Adds a trial to the run for each."""
     cases = trial_cases(run.case, changes)
     run.trials.clear()
     failed: set[int] = set()
@@ -88,7 +88,7 @@ def run_advice(run: Run, changes: Sequence[Change], say: Callable[[str], None]) 
                     continue
                 say(f"verifying, turn {turn + 1} of {ROUNDS}: {case.title}")
                 try:
-                    # Base and changes run in one process, whatever packages the decoder of a change prefers.
+                    # Base and changes run in one process, even if a change's decoder would have a package prefix.
                     recording = kept.child(run.case.feed.decoder).ask(MEASURE, MeasureRequest(case), quiet)
                     run.trials.append(Trial(change, case, turn, recording))
                 except JobFailed as error:
