@@ -1,4 +1,4 @@
-"""Entry of `loaderbench` and `python -m loaderbench`: what ends it while Python still imports ends it quietly too."""
+"""Entry of `loaderbench` and `python -m loaderbench`. A signal during the imports ends it quietly too."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class CaseFailed(LoaderbenchError):
 
 
 class OutOfMemory(CaseFailed):
-    """What was asked for does not fit into memory. An answer, never a reason to go on with less."""
+    """What was asked for does not fit into memory. This is a result: loaderbench never goes on with less."""
 
 
 KINDS: dict[str, type[LoaderbenchError]] = {

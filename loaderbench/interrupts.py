@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin, kept out of the moments that they must not cut in two."""
+"""Keeps Ctrl-C and other signals from interrupting a block of code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def interrupts_held(on_interrupt: Callable[[], None] | None = None, *, drop: bool = False) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP take effect at the end of the block; `on_interrupt` is called when they come.
 
-    `drop`: they have no effect at all, for tidying up while an earlier one is on its way up.
+    `drop`: they have no effect at all, for cleaning up while the exception of an earlier one propagates.
 
-    A signal without a Python handler keeps what it does. Outside the main thread, where no signal
-    arrives, the block just runs. (A signal mask would not do: another thread, a BLAS library's for one,
-    takes the signal then, and Python runs the handler in the main thread all the same.)
+    A signal without a Python handler keeps its effect. Outside the main thread, where no signal
+    arrives, the block just runs. (A signal mask would not help: another thread, such as a BLAS library's,
+    would take the signal, and Python would still run the handler in the main thread.)
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -2,13 +2,13 @@
 
 Understood: None, bool, int, float, str, string enums, `Literal`, `X | None` and other unions, `tuple[X, ...]`,
 `tuple[X, Y]`, `list[X]`, `Sequence[X]`, `Mapping[str, X]`, `Any`, nested dataclasses, and numpy arrays where the caller
-keeps them elsewhere (`arrays`). A class that has its own `to_json`, `from_json` and `json_schema` is asked instead.
+keeps them elsewhere (`arrays`). For a class with its own `to_json`, `from_json` and `json_schema` these are called.
 
 Reading is strict about what is there and lenient about the rest: a value of the wrong type is a PlainError that names
 its place; a field that the class does not know is dropped; one that is missing takes its default.
 
-JSON knows no NaN and no infinity. Both become null, and their places are told. Where a number must be, null is read as
-NaN: what was written can be read.
+JSON has no NaN and no infinity. Both become null, and their places are reported. Where a number is required, null is
+read as NaN, so that everything written can be read.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 else:
     Json = Any
-"""What a JSON text can hold. Nobody looks into it when it is read."""
+"""Anything that JSON can hold. Reading does not check it."""
 JsonObject = dict[str, Json]
 T = TypeVar("T")
 
 Arrays = dict[str, "NDArray[Any]"]
-"""Place → numpy array, of the arrays that are kept beside the JSON."""
+"""Place → numpy array, for the arrays that are kept beside the JSON."""
 
 
 class PlainError(ValueError):
-    """A JSON value is not of the type wanted; says where and what it is."""
+    """A JSON value has the wrong type; the message says where and what it is."""
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -50,8 +50,8 @@ class PlainError(ValueError):
 def to_json(value: object, not_finite: list[str] | None = None, arrays: Arrays | None = None, where: str = "") -> Json:
     """`value` in plain JSON types: dataclasses, numpy scalars, tuples, enums and paths converted.
 
-    NaN and infinity become null, and their places (`throughput.low`) are added to `not_finite`. With `arrays` a numpy
-    array is put there under its place, which stands for it in the JSON; without, it becomes nested lists.
+    NaN and infinity become null, and their places (`throughput.low`) are added to `not_finite`. With `arrays`, a numpy
+    array is stored there under its place, and the JSON holds that place; without, the array becomes nested lists.
 
     Raises:
         TypeError: something has no JSON form.
@@ -98,7 +98,7 @@ _Reader = Callable[[Any, str, Mapping[str, Any]], Any]
 
 
 def from_json(kind: type[T], value: Json, arrays: Mapping[str, Any] | None = None) -> T:
-    """The `kind` that `to_json` made `value` from, its arrays taken out of `arrays`.
+    """The inverse of `to_json`: an object of type `kind`, with its arrays from `arrays`.
 
     Raises:
         PlainError: a value is missing or of another type.
@@ -131,7 +131,7 @@ def _float(value: Any, where: str, arrays: Mapping[str, Any]) -> float:
 
 @functools.cache
 def _reader(kind: Any) -> _Reader:
-    """What turns a JSON value into `kind`. Made once for each type: a store holds thousands of records."""
+    """A function that turns a JSON value into `kind`. Built once for each type: a store holds thousands of records."""
     simple: dict[Any, _Reader] = {
         bool: _exactly("true or false", bool),
         int: _exactly("a whole number", int),
@@ -186,7 +186,7 @@ def _union_reader(members: Sequence[Any]) -> _Reader:
     others = [member for member in members if member is not type(None)]
     optional = len(others) < len(members)
     readers = [_reader(member) for member in others]
-    # What cannot be mistaken for another comes first: 1 is a whole number before it is a number.
+    # The more specific type comes first: 1 is a whole number rather than a number.
     readers.sort(key=lambda reader: reader is _float)
 
     def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
@@ -264,7 +264,7 @@ def _dataclass_reader(kind: Any) -> _Reader:
     def read(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:
         if not isinstance(value, dict):
             raise _wrong(where, "an object", value)
-        if not readers:  # filled late: a class may hold itself
+        if not readers:  # filled late: a class may contain itself
             readers.update({name: _reader(member) for name, member in type_hints(kind).items()})
         given = {}
         for name, has_default in fields:
@@ -313,7 +313,7 @@ def schema_of(kind: type, definitions: JsonObject) -> JsonObject:
         properties[name] = described
     required: list[Json] = [field.name for field in dataclasses.fields(kind) if not _has_default(field)]
     summary = (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
-    if summary.startswith(f"{kind.__name__}("):  # no docstring: dataclasses makes one of the signature
+    if summary.startswith(f"{kind.__name__}("):  # without a docstring dataclasses makes one from the signature
         summary = ""
     return {
         "type": "object",
@@ -331,7 +331,7 @@ def _schema(kind: Any, definitions: JsonObject) -> JsonObject:
         return {}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if kind.__name__ not in definitions:
-            definitions[kind.__name__] = {}  # a class may hold itself
+            definitions[kind.__name__] = {}  # a class may contain itself
             definitions[kind.__name__] = schema_of(kind, definitions)
         return {"$ref": f"#/$defs/{kind.__name__}"}
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -372,7 +372,7 @@ def _union_schema(members: Sequence[Any], definitions: JsonObject) -> JsonObject
 
 
 def field_docs(kind: type) -> Mapping[str, str]:
-    """Field → the docstring behind it in the source, in one line."""
+    """Field → the docstring after it in the source, in one line."""
     found: dict[str, str] = {}
     for part in reversed(kind.__mro__[:-1]):
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body

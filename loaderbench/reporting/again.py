@@ -1,4 +1,4 @@
-"""Stored runs judged again, as text: what is the same, and each value that is another."""
+"""Stored runs judged again, as text: what is the same, and each value that differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_VALUE = 60
 
 
 def print_again(found: Sequence[Again], console: Console, *, diff: bool, single: bool) -> None:
-    """The record of a single run; of several what came of each, in a line, and of all in the last one."""
+    """For a single run its record; for several a line for each run, and a last line for all."""
     if single and found[0].record is not None:
         print_run(found[0].record, console)
         console.print()
@@ -53,7 +53,7 @@ def _outcome(one: Again) -> str:
         return f"reproduced by {rules} but for the last digits of {len(one.differences)} values"
     values = f"{len(one.differences)} value{'s' * (len(one.differences) != 1)}"
     if one.same_rules:
-        return f"{values} differ by the same rules: the facts or the record were changed, or the code is"
+        return f"{values} differ by the same rules: the facts, the record or the code were changed"
     return f"{values} differ by {rules}"
 
 

@@ -28,7 +28,7 @@ Labels = Mapping[SideName, str]
 SIDES: tuple[SideName, ...] = ("a", "b")
 OUTCOME_STYLES = {"faster": "green", "slower": "bold red", "indistinguishable": "yellow"}
 LABEL_WIDTH = 16
-"""Longer names are cut in the tables' heads."""
+"""Longer names are cut in the table headings."""
 
 T = TypeVar("T")
 
@@ -175,7 +175,7 @@ def _count(value: float) -> str:
 
 
 def _storage_texts(side: Side, storage: SideStorage) -> dict[str, str | None]:
-    """What → its figure, None where it is not known."""
+    """Name of the figure → its text; None where it is not known."""
     files = storage.file_read_s
     return {
         "bytes read in all": _shown(storage.bytes_read, fmt.size),
@@ -196,7 +196,7 @@ def _storage_texts(side: Side, storage: SideStorage) -> dict[str, str | None]:
 
 
 def pair_rows(pair: Pair) -> list[tuple[str, str, str]]:
-    """(what, of a, of b): rate, verdict and what each storage did; rows that neither side knows are left out."""
+    """(name, text of a, text of b): rate, verdict and what each storage did; without rows unknown on both sides."""
 
     def row(name: str, show: Callable[[Side], str]) -> tuple[str, str, str]:
         return (name, show(pair.a), show(pair.b))
@@ -241,7 +241,7 @@ def _print_pair(pair: Pair, labels: Labels, console: Console) -> None:
 
 
 def difference_lines(comparison: Comparison, labels: Labels) -> list[str]:
-    """What the two runs differ in beside the compared factor."""
+    """What the two runs differ in besides the compared factor."""
     return [
         f"{difference.field}: {fmt.clean(difference.a)} in {labels['a']}, {fmt.clean(difference.b)} in {labels['b']}"
         for difference in comparison.differs
@@ -259,12 +259,12 @@ def failure_lines(pair: Pair, labels: Labels) -> list[str]:
 
 
 def note_lines(facts: CompareFacts) -> list[str]:
-    """What was left out, or done otherwise than asked for by default."""
+    """What was left out, or done differently from the default."""
     return [fmt.clean(words.note(note)) for note in facts.notes]
 
 
 def _print_caveats(comparison: Comparison, labels: Labels, console: Console) -> None:
-    """Those of the two leading runs; every run has its own."""
+    """Print the caveats of the two leading runs; every run has its own."""
     said: dict[tuple[str, str], list[str]] = {}
     for name in SIDES:
         record = comparison.record(name)

@@ -1,6 +1,6 @@
-"""The parts that all text for a terminal is made of: readable in 80 columns, plain where it is not a terminal.
+"""Building blocks of all terminal output: readable in 80 columns, plain where the output is not a terminal.
 
-Everything printed is a rich `Text`, which knows no markup: a data set named `[red]` prints as it is named.
+Everything printed is a rich `Text`, which ignores markup: the name of a data set `[red]` is printed literally.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STYLES = {
     "interrupted": "yellow",
     "running": "cyan",
 }
-"""Of causes, and of how a run ended."""
+"""Styles of causes, and of how a run ended."""
 
 
 def make_console(stderr: bool = False) -> Console:
@@ -54,7 +54,7 @@ def styled(content: str, style: str = "") -> Text:
 
 
 def plain_table() -> Table:
-    """A table without lines but for the one under its head."""
+    """A table without lines except the one under its heading."""
     from rich import box
     from rich.table import Table
 
@@ -86,5 +86,5 @@ def print_bullets(console: Console, title: str, items: Sequence[str]) -> None:
 
 
 def print_caveats(console: Console, caveats: Iterable[Caveat]) -> None:
-    """Each with its code, what it means and what to do about it."""
+    """Print each caveat with its code, what it means and what to do about it."""
     print_bullets(console, "Caveats", [fmt.clean(words.sentence(caveat)) for caveat in caveats])

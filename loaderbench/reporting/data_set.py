@@ -17,7 +17,7 @@ MOST_BROKEN = 20
 
 
 def print_scan(scan: DatasetScan, console: Console | None = None) -> None:
-    """A data set as `dataset scan` found it."""
+    """Print a data set as `dataset scan` found it."""
     console, found = console or make_console(), fmt.cleaned(scan)
     system = found.file_system
     sizes = [

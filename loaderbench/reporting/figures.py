@@ -1,7 +1,7 @@
-"""What a figure is, how all of them look, and how one is written. Matplotlib draws them; no browser is needed.
+"""What a figure is, the common style, and how a figure is written. Matplotlib draws them; no browser is needed.
 
-A figure is made of its rows alone, which are also its downloadable data. Colours are the light ones of `COLOURS`; in a
-page they become CSS variables, so that one drawing serves light and dark.
+A figure is drawn from its rows alone, which are also its downloadable data. Colours are the light ones of `COLOURS`; in
+a page they become CSS variables, so that one drawing serves light and dark mode.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ HATCHES = {
     UNATTRIBUTED: "",
 }
 MARKERS = "os^Dv*P"
-"""One more than colours, so that the seventh line looks unlike the first."""
+"""One more than colours, so that the seventh line looks different from the first."""
 WIDTH_IN = 7.4
 
 Cell = str | int | float | None
@@ -84,7 +84,7 @@ class Figure:
 
     @property
     def description(self) -> str:
-        """For those who do not see it."""
+        """Text for readers who cannot see the figure."""
         return f"{self.title}. {self.caption} The same figures are in the table below it."
 
 
@@ -97,7 +97,7 @@ def colour(name: str) -> str:
 
 
 def _drawn(figure: Figure) -> Drawing:
-    """The figure with the style of all."""
+    """The figure drawn in the common style."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
@@ -133,7 +133,7 @@ def _drawn(figure: Figure) -> Drawing:
 
 
 def svg(figure: Figure) -> str:
-    """The figure as an <svg> element for a page: colours by CSS variable, ids of its own, its description inside."""
+    """The figure as an <svg> element for a page: colours by CSS variable, unique ids, its description inside."""
     import matplotlib as mpl
 
     buffer = io.StringIO()
@@ -158,7 +158,7 @@ def svg(figure: Figure) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure as the ending of `path` says: .png or .svg. Raises ConfigError where it cannot be written."""
+    """Write the figure in the format of the suffix of `path`: .png or .svg. Raises ConfigError where it cannot."""
     buffer = io.BytesIO()
     kind = path.suffix.removeprefix(".")
     _drawn(figure).savefig(buffer, format=kind, dpi=160, facecolor=colour("page"))
@@ -190,14 +190,14 @@ def name_bars(axes: Axes, names: Sequence[str], places: Sequence[float]) -> None
 
 
 def name_rows(axes: Axes, names: Sequence[Name]) -> list[float]:
-    """Name the rows, apart by resolution. Returns their heights."""
+    """Name the rows, with space between resolutions. Returns their heights."""
     places = _places([resolution for resolution, _ in names])
     name_bars(axes, [f"{resolution} · {setting}" for resolution, setting in names], places)
     return places
 
 
 def height_in(names: Sequence[Name], around: float, each: float) -> float:
-    """Of a figure with `each` for a row, room between resolutions, and `around` for axis and legend."""
+    """Height of a figure: `each` for a row, room between resolutions, and `around` for axis and legend."""
     return around + each * len(names) + 0.12 * len({resolution for resolution, _ in names})
 
 
@@ -219,7 +219,7 @@ def dots(drawing: Drawing, names: Sequence[Name], estimates: Sequence[Estimate])
 
 
 def _reach(estimates: Sequence[Estimate]) -> float:
-    """Where the axis ends: an interval that is all but unknown must not press all others together."""
+    """Where the axis ends: an extremely wide interval must not squeeze all others."""
     ends = [min(estimate.high or estimate.value, 1.8 * estimate.value) for estimate in estimates]
     return 1.08 * max([1.0, *ends])
 
@@ -232,7 +232,7 @@ def errors(values: Sequence[float], lows: Sequence[float | None], highs: Sequenc
 
 
 def legend(drawing: Drawing, causes: Sequence[str], names: Sequence[str] | None = None) -> None:
-    """Say what the colours mean, above the drawing."""
+    """Explain the colours above the drawing."""
     from matplotlib.patches import Patch
 
     handles = [

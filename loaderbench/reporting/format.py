@@ -1,4 +1,4 @@
-"""How figures, names and settings of runs are worded, whatever they are shown on."""
+"""How figures, names and settings of runs are worded, on every kind of output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class OfCase(Protocol):
-    """A record, a row, a knee: what belongs to one case."""
+    """Anything that belongs to one case: a record, a row, a knee."""
 
     @property
     def case(self) -> Case: ...
@@ -50,7 +50,7 @@ def clean(value: object) -> str:
 def cleaned(value: T) -> T:
     """A dataclass, or a plain value, with every text in it cleaned.
 
-    Whatever shows a record, a study or a comparison begins with this, so that nothing unclean can reach what it shows.
+    Code that shows a record, a study or a comparison calls this first, so that no unclean text can reach the output.
     """
     return cast(T, _cleaned(value))
 
@@ -138,7 +138,7 @@ def plus_minus_percent(estimate: Estimate | None) -> str:
     if width is None or not estimate.value:
         return number(estimate.value)
     percents = width / estimate.value * 100
-    # Few blocks leave the rate all but unknown: the size of such an interval says nothing more.
+    # With few blocks the rate is nearly unknown: the exact size of such an interval says nothing.
     return number(estimate.value) + (f" ±{percents:.0f}%" if percents <= 100 else " ±>100%")
 
 
@@ -158,7 +158,7 @@ def speedup(estimate: Estimate | None) -> str:
 
 
 def ratio(estimate: Estimate | None) -> str:
-    """`1.60× (1.44–1.76)` for a table, its interval cut short where it is all but unknown."""
+    """`1.60× (1.44–1.76)` for a table; an interval beyond ± 100 % is not spelled out."""
     if estimate is None:
         return MISSING
     unknown = estimate.high is not None and estimate.high > 10 * estimate.value
@@ -213,7 +213,7 @@ def loader_name(case: Case) -> str:
 
 
 def by_resolution(items: Iterable[CaseT]) -> list[tuple[str, list[CaseT]]]:
-    """Records or rows grouped by stored resolution, small ones first, in their order otherwise."""
+    """Records or rows grouped by stored resolution, small ones first; the order within a group is kept."""
     groups: dict[int, list[CaseT]] = {}
     for item in items:
         groups.setdefault(item.case.subject.resolution or 0, []).append(item)
@@ -228,7 +228,7 @@ class _Setting:
     of: Callable[[Case], object]
 
     def shown(self, case: Case) -> str:
-        """Its words; empty where there is nothing to say."""
+        """The value in words; empty where there is nothing to show."""
         value = self.of(case)
         if value is None:
             value = "full" if self.pattern.startswith("input") else ""
@@ -240,7 +240,7 @@ class _Setting:
         return any(self.of(case) != self.of(cases[0]) for case in cases)
 
     def follows_loader(self, cases: Sequence[Case]) -> bool:
-        """Whether each loader has one value of it."""
+        """Whether each loader has a single value of this setting."""
         pairs = {(case.feed.loader, self.of(case)) for case in cases}
         return len(pairs) == len({loader for loader, _ in pairs})
 
@@ -274,11 +274,11 @@ _QUIET = (
 )
 """Shown only where the runs differ in them."""
 _FOLLOWING = ((_DECODER, "decoders"), (_OUTPUT, "outputs"), (_DECODE_SCALE, "decode scale"))
-"""Settings with a default for each loader: where each loader has one, they are said once and not in each row."""
+"""Settings whose default depends on the loader: if each loader has a single value, it is shown once, not per row."""
 
 
 def common_settings(records: Sequence[RunRecord]) -> list[str]:
-    """What all records share, and which decoder and output each loader has where they follow from it."""
+    """What all records share, and each loader's decoder and output where these follow from the loader."""
     cases = [record.case for record in records]
     common = [setting.shown(cases[0]) for setting in _COMMON if not setting.varies(cases)]
     if not _DEVICE.varies(cases):
@@ -291,7 +291,7 @@ def common_settings(records: Sequence[RunRecord]) -> list[str]:
 
 
 def with_device(records: Sequence[RunRecord]) -> RunRecord:
-    """The first that knows its device's name; a run that failed does not. Else the first."""
+    """The first record that has its device's name (a failed run lacks it); else the first record."""
     return next((record for record in records if record.device and record.device.name), records[0])
 
 
@@ -309,13 +309,13 @@ class RowLabels:
 
     def of(self, case: Case) -> str:
         """The loader, its workers and whatever else sets this case apart."""
-        # A buffer that is a part of the run has its prefetch follow from the workers.
+        # With a buffer that is a fraction of the run the prefetch follows from the workers.
         follows = _PREFETCH if case.feed.buffer_ratio is not None else None
         apart = [setting.shown(case) for setting in self._apart if setting is not follows]
         return " ".join([loader_name(case), *(text for text in apart if text)])
 
     def without_workers(self, case: Case) -> str:
-        """What sets apart all cases that differ from this one in workers alone."""
+        """The label shared by all cases that differ from this one only in workers."""
         return self.of(case.changed(workers=0))
 
 
@@ -338,9 +338,9 @@ class CaveatLine:
 
 
 def grouped_caveats(records: Iterable[RunRecord]) -> list[CaveatLine]:
-    """Each caveat of the records once, in the order of appearance.
+    """Each caveat of the records, once, in order of appearance.
 
-    Those of one code whose texts differ only in their figures are one; the first run's is shown.
+    Caveats of one code whose texts differ only in figures count as one; the first run's text is shown.
     """
     first: dict[tuple[str, str], tuple[Caveat, str]] = {}
     counts: dict[tuple[str, str], int] = {}

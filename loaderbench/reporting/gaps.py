@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME_WIDTH = 60
-"""Characters shown of a kernel's name; C++ templates fill pages."""
+"""Characters shown of a kernel's name: names of C++ templates are very long."""
 
 
 def print_gaps(summary: TraceGaps, console: Console | None = None) -> None:
-    """Busy and idle time of a trace's device."""
+    """Print busy and idle time of a trace's device."""
     console, summary = console or make_console(), fmt.cleaned(summary)
     gaps, waiting = summary.gaps, summary.idle_in_data_wait_s
     device = (

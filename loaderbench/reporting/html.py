@@ -12,7 +12,7 @@ from loaderbench.reporting.figures import COLOURS, Figure, svg
 from loaderbench.reporting.report import Report
 
 MOST_DETAILS = 200
-"""Runs whose evidence, advice and figures are in the page, the newest; `loaderbench show` prints the others."""
+"""The page has evidence, advice and figures of this many newest runs; `loaderbench show` prints the others."""
 
 
 def render_html(report: Report) -> str:

@@ -1,6 +1,6 @@
-"""What is seen while cases are measured: a few lines that are rewritten on a terminal, a line a case elsewhere.
+"""The view while cases are measured: a few lines that are rewritten on a terminal, one line a case elsewhere.
 
-Drawn only when the measuring process has told something, so that the view takes nothing from what is measured.
+It is drawn only when the measuring process sends a message, so that it does not slow down what is measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REDRAW_S = 0.2
 
 
 class Progress:
-    """The view over a command's cases, on stderr; taken away at the end of its `with`."""
+    """The view of a command's cases, on stderr; removed at the end of its `with` block."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Progress:
         title: Callable[[Case], str] = attrgetter("title"),
         console: Console | None = None,
     ) -> None:
-        """`expected_s`: of each case; the time left is then told, corrected by what the finished ones took."""
+        """`expected_s`: of each case; if given, the time left is shown, corrected by the time of finished cases."""
         self._num_cases, self._quiet, self._number = num_cases, quiet, 1
         self._expected_s, self._measured_s, self._title = expected_s, 0.0, title
         self._case: Case | None = None
@@ -56,9 +56,9 @@ class Progress:
             self._live = Live(console=console or make_console(stderr=True), auto_refresh=False, transient=True)
 
     def message(self, case: Case | None, message: Message) -> None:
-        """Something that the measuring process tells: a phase that began, or a window that was measured.
+        """Handle a message of the measuring process: a phase that began, or a window that was measured.
 
-        `case`: what it works on; None for work that belongs to no case.
+        `case`: the case that it works on; None for work that belongs to no case.
         """
         if self._quiet:
             return
@@ -91,7 +91,7 @@ class Progress:
             self._bytes_per_s = per_step / window.step_s
 
     def finished(self, record: RunRecord) -> None:
-        """A case ended; a failure is said at once."""
+        """A case ended; a failure is shown at once."""
         self._number += 1
         self._measured_s += record.wall_s
         if record.failure is not None:
@@ -113,7 +113,7 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def _place(self) -> str:
-        if self._num_cases == 1 or self._number > self._num_cases:  # behind the last one, advice is verified
+        if self._num_cases == 1 or self._number > self._num_cases:  # after the last case advice is verified
             return ""
         return f"[{self._number}/{self._num_cases}{self._left()}] "
 
@@ -127,7 +127,7 @@ class Progress:
         return f", {left / 60:.0f} min left" if left > 90 else f", {left:.0f} s left"
 
     def _view(self) -> RenderableType:
-        """Three lines: the case; rate, stall and bandwidth so far; how far it is. Without a case the phase alone."""
+        """Three lines: the case; rate, stall and bandwidth so far; progress. Without a case only the phase."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table

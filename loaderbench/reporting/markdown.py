@@ -1,4 +1,4 @@
-"""A report as Markdown, for a pull request: verdicts first, then the tables folded away."""
+"""A report as Markdown, for a pull request: verdicts first, then the tables, folded."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def _table(table: Table) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Nothing in a name is taken for markup: `[a](b)` and `<script>` are shown as they are."""
+    """Escapes markup in names: `[a](b)` and `<script>` are shown literally."""
     escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""A run as a picture over time: Trace Event JSON, for ui.perfetto.dev and chrome://tracing.
+"""A run over time as Trace Event JSON, for ui.perfetto.dev and chrome://tracing.
 
 Format: "Trace Event Format" of the Chromium project: `X` complete slices, `C` counters, `s`/`f` flow arrows, `M` names;
 times in microseconds. All stamps of a run are on one clock (perf_counter_ns), so nothing is shifted here.
@@ -24,12 +24,12 @@ STAGES = ("read", "decode", "augment", "collate")
 LOOP, WORKERS, DEVICE, SAMPLES = 1, 2, 3, 4
 """Process numbers in the trace: one for each group of tracks."""
 GROUPS = 4
-"""Of each further lane the groups are numbered this much higher; the samples are the whole run's."""
+"""Added to the group numbers for each further lane; the samples belong to the whole run."""
 COPY_TRACK, COMPUTE_TRACK, GAP_TRACK, FIRST_STREAM_TRACK = 1, 2, 3, 4
 MOST_STEPS = 2000
-"""Steps of one window that are drawn; a loop over nothing makes 100,000 in a second."""
+"""Most steps of one window that are drawn; an empty loop makes 100,000 in a second."""
 MOST_KERNELS = 50_000
-"""Kernels and copies of a traced window that are drawn: 24 steps of 955 are 23,000."""
+"""Most kernels and copies of a traced window that are drawn: 24 steps of 955 kernels are 23,000."""
 SHOWN_GAP_US = 1.0
 
 Event = JsonObject
@@ -77,7 +77,7 @@ class _Sheet:
     """The tracks of one lane."""
 
     def __init__(self, events: list[Event], above: int, begun_ns: int) -> None:
-        """`above`: what is added to the groups' process numbers."""
+        """`above`: added to the groups' process numbers."""
         self._events, self._above, self._begun_ns = events, above, begun_ns
 
     def process(self, group: int) -> int:
@@ -87,7 +87,7 @@ class _Sheet:
         return _Pen(self._events, self.process(group), track, self._begun_ns)
 
     def new_name(self, number: int) -> int:
-        """One that no other arrow has; `number`: the segment's."""
+        """A name that no other arrow has; `number`: the segment's."""
         return (number << 32) + len(self._events)
 
 
@@ -104,7 +104,7 @@ class _Pen:
         self._events.append({**event, "pid": self._process, "tid": self._track, "args": facts})
 
     def arrow(self, kind: str, number: int, at_ns: int) -> None:
-        """One end of an arrow: `s` where it starts, `f` where it ends; bound to the slice that lies there."""
+        """One end of an arrow: `s` where it starts, `f` where it ends; bound to the slice at that time."""
         event: Event = {"ph": kind, "name": "ended by", "cat": "gap", "id": number, "ts": self._us(at_ns), "bp": "e"}
         self._events.append({**event, "pid": self._process, "tid": self._track})
 
@@ -116,7 +116,7 @@ class _Pen:
 
 
 def _names(sheet: _Sheet, recording: Recording, segments: Sequence[Segment], lane: str) -> Iterator[Event]:
-    """`lane`: empty where the run has but one."""
+    """`lane`: empty where the run has only one."""
     groups = {LOOP: "main loop", WORKERS: "workers", DEVICE: recording.facts.device.name}
     if sheet.process(SAMPLES) == SAMPLES:
         groups[SAMPLES] = "samples"
@@ -169,7 +169,7 @@ def _draw_segment(sheet: _Sheet, segment: Segment, number: int) -> None:
 
 
 def _draw_device(sheet: _Sheet, segment: Segment, steps: NDArray[np.int64], number: int) -> None:
-    """Copies, computing, and the gaps between steps: data stall as docs/method.md has it, the rest idle."""
+    """Copies, computing, and the gaps between steps: data stall as defined in docs/method.md, the rest idle."""
     copies, compute = sheet.pen(DEVICE, COPY_TRACK), sheet.pen(DEVICE, COMPUTE_TRACK)
     done_before: int | None = None
     for step, row in enumerate(steps.tolist()):
@@ -191,13 +191,13 @@ def _draw_device(sheet: _Sheet, segment: Segment, steps: NDArray[np.int64], numb
 
 
 def _draw_kernels(sheet: _Sheet, segment: Segment, table: Table, number: int) -> None:
-    """A traced window's kernels and copies, a track for each stream, and the gaps that they leave with their class."""
+    """A traced window's kernels and copies, a track for each stream, and the gaps between them with their class."""
     names = {KERNEL: "kernel", COPY: "copy"}
     for row in table[:MOST_KERNELS].tolist():
         name = names.get(row[ROW["kind"]], "memset")
         pen = sheet.pen(DEVICE, FIRST_STREAM_TRACK + row[ROW["stream"]])
         pen.slice(name, row[ROW["begin_ns"]], row[ROW["end_ns"]], step=row[ROW["step"]])
-    if kernels.missing(segment):  # gaps would be made of kernels that were lost; the record says why there are none
+    if kernels.missing(segment):  # lost kernels would look like gaps; the record says why no gaps are given
         return
     idle = kernels.gaps(kernels.union(table[:, :2]), *kernels.window_of(segment))
     gaps = zip(idle.tolist(), kernels.classify(idle, segment), kernels.steps_of(idle, segment), strict=True)
@@ -211,12 +211,12 @@ def _draw_kernels(sheet: _Sheet, segment: Segment, table: Table, number: int) ->
 
 
 def _draw_arrow(sheet: _Sheet, gaps: _Pen, segment: Segment, step: int, stalled_from: int, number: int) -> None:
-    """From the gap to the batch that ended it: delivered batches and their spans are in one order."""
+    """From the gap to the batch that ended it: delivered batches and their spans are in the same order."""
     if segment.spans is None or step >= len(segment.spans):
         return
     span = segment.spans[step]
     ready = int(span[SPAN["ready_ns"]]) - 1
-    if ready <= stalled_from:  # it was made already: what it waited for was its handover
+    if ready <= stalled_from:  # the batch was complete already: the stall was its hand-over
         return
     name = sheet.new_name(number)
     gaps.arrow("s", name, stalled_from)
@@ -230,7 +230,7 @@ def _draw_workers(sheet: _Sheet, spans: Table) -> None:
         pen.slice(f"batch {batch}", start, ready, cpu_us=span[SPAN["cpu_ns"]] / 1e3)
         at = start
         for stage in STAGES:
-            # Threads that share a batch spend more than its length: what lies beyond it is cut off.
+            # Threads that share a batch together spend more than its duration: the excess is cut off.
             end = min(at + span[SPAN[f"{stage}_ns"]], ready)
             if end > at:
                 pen.slice(stage, at, end, batch=batch, total_us=span[SPAN[f"{stage}_ns"]] / 1e3)
@@ -241,7 +241,7 @@ def _draw_workers(sheet: _Sheet, spans: Table) -> None:
 
 
 def _counter(channel: Series, begun_ns: int) -> Iterator[Event]:
-    """A gauge as it is, a counter as its growth a second."""
+    """A gauge unchanged, a counter as its growth a second."""
     times, values = channel.t_ns, channel.value
     name = f"{channel.name} [{channel.unit}]"
     if channel.kind == "counter":

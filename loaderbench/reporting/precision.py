@@ -27,7 +27,7 @@ ENDED = "ended by the user or the system"
 
 
 def print_precision(result: PrecisionResult, console: Console | None = None) -> None:
-    """All modes; those that were not measured with their reason."""
+    """Print all modes; those that were not measured with the reason."""
     console, result = console or make_console(), fmt.cleaned(result)
     size = "full size" if result.input_size is None else f"{result.input_size}×{result.input_size}"
     asked = [result.model, result.mode, f"{result.num_steps} steps", f"batch {result.batch_size}", size]
@@ -84,7 +84,7 @@ def _print_agreement(result: PrecisionResult, console: Console) -> None:
     if train:
         legend = (
             "Loss and gradient norm: mean and largest deviation over the run; 1st norm: of the first step. "
-            "fp32 again: the same training rounded otherwise, so what training itself makes of the last bits."
+            "fp32 again: the same training with other rounding, which shows how it amplifies the last bits."
         )
         console.print(styled(legend, "dim"))
 
@@ -104,7 +104,7 @@ def _in_inference(agreement: InferenceAgreement) -> Sequence[str]:
 
 
 def _deviation(fraction: float | None) -> str:
-    """Two digits over many decades: 0.034 %, 12 %."""
+    """Two significant digits, whatever the magnitude: 0.034 %, 12 %."""
     if fraction is None:
         return fmt.MISSING
     return "<0.001 %" if 0 < fraction < 1e-5 else f"{fmt.number(fraction * 100, 2)} %"

@@ -1,4 +1,4 @@
-"""What a report holds, whatever it is written as: studies and comparisons, newest first, each with its figures."""
+"""What a report holds, in every format: studies and comparisons, newest first, each with its figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from loaderbench.reporting.timeline_figure import timeline_figure
 
 Cells = list[list[str]]
 MOST_DRAWN = 8
-"""Studies, and comparisons, that get figures, the newest; older ones keep their tables."""
+"""Newest studies, and newest comparisons, that get figures; older ones only have tables."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Table:
     columns: tuple[tuple[str, str], ...]
     rows: Cells
     num_left: int
-    """The first columns that hold names, not figures."""
+    """Number of leading columns that hold names, not figures."""
     note: str = ""
 
 
@@ -57,13 +57,13 @@ class Part:
     """A study or a comparison."""
 
     name: str
-    """Unique; begins the names of its figures."""
+    """Unique; the prefix of the names of its figures."""
     title: str
     sentence: str
     settings: list[str]
     begun_at: str
     records: list[RunRecord]
-    """A study's runs, small resolutions first, failed ones included; of a comparison the two leading ones."""
+    """A study's runs, small resolutions first, including failed ones; for a comparison the two leading runs."""
     study: Sweep | None = None
     """None for a comparison."""
     tables: list[Table] = field(default_factory=list)
@@ -74,22 +74,22 @@ class Part:
 
     @property
     def measured(self) -> bool:
-        """Whether there is anything but failures in it."""
+        """Whether it contains anything besides failures."""
         return self.study is None or bool(self.study.rows)
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report says. Its texts are clean."""
+    """The content of a report. Its texts are clean."""
 
     parts: list[Part]
     """Newest first; those that measured nothing last."""
     records: list[RunRecord]
     """Every run shown, newest first."""
     num_superseded: int
-    """Stored runs that a newer one of the same settings replaces."""
+    """Number of stored runs that a newer run of the same settings replaces."""
     caveats: list[tuple[Severity, list[CaveatLine]]]
-    """Those that change a verdict first."""
+    """Caveats, those that change a verdict first."""
     environment: list[tuple[str, list[str]]]
 
     @property
@@ -102,7 +102,7 @@ class Report:
 
 
 def read_report(store: Store, on_done: Callable[[int, int], None] = lambda done, total: None) -> Report:
-    """The report of all that the store holds. `on_done` is told how many parts are done, and of how many.
+    """The report of everything in the store. `on_done` is called with (parts done, all parts).
 
     Raises:
         ConfigError: there is nothing to report.
@@ -135,8 +135,8 @@ def read_report(store: Store, on_done: Callable[[int, int], None] = lambda done,
 
 
 def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings:
-    """What a stored study, which names its runs, finds in their records by today's rules. Runs that are gone are left
-    out."""
+    """The findings of a stored study by today's rules, from the records of the runs that it names. Missing runs are
+    left out."""
     return judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
 
 
@@ -165,13 +165,13 @@ def _study_part(group: Sequence[RunRecord], name: str, store: Store, *, drawn: b
 
 
 def _timeline(records: Sequence[RunRecord], store: Store, name: str) -> list[Figure]:
-    """The strip of the run whose device waited most."""
+    """The timeline strip of the run whose device waited most."""
     measured = [record for record in records if record.status == "ok" and record.measured]
     labels = fmt.RowLabels(records)
     for record in sorted(measured, key=lambda record: record.accelerator_utilization_fraction or 1.0):
         try:
             run = load_run(store.root / record.run_id)
-        except ConfigError:  # a record that came without its raw facts: of another machine, or trimmed
+        except ConfigError:  # a record without its raw facts: copied from another machine, or trimmed
             continue
         title = f"{fmt.resolution(record.case)} · {labels.of(record.case)}"
         figure = timeline_figure(run, title, name)
@@ -181,7 +181,7 @@ def _timeline(records: Sequence[RunRecord], store: Store, name: str) -> list[Fig
 
 
 RATE_COLUMNS = (
-    ("Stored", ""), ("Setting", ""), ("Images/s", "throughput"), ("× serial", "serial"), ("Step", "step"),
+    ("Stored", ""), ("Setting", ""), ("Images/s", "throughput"), ("× serial", "over-serial"), ("Step", "step"),
     ("AU", "utilization"), ("Storage", "storage"), ("Prep", "prep"), ("Transfer", "transfer"), ("Launch", "launch"),
     ("Compute", "compute"), ("Verdict", "verdict"),
 )  # fmt: skip
@@ -304,7 +304,7 @@ def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tu
 
 
 def _environment(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    """Every environment entry with its values, several where the runs differ."""
+    """Each environment entry with its value, or its values where the runs differ."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
         if record.environment is None:

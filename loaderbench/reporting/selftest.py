@@ -1,4 +1,4 @@
-"""The self-test as text: which verdicts were right, and how far its figures are off."""
+"""The self-test as text: which verdicts were right, and the errors of its figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def print_selftest(
     result: SelfTest, confusion: Mapping[str, Mapping[str, int]], console: Console | None = None
 ) -> None:
-    """The confusion matrix (truth in rows, verdicts in columns: analysis/selftest.py) and the figures."""
+    """Print the confusion matrix (truth in rows, verdicts in columns: analysis/selftest.py) and the figures."""
     console, result = console or make_console(), fmt.cleaned(result)
     table = plain_table()
     table.add_column("truth \\ verdict", no_wrap=True)

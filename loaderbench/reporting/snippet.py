@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loaderbench.cases.case import Case
-from loaderbench.cases.study import SCALING_DECODERS
+from loaderbench import plugins
+from loaderbench.cases.case import Case, Feed
 from loaderbench.devices.select import nvml_ordinal
-from loaderbench.prefixes import prefix_of
-
-DECODE = {
-    "turbojpeg": "import simplejpeg\n\n\ndef decode(path):\n    with open(path, 'rb') as file:\n"
-    "        return torch.from_numpy(simplejpeg.decode_jpeg(file.read())).permute(2, 0, 1)\n",
-    "torchvision": "\n\ndef decode(path):\n    return torchvision.io.decode_image(path, mode='RGB')\n",
-    "opencv": "import cv2\n\ncv2.setNumThreads(0)\n\n\ndef decode(path):\n"
-    "    return torch.from_numpy(cv2.imread(path, cv2.IMREAD_COLOR_RGB)).permute(2, 0, 1)\n",
-}
-DEFAULT_DECODE = "\ndecode = torchvision.datasets.folder.default_loader\n"
+from loaderbench.prefixes import folder
 
 
 def snippet(case: Case) -> str:
-    """Python that uses the setting. Runs as it is, where the data set is."""
-    folder = Path(case.subject.dataset)
-    flat = folder.is_dir() and not any(entry.is_dir() for entry in folder.iterdir())
-    plain = case.feed.loader in ("serial", "multiprocess") and case.feed.decoder not in SCALING_DECODERS
-    if flat or not plain:  # torchvision's ImageFolder wants a folder for each class
+    """Python code that uses the setting. It runs unchanged on a machine with the data set."""
+    root = Path(case.subject.dataset)
+    flat = root.is_dir() and not any(entry.is_dir() for entry in root.iterdir())
+    decode = _decode(case.feed)
+    if flat or decode is None:  # torchvision's ImageFolder wants a folder for each class
         return _with_our_loader(case)
-    return _with_torchvision(case)
+    return _with_torchvision(case, decode)
+
+
+def _decode(feed: Feed) -> str | None:
+    """Code that defines `decode(path)` for torchvision's ImageFolder; None where PyTorch itself has no such setting."""
+    loader, decoder = plugins.LOADERS.known().get(feed.loader), plugins.DECODERS.known().get(feed.decoder or "")
+    if loader is None or decoder is None or not loader.is_data_loader or decoder.example is None:
+        return None
+    if decoder.prefix is None:
+        return decoder.example
+    return f"\n# in a process that has {decoder.prefix}: PYTHONPATH={folder(decoder.prefix)}{decoder.example}"
 
 
 def _with_our_loader(case: Case) -> str:
@@ -42,7 +43,7 @@ context = LoaderContext(
     prefetch={feed.prefetch}, decoder={feed.decoder!r}, input_size={step.input_size}, mode={step.mode!r},
     output={feed.output!r}, seed={case.effort.seed}, gpu={gpu}, pin_memory={gpu is not None},
 )
-module = plugins.load("loaders", {feed.loader!r})
+module = plugins.LOADERS.load({feed.loader!r})
 loader = module.build(plugins.parse_options(module, {dict(feed.loader_options)!r}), context)
 for batch in loader.batches(num_epochs=1):
     inputs, targets = batch.inputs, batch.targets
@@ -50,12 +51,8 @@ loader.close()
 """
 
 
-def _with_torchvision(case: Case) -> str:
+def _with_torchvision(case: Case, decode: str) -> str:
     feed, step = case.feed, case.step
-    decode = DECODE.get(feed.decoder or "", DEFAULT_DECODE)
-    if feed.decoder == "pillow-simd":
-        prefix = prefix_of("pillow-simd")
-        decode = f"\n# in a process that has pillow-simd: PYTHONPATH={prefix}{DEFAULT_DECODE}"
     size = step.input_size or 224
     spatial = (
         f"v2.RandomResizedCrop({size}, antialias=True), v2.RandomHorizontalFlip()"

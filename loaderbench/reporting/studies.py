@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) -> JsonObject:
-    """What `--json` of the study's command gives, and of `loaderbench show`."""
+    """The output of `--json`, for the study's command and for `loaderbench show`."""
     if isinstance(facts, TuneFacts) and isinstance(findings, Tuning):
         return {**_named("study_id", study_id), **_tuning(facts, findings)}
     if isinstance(findings, PrecisionResult):
@@ -88,7 +88,7 @@ def _tuning(facts: TuneFacts, tuning: Tuning) -> JsonObject:
 
 
 def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs: Sequence[RunRecord] = ()) -> None:
-    """The study as its command printed it. `runs`: those of a sweep, for its table."""
+    """Print the study as its command printed it. `runs`: the runs of a sweep, for its table."""
     match findings:
         case Sweep():
             print_table(runs, console)

@@ -1,4 +1,4 @@
-"""What a study says beyond its runs, and what tuning found, as text in 80 columns."""
+"""What a study says beyond its runs, and what tuning found, as text of 80 columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = ("res", "loader", "time", "× serial", "batch", "read", "ceiling", "ga
 
 
 def print_study(study: Sweep, console: Console | None = None) -> None:
-    """Total times, times over serial, bytes and gaps; then knees and flips."""
+    """Print total times, speed-ups over serial, bytes and gaps; then knees and flips."""
     console, study = console or make_console(), fmt.cleaned(study)
     rows, labels = study.rows, fmt.RowLabels(study.rows)
     if len(rows) < 2:
@@ -68,7 +68,7 @@ LIMITS = {
 
 
 def study_sentence(study: Sweep) -> str:
-    """The study in one sentence: what limits the fastest setting of each resolution, and what mending it would give.
+    """The study in one sentence: what limits the fastest setting of each resolution, and the gain of removing that.
 
     `With the fastest of 4 settings tried: at 256 the device itself is the limit; at 512 and 1024 preparing images on
     the CPU is the limit, and without it 1.27× and 2.10× would be possible.`
@@ -130,11 +130,11 @@ def _gaps_with(row: Row, *, first: bool) -> str:
 
 
 def short_run_lines(rows: Sequence[Row]) -> list[str]:
-    """`512 multiprocess 2w buffer 1.0 of the run: 100 steps behind 100 ready batches show 1.58× of the steady rate`"""
+    """`512 multiprocess 2w: 100 steps with 100 batches ready at the start show 1.58× of the steady rate`"""
     labels = fmt.RowLabels(rows)
     return [
-        f"{resolution} {labels.of(row.case)}: {short.num_steps} steps behind {short.buffer_batches} ready "
-        f"batches show {fmt.ratio(short.flatters)} of the steady rate"
+        f"{resolution} {labels.of(row.case)}: {short.num_steps} steps with {short.buffer_batches} batches "
+        f"ready at the start show {fmt.ratio(short.flatters)} of the steady rate"
         for resolution, group in fmt.by_resolution(rows)
         for row in sorted(group, key=lambda row: row.case.feed.buffer_ratio or 0.0)
         if (short := row.short_run) is not None
@@ -168,7 +168,7 @@ def flip_line(flip: Flip, labels: fmt.RowLabels) -> str:
 
 
 def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console | None = None) -> None:
-    """The winner with its interval, what it was compared with, and how to use it (`code`)."""
+    """Print the winner with its interval, what it was compared with, and how to use it (`code`)."""
     console, tuning = console or make_console(), fmt.cleaned(tuning)
     if tuning.winner is None:
         console.print(styled("no finalist could be measured", "bold red"))

@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 MOST_BARS = 48
-"""More runs in one figure cannot be told apart: of each loader and resolution the fastest setting is then drawn."""
+"""More runs in one figure cannot be told apart: only the fastest setting of each loader and resolution is drawn."""
 MOST_PANELS = 6
 LABEL_FROM = 0.09
-"""Narrowest part of the longest bar that gets its time written into it."""
+"""Parts of at least this fraction of the longest bar get their time written into them."""
 CLASS_COLOURS = {"data_stall": "prep", "launch": "launch", "transfer_sync": "transfer"}
-"""Class of gap → the cause that it is coloured as."""
+"""Class of gap → the cause whose colour it gets."""
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A row of the study, with what the figures need of it."""
+    """A row of the study, with what the figures need."""
 
     row: Row
     record: RunRecord
-    """That of its last repeat."""
+    """The record of its last repeat."""
     resolution: str
     setting: str
 
@@ -92,9 +92,9 @@ def _fastest_of_each(rows: Sequence[Row]) -> list[Row]:
 
 
 def seconds_by_cause(record: RunRecord) -> dict[str, float] | None:
-    """The mean step time cut by the shares; what no measured share covers is `not attributed`. None: no step time.
+    """The mean step time split by the shares; the rest is `not attributed`. None: no step time.
 
-    A share below zero (noise around nothing) takes no room.
+    A share below zero (noise around zero) takes no room.
     """
     if record.step_time_s is None:
         return None
@@ -111,7 +111,7 @@ def _by_cause(shown: Sequence[_Drawn], name: str) -> Figure | None:
     for drawn in shown:
         seconds = seconds_by_cause(drawn.record)
         if seconds is not None:
-            # By samples, so that settings of other batch sizes stand beside each other.
+            # Per sample, so that settings with different batch sizes can be compared.
             batch_size = drawn.row.case.step.batch_size
             bars.append((drawn.name, {cause: value / batch_size for cause, value in seconds.items()}))
     if not bars:
@@ -123,8 +123,8 @@ def _by_cause(shown: Sequence[_Drawn], name: str) -> Figure | None:
         f"{name}-causes",
         "Time of an image, by cause",
         "A bar is the step time over the batch's images, stacked by what it was spent on; time hidden under device "
-        f"work is in no part. Of more than {MOST_BARS} settings the fastest of each loader and resolution; of repeats "
-        "the last.",
+        f"work is in no part. With more than {MOST_BARS} settings only the fastest of each loader and resolution is "
+        "shown; with repeats only the last.",
         ("resolution", "setting", *(f"{cause.replace(' ', '_')}_s" for cause in causes)),
         [(*of, *(seconds[cause] for cause in causes)) for of, seconds in bars],
         height_in(names, 1.15, 0.24),
@@ -221,8 +221,8 @@ def _against_workers(every: Sequence[_Drawn], labels: fmt.RowLabels, knees: Sequ
     return Figure(
         f"{name}-workers",
         "Images a second against workers",
-        "The ring marks the knee, the least workers within 3 % of the best; the dashed line is what the device takes "
-        "when data is always there.",
+        "The ring marks the knee, the least workers within 3 % of the best; the dashed line is the device's rate when "
+        "data are always ready.",
         _Point._fields,
         points,
         0.6 + 2.2 * -(-len(panels) // 3),
@@ -246,7 +246,7 @@ def _draw_against_workers(drawing: Drawing, points: Sequence[_Point], panels: Se
 
 
 def _draw_panel(axes: Axes, points: Sequence[_Point], settings: Sequence[str]) -> None:
-    """One resolution's lines, each in the look that its setting has in every panel."""
+    """Draw one resolution's lines; a setting has the same style in every panel."""
     for number, setting in enumerate(settings):
         line = [point for point in points if point.setting == setting]
         if not line:
@@ -268,7 +268,7 @@ def _draw_panel(axes: Axes, points: Sequence[_Point], settings: Sequence[str]) -
     axes.set_xticks(tried, [str(number) for number in tried])
     axes.minorticks_off()
     most = max([*(point.images_per_s for point in points), *ceilings])
-    axes.set_ylim(0, 1.25 * most)  # an interval that is all but unknown is cut
+    axes.set_ylim(0, 1.25 * most)  # an extremely wide interval is cut
     axes.set_xlabel("workers")
     axes.grid()
 
@@ -277,7 +277,7 @@ def _draw_panel(axes: Axes, points: Sequence[_Point], settings: Sequence[str]) -
 
 
 class _Read(NamedTuple):
-    """What a run read of its storage."""
+    """What a run read from its storage."""
 
     resolution: str
     setting: str
@@ -296,8 +296,8 @@ def _bandwidth(shown: Sequence[_Drawn], name: str) -> Figure | None:
     return Figure(
         f"{name}-bandwidth",
         "What was read, and what the storage could give",
-        "A bar is the growth of the storage's counter, which others of a shared disk move too; the upright line is the "
-        "ceiling that the probe found.",
+        "A bar is the growth of the storage's counter, which includes other users of a shared disk; the vertical line "
+        "is the ceiling that the probe found.",
         _Read._fields,
         reads,
         height_in([read[:2] for read in reads], 0.75, 0.22),
@@ -320,11 +320,11 @@ def _draw_bandwidth(drawing: Drawing, reads: Sequence[_Read]) -> None:
 
 
 def _gaps(shown: Sequence[_Drawn], name: str) -> Figure | None:
-    """Gaps between kernels: their share of the step by class, and how many there are of which length."""
+    """Gaps between kernels: their share of the step by class, and their number by length."""
     traced: list[tuple[Name, KernelGap]] = []
     for drawn in shown:
         gap = None if drawn.record.device is None else drawn.record.device.kernel_gap
-        # Another version may have classed and counted otherwise.
+        # Another version may have used other classes and bins.
         if gap is not None and (not traced or _shape(gap) == _shape(traced[0][1])):
             traced.append((drawn.name, gap))
     if not traced:
@@ -334,8 +334,8 @@ def _gaps(shown: Sequence[_Drawn], name: str) -> Figure | None:
     return Figure(
         f"{name}-gaps",
         "Gaps between kernels",
-        "Left: the part of a step in which the device ran nothing, by what it waited for. Right: how many gaps of "
-        "which length a step has. From the traced steps alone.",
+        "Left: the part of a step in which the device ran nothing, by what it waited for. Right: the number of gaps in "
+        "a step, by length. From the traced steps alone.",
         (
             "resolution", "setting", *(f"{kind}_fraction" for kind in classes), "gaps_per_step", "p50_s", "p95_s",
             *(f"gaps_per_step_from_{edge:g}_s" for edge in (0, *edges)),
@@ -390,7 +390,7 @@ def _draw_gaps(drawing: Drawing, names: Sequence[Name], gaps: Sequence[KernelGap
 
 
 def _buffers(every: Sequence[_Drawn], name: str) -> Figure | None:
-    """How a run as short as its buffer flatters a loader."""
+    """How far a run as short as its buffer overstates a loader's rate."""
     points: list[tuple[Name, ShortRun, Estimate]] = []
     for drawn in every:
         short = drawn.row.short_run

@@ -1,4 +1,4 @@
-"""Run records as text: one with all that it says, several as a table, all that a store holds as a list."""
+"""Run records as text: a single one in full, several as a table, all of a store as a list."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def print_run(record: RunRecord, console: Console | None = None) -> None:
-    """One run: the verdict first, then what it rests on, then what to know before trusting it."""
+    """Print one run: the verdict first, then the evidence, then what to know before trusting it."""
     console, record = console or make_console(), fmt.cleaned(record)
     word, sentence = fmt.headline(record)
     style = f"bold {STYLES.get(fmt.outcome(record), '')}"
@@ -64,7 +64,7 @@ def _advice(advice: Advice) -> str:
 
 
 def _print_verification(advice: Sequence[Advice], console: Console) -> None:
-    """What was predicted against what `--verify` measured; nothing where it was not asked for."""
+    """Print predictions beside what `--verify` measured; nothing where it was not asked for."""
     from rich.table import Table
 
     verified = [(number, entry) for number, entry in enumerate(advice, 1) if entry.verified]
@@ -314,7 +314,7 @@ def print_list(runs: Sequence[StoredRun], console: Console | None = None, studie
 
 
 def short_names(runs: Sequence[StoredRun]) -> list[str]:
-    """For each run the start of its name, up to its time where that is unique among `runs`, else all of it."""
+    """For each run the start of its name up to its time, if that is unique among `runs`, else the whole name."""
     times = ["-".join(run.run_id.split("-")[:3]) for run in runs]
     return [
         time if sum(other.run_id.startswith(time) for other in runs) == 1 else run.run_id

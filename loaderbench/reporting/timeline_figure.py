@@ -28,7 +28,7 @@ LOOKS = {
     "compute": "compute",
     "stall": "contention",
 }
-"""What is done → the cause that it is coloured as."""
+"""Activity → the cause whose colour it gets."""
 
 
 class _Stamp(NamedTuple):
@@ -61,7 +61,7 @@ class _Bar(NamedTuple):
 
 
 def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
-    """A few steps of the run's last real window; None where there is none of some length."""
+    """A few steps of the run's last window of `real`; None where none is long enough."""
     segments = [] if run.recording is None else run.recording.of(Arm.REAL)
     long_enough = [segment for segment in segments if len(segment.steps) > segment.num_warmup + 2]
     stamps = _strip(long_enough[-1]) if long_enough else []
@@ -80,8 +80,8 @@ def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
     return Figure(
         f"{name}-timeline",
         "A few steps of one run, over time",
-        f"{title}. A stall is the device idle while the loop waits for data, compute a step there with its gaps; "
-        "below, how the storage's counter grew.",
+        f"{title}. Stall: the device is idle while the loop waits for data. Compute: a step on the device, with its "
+        "gaps. Below: the growth of the storage's counter.",
         _Bar._fields,
         [*bars, *read],
         3.1,
@@ -114,7 +114,7 @@ def _draw(drawing: Drawing, bars: Sequence[_Bar], flow: Sequence[_Flow], length_
 
 
 def _strip(segment: Segment) -> list[_Stamp]:
-    """The window's first steps behind its warm-up."""
+    """The window's first steps after its warm-up."""
     steps = segment.steps[segment.num_warmup : segment.num_warmup + STRIP_STEPS]
     steps = steps[steps[:, STEP["called_ns"]] - steps[0, STEP["called_ns"]] < STRIP_S * 1e9]
     stamps: list[_Stamp] = []
@@ -138,7 +138,7 @@ def _strip(segment: Segment) -> list[_Stamp]:
 
 
 def _storage_flow(series: Sequence[Series], begun_ns: int, end_ns: int) -> list[_Flow]:
-    """Between the samples of the storage's counter that touch the strip."""
+    """Growth between those samples of the storage's counter that overlap the strip."""
     channel = next((channel for channel in series if channel.name == "storage_read_bytes"), None)
     if channel is None:
         return []

@@ -1,4 +1,4 @@
-"""Every sentence of a record: its verdict, evidence, advice and caveats in words, from their codes and figures."""
+"""All sentences of a record: verdict, evidence, advice and caveats in words, made from their codes and figures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOT_VERIFIED = {
 
 
 def worded(record: RunRecord) -> RunRecord:
-    """The record with its sentences. Those of a record of schema 1 stay: its codes are not known."""
+    """The record with its sentences. A record of schema 1 keeps its own, since its codes are unknown."""
     if record.rules_version == 0:
         return record
     caveats = tuple(worded_caveat(caveat) for caveat in record.caveats)
@@ -143,7 +143,7 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
         f"the device is fed between {_percent(d, 'low')} and {_percent(d, 'high')} of the time: measure longer"
     ),
     "consumer_not_separated": lambda d: (
-        "waiting for data does not limit this run; what does, compute, launches or the copy, takes --arms all"
+        "waiting for data does not limit this run; use --arms all to see whether compute, launches or the copy does"
     ),
     "storage_was_idle": lambda d: (
         "`real` ran slower than `ram` although the storage moved nothing: something else disturbed this run; "
@@ -158,7 +158,7 @@ def reason(one: Reason) -> str:
 
 
 def summary(record: RunRecord) -> str:
-    """One sentence that a manager can read."""
+    """One sentence for readers who do not know the tool."""
     verdict = record.verdict
     assert verdict is not None
     because = "; ".join(reason(one) for one in verdict.reasons)
@@ -195,7 +195,7 @@ def _of_compute(record: RunRecord, verdict: Verdict) -> str:
 
 
 def evidence(record: RunRecord) -> list[str]:
-    """The measured figures that the verdict rests on, one a line."""
+    """The measured figures behind the verdict, one a line."""
     lines, verdict = [], record.verdict
     assert verdict is not None
     known = [f"{name} {rate.value:,.0f}" for name, rate in (record.capacities or {}).items() if rate is not None]
@@ -339,7 +339,7 @@ FAULTS: Mapping[str, Callable[[Details], str]] = {
         f"{'at least ' if d.get('at_least') else ''}{_number(d, 'expected'):.0f}"
     ),
     "clocks_do_not_fit": lambda d: (
-        f"kernels lie outside of their steps by {_percent(d, 'fraction')} of a step: the clocks do not fit"
+        f"kernels lie outside their steps by {_percent(d, 'fraction')} of a step: the clocks do not match"
     ),
 }
 NO_TRACE: Mapping[str, Callable[[Details], str]] = {
@@ -416,8 +416,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     ),
     "warm_not_locked": lambda d: f"{_text(d, 'reason')}; the files are read before each window instead",
     "warm_drifted": lambda d: f"only {_percent(d, 'fraction')} of the pages were still resident after a warm window",
-    "ram_subset": lambda d: f"`ram` ran on {_text(d, 'num')} of {_text(d, 'of')} images, chosen with the sizes of all",
-    "max_bytes_reached": lambda d: f"--max-bytes {_text(d, 'max_bytes')} ended the measuring before its target",
+    "ram_subset": lambda d: f"`ram` ran on {_text(d, 'num')} of {_text(d, 'of')} images, with the same mix of sizes",
+    "max_bytes_reached": lambda d: f"--max-bytes {_text(d, 'max_bytes')} ended the measurement before its target",
     "short_runs_not_measured": lambda d: "the data set's own cache state can be measured only once",
     "buffer_not_full": lambda d: (
         "the loader did not come to rest before a short run: its buffer may not have been full"
@@ -469,7 +469,7 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     ),
     "nvml_field_missing": lambda d: _text(d, "reason"),
     "kernel_gap_not_measured": lambda d: f"no kernel gaps: {NO_TRACE[_text(d, 'why')](d)}",
-    "trace_incomplete": lambda d: f"no kernel gaps, for the trace is not whole: {_faults(d)}",
+    "trace_incomplete": lambda d: f"no kernel gaps, because the trace is incomplete: {_faults(d)}",
     "trace_not_steady": lambda d: (
         f"the loader's queue was still moving in the {_list(d, 'arms', ' and ')} window of the kernel trace: gaps for "
         "want of data, and what tracing cost, hold for that window alone"
@@ -478,7 +478,7 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"kernels were running for {_number(d, 'kernels'):.1%} of the traced window, but by {_others(d)}: trust "
         "neither alone"
     ),
-    "busy_not_cross_checked": lambda d: "no window of 6 s to hold NVML against the kernels",
+    "busy_not_cross_checked": lambda d: "no window of 6 s in which to compare NVML with the kernels",
     "sampler_failed": lambda d: f"{_list(d, 'channels')}: {_text(d, 'error')}",
     "sampler_missing": lambda d: _text(d, "reason"),
     "fp32_not_measured": lambda d: "fp32 did not run, so nothing can be compared with it",
@@ -512,7 +512,7 @@ HINTS: Mapping[str, str] = {
 
 
 def worded_caveat(caveat: Caveat) -> Caveat:
-    """The caveat with its words; one that was stored as a sentence keeps that."""
+    """The caveat with its words; a caveat that was stored as a sentence keeps it."""
     if caveat.message:
         return caveat
     hint = HINTS.get(caveat.code, "")
@@ -547,5 +547,5 @@ NOTES: Mapping[str, Callable[[Details], str]] = {
 
 
 def note(one: Reason) -> str:
-    """What a comparison left out, or did otherwise than asked for by default."""
+    """What a comparison left out, or did differently from the default."""
     return NOTES[one.code](one.details)
