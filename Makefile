@@ -6,6 +6,9 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 BENCH   ?= --res 256,512,1024 --loader serial,multiprocess,threaded,dali --device emulated --precision fp32 --cache warm --duration 10
 
+# Tests that measure nothing run beside each other; those marked `alone` behind them, one after the other.
+BESIDE  := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
 .DEFAULT_GOAL := help
 .PHONY: help setup bench test test-all test-beds check gpu-check benchmarks report clean
 
@@ -29,20 +32,23 @@ bench: $(STAMP) ## Measure 3 resolutions x 4 loaders on an emulated H200 and pri
 	$(BIN)/loaderbench sweep $(BENCH) --results $(RESULTS)
 
 test: $(STAMP) ## Run the tests that need no privilege and little time
-	$(BIN)/python -m pytest -m "not slow"
+	$(BESIDE) -m "not slow and not alone"
+	$(BIN)/python -m pytest -m "alone and not slow"
 
 test-all: $(STAMP) ## Run every test that this machine allows
-	$(BIN)/python -m pytest
+	$(BESIDE) -m "not slow and not alone"
+	$(BIN)/python -m pytest -m "alone or slow"
 
 test-beds: $(STAMP) ## Install what Debian has for the storage beds (as root) and run their tests: none may be skipped
-	$(BIN)/python -m loaderbench.testbeds | sh -e
-	LOADERBENCH_REQUIRE_BEDS=1 $(BIN)/python -m pytest tests/testbeds
+	$(BIN)/python -m loaderbench.selftest | sh -e
+	LOADERBENCH_REQUIRE_BEDS=1 $(BIN)/python -m pytest tests/beds
 
 check: $(STAMP) ## Lint, type-check, and run the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BESIDE) -q -m "not slow and not alone"
+	$(BIN)/python -m pytest -q -m "alone and not slow"
 
 gpu-check: $(STAMP) ## On a GPU: its tests, the study, precision, trace, self-test, overhead, into results/reference
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)

@@ -19,6 +19,7 @@ import psutil
 
 from loaderbench.commands import app
 from loaderbench.interrupts import INTERRUPTS
+from tests.warm import WarmProcess, warm
 
 COMMAND = (sys.executable, "-m", "loaderbench")
 DEVICE = ("--device", "emulated", "--precision", "fp32", "--batch-size", "4")
@@ -42,7 +43,9 @@ class Ended:
 
 
 def run(*args: str | Path, wrapper: Sequence[str] = (), timeout_s: float = 90) -> Ended:
-    """Run `loaderbench ARGS` to its end."""
+    """Run `loaderbench ARGS` to its end, as a process of its own: forked from a warm one where that is the same."""
+    if not wrapper and (forked_from := warm()) is not None:
+        return _ended(forked_from.start([*map(str, args)], script=None, folder=Path.cwd()), timeout_s)
     done = subprocess.run(
         [*wrapper, *COMMAND, *map(str, args)], capture_output=True, text=True, timeout=timeout_s, check=False
     )
@@ -66,6 +69,21 @@ def call(*args: str | Path) -> Ended:
             signal.signal(number, handler)
     assert isinstance(code, int)
     return Ended(code, out.getvalue(), err.getvalue())
+
+
+def run_script(script: Path, *args: str | Path, folder: Path, timeout_s: float = 170) -> Ended:
+    """Run a Python program to its end, in `folder`."""
+    if (forked_from := warm()) is not None:
+        arguments = [*map(str, args)]
+        return _ended(forked_from.start(arguments, script=str(script), folder=folder), timeout_s)
+    command = [sys.executable, str(script), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def _ended(process: WarmProcess, timeout_s: float) -> Ended:
+    out, err = process.communicate(timeout_s)
+    return Ended(process.wait(), out, err)
 
 
 class Started:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,11 @@ from numpy.typing import NDArray
 from pictures import write_tree
 
 pytest.register_assert_rewrite("tests.studies.kept")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Several processes test at once. Threads of OpenMP that spin while they wait take the others' processors.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

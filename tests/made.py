@@ -11,6 +11,7 @@ import numpy as np
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Feed, Step, Subject
+from loaderbench.plugins import LOADERS
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import (
     SCHEMA,
@@ -67,8 +68,11 @@ def make_device(**facts: Any) -> DeviceFacts:
 
 
 def make_loader(**facts: Any) -> LoaderFacts:
-    """A loader that reads and decodes files, and leaves the copy to the loop."""
-    return replace(LoaderFacts(decodes=True, owns_transfer=False), **facts)
+    """A loader that reads and decodes files, and leaves the copy to the loop: the one of CASE."""
+    known = {name: plugin.traits for name, plugin in LOADERS.built_in.items()}
+    others = {name: traits for name, traits in known.items() if traits.handover is not None}
+    loader = LoaderFacts(True, owns_transfer=False, traits=known[CASE.feed.loader], alternatives=others)
+    return replace(loader, **facts)
 
 
 def make_facts(**parts: Any) -> Facts:
@@ -104,10 +108,13 @@ def make_run(
     case: Case = CASE, segments: Sequence[Segment] | None = (), *, status: Status = "ok", facts: Facts | None = None,
     caveats: Sequence[Caveat] = (), cpus_usable: int = 2, **fields: Any,
 ) -> Run:  # fmt: skip
-    """A run of these segments; None: it recorded nothing. `caveats` are the recording's."""
+    """A run of these segments; None: it recorded nothing. `caveats` are the recording's. The loader's traits are those
+    of the case's."""
     recording = None
     if segments is not None:
-        recording = Recording(list(segments), facts or make_facts(), list(caveats))
+        facts = facts or make_facts()
+        loader = replace(facts.loader, traits=LOADERS.find(case.feed.loader).traits)
+        recording = Recording(list(segments), replace(facts, loader=loader), list(caveats))
     run = Run("r", case, status, STARTED_AT, 60.0, make_environment(cpus_usable), recording)
     return replace(run, **fields)
 

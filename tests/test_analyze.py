@@ -144,7 +144,7 @@ def test_a_changed_figure_is_found(results: Path) -> None:
     )
     ended = analyze(results, folder.name, "--diff")
     assert (ended.code, ended.err) == (1, "")
-    assert "1 value differ" in unwrapped(ended) and "the facts or the record were changed" in unwrapped(ended)
+    assert "1 value differ" in unwrapped(ended) and "the facts, the record or the code were changed" in unwrapped(ended)
     assert f"throughput.value: 12.5 → {before['throughput']['value']}" in unwrapped(ended)
     # without --diff the places are not told, but that there are some
     assert "12.5" not in analyze(results, folder.name).out

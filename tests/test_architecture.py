@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import loaderbench
+from loaderbench.plugins import DECODERS, LOADERS, TABLES, Table
 
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(loaderbench.__file__).parent
 MODULES = {
     ".".join(("loaderbench", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -22,18 +27,25 @@ ONE_WAY = ("errors", "plain", "cases", "recording", "analysis")
 """Each may use those before it, stdlib and numpy, and nothing else."""
 LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", "__main__")
 """Rooms that never name torch."""
-ABOVE = ("studies", "reporting", "commands")
-"""Who measures does not know who asked, nor how it is shown."""
 DEVICE_KINDS = {"cpu", "cuda", "cuda:", "emulated", "emulated:"}
 DEVICE_CLASSES = {"CpuDevice", "CudaDevice", "EmulatedDevice"}
 OWN_STRINGS = {
     "loaderbench.recording.schema1": "its files tell a device's kind where today's tell what it can do",
+    "loaderbench.workloads.emulated": "the other half of the emulated device",
     "loaderbench.studies.precision": "turns --device auto into the device to ask for",
 }
 """Where a device's kind may be compared with a text although the room is not `devices`."""
 ARMS = {"device", "host", "ram", "real", "free", "fetch"}
-LONGEST_FUNCTION = 60
-"""Lines: what a screen shows."""
+LONGEST_FUNCTION, LONGEST_COMMAND = 60, 200
+"""Lines: what a screen shows; one file of `commands/`."""
+SAME_NAME = {
+    "loaderbench.images.convert": {"litdata", "ffcv"},  # a format of containers is called as the library that reads it
+    "loaderbench.prefixes": {"pillow-simd"},  # the package that `loaderbench install` builds
+    "loaderbench.workloads.vision": {"torchvision"},  # the package that has the models
+}
+"""What is called as a loader or decoder is, and is none."""
+OF_OTHERS = {"fs", "kernel", "mm", "net", "references"}
+"""Folders of files that are cited from Linux and torchvision."""
 
 
 def room(module: str) -> str:
@@ -46,10 +58,16 @@ def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(path: Path, *, late: bool) -> set[str]:
     """Modules that a file imports; `late`: those imported inside functions too. Not those for types alone."""
     found: set[str] = set()
-    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    pending: list[ast.AST] = [parsed(path)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):
@@ -81,12 +99,6 @@ def test_facts_and_conclusions_know_only_what_comes_before_them(module: str) -> 
 def test_running_uses_of_the_analysis_only_the_statistics(module: str) -> None:
     used = {name for name in imports(MODULES[module], late=True) if room(name) == "analysis"}
     assert used <= {"loaderbench.analysis.statistics"}
-
-
-@pytest.mark.parametrize("module", modules_of("running", "samplers", "loaders", "decoders", "devices", "images"))
-def test_nothing_below_knows_who_calls_it(module: str) -> None:
-    above = {room(name) for name in imports(MODULES[module], late=True)} & set(ABOVE)
-    assert not above, f"{module} imports {above}"
 
 
 @pytest.mark.parametrize("module", modules_of(*LIGHT))
@@ -134,7 +146,7 @@ def test_there_is_no_drawer_for_everything() -> None:
 
 
 def trees() -> list[tuple[str, ast.Module]]:
-    return [(module, ast.parse(path.read_text())) for module, path in MODULES.items()]
+    return [(module, parsed(path)) for module, path in MODULES.items()]
 
 
 def constants(node: ast.AST) -> set[str]:
@@ -233,3 +245,121 @@ def test_nobody_keeps_state_in_whether_an_attribute_is_there() -> None:
         and ast.unparse(node.args[0]).startswith("self")
     ]
     assert kept == []
+
+
+# -- the arrows between rooms ------------------------------------------------------------------------------
+
+LEVELS = (
+    {"errors", "plain", "interrupts"},
+    {"cases"},
+    {"recording"},
+    {"analysis"},
+    {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine"},
+    {"devices", "workloads", "loaders"},
+    {"running"},
+    {"reporting"},
+    {"studies"},
+    {"doctor"},
+    {"selftest"},
+    {"commands"},
+    {"__main__"},
+)
+"""Bottom first. A room may use those of its own level and below."""
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+
+
+def test_no_arrow_runs_upward() -> None:
+    upward = [
+        f"{module} → {name}"
+        for module in MODULES
+        if module != "loaderbench"
+        for name in imports(MODULES[module], late=True)
+        if name.startswith("loaderbench.") and LEVEL[room(name)] > LEVEL[room(module)]
+    ]
+    assert upward == []
+
+
+def test_no_circle_of_modules() -> None:
+    sorter = TopologicalSorter(
+        {
+            module: {name for name in imports(path, late=True) if name in MODULES} - {module}
+            for module, path in MODULES.items()
+        }
+    )
+    sorter.prepare()  # raises CycleError, which names the circle
+
+
+def test_only_its_command_imports_the_selftest() -> None:
+    users = {
+        module
+        for module, path in MODULES.items()
+        if room(module) != "selftest" and any(room(name) == "selftest" for name in imports(path, late=True))
+    }
+    assert users == {"loaderbench.commands.doctor", "loaderbench.commands.selftest"}
+
+
+# -- names, traits and texts -------------------------------------------------------------------------------
+
+
+def test_nobody_outside_knows_a_loader_or_a_decoder_by_name() -> None:
+    names = {*LOADERS.built_in, *DECODERS.built_in, *DECODERS.aliases}
+    known = [
+        f"{module}:{node.lineno}: {node.value}"
+        for module, tree in trees()
+        if room(module) not in ("plugins", "loaders", "decoders")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in names - SAME_NAME.get(module, set())
+    ]
+    assert known == []
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_the_traits_of_a_plugin_are_had_without_its_code(table: Table[Any]) -> None:
+    assert {room(name) for name in imports(MODULES["loaderbench.plugins"], late=True)} <= {
+        "cases", "decoders", "errors", *sys.stdlib_module_names,
+    }  # fmt: skip
+    for name, plugin in table.built_in.items():
+        assert isinstance(plugin.traits, table.traits), name
+        assert plugin.module in MODULES, name
+
+
+def test_nobody_calls_with_all_its_variables() -> None:
+    called = [
+        f"{module}:{node.lineno}"
+        for module, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "locals"
+    ]
+    assert called == []
+
+
+def test_a_command_is_one_short_file() -> None:
+    assert {
+        module: lines
+        for module in modules_of("commands")
+        if (lines := len(MODULES[module].read_text().splitlines())) > LONGEST_COMMAND
+    } == {}
+
+
+TEXTS = [
+    path
+    for pattern in ("loaderbench/**/*.py", "tests/**/*.py", "benchmarks/**/*.py", "docs/**/*.md", "*.md", "Makefile")
+    for path in sorted(ROOT.glob(pattern))
+]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_cited_is_there(path: Path) -> None:
+    """A document or a file that a comment, a text or a page names is part of this repository."""
+    folders = (ROOT, ROOT / "docs", ROOT / "loaderbench", ROOT / "tests", path.parent)
+    cited = re.findall(r"(?<![\w/.{}*-])[\w-]+(?:/[\w-]+)*\.md\b", path.read_text())
+    absent = {name for name in cited if not any((folder / name).is_file() for folder in folders)}
+    assert absent == set()
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_cited_file_of_the_package_is_there(path: Path) -> None:
+    folders = (ROOT, ROOT / "loaderbench", ROOT / "docs", path.parent)
+    cited = re.findall(r"(?<![\w/.{}*-])(?:[a-z0-9_]+/)+[a-z0-9_]+\.(?:py|c)\b", path.read_text())
+    absent = {name for name in cited if not any((folder / name).is_file() for folder in folders)}
+    assert {name for name in absent if name.partition("/")[0] not in OF_OTHERS} == set()

@@ -33,7 +33,7 @@ WRONG = [
     (("--res", "96", "--loader-option", "prefetch"), "KEY=VALUE"),
     (("--res", "96", "--precision", "fp8"), "--precision must be one of fp32,"),
     (("--res", "96", "--mode", "test"), "--mode must be one of train, infer"),
-    (("--res", "96", "--device", "tpu"), "use auto, cpu, cuda[:N] or emulated"),
+    (("--res", "96", "--device", "tpu"), "use auto, cpu, cuda[:N], emulated[:PROFILE]"),
     (("--res", "96", "--device", "emulated:nosuch"), "shipped: "),
     (("--res", "96", "--model", "nosuch"), "nosuch"),
     (("--res", "96", "--cache", "hot"), "--cache must be one of cold, warm, as-is"),

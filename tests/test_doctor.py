@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loaderbench import doctor, machine, prefixes
+from loaderbench import doctor, machine, plugins, prefixes
 from loaderbench.commands.app import app
 from loaderbench.decoders import libjpeg
 from loaderbench.doctor import DEGRADED, MISSING, OK, Finding, examine
@@ -21,6 +21,7 @@ from loaderbench.images import cache_state
 from loaderbench.images.cache_state import Residency
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.recording.facts import Gpu
+from loaderbench.selftest.doctor import examine_beds
 
 
 def found(findings: list[Finding], name: str) -> Finding:
@@ -50,7 +51,7 @@ def test_json_is_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     app(["doctor", "--json", "-"], standalone_mode=False)
     record = json.loads(capsys.readouterr().out)
     assert list(record) == ["findings"]
-    assert [Finding(**entry) for entry in record["findings"]] == findings
+    assert [Finding(**entry) for entry in record["findings"]] == [*findings, *examine_beds()]
 
 
 def test_torch_is_not_imported() -> None:
@@ -118,12 +119,12 @@ def no_headers() -> Any:
         ("GPU (NVML)", doctor, "gpu_facts", lambda: [Gpu("H200", 1 << 37, "580", "13.0")], OK, None),
         ("CUDA in torch", doctor, "torch_cuda_version", lambda: (False, None), MISSING, "pip install torch"),
         ("CUDA in torch", doctor, "torch_cuda_version", lambda: (True, None), MISSING, "CUDA build"),
-        ("DALI", machine, "package_versions", dict, MISSING, "loaderbench[dali]"),
-        ("decoder turbojpeg", machine, "package_versions", dict, MISSING, "pip install simplejpeg"),
-        ("decoder pillow", machine, "package_versions", lambda: {"pillow-simd": "9.5"}, MISSING, "pip install pillow"),
-        ("decoder pillow-simd", machine, "package_versions", lambda: {"pillow-simd": "9.5"}, OK, None),
+        ("loader dali", plugins, "packages", dict, MISSING, "loaderbench[dali]"),
+        ("decoder turbojpeg", plugins, "packages", dict, MISSING, "pip install simplejpeg"),
+        ("decoder pillow", plugins, "packages", lambda: {"pillow-simd": "9.5"}, MISSING, "pip install pillow"),
+        ("decoder pillow-simd", plugins, "packages", lambda: {"pillow-simd": "9.5"}, OK, None),
         ("decoder pillow-simd", prefixes, "prefix_of", lambda name: None, MISSING, "loaderbench install pillow-simd"),
-        ("decoder opencv", machine, "package_versions", dict, MISSING, "pip install opencv-python-headless"),
+        ("decoder opencv", plugins, "packages", dict, MISSING, "pip install opencv-python-headless"),
         ("decoder libjpeg", libjpeg, "library", no_headers, MISSING, "libjpeg62-turbo-dev"),
     ],
 )

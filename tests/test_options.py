@@ -83,6 +83,7 @@ SAME: dict[str, tuple[list[str], list[object], str]] = {
     "model": (["resnet18,vgg16"], [["resnet18", "vgg16"], "resnet18,vgg16"], "['resnet18', 'vgg16']"),
     "mode": (["infer"], ["infer"], "'infer'"),
     "input_size": (["96"], [96, "96"], "96"),
+    "input_shape": (["3,96,96"], [[3, 96, 96], "3,96,96"], "[3, 96, 96]"),
     "precision": (["fp32,bf16"], [["fp32", "bf16"], "fp32,bf16"], "['fp32', 'bf16']"),
     "loss_scale": (["128"], [128, "128"], "128"),
     "overlap": (["--no-overlap"], [False], "false"),
@@ -131,13 +132,14 @@ def test_a_flag_a_study_file_and_python_say_the_same(name: str, asked: Callable[
     texts, values, toml = SAME[name]
     study = tmp_path / "study.toml"
     study.write_text(f"[study]\n{name.replace('_', '-')} = {toml}\n")
-    loader = () if name == "loader" else ("--loader", "multiprocess")  # sweep's own default is another
+    loaders = {} if name == "loader" else {"loader": "multiprocess"}  # sweep's own default is several
+    loader = flags("loader", ["multiprocess"]) if loaders else ()
     by_flag = asked(*flags(name, texts), *loader)
     assert by_flag != asked(*loader), "not the default, or nothing is shown"
     assert asked(study, *loader) == by_flag
     for value in values:
-        assert options({name: value}) == by_flag, value
-        assert over(Options(), {name: value}) == by_flag, value
+        assert options({name: value, **loaders}) == by_flag, value
+        assert over(Options(), {name: value, **loaders}) == by_flag, value
         assert type(getattr(getattr(options({name: value}), NAMES[name]), name)) is type(
             getattr(getattr(by_flag, NAMES[name]), name)
         )
@@ -148,7 +150,7 @@ def test_a_flag_a_study_file_and_python_say_the_same(name: str, asked: Callable[
         for field in dataclasses.fields(getattr(by_flag, group))
         if getattr(getattr(by_flag, group), field.name) != getattr(getattr(Options(), group), field.name)
     }
-    assert changed == {name}
+    assert changed == {name, *loaders}
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -162,7 +164,8 @@ def test_a_flag_beats_the_study_file(name: str, asked: Callable[..., Options], t
         "res": ["256"], "cache": ["cold"], "decoder": ["libjpeg"], "decode_scale": ["off"], "workers": ["1"],
         "io_threads": ["0"], "buffer_ratio": ["2"], "output": ["float32"], "loader_option": ["c=2"],
         "decoder_option": ["c=2"], "precision": ["fp16"], "loss_scale": ["dynamic"], "steps": ["5"],
-        "max_bytes": ["1k"], "warmup": ["1"], "overlap": ["--overlap"], "kernels": ["--kernels"],
+        "max_bytes": ["1k"], "warmup": ["1"], "input_shape": ["3,64,64"],
+        "overlap": ["--overlap"], "kernels": ["--kernels"],
     }  # fmt: skip
     given = others.get(name) or [",".join(map(str, default)) if isinstance(default, tuple) else str(default)]
     assert asked(study, *flags(name, given)) == asked(*flags(name, given))

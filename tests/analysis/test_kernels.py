@@ -282,7 +282,7 @@ def test_clocks_that_do_not_fit_are_seen() -> None:
     assert shifted.kernels is not None and clock_error_ns(shifted) == 0
     shifted.kernels[:, :2] += 200  # the last kernels of a step now end behind it
     assert clock_error_ns(shifted) > 100
-    assert any("clocks do not fit" in reason for reason in said(shifted))
+    assert any("clocks do not match" in reason for reason in said(shifted))
 
 
 # -- words -----------------------------------------------------------------------------------------------

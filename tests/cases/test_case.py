@@ -10,6 +10,7 @@ import pytest
 from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.cases.case import FIELDS, PARTS, Case
 from loaderbench.plain import PlainError
+from loaderbench.plugins import LOADERS
 from tests.filled import filled
 from tests.made import CASE, make_case
 
@@ -60,7 +61,7 @@ def test_the_key_tells_cases_apart_and_is_the_same_for_equal_ones() -> None:
 )
 def test_what_is_prepared_ahead(loader: str, workers: int, lanes: int, buffer_batches: int) -> None:
     feed = make_case(loader=loader, workers=workers, prefetch=3).feed
-    assert (feed.lanes, feed.buffer_batches) == (lanes, buffer_batches)
+    assert (feed.lanes, LOADERS.find(loader).traits.buffer_batches(feed)) == (lanes, buffer_batches)
 
 
 def test_the_title_names_what_a_reader_looks_for() -> None:

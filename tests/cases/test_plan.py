@@ -9,25 +9,30 @@ import pytest
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.cases.study import (
-    StudyRequest,
-    Target,
-    Variant,
-    can_build_libjpeg,
-    default_decoder,
-    installed_decoders,
-    plan,
-    read_study,
-)
+from loaderbench.cases.study import StudyRequest, Target, Variant, plan, read_study
+from loaderbench.cases.traits import DecoderChoice, LoaderChoice
 from loaderbench.errors import ConfigError
+from loaderbench.native import no_libjpeg
+from loaderbench.plugins import decoder_choice, installed_decoders, loader_choice
+
+
+def loaders(*names: str) -> list[LoaderChoice]:
+    return [loader_choice(name) for name in names]
+
+
+def decoders(*names: str) -> list[DecoderChoice]:
+    return [decoder_choice(name) for name in names]
+
 
 REQUEST = StudyRequest(
     variants=[Variant("/data/256", "data", 256), Variant("/data/512", "data", 512)],
-    loaders=["serial", "multiprocess"],
+    loaders=loaders("serial", "multiprocess"),
     workers=[1, 2, 4],
     targets=[Target("resnet50", "fp32", "cpu")],
     mode="train",
     usable_cpus=2,
+    scaling=["libjpeg"],
+    reading_ahead=["threaded"],
 )
 
 
@@ -37,7 +42,7 @@ def test_every_combination_once_and_serial_without_workers() -> None:
         (side, *one) for side in (256, 512) for one in (("serial", 0), *(("multiprocess", n) for n in (1, 2, 4)))
     }
     assert len(cases) == 8
-    more = plan(replace(REQUEST, decoders=["pillow", "turbojpeg"], batch_sizes=[8, 64], prefetches=[1, 4]))
+    more = plan(replace(REQUEST, decoders=decoders("pillow", "turbojpeg"), batch_sizes=[8, 64], prefetches=[1, 4]))
     assert len({case.key for case in more}) == len(more) == 8 * 8
 
 
@@ -61,32 +66,34 @@ def test_the_order_is_drawn_by_the_seed_and_anew_for_each_repeat() -> None:
 
 
 def test_a_loader_that_decodes_for_itself_takes_no_part_in_the_list_of_decoders() -> None:
-    both = replace(REQUEST, loaders=["dali", "multiprocess"], workers=[2], decoders=["pillow", "turbojpeg"])
-    decoders = [(one.feed.loader, one.feed.decoder) for one in plan(both) if one.subject.resolution == 256]
-    assert sorted(decoders, key=str) == [("dali", None), ("multiprocess", "pillow"), ("multiprocess", "turbojpeg")]
+    both = replace(
+        REQUEST, loaders=loaders("dali", "multiprocess"), workers=[2], decoders=decoders("pillow", "turbojpeg")
+    )
+    found = [(one.feed.loader, one.feed.decoder) for one in plan(both) if one.subject.resolution == 256]
+    assert sorted(found, key=str) == [("dali", None), ("multiprocess", "pillow"), ("multiprocess", "turbojpeg")]
     with pytest.raises(ConfigError, match="decodes for itself"):
-        plan(replace(both, loaders=["dali"]))
+        plan(replace(both, loaders=loaders("dali")))
 
 
 def test_decode_scale_is_for_decoders_that_can_and_off_unless_asked_for() -> None:
-    both = replace(REQUEST, loaders=["threaded"], workers=[2], decoders=["pillow", "libjpeg"])
+    both = replace(REQUEST, loaders=loaders("threaded"), workers=[2], decoders=decoders("pillow", "libjpeg"))
     for asked, expected in ((None, "off"), ("auto", "auto"), ("off", "off")):
         scales = {case.feed.decoder: case.feed.decode_scale for case in plan(replace(both, decode_scale=asked))}
         assert scales == {"pillow": None, "libjpeg": expected}
     with pytest.raises(ConfigError, match=r"needs a decoder that can scale: --decoder libjpeg, not pillow"):
-        plan(replace(both, decoders=["pillow"], decode_scale="auto"))
+        plan(replace(both, decoders=decoders("pillow"), decode_scale="auto"))
     with pytest.raises(ConfigError, match=r"not dali \(decodes for itself\)"):
-        plan(replace(both, loaders=["dali"], decoders=[None], decode_scale="auto"))
+        plan(replace(both, loaders=loaders("dali"), decoders=[None], decode_scale="auto"))
     with pytest.raises(ConfigError, match="must be one of auto, off, not 'half'"):
         plan(replace(both, decode_scale="half"))
 
 
 def test_io_threads_are_an_option_of_the_loaders_that_read_ahead() -> None:
-    mixed = replace(REQUEST, loaders=["serial", "threaded"], workers=[2], io_threads=4, loader_options={})
+    mixed = replace(REQUEST, loaders=loaders("serial", "threaded"), workers=[2], io_threads=4, loader_options={})
     options = {case.feed.loader: case.feed.loader_options for case in plan(mixed)}
     assert options == {"serial": {}, "threaded": {"io_threads": "4"}}
     with pytest.raises(ConfigError, match="--io-threads is for --loader threaded"):
-        plan(replace(mixed, loaders=["serial"]))
+        plan(replace(mixed, loaders=loaders("serial")))
     with pytest.raises(ConfigError, match="--io-threads must be at least 0"):
         plan(replace(mixed, io_threads=-1))
 
@@ -98,13 +105,13 @@ def test_threads_decode_with_libjpeg_where_it_can_be_built(monkeypatch: pytest.M
     monkeypatch.setenv("CPATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     (tmp_path / "jpeglib.h").touch()
-    assert can_build_libjpeg()
-    assert default_decoder("threaded") == installed_decoders()[0] == "libjpeg"
-    assert default_decoder("multiprocess") == "pillow"
+    assert no_libjpeg() is None
+    assert loader_choice("threaded").decoder == installed_decoders()[0] == decoder_choice("libjpeg")
+    assert loader_choice("multiprocess").decoder == decoder_choice("pillow")
     tool.unlink()
-    assert not can_build_libjpeg()
-    assert default_decoder("threaded") == "turbojpeg"
-    assert "libjpeg" not in installed_decoders()
+    assert no_libjpeg() is not None
+    assert loader_choice("threaded").decoder == decoder_choice("turbojpeg")
+    assert decoder_choice("libjpeg") not in installed_decoders()
 
 
 def test_a_study_in_a_file_is_the_flags_it_names(tmp_path: Path) -> None:

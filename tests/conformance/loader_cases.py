@@ -98,9 +98,9 @@ def context_for(name: str, tree: Path, **changes: Any) -> LoaderContext:
 
 def build(name: str, context: LoaderContext, **options: Any) -> Loader:
     if name == "plain":
-        module = importlib.import_module("plain_loader")
+        module = importlib.import_module("plain_loader.loader")
     else:
-        module = fetch if name == "fetch" else plugins.load("loaders", name)
+        module = fetch if name == "fetch" else plugins.LOADERS.load(name)
     loader: Loader = module.build(module.Options(**options), context)
     return loader
 

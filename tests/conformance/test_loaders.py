@@ -598,7 +598,7 @@ def test_missing_dali_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     monkeypatch.delitem(sys.modules, "loaderbench.loaders.dali", raising=False)
     with pytest.raises(UnavailableError, match=r"pip install 'loaderbench\[dali\]'"):
-        plugins.load("loaders", "dali")
+        plugins.LOADERS.load("dali")
 
 
 def test_encoded_bytes_count_what_was_read_in_vain(own_tree: Path) -> None:

@@ -26,7 +26,7 @@ DECODERS = ("pillow", "turbojpeg", "torchvision", "libjpeg", "opencv")
 def decoder(request: pytest.FixtureRequest) -> Decoder:
     if request.param == "opencv":
         pytest.importorskip("cv2", reason="OpenCV is not installed: pip install 'loaderbench[opencv]'")
-    module = plugins.load("decoders", request.param)
+    module = plugins.DECODERS.load(request.param)
     built: Decoder = module.build(module.Options(), None)
     return built
 
@@ -141,14 +141,14 @@ def test_every_decoder_says_what_it_is(decoder: Decoder) -> None:
 
 
 def test_pillow_is_pillow_and_says_so() -> None:
-    module = plugins.load("decoders", "pillow")
+    module = plugins.DECODERS.load("pillow")
     facts = module.build(module.Options()).describe()
     assert (facts["library"], facts["core"]) == ("pillow", "this environment")
     assert len(facts["core_sha256"]) == 16
 
 
 def test_neither_pillow_passes_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    simd, plain = plugins.load("decoders", "pillow-simd"), plugins.load("decoders", "pillow")
+    simd, plain = plugins.DECODERS.load("pillow-simd"), plugins.DECODERS.load("pillow")
     with pytest.raises(UnavailableError, match="loaderbench install pillow-simd"):
         simd.build(simd.Options())
     monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
@@ -158,7 +158,7 @@ def test_neither_pillow_passes_for_the_other(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_spawned_worker_proves_again_which_pillow_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = plugins.load("decoders", "pillow-simd")
+    module = plugins.DECODERS.load("pillow-simd")
     monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
     sent = pickle.dumps(module.build(module.Options()))
     monkeypatch.undo()
@@ -168,7 +168,7 @@ def test_a_spawned_worker_proves_again_which_pillow_it_has(monkeypatch: pytest.M
 
 def test_opencvs_own_filters_are_what_they_are_called(photographs: list[NDArray[np.uint8]]) -> None:
     pytest.importorskip("cv2", reason="OpenCV is not installed: pip install 'loaderbench[opencv]'")
-    module = plugins.load("decoders", "opencv")
+    module = plugins.DECODERS.load("opencv")
     pixels = photographs[0][:256, :256]
     blocks = pixels.astype(float).reshape(64, 4, 64, 4, 3)
     # A quarter of the size: the mean of 4×4 pixels, or of the two in the middle each way, the others not looked at.
@@ -185,7 +185,7 @@ def test_opencvs_own_filters_are_what_they_are_called(photographs: list[NDArray[
 
 def test_opencv_refuses_a_truncated_file_with_a_whole_thumbnail(photographs: list[NDArray[np.uint8]]) -> None:
     pytest.importorskip("cv2", reason="OpenCV is not installed: pip install 'loaderbench[opencv]'")
-    module = plugins.load("decoders", "opencv")
+    module = plugins.DECODERS.load("opencv")
     decoder = module.build(module.Options())
     thumbnail = encode(photographs[0][:32, :32])
     whole = encode(photographs[0], quality=30, comment=thumbnail)

@@ -119,8 +119,8 @@ def test_a_choice_tells_what_its_device_will_be_like(monkeypatch):
     monkeypatch.setattr(select, "num_visible_gpus", lambda: 1)
 
     def traits(text):
-        choice = parse(text)
-        return choice.computes, choice.pins_memory, choice.on_host_cpus
+        told = parse(text).traits
+        return told.computes, told.pins_memory, told.on_host_cpus
 
     assert traits("cpu") == (True, False, True)
     assert traits("cuda") == (True, True, False)
@@ -130,8 +130,8 @@ def test_a_choice_tells_what_its_device_will_be_like(monkeypatch):
         opened = open_device(step(choice.device), 224)
         facts = opened.describe()
         told = (opened.torch_device is not None, opened.pins_memory, facts.on_host_cpus)
-        assert told == (choice.computes, choice.pins_memory, choice.on_host_cpus)
-        assert (facts.emulated, facts.copies) == (not choice.computes, opened.copies)
+        assert told == traits(text)
+        assert (facts.emulated, facts.copies) == (not choice.traits.computes, opened.copies)
 
 
 def test_nvml_is_told_cudas_number():

@@ -12,6 +12,8 @@ import pytest
 from loaderbench.devices.emulated import EmulatedDevice, burn_cpu
 from loaderbench.devices.profile import Constant, Profile, StepTime, named
 
+pytestmark = pytest.mark.alone
+
 MS = 1_000_000
 
 
@@ -166,7 +168,8 @@ def test_burnt_cpu_time_is_what_was_asked_for(milliseconds):
         begin = time.thread_time_ns()
         burn_cpu(round(milliseconds * MS))
         ratios.append((time.thread_time_ns() - begin) / (milliseconds * MS))
-    assert statistics.median(ratios) == pytest.approx(1.01, abs=0.02)
+    # a disturbance by others only adds
+    assert min(ratios) == pytest.approx(1.01, abs=0.02)
 
 
 def test_other_threads_get_the_gil_while_a_step_is_issued():
@@ -193,8 +196,9 @@ def test_other_threads_get_the_gil_while_a_step_is_issued():
     assert during > 20
 
 
-def _compete(cpu, stop):
+def _compete(cpu, begun, stop):
     os.sched_setaffinity(0, {cpu})
+    begun.set()
     while not stop.is_set():
         sum(range(10_000))
 
@@ -205,12 +209,12 @@ def test_a_starved_host_issues_later():
     usable = os.sched_getaffinity(0)
     cpu = min(usable)
     spawn = multiprocessing.get_context("spawn")
-    stop = spawn.Event()
-    rival = spawn.Process(target=_compete, args=(cpu, stop), daemon=True)
+    begun, stop = spawn.Event(), spawn.Event()
+    rival = spawn.Process(target=_compete, args=(cpu, begun, stop), daemon=True)
     rival.start()
     try:
+        assert begun.wait(30)
         os.sched_setaffinity(0, {cpu})
-        time.sleep(0.3)
         # when 200 ms of CPU time are burnt for issuing
         emulated = device(duration_ms=1, issue_ms=20)
         begin = time.perf_counter_ns()

@@ -66,7 +66,7 @@ def test_a_second_call_makes_only_what_is_missing(source: Path, tmp_path: Path) 
 
 def test_what_was_made_otherwise_is_refused(source: Path, tmp_path: Path) -> None:
     derive_dataset(source, [32], tmp_path / "out", processes=1)
-    with pytest.raises(ConfigError, match="derived otherwise"):
+    with pytest.raises(ConfigError, match="derived with other settings"):
         derive_dataset(source, [32], tmp_path / "out", quality=50, processes=1)
     with pytest.raises(ConfigError, match="inside the source"):
         derive_dataset(source, [32], source / "out")

@@ -16,8 +16,8 @@ from loaderbench.cases.arms import Arm
 from loaderbench.errors import UnavailableError
 from loaderbench.images.cache_state import evict
 from loaderbench.recording.store import SCHEMA_FILE, load_run, record_json
+from loaderbench.selftest import slow_fuse
 from loaderbench.studies.measure import judged
-from loaderbench.testbeds import slow_fuse
 
 LOADERS = ("synthetic", "cached", "serial", "multiprocess", "threaded", "dali")
 needs_dali = pytest.mark.skipif(find_spec("nvidia.dali") is None, reason="DALI is not installed: pip install .[dali]")

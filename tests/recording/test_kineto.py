@@ -148,10 +148,10 @@ def test_cut_off_anywhere_it_says_so_and_behind_which_event(tmp_path: Path) -> N
     text = json.dumps({"traceEvents": events, "traceName": "x"}, indent=1)
     ends = [text.index("}\n  }", text.index(f'"kernel {number}"')) for number in range(3)]  # each event's last brace
     for length in range(text.index("[") + 1, len(text)):
-        with pytest.raises(ConfigError, match="cut off behind event") as raised:
+        with pytest.raises(ConfigError, match="cut off after event") as raised:
             read(tmp_path / "trace.json", text[:length])
         complete = sum(length >= end + len("}\n  }") for end in ends)
-        assert f"cut off behind event {complete}:" in str(raised.value)
+        assert f"cut off after event {complete}:" in str(raised.value)
 
 
 @pytest.mark.parametrize("lost", [1, 40, 100])
@@ -162,7 +162,7 @@ def test_a_cut_off_gzip_says_so(tmp_path: Path, lost: int) -> None:
     if lost == 1:  # the end of the text is there, only the checksum behind it is not whole: nothing is missing
         assert len(read(tmp_path / "trace.json.gz", packed[:-lost]).activities) == 300
         return
-    with pytest.raises(ConfigError, match=r"cut off behind event \d+:"):
+    with pytest.raises(ConfigError, match=r"cut off after event \d+:"):
         read(tmp_path / "trace.json.gz", packed[:-lost])
 
 
@@ -184,12 +184,12 @@ def test_a_damaged_gzip_says_so(tmp_path: Path) -> None:
         ('{"traceEvents": {"a": 1}}', "it has no list traceEvents"),
         ('{"arms": [1, 2], "verdict": {"a": null}}', "it has no list traceEvents"),
         ("[1, 2]", "not objects"),
-        ('{"traceEvents": [{"name": nope}]}', "behind event 0, character 26"),
-        ('{"traceEvents": [{"ph": "M"} {"ph": "M"}]}', "behind event 1, character 29"),
-        ('{"traceEvents": [{"ph": "M"},, {"ph": "M", "a": "a long text"}]}', "behind event 1, character 29"),
-        ("{traceEvents: []}", "behind event 0, character 1"),
-        ('{"traceEvents": [' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "]}", "behind event 0"),
-        ('{"a": ' + "9" * 5000 + ', "traceEvents": []}', "behind event 0"),
+        ('{"traceEvents": [{"name": nope}]}', "after event 0, character 26"),
+        ('{"traceEvents": [{"ph": "M"} {"ph": "M"}]}', "after event 1, character 29"),
+        ('{"traceEvents": [{"ph": "M"},, {"ph": "M", "a": "a long text"}]}', "after event 1, character 29"),
+        ("{traceEvents: []}", "after event 0, character 1"),
+        ('{"traceEvents": [' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "]}", "after event 0"),
+        ('{"a": ' + "9" * 5000 + ', "traceEvents": []}', "after event 0"),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )

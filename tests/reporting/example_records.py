@@ -15,6 +15,7 @@ from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.plain import JsonObject
+from loaderbench.plugins import LOADERS
 from loaderbench.recording.facts import (
     SCHEMA,
     CacheFacts,
@@ -120,7 +121,7 @@ ENVIRONMENT: JsonObject = {
 FACTS = Facts(
     device=DeviceFacts(kind="cuda", name="a device"),
     workload=WorkloadFacts("resnet50", "train", "fp32"),
-    loader=LoaderFacts(decodes=True, owns_transfer=False),
+    loader=LoaderFacts(True, owns_transfer=False, traits=LOADERS.built_in["multiprocess"].traits),
     cache=CacheFacts("as-is", measured_once=False),
     storage=StorageFacts(num_images=16, image_bytes=None, source=None, reason=None),
     startup=StartupFacts(),

@@ -143,4 +143,4 @@ def test_a_short_run_is_told_against_the_steady_rate() -> None:
         flatters=examples.between(1.5, 1.4, 1.6),
     )  # fmt: skip
     (line,) = short_run_lines([row("multiprocess", 2, 1.0, short_run=short)])
-    assert line.endswith("100 steps behind 50 ready batches show 1.50× (1.40–1.60) of the steady rate")
+    assert line.endswith("100 steps with 50 batches ready at the start show 1.50× (1.40–1.60) of the steady rate")

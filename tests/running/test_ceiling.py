@@ -24,7 +24,9 @@ from loaderbench.recording.facts import CeilingProbe
 from loaderbench.running import ceiling as module
 from loaderbench.running.ceiling import probe_ceiling
 from loaderbench.samplers.sources import StorageCounter
-from loaderbench.testbeds import slow_fuse, throttled_loop
+from loaderbench.selftest import slow_fuse, throttled_loop
+
+pytestmark = pytest.mark.alone
 
 NUM_FILES = 64
 

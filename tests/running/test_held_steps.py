@@ -18,6 +18,8 @@ from loaderbench.running.jobs.measure import measure
 from loaderbench.running.jobs.table import MeasureRequest
 from tests.made import make_case, make_environment, make_run
 
+pytestmark = pytest.mark.alone
+
 PROFILE = "h200-resnet50-infer-amp-bf16"
 
 
@@ -64,9 +66,12 @@ def value(estimate: Estimate | None) -> float:
 
 
 def test_a_launch_bound_step_is_found_without_busy_times(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = record_on(EmulatedDevice, image_tree, monkeypatch)
-    held = record_on(HoldableDevice, image_tree, monkeypatch)
-    assert told.verdict is not None and held.verdict is not None
+    for _ in range(3):  # a busy machine makes a run undetermined
+        told = record_on(EmulatedDevice, image_tree, monkeypatch)
+        held = record_on(HoldableDevice, image_tree, monkeypatch)
+        assert told.verdict is not None and held.verdict is not None
+        if "undetermined" not in (told.verdict.bottleneck, held.verdict.bottleneck):
+            break
     assert told.verdict.bottleneck == held.verdict.bottleneck == "launch"
     # the gaps within a step that is not late are in the held one's time
     gains = [value(verdict.speedup_if_removed["launch"]) for verdict in (told.verdict, held.verdict)]

@@ -16,7 +16,7 @@ from loaderbench.errors import KINDS, CaseFailed, ConfigError, LoaderbenchError,
 from loaderbench.recording.progress import Message, Phase, SegmentDone, StepsDone
 from loaderbench.running.jobs.table import EXAMINE_DEVICE, FOLLOW_STEPS, MEASURE, TIME_STEPS, Job
 from loaderbench.running.supervisor import Child, JobFailed, KeptChild
-from loaderbench.testbeds.jobs import DEVICE_SECONDS, LOADER_SECONDS, WALL_SECONDS
+from loaderbench.selftest.jobs import DEVICE_SECONDS, LOADER_SECONDS, WALL_SECONDS
 
 JOBS = """
 import os, signal, sys, time

@@ -12,7 +12,7 @@ import torch
 from loaderbench.images.index import index_images
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.running.prep_probe import MIN_IMAGES, probe_preparation
-from loaderbench.testbeds.injections import Injection
+from loaderbench.selftest.injections import Injection
 
 
 @pytest.fixture

@@ -11,11 +11,14 @@ from loaderbench.analysis.record import analyze
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.study import StudyRequest, Target, Variant, plan
 from loaderbench.errors import ConfigError
+from loaderbench.plugins import LOADERS, loader_choice
 from loaderbench.recording.record import ShortRun
 from loaderbench.running.jobs.measure import measure
 from loaderbench.running.jobs.table import MeasureRequest
-from loaderbench.testbeds.injections import Injection
+from loaderbench.selftest.injections import Injection
 from tests.made import make_case, make_run
+
+pytestmark = pytest.mark.alone
 
 NUM_STEPS = 20
 
@@ -58,7 +61,8 @@ def test_a_buffer_as_long_as_the_run_shows_the_device_alone(image_tree: Path) ->
 
 def request(**changes: Any) -> StudyRequest:
     given: dict[str, Any] = {
-        "variants": [Variant("/data", "x", 256)], "loaders": ["serial", "multiprocess", "dali"], "workers": [4],
+        "variants": [Variant("/data", "x", 256)], "workers": [4],
+        "loaders": [loader_choice(name) for name in ("serial", "multiprocess", "dali")],
         "targets": [Target("resnet50", "fp32", "cpu")], "mode": "train", "usable_cpus": 4,
     }  # fmt: skip
     return StudyRequest(**given | changes)
@@ -67,7 +71,11 @@ def request(**changes: Any) -> StudyRequest:
 def test_ratios_become_buffers_of_whole_batches() -> None:
     cases = plan(request(buffer_ratios=[0.1, 0.5, 1.0], steps=100))
     found = {
-        (case.feed.loader, case.feed.buffer_ratio): (case.feed.prefetch, case.feed.buffer_batches) for case in cases
+        (case.feed.loader, case.feed.buffer_ratio): (
+            case.feed.prefetch,
+            LOADERS.find(case.feed.loader).traits.buffer_batches(case.feed),
+        )
+        for case in cases
     }
     assert found.pop(("serial", None)) == (2, 0)
     assert found == {
@@ -81,7 +89,7 @@ def test_ratios_become_buffers_of_whole_batches() -> None:
 
 
 def test_without_steps_a_short_run_has_a_hundred() -> None:
-    assert plan(request(buffer_ratios=[1.0], loaders=["multiprocess"]))[0].feed.prefetch == 25
+    assert plan(request(buffer_ratios=[1.0], loaders=[loader_choice("multiprocess")]))[0].feed.prefetch == 25
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
 from loaderbench.running.jobs.table import MEASURE, Job, MeasureRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
-from loaderbench.studies import measure
-from loaderbench.testbeds.injections import Injection
-from loaderbench.testbeds.jobs import (
+from loaderbench.selftest.injections import Injection
+from loaderbench.selftest.jobs import (
     DEVICE_SECONDS,
     LOADER_SECONDS,
     WALL_SECONDS,
@@ -26,6 +25,7 @@ from loaderbench.testbeds.jobs import (
     LoaderTimeRequest,
     WallTimeRequest,
 )
+from loaderbench.studies import measure
 from tests.analysis import simulate
 from tests.analysis.simulate import Pipeline, step_seconds
 from tests.made import make_device, make_facts, make_run

@@ -15,6 +15,7 @@ from commands import DEVICE, LONG, Started
 
 from loaderbench.cases.study import StudyRequest, Target, Variant
 from loaderbench.errors import ConfigError
+from loaderbench.plugins import loader_choice
 from loaderbench.recording.store import SCHEMA_FILE, Store
 from loaderbench.recording.studies import Comparison
 from loaderbench.studies.compare import parse_targets, plan_comparison
@@ -26,8 +27,8 @@ TINY = (*DEVICE, "--workers", "1", "--steps", "6", "--warmup", "2", "--duration"
 def request(**changes: Any) -> StudyRequest:
     values: dict[str, Any] = {
         "variants": [Variant("/a/96", "nvme", 96), Variant("/b/96", "nfs", 96)],
-        "loaders": ["multiprocess"], "workers": [8, 1], "targets": [Target("resnet50", "fp32", "cpu")], "mode": "train",
-        "usable_cpus": 8, "duration_s": 60.0,
+        "loaders": [loader_choice("multiprocess")], "workers": [8, 1], "usable_cpus": 8,
+        "targets": [Target("resnet50", "fp32", "cpu")], "mode": "train", "duration_s": 60.0,
     }  # fmt: skip
     return StudyRequest(**{**values, **changes})
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_script
 
 from loaderbench.recording.store import Store
 from loaderbench.studies.measure import stored
@@ -73,8 +74,8 @@ study.run(quiet)
 print(*(mode.precision for mode in study.modes), *(mode.status for mode in study.modes))
 """,
     "selftest": """
-from loaderbench.studies import selftest
-from loaderbench.studies.selftest import Scenario, SelfTestStudy, request_for
+from loaderbench.selftest import study as selftest
+from loaderbench.selftest.study import Scenario, SelfTestStudy, request_for
 
 selftest.resolve_dataset = lambda name, resolution: (tree, "small")
 selftest.scenarios = lambda quick: [Scenario("serial-none-#0", "serial", "none", 1.0)]
@@ -98,10 +99,9 @@ PRINTS = {
 def test_a_study_is_run_from_a_script(kind: str, small_set: Path, tmp_path: Path) -> None:
     script, results = tmp_path / "study.py", tmp_path / "results"
     script.write_text(BEGIN + SCRIPTS[kind] + END)
-    command = [sys.executable, str(script), str(small_set / "96"), str(results)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert PRINTS[kind] <= set(done.stdout.splitlines())
+    ended = run_script(script, small_set / "96", results, folder=tmp_path)
+    assert (ended.code, ended.err) == (0, "")
+    assert PRINTS[kind] <= set(ended.out.splitlines())
     assert_kept(results, kind)  # type: ignore[arg-type]
     # nothing but the results was made
     assert {path.name for path in tmp_path.iterdir()} == {"study.py", "results"}

@@ -15,9 +15,9 @@ from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Sweep, SweepFacts
 from loaderbench.running.supervisor import JobFailed
+from loaderbench.selftest.injections import Injection
 from loaderbench.studies import verify
 from loaderbench.studies.sweep import SweepStudy
-from loaderbench.testbeds.injections import Injection
 from tests.analysis.simulate import Pipeline
 from tests.made import make_case
 from tests.studies.kept import assert_kept

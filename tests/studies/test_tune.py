@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import commands
 import pytest
+from commands import run_script
 
 from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed
@@ -18,9 +17,9 @@ from loaderbench.recording.store import Store
 from loaderbench.recording.studies import TuneFacts, Tuning
 from loaderbench.reporting.snippet import snippet
 from loaderbench.running.supervisor import JobFailed
+from loaderbench.selftest.injections import Injection
 from loaderbench.studies.again import records_of
 from loaderbench.studies.tune import Tune, _search_s, describe, that_fit
-from loaderbench.testbeds.injections import Injection
 from tests.analysis.simulate import Pipeline
 from tests.made import make_case
 from tests.studies.kept import assert_kept, only_study
@@ -71,9 +70,9 @@ def test_the_snippet_runs_and_gives_the_batches_it_promises(
         code += "\nprint(tuple(inputs.shape), inputs.dtype, len(targets))\n"
     script = tmp_path / "train.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == f"(8, 3, 64, 64) torch.{output} 8".split()
+    ended = run_script(script, folder=tmp_path)
+    assert ended.code == 0, ended.err
+    assert ended.out.split() == f"(8, 3, 64, 64) torch.{output} 8".split()
 
 
 # -- the search, on a machine that is simulated ------------------------------------------------------------------

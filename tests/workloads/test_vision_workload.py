@@ -7,7 +7,7 @@ import pytest
 from loaderbench.cases.case import PRECISIONS, Step
 from loaderbench.devices.select import num_visible_gpus, open_device
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
-from loaderbench.workloads import build_workload, vision
+from loaderbench.workloads import build_workload, training
 
 needs_gpu = [
     pytest.mark.gpu,
@@ -194,7 +194,7 @@ def test_what_does_not_fit_when_the_model_is_built_says_so(monkeypatch):
     def refuse(model, dtype, *, pure):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
-    monkeypatch.setattr(vision, "_convert", refuse)
+    monkeypatch.setattr(training, "_convert", refuse)
     with pytest.raises(OutOfMemory) as caught:
         build()
     assert str(caught.value) == (
@@ -245,7 +245,7 @@ def test_a_dynamic_scale_skips_each_step_that_overflows(monkeypatch):
     import torch
 
     # given steep gradients, and a scale with which they overflow fp32 (its largest number is just below 2**128)
-    monkeypatch.setattr(vision, "INITIAL_DYNAMIC_SCALE", 2.0**127)
+    monkeypatch.setattr(training, "INITIAL_DYNAMIC_SCALE", 2.0**127)
     workload, plain = build(loss_scale="dynamic"), build()
     for built in (workload, plain):
         built._model.fc.weight.data.mul_(1024)

@@ -1,0 +1,277 @@
+"""Programs that are started quickly: forked from a process that has torch imported, which takes seconds each time.
+
+What is forked is the command itself (or a script), with its own standard streams, environment and folder; its
+measuring process is forked from it in turn, in a session of its own and with the signals of a new program.
+Tests of how programs start, end and are killed start real ones (`commands.Started`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, BinaryIO
+
+AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "CUDA_")
+"""Variables that begin so are read when a program starts: where they differ, nothing can be forked. Of them PYTHONPATH
+can be obeyed later too, for what is not imported yet."""
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def at_start(environ: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {name: value for name, value in environ if name.startswith(AT_START)}
+
+
+class Warm:
+    """The process to fork from, and the way to ask it."""
+
+    def __init__(self) -> None:
+        self._environ = self._known()
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),))
+        theirs.close()
+        self._socket = ours
+
+    def can(self) -> bool:
+        """Whether a program started now would find what the process found at its start."""
+        return self._process.poll() is None and self._known() == self._environ
+
+    @staticmethod
+    def _known() -> dict[str, str]:
+        return {name: value for name, value in at_start(os.environ.items()).items() if name != "PYTHONPATH"}
+
+    def start(self, arguments: Sequence[str], *, script: str | None, folder: Path) -> WarmProcess:
+        """`loaderbench ARGUMENTS`, or the Python program `script` with these."""
+        out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115
+        asked = {
+            "arguments": [*arguments], "script": script, "folder": str(folder), "environ": dict(os.environ),
+        }  # fmt: skip
+        socket.send_fds(self._socket, [b"s"], [out.fileno(), err.fileno()])
+        send(self._socket, asked)
+        return WarmProcess(self, receive(self._socket), out, err)
+
+    def poll(self, pid: int) -> int | None:
+        """The exit code of a process that was started, once it has ended."""
+        self._socket.sendall(b"p")
+        send(self._socket, pid)
+        code: int | None = receive(self._socket)
+        return code
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class WarmProcess:
+    """A process that was started; as a Popen with text pipes."""
+
+    def __init__(self, warm: Warm, pid: int, out: IO[str], err: IO[str]) -> None:
+        self.pid, self.returncode = pid, None
+        self._warm, self._streams = warm, (out, err)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._warm.poll(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a warm process", timeout or 0)
+            time.sleep(0.01)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Its output, once it has ended. Raises TimeoutExpired, and it is killed."""
+        try:
+            self.wait(timeout)
+        finally:
+            if self.poll() is None:
+                os.kill(self.pid, signal.SIGKILL)
+            texts = []
+            for stream in self._streams:
+                stream.seek(0)
+                texts.append(stream.read())
+                stream.close()
+        return texts[0], texts[1]
+
+
+def send(channel: socket.socket, message: Any) -> None:
+    text = json.dumps(message).encode()
+    channel.sendall(len(text).to_bytes(8, "big") + text)
+
+
+def receive(channel: socket.socket) -> Any:
+    def read(num_bytes: int) -> bytes:
+        found = b""
+        while len(found) < num_bytes:
+            part = channel.recv(num_bytes - len(found))
+            assert part, "the other process is gone"
+            found += part
+        return found
+
+    return json.loads(read(int.from_bytes(read(8), "big")))
+
+
+_warm: list[Warm] = []
+
+
+def warm() -> Warm | None:
+    """The process of this pytest process, begun with its first use; None where one cannot be used."""
+    if not _warm:
+        _warm.append(Warm())
+        atexit.register(_warm[0].close)
+    return _warm[0] if _warm[0].can() else None
+
+
+# -- in the process that is forked from ------------------------------------------------------------------
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork one command after another, until the other side is closed."""
+    import torch  # noqa: F401
+    import torchvision  # noqa: F401
+
+    import loaderbench.running.jobs.measure
+    import loaderbench.workloads.vision  # noqa: F401
+
+    while True:
+        head, descriptors, _, _ = socket.recv_fds(channel, 1, 2)
+        if not head:
+            return
+        asked = receive(channel)
+        if head == b"p":
+            pid, status = os.waitpid(asked, os.WNOHANG)
+            send(channel, os.waitstatus_to_exitcode(status) if pid else None)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            as_program(partial(program, asked, descriptors))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        send(channel, pid)
+
+
+def as_program(main: Callable[[], Any]) -> None:
+    """End as a program does that runs `main`."""
+    code = 1
+    try:
+        try:
+            sys.exit(main())
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+            if isinstance(ended.code, str):
+                print(ended.code, file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def program(asked: dict[str, Any], descriptors: list[int]) -> Any:
+    from loaderbench.__main__ import main
+    from loaderbench.running import supervisor
+
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate([null, *descriptors]):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    os.chdir(asked["folder"])
+    sys.path[:1] = [asked["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    supervisor.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
+        Popen=begin, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
+    )
+    if asked["script"] is None:
+        sys.argv = ["loaderbench", *asked["arguments"]]
+        return main()
+    sys.argv = [asked["script"], *asked["arguments"]]
+    runpy.run_path(asked["script"], run_name="__main__")
+    return 0
+
+
+def begin(command: list[str], *, pass_fds: tuple[int], env: dict[str, str], stdout: BinaryIO, **more: Any) -> Any:
+    """A measuring process, forked where that gives what starting it would."""
+    if threading.active_count() > 1 or at_start(env.items()) != at_start(os.environ.items()):
+        return subprocess.Popen(command, pass_fds=pass_fds, env=env, stdout=stdout, **more)
+    pid = os.fork()
+    if pid == 0:
+        as_program(lambda: measuring_process(command, pass_fds[0], stdout))
+    return Forked(pid)
+
+
+def measuring_process(command: list[str], pipe: int, log: BinaryIO) -> int:
+    from loaderbench.running.child import main
+
+    os.setsid()
+    for number in {*signal.Signals} - {signal.SIGKILL, signal.SIGSTOP}:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((null, log.fileno(), log.fileno())):
+        os.dup2(descriptor, number)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        if descriptor > 2 and descriptor != pipe:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+    sys.argv = command[2:]
+    return main()
+
+
+class Forked:
+    """What of a Popen the supervisor uses."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("the measuring process", timeout)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
