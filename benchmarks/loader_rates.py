@@ -69,7 +69,7 @@ def ours(arguments: argparse.Namespace, name: str, decoder: str | None, stack: E
         output=arguments.output,
         seed=0,
     )
-    module = plugins.load("loaders", name)
+    module = plugins.LOADERS.load(name)
     options = {"persistent_workers": False} if name == "multiprocess" else {}
     loader = module.build(module.Options(**options), context)
     stack.callback(loader.close)

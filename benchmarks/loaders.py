@@ -37,7 +37,6 @@ import numpy as np
 from turns import Interval, come_to_rest, cpu_s, judged, median_interval, spread
 
 from loaderbench import native, plugins
-from loaderbench.cases.study import DECODES_ITSELF, default_decoder
 from loaderbench.errors import LoaderbenchError
 from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
@@ -91,14 +90,15 @@ def contestants() -> list[Contestant]:
         Contestant("threaded turbojpeg", "ours", "threaded", "turbojpeg"),
         Contestant("torchvision ImageFolder + DataLoader", "peer"),
     ]
-    for name in plugins.names("loaders"):
+    for name in plugins.LOADERS.names():
         if name in (*NOT_RACED, "threaded"):
             continue
-        if name in DECODES_ITSELF:
+        choice = plugins.loader_choice(name)
+        if choice.decoder is None:
             found.append(Contestant(name, "peer", name))
             continue
         kind = "one CPU" if name == "serial" else "peer"
-        decoder = default_decoder(name)
+        decoder = choice.decoder.name
         found.append(Contestant(f"{name} {decoder}", kind, name, decoder))
         kind = "one CPU" if name == "serial" else "fed"
         found.append(Contestant(f"{name} libjpeg auto", kind, name, "libjpeg", "auto"))
@@ -185,8 +185,10 @@ def build(contestant: Contestant, setting: Setting) -> Any:
 
         arguments = argparse.Namespace(**vars(setting), output="uint8")
         return Stream(setting, reference(arguments, setting.workers))
-    module = plugins.load("loaders", contestant.loader)
-    data = open_data_set(setting.dataset, getattr(module, "DATA_FORMAT", None))  # says how to convert, where it must be
+    module = plugins.LOADERS.load(contestant.loader)
+    data = open_data_set(
+        setting.dataset, plugins.LOADERS.find(contestant.loader).traits.format
+    )  # says how to convert, where it must be
     context = context_of(setting, data, contestant)
     return Stream(setting, module.build(module.Options(), context).batches, has_queue=contestant.loader != "serial")
 

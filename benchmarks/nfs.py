@@ -38,9 +38,11 @@ from loaderbench.images.shards import DataSet
 from loaderbench.images.synthesize import make_dataset
 from loaderbench.machine import environment
 from loaderbench.plain import to_json
-from loaderbench.testbeds.nfs_probe import mount_at
-from loaderbench.testbeds.uml_init import set_speed
-from loaderbench.testbeds.uml_nfs import INSIDE_OUT, INSIDE_PATH, uml_nfs
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.beds.nfs_probe import mount_at
+from tests.beds.uml_init import set_speed
+from tests.beds.uml_nfs import INSIDE_OUT, INSIDE_PATH, uml_nfs
 
 IO_THREADS = (8, 32)
 NUM_IMAGES, NUM_COPIES = 250, 8
@@ -155,7 +157,7 @@ def race(turns: dict[str, Turn], rounds: int, mean_bytes: float) -> dict[str, An
 def start(loader: str, options: dict[str, Any], workers: int, images: ImageIndex, seconds: float) -> Turn:
     """A loader with its queue full."""
     setting = Setting(images.root, workers, PREFETCH[loader], BATCH_SIZE, 224, seconds)
-    module = plugins.load("loaders", loader)
+    module = plugins.LOADERS.load(loader)
     context = context_of(setting, DataSet(images), Contestant(loader, "", loader, "libjpeg", "auto"))
     batches = module.build(module.Options(**options), context).batches()
     num_taken = itertools.count()

@@ -27,11 +27,11 @@ from typing import Any
 from turns import cpu_s, median_interval, spread
 
 from loaderbench.cases.case import Case, Feed, Step, Subject
-from loaderbench.cases.study import default_decoder, default_output
 from loaderbench.devices.select import nvml_ordinal, parse_device
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT
 from loaderbench.machine import environment
 from loaderbench.plain import to_json
+from loaderbench.plugins import loader_choice
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.rig import Rig
 from loaderbench.samplers.base import Sampler, SamplerThread
@@ -121,10 +121,11 @@ def main() -> None:
         arguments.device, model=arguments.model, mode="train", precision=arguments.precision,
         batch_size=arguments.batch_size,
     )  # fmt: skip
-    loader = arguments.loader
+    loader = loader_choice(arguments.loader)
+    decoder = loader.decoder and loader.decoder.name
     case = Case(
         Subject(dataset=str(Path(arguments.dataset).resolve()), dataset_name="benchmark", resolution=None),
-        Feed(loader, default_decoder(loader), workers=arguments.workers, output=default_output(loader)),
+        Feed(loader.name, decoder, workers=arguments.workers, output=loader.traits.output),
         Step(
             model=arguments.model, mode="train", precision=choice.precision, device=choice.device,
             batch_size=arguments.batch_size, input_size=224,

@@ -28,7 +28,6 @@ from typing import Any
 import psutil
 
 from loaderbench import plugins
-from loaderbench.cases.study import default_decoder
 from loaderbench.errors import UnavailableError
 from loaderbench.images.cache_state import evict_files, residency
 from loaderbench.images.index import SETTLED_NS, ImageIndex, index_images
@@ -112,12 +111,14 @@ def probe_loader(root: str, loader: str, workers: int, batch_size: int, started:
     images = index_images(root)
     listed = time.monotonic()
     try:
-        module = plugins.load("loaders", name)
+        module = plugins.LOADERS.load(name)
     except UnavailableError as error:
         return {"skipped": str(error)}
     loaded = time.monotonic()
     num_workers = 0 if name == "serial" else workers
-    context = LoaderContext(images, batch_size, num_workers, 2, default_decoder(name), 224, "train", "uint8", seed=0)
+    usual = plugins.loader_choice(name).decoder
+    decoder = None if usual is None else usual.name
+    context = LoaderContext(images, batch_size, num_workers, 2, decoder, 224, "train", "uint8", seed=0)
     options = module.Options(start_method=start_method) if start_method else module.Options()
     built = module.build(options, context)
     batches = built.batches()

@@ -10,7 +10,7 @@
 
 A run reads the generated 256² set cold with the `multiprocess` loader on an emulated device that takes twice the
 loader's time. Built in are slower decoding or slower storage (a FUSE mount of known rate), or nothing. Truth is the
-stopwatch's: the wall time of that run against the same one without the cause, in turn (testbeds/truth.py).
+stopwatch's: the wall time of that run against the same one without the cause, in turn (selftest/truth.py).
 
 Seconds count from the start of the way's first process to its answer. The error is that of the data stall, the
 fraction of the step that always-ready data would save, in points. `cause` counts answers that name the built-in cause
@@ -47,9 +47,8 @@ from loaderbench.recording.facts import Run
 from loaderbench.recording.record import Share
 from loaderbench.running.jobs.table import MEASURE, A, Job, MeasureRequest, Q
 from loaderbench.running.supervisor import Child
-from loaderbench.studies.measure import quiet
-from loaderbench.testbeds.injections import Injection
-from loaderbench.testbeds.jobs import (
+from loaderbench.selftest.injections import Injection
+from loaderbench.selftest.jobs import (
     DEVICE_SECONDS,
     LOADER_SECONDS,
     WALL_SECONDS,
@@ -58,7 +57,8 @@ from loaderbench.testbeds.jobs import (
     Side,
     WallTimeRequest,
 )
-from loaderbench.testbeds.slow_fuse import slow_fuse
+from loaderbench.selftest.slow_fuse import slow_fuse
+from loaderbench.studies.measure import quiet
 
 RESOLUTION, BATCH_SIZE = 256, 16
 DEVICE_TO_LOADER = 2.0

@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 
 from loaderbench.cases.case import Case, Effort, Feed, Step, Subject
-from loaderbench.cases.study import default_decoder, default_output
 from loaderbench.errors import UnavailableError
 from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import usable_cpus
 from loaderbench.plain import to_json
+from loaderbench.plugins import loader_choice
 from loaderbench.recording.record import Advice
 from loaderbench.recording.store import Store
+from loaderbench.selftest.slow_fuse import slow_fuse
 from loaderbench.studies.measure import measure_case
 from loaderbench.studies.verify import to_verify, verify_record
-from loaderbench.testbeds.slow_fuse import slow_fuse
 
 FAST = "h200-resnet50-train-fp32"
 PROFILE = """
@@ -119,9 +119,10 @@ def write_profiles(folder: Path) -> dict[str, str]:
 def measure(study: Study, device: str, duration_s: float, store: Store) -> list[dict[str, Any]]:
     """Measure the case with all arms, run its advice; a row for each piece."""
     dataset, name = resolve_dataset(None, study.resolution)
+    loader = loader_choice(study.loader)
     case = Case(
         Subject(dataset, name, study.resolution, cache="warm"),
-        Feed(study.loader, default_decoder(study.loader), study.workers, output=default_output(study.loader)),
+        Feed(loader.name, loader.decoder and loader.decoder.name, study.workers, output=loader.traits.output),
         Step("resnet50", "train", "fp32", device, study.batch_size, input_size=224),
         Effort(duration_s=duration_s, ci_target=0.02),
     )
