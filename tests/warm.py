@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -227,6 +228,7 @@ def begin(command: list[str], *, pass_fds: tuple[int], env: dict[str, str], stdo
 def measuring_process(command: list[str], pipe: int, log: BinaryIO) -> int:
     from loaderbench.running.child import main
 
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # the parent's temporary folders are the parent's
     os.setsid()
     for number in {*signal.Signals} - {signal.SIGKILL, signal.SIGSTOP}:
         if callable(signal.getsignal(number)):

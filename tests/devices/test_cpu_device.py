@@ -39,6 +39,7 @@ def test_facts_name_the_processor_and_leave_unknown_memory_open():
     assert CpuDevice().peak_memory_bytes() is None
 
 
+@pytest.mark.alone  # what earlier tests gave back would be taken again
 def test_memory_is_the_growth_of_the_resident_set_since_the_beginning():
     import torch
 
