@@ -130,7 +130,7 @@ def _imported(entry: EntryPoint) -> object:
 def _from_entry(table: Table[Traits], entry: EntryPoint) -> Plugin[Traits]:
     try:
         found: Any = _imported(entry)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # another package's code, which may be for another version of loaderbench
         raise UnavailableError(f"{table.kind} '{entry.name}' is not available: {error}") from error
     if not isinstance(found, Plugin) or not isinstance(found.traits, table.traits):
         wanted = f"Plugin({table.traits.__name__}(…), module)"
@@ -330,7 +330,8 @@ def packages() -> Mapping[str, str]:
     """Name → version of the distributions that are installed."""
     found: dict[str, str] = {}
     for distribution in distributions():
-        found.setdefault(distribution.name.lower().replace("_", "-"), distribution.version)
+        if distribution.name:  # None where a package was removed in part
+            found.setdefault(distribution.name.lower().replace("_", "-"), distribution.version)
     return found
 
 
@@ -347,7 +348,10 @@ def brought_by(needs: Needs) -> list[str]:
 def missing(needs: Needs) -> str | None:
     """Why a plug-in cannot be used here; None where nothing is missing. Does not import it."""
     if needs.check is not None:
-        reason: str | None = function(needs.check)()
+        try:
+            reason: str | None = function(needs.check)()
+        except Exception as error:  # another package's code
+            return f"{needs.check} does not say what is missing: {error}"
         return reason
     if needs.packages and not brought_by(needs):
         return f"{' or '.join(name.rstrip('*-') for name in needs.packages)} is not installed"

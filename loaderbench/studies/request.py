@@ -50,8 +50,11 @@ def resolve(
         ConfigError: an unknown name, or a folder or device that does not exist.
     """
     subject, feed, step, effort = options.subject, options.feed, options.step, options.effort
-    loaders = [plugins.loader_choice(name) for name in feed.loader or (plugins.DEFAULT_LOADER,)]
-    decoders = [plugins.decoder_choice(name) for name in feed.decoder or ()]
+    try:
+        loaders = [plugins.loader_choice(name) for name in feed.loader or (plugins.DEFAULT_LOADER,)]
+        decoders = [plugins.decoder_choice(name) for name in feed.decoder or ()]
+    except UnavailableError as error:  # nothing is known of it, so that no case can be planned
+        raise ConfigError(str(error)) from error
     targets = _targets(options, on_note)
     variants = []
     for dataset, resolution in datasets:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loaderbench.cases.traits import DecoderTraits, DeviceTraits, LoaderTraits, WorkloadTraits
+from loaderbench.cases.traits import DecoderTraits, DeviceTraits, LoaderTraits, Needs, WorkloadTraits
 from loaderbench.devices.base import Asked, Chosen
 from loaderbench.errors import ConfigError
 from loaderbench.plugins import Plugin
@@ -14,6 +14,9 @@ DEVICE = Plugin(
 )
 WORKLOAD = Plugin(WorkloadTraits(), "fake_plugins.workload")
 NOT_A_PLUGIN = "a text"
+RIDDLE = Plugin(
+    LoaderTraits("threads", handover="shared", needs=Needs(check="no_such_module:why")), "fake_plugins.loader"
+)
 
 
 def choose(asked: Asked) -> Chosen:
