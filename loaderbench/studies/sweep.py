@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from loaderbench import plugins
@@ -14,6 +15,7 @@ from loaderbench.cases.case import Case
 from loaderbench.cases.options import Options, one_of_each
 from loaderbench.cases.options import options as asked_options
 from loaderbench.cases.study import plan
+from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import RESULTS, Store
@@ -67,9 +69,10 @@ def run(
     """
     asked = asked_options(options)
     one_of_each("run", asked, *ONE_OF_EACH)
-    study = SweepStudy(
-        plan(resolve(asked, named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)), on_note=say)), Store(results)
-    )
+    cases = plan(resolve(asked, named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)), on_note=say))
+    if len(cases) > 1:
+        raise ConfigError(f"these options ask for {len(cases)} runs, and run() returns one: use sweep()")
+    study = SweepStudy(cases, Store(results))
     study.measure(on_message, lambda record: None)
     if verify:
         study.verify(lambda case, line: say(line))
@@ -146,7 +149,7 @@ class SweepStudy:
             return lambda line: say(case, line)
 
         for number, record in enumerate(self._records):
-            self._records[number] = verify_record(record, self.store, telling(record.case))
+            verify_record(record, self.store, telling(record.case), partial(self._records.__setitem__, number))
 
     @property
     def records(self) -> list[RunRecord]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Change
+from loaderbench.interrupts import interrupts_held
 from loaderbench.recording.facts import Run, Trial
 from loaderbench.recording.record import Advice, RunRecord
 from loaderbench.recording.store import RunFolder, Store
@@ -28,11 +29,16 @@ def to_verify(record: RunRecord) -> list[Advice]:
     return [one for one in advice if one.change is not None and one.predicted_speedup is not None]
 
 
-def verify_record(record: RunRecord, store: Store, say: Callable[[str], None]) -> RunRecord:
+def verify_record(
+    record: RunRecord,
+    store: Store,
+    say: Callable[[str], None],
+    on_record: Callable[[RunRecord], None] = lambda record: None,
+) -> RunRecord:
     """Run the record's advice, store its turns with the run, and store the record again with the measured gains.
 
     Each piece of advice gets `measured_speedup`, or in `not_verified` the reason why not. `say` gets a line before each
-    turn. Each turn is stored at once: an interruption keeps the finished turns and is raised again.
+    turn, `on_record` the record after each. Each turn is stored at once: an interruption keeps the finished turns.
 
     Raises:
         ConfigError: the run's facts cannot be read.
@@ -46,10 +52,15 @@ def verify_record(record: RunRecord, store: Store, say: Callable[[str], None]) -
     if _cache_state_gone(record):
         run.not_verified = "cache_state_gone"
         return stored(folder, run)
-    try:
-        run_advice(run, [one.change for one in advice if one.change is not None], say)
-    finally:
-        verified = stored(folder, run)
+    verified = record
+
+    def keep() -> None:
+        nonlocal verified
+        with interrupts_held():
+            verified = stored(folder, run)
+            on_record(verified)
+
+    run_advice(run, [one.change for one in advice if one.change is not None], say, keep)
     return verified
 
 
@@ -73,8 +84,11 @@ def trial_cases(base: Case, changes: Sequence[Change]) -> list[tuple[Change, Cas
     return [({}, short), *((change, short.changed(**change)) for change in changes)]
 
 
-def run_advice(run: Run, changes: Sequence[Change], say: Callable[[str], None]) -> None:
-    """Base and changed cases in turn, ROUNDS times, in one kept process. Adds a trial to the run for each."""
+def run_advice(
+    run: Run, changes: Sequence[Change], say: Callable[[str], None], keep: Callable[[], None] = lambda: None
+) -> None:
+    """Base and changed cases in turn, ROUNDS times, in one kept process. Adds a trial to the run for each, then calls
+    `keep`."""
     cases = trial_cases(run.case, changes)
     run.trials.clear()
     failed: set[int] = set()
@@ -95,3 +109,4 @@ def run_advice(run: Run, changes: Sequence[Change], say: Callable[[str], None]) 
                     run.trials.append(Trial(change, case, turn, None, error.failure))
                     failed.add(number)
                     kept.end()
+                keep()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import commands
@@ -116,13 +118,15 @@ def test_records_that_were_verified_take_the_place_of_the_others(
     study, _ = swept(tmp_path, Machine(pipeline_of), monkeypatch)
     asked: list[str] = []
 
-    def verified(record: RunRecord, store: Store, say: object) -> RunRecord:
+    def verified(record: RunRecord, store: Store, say: object, on_record: Callable[[RunRecord], None]) -> RunRecord:
         asked.append(record.run_id)
+        on_record(replace(record, wall_s=12.5))
         return record
 
     monkeypatch.setattr("loaderbench.studies.sweep.verify_record", verified)
     study.verify(lambda case, line: None)
     assert sorted(asked) == sorted(record.run_id for record in study.records)
+    assert {record.wall_s for record in study.records} == {12.5}
 
 
 def test_the_command_keeps_what_it_prints(small_set: Path, tmp_path: Path) -> None:
