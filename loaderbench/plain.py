@@ -60,8 +60,10 @@ def to_json(value: object, not_finite: list[str] | None = None, arrays: Arrays |
         return value
     if isinstance(value, Enum):
         return cast("Json", value.value)
-    if isinstance(value, int | str):
-        return value
+    if isinstance(value, int):
+        return int(value)  # of a subclass too, as it is read again
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)

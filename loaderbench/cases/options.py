@@ -261,15 +261,26 @@ def group(kind: type[G], given: Mapping[str, object]) -> G:
     return kind(**{name: read(name, hints[name], given[name]) for name in hints if name in given})
 
 
-def options(given: Mapping[str, object]) -> Options:
-    """All groups out of `given`.
+LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "tune": (
+        "arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels",
+        "decode_scale", "io_threads", "buffer_ratio", "loader_option", "decoder_option", "loss_scale",
+    ),
+    "compare": ("decode_scale", "io_threads", "buffer_ratio", "repeats"),
+}  # fmt: skip
+"""The options that a study sets itself or has no use for."""
+
+
+def options(given: Mapping[str, object], *, of: str | None = None) -> Options:
+    """All groups out of `given`. `of`: the study that they are for, where that leaves some out.
 
     Raises:
         ConfigError: an unknown option, or a value of another kind.
     """
-    unknown = [name for name in given if name not in NAMES]
+    known = [name for name in NAMES if of is None or name not in LEFT_OUT[of]]
+    unknown = [name for name in given if name not in known]
     if unknown:
-        raise ConfigError(f"no option '{unknown[0]}'; there are: {', '.join(NAMES)}")
+        raise ConfigError(f"no option '{unknown[0]}'{f' of {of}' if of else ''}; there are: {', '.join(known)}")
     return Options(
         group(SubjectOptions, given), group(FeedOptions, given), group(StepOptions, given), group(EffortOptions, given)
     )

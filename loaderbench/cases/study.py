@@ -315,10 +315,9 @@ def _feed(
     prefetch: int,
     buffer_ratio: float | None,
 ) -> Feed:
-    if decoder is not None and all(one.traits.decodes == "own" for one in request.loaders):
-        raise ConfigError(
-            f"the loader {loader.name} decodes for itself: leave --decoder out, or choose another --loader"
-        )
+    if decoder is not None and all(one.traits.decodes != "ours" for one in request.loaders):
+        does = "decodes for itself" if loader.traits.decodes == "own" else "decodes nothing"
+        raise ConfigError(f"the loader {loader.name} {does}: leave --decoder out, or choose another --loader")
     chosen = None if loader.traits.decodes != "ours" else decoder or loader.decoder
     feed = Feed(
         loader=loader.name,

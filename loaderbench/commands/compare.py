@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions, one_of_each
+from loaderbench.cases.options import (
+    LEFT_OUT,
+    EffortOptions,
+    FeedOptions,
+    Options,
+    StepOptions,
+    SubjectOptions,
+    one_of_each,
+)
 from loaderbench.commands.options import Changed, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
@@ -22,7 +30,7 @@ DEFAULT_ROUNDS = 3
 
 
 @with_options(
-    without=("decode_scale", "io_threads", "buffer_ratio", "repeats"),
+    without=LEFT_OUT["compare"],
     res=Changed(help="Stored resolution: both data sets' variant N"),
     workers=Changed(help="Numbers, comma separated  [default: usable CPUs]"),
     cache=Changed(help="cold, warm, as-is, comma separated  [default: cold,warm where they can be made]"),
@@ -72,12 +80,12 @@ def _data_sets(targets: list[str], options: Options, rounds: int, output: Output
     """Check that both hold the same files, measure them in turn, show, store."""
     from loaderbench.recording.store import Store
     from loaderbench.reporting.words import note
-    from loaderbench.studies.compare import ONE_OF_EACH, ComparisonStudy, plan_data_sets, title
+    from loaderbench.studies.compare import ONE_OF_EACH, ComparisonStudy, parse_targets, plan_data_sets, title
 
     one_of_each("compare", options, *ONE_OF_EACH)
     tell = (lambda line: None) if output.quiet else say
     with progress("preparing the data set") as on_progress:
-        plan = plan_data_sets(targets, options, rounds, on_note=tell, progress=on_progress)
+        plan = plan_data_sets(parse_targets(targets), options, rounds, on_note=tell, progress=on_progress)
     for one in plan.notes:
         tell(note(one))
     if dry_run:

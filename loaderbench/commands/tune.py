@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loaderbench.cases.options import EffortOptions, FeedOptions, Numbers, Options, StepOptions, SubjectOptions
+from loaderbench.cases.options import (
+    LEFT_OUT,
+    EffortOptions,
+    FeedOptions,
+    Numbers,
+    Options,
+    StepOptions,
+    SubjectOptions,
+)
 from loaderbench.commands.options import Changed, Dataset, OutputOptions, with_options
 from loaderbench.commands.terminal import check_json_target, progress, say, write_json
 
 if TYPE_CHECKING:
     from loaderbench.recording.studies import StudyRecord
 
-EFFORT = ("arms", "steps", "duration", "ci_target", "max_bytes", "warmup", "repeats", "kernels")
-"""The options that the search sets itself."""
-
 
 @with_options(
-    without=(*EFFORT, "decode_scale", "io_threads", "buffer_ratio", "loader_option", "decoder_option", "loss_scale"),
+    without=LEFT_OUT["tune"],
     loader=Changed(help="Loaders to search, comma separated  [default: all that are installed]"),
     decoder=Changed(help="Decoders to search, comma separated  [default: all that are installed]"),
     workers=Changed(help="Numbers to search, comma separated  [default: half, all, twice the CPUs]"),

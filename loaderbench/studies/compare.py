@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import RESULTS, Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SameFiles, SideName, StudyRecord
+from loaderbench.reporting import words
 from loaderbench.running.cache import can_hold, can_prove_cold
 from loaderbench.samplers.sources import StorageCounter
 from loaderbench.studies.measure import OnMessage, measure_case, unwatched
@@ -50,10 +52,13 @@ def compare_data_sets(
         ConfigError: an option is unknown or wrong, a data set is not there, or they do not hold the same files.
         KeyboardInterrupt: the user ends it; what was measured is stored.
     """
-    asked = asked_options(options)
+    asked = asked_options(options, of="compare")
     one_of_each("compare", asked, *ONE_OF_EACH)
-    named = [f"{label}={folder}" for label, folder in targets.items()]
-    study = ComparisonStudy(plan_data_sets(named, asked, rounds, on_note=say, progress=no_progress), Store(results))
+    named = [(label, os.fspath(folder)) for label, folder in targets.items()]
+    planned = plan_data_sets(named, asked, rounds, on_note=say, progress=no_progress)
+    for note in planned.notes:
+        say(words.reason(note))
+    study = ComparisonStudy(planned, Store(results))
     study.measure(on_message, lambda record: None)
     return study.findings()
 
@@ -68,9 +73,13 @@ def parse_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
                 f"compare takes NAME=DATASET twice, such as nvme=/data/set nfs=/mnt/nfs/set, not '{text}'"
             )
         targets.append((label.strip(), dataset))
+    _check_targets(targets)
+    return targets
+
+
+def _check_targets(targets: Sequence[tuple[str, str]]) -> None:
     if len(targets) != 2 or targets[0][0] == targets[1][0]:
         raise ConfigError("compare takes two data sets of different names: nvme=/data/set nfs=/mnt/nfs/set")
-    return targets
 
 
 def default_caches(
@@ -131,21 +140,27 @@ class ComparisonPlan:
 
 
 def plan_data_sets(
-    targets: Sequence[str], options: Options, rounds: int, *, on_note: Callable[[str], None], progress: Progress
+    targets: Sequence[tuple[str, str]],
+    options: Options,
+    rounds: int,
+    *,
+    on_note: Callable[[str], None],
+    progress: Progress,
 ) -> ComparisonPlan:
     """Check that both hold the same files, and plan their cases.
 
-    `targets`: NAME=DATASET twice. `on_note` is called with what is being done, and what was chosen for the user.
+    `targets`: (label, folder or name) twice. `on_note` is called with what is being done, and what was
+    chosen for the user.
 
     Raises:
         ConfigError: a value out of range, a contradiction, or files that differ.
     """
-    named = parse_targets(targets)
-    labels = [label for label, _ in named]
+    _check_targets(targets)
+    labels = [label for label, _ in targets]
     asked = list(options.subject.cache or ())
     unset = replace(options, subject=replace(options.subject, cache=Words(("as-is",))))
     resolution = options.subject.res[0] if options.subject.res else None
-    request = resolve(unset, [(dataset, resolution) for _, dataset in named], on_note=on_note, progress=progress)
+    request = resolve(unset, [(dataset, resolution) for _, dataset in targets], on_note=on_note, progress=progress)
     variants = [replace(one, name=label) for one, label in zip(request.variants, labels, strict=True)]
     request = replace(request, variants=variants)
     folders, most = [variant.path for variant in variants], request.max_bytes

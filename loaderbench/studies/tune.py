@@ -73,7 +73,7 @@ def tune(
         CaseFailed: no setting could be measured.
         KeyboardInterrupt: the user ends it; what was measured is stored.
     """
-    asked = asked_options({"prefetch": PREFETCHES, **options})
+    asked = asked_options({"prefetch": PREFETCHES, **options}, of="tune")
     check_tuning(asked, budget_s)
     (data_set,) = named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,))
     cases, default = plan_tuning(asked, data_set, on_note=say, progress=no_progress)
@@ -279,7 +279,7 @@ def plan_tuning(
     usual = plugins.loader_choice(plugins.DEFAULT_LOADER)
     default = cases[0].changed(
         loader=usual.name, decoder=None if usual.decoder is None else usual.decoder.name, workers=cpus, prefetch=2,
-        output=feed.output or usual.traits.output,
+        output=feed.output or usual.traits.output, decode_scale=None, loader_options={}, decoder_options={},
     )  # fmt: skip
     return cases, default
 

@@ -211,7 +211,7 @@ class ModelWorkload:
         else:
             auxiliary = []
         loss = self._cross_entropy(outputs, targets)
-        for logits in auxiliary:
+        for logits in auxiliary if self._auxiliary_loss_weight else ():
             loss = loss + self._auxiliary_loss_weight * self._cross_entropy(logits, targets)
         return loss
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,15 +12,17 @@ import numpy as np
 import pytest
 
 from loaderbench.cases.arms import Arm
+from loaderbench.cases.options import Side, Size
 from loaderbench.errors import ConfigError
 from loaderbench.plain import to_json
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import SCHEMA, Failure, Run, Trial
+from loaderbench.recording.record import finite
 from loaderbench.recording.store import Store, load_run
 from tests.analysis.event_model import Pipeline, measure
 from tests.analysis.judging import run_of
 from tests.filled import filled, same
-from tests.made import CASE, make_run, make_series
+from tests.made import CASE, make_case, make_estimate, make_record, make_run, make_series
 
 
 def saved_and_loaded(run: Run, root: Path) -> Run:
@@ -111,3 +114,12 @@ def test_a_store_finds_the_run_to_load(tmp_path: Path) -> None:
         store.load_run("nosuch")
     with pytest.raises(ConfigError, match="holds no raw facts"):
         load_run(tmp_path / "nosuch")
+
+
+def test_a_case_planned_from_options_is_read_in_memory_as_from_a_file() -> None:
+    """A side and a size have types of their own; where a figure is not finite, they are read again."""
+    case = make_case(input_size=Side(224), max_bytes=Size(10**9))
+    record = make_record(case, throughput=replace(make_estimate(100.0), high=math.inf))
+    told = finite(record)
+    assert (told.case.step.input_size, told.case.effort.max_bytes) == (224, 10**9)
+    assert told.throughput is not None and told.throughput.high is None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from commands import run_script
 
+import loaderbench
+from loaderbench.errors import ConfigError
 from loaderbench.recording.store import Store
 from loaderbench.studies.measure import stored
 from tests.analysis.simulate import Pipeline, run
@@ -50,7 +53,7 @@ from loaderbench.studies.compare import ComparisonStudy, plan_data_sets
 
 asked = options({**tiny, "loader": "threaded"})
 study = ComparisonStudy(
-    plan_data_sets([f"a={tree}", f"b={tree}"], asked, 2, on_note=quiet, progress=quiet), store
+    plan_data_sets([("a", tree), ("b", tree)], asked, 2, on_note=quiet, progress=quiet), store
 )
 study.measure(quiet, lambda record: print(record.case.subject.dataset_name, record.status))
 print(study.findings().outcome in ("faster", "slower", "indistinguishable"))
@@ -119,3 +122,22 @@ def test_a_stored_run_is_judged_from_a_script_as_the_documentation_says(small_se
     bottleneck, rate = done.stdout.split(maxsplit=1)
     value = float(rate.partition("value=")[2].partition(",")[0])
     assert bottleneck == "prep" and value == pytest.approx(64 / 0.060, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda tree: loaderbench.run(tree, repeats=3), r"ask for 3 runs, and run\(\) returns one: use sweep\(\)"),
+        (lambda tree: loaderbench.tune(tree, duration=99), "no option 'duration' of tune"),
+        (lambda tree: loaderbench.compare({"a": tree, "b": tree}, repeats=5), "no option 'repeats' of compare"),
+        (lambda tree: loaderbench.compare({"a": tree}), "two data sets of different names"),
+        (lambda tree: loaderbench.run(tree, workrs=3), "no option 'workrs'"),
+        (lambda tree: loaderbench.run(tree, loader="synthetic", decoder="pillow"), "synthetic decodes nothing"),
+    ],
+)
+def test_what_python_asks_for_and_cannot_have_is_refused_in_one_line(
+    call: Callable[[str], object], says: str, small_set: Path
+) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        call(str(small_set / "96"))
+    assert "\n" not in str(caught.value)

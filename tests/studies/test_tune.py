@@ -11,6 +11,7 @@ import pytest
 from commands import run_script
 
 from loaderbench.cases.case import Case
+from loaderbench.cases.options import options
 from loaderbench.errors import CaseFailed
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.store import Store
@@ -19,7 +20,7 @@ from loaderbench.reporting.snippet import snippet
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.selftest.injections import Injection
 from loaderbench.studies.again import records_of
-from loaderbench.studies.tune import Tune, _search_s, describe, that_fit
+from loaderbench.studies.tune import Tune, _search_s, describe, plan_tuning, that_fit
 from tests.analysis.simulate import Pipeline
 from tests.made import make_case
 from tests.studies.kept import assert_kept, only_study
@@ -213,3 +214,13 @@ def test_the_smallest_budget_searches_and_keeps_everything(small_set: Path, tmp_
     assert found["rate"]["n"] == 3 and "--loader" in found["flags"] and found["snippet"]
     assert len(study.own_runs) == sum(len(trial["rates"]) for trial in found["trials"]) == 2
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_default_is_what_a_user_of_pytorch_has_whatever_the_order(seed: int, small_set: Path) -> None:
+    loaders = ["threaded", "multiprocess"]
+    asked = options({"res": 96, "loader": loaders, "workers": 2, "device": "emulated", "seed": seed})
+    _, default = plan_tuning(asked, (str(small_set), 96), on_note=lambda line: None, progress=lambda done, of: None)
+    feed = default.feed
+    assert (feed.loader, feed.decoder, feed.decode_scale, feed.output) == ("multiprocess", "pillow", None, "float32")
+    assert (feed.loader_options, feed.decoder_options) == ({}, {})

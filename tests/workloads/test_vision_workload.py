@@ -329,3 +329,20 @@ class TestOnGpu:
             workload.step(inputs, targets)
             losses.append(float(workload.last_output))
         assert losses[-1] < 0.5 * losses[0]
+
+
+def test_auxiliary_outputs_without_a_weight_cost_nothing_and_may_be_anything():
+    import torch
+
+    workload = build()
+    inputs, targets = workload.example("float32")
+    logits = workload._model(inputs).detach()
+    alone = float(workload._loss(logits, targets))
+    assert float(workload._loss((logits, None), targets)) == alone
+    assert float(workload._loss((logits, torch.zeros(8, 3, 2, 2)), targets)) == alone
+
+
+def test_a_workload_is_named_before_its_model():
+    workload = build(model="vision:resnet18")
+    workload.step(*workload.example("uint8"))
+    assert math.isfinite(float(workload.last_output))
