@@ -19,7 +19,7 @@ import psutil
 
 from loaderbench.commands import app
 from loaderbench.interrupts import INTERRUPTS
-from tests.warm import WarmProcess, warm
+from tests.warm import WarmProcess, Where, warm
 
 COMMAND = (sys.executable, "-m", "loaderbench")
 DEVICE = ("--device", "emulated", "--precision", "fp32", "--batch-size", "4")
@@ -42,10 +42,11 @@ class Ended:
         return self.err.strip().splitlines()
 
 
-def run(*args: str | Path, wrapper: Sequence[str] = (), timeout_s: float = 90) -> Ended:
+def run(*args: str | Path, wrapper: Sequence[str] = (), where: Where | None = None, timeout_s: float = 90) -> Ended:
     """Run `loaderbench ARGS` to its end, as a process of its own: forked from a warm one where that is the same."""
     if not wrapper and (forked_from := warm()) is not None:
-        return _ended(forked_from.start([*map(str, args)], script=None, folder=Path.cwd()), timeout_s)
+        return _ended(forked_from.start([*map(str, args)], script=None, folder=Path.cwd(), where=where), timeout_s)
+    assert where is None, "only a forked process can be put there"
     done = subprocess.run(
         [*wrapper, *COMMAND, *map(str, args)], capture_output=True, text=True, timeout=timeout_s, check=False
     )
@@ -87,17 +88,26 @@ def _ended(process: WarmProcess, timeout_s: float) -> Ended:
 
 
 class Started:
-    """A command that is running. Remembers every session it was seen to start; a context manager that kills it."""
+    """A command that is running. Remembers every session it was seen to start; a context manager that kills it.
 
-    def __init__(self, *args: str | Path) -> None:
+    Forked from a warm process where that is the same, but not where `cold`: then Python starts and imports.
+    """
+
+    def __init__(self, *args: str | Path, cold: bool = False, mounts: Sequence[str] = ()) -> None:
         self._shm = set(os.listdir("/dev/shm"))  # noqa: PTH208
-        self.process = subprocess.Popen(
-            [*COMMAND, *map(str, args)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self.process: subprocess.Popen[str] | WarmProcess
+        if not cold and (forked_from := warm()) is not None:
+            where = Where(mounts, session=True)
+            self.process = forked_from.start([*map(str, args)], script=None, folder=Path.cwd(), where=where)
+        else:
+            assert not mounts, "only a forked process can be put there"
+            self.process = subprocess.Popen(
+                [*COMMAND, *map(str, args)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         self.sessions = {self.process.pid}
 
     def __enter__(self) -> Started:
@@ -106,7 +116,7 @@ class Started:
     def __exit__(self, *error: object) -> None:
         for pid in self.alive():
             psutil.Process(pid).kill()
-        self.process.communicate()
+        self.process.communicate(timeout=30)
 
     def takes_signals(self) -> bool:
         """The command has come so far that it takes SIGTERM itself; the rest of it is not imported yet."""

@@ -100,11 +100,14 @@ def test_a_build_that_fails_leaves_nothing_and_names_the_reason(
     assert list(prefixes.folder("pillow-simd").parent.iterdir()) == []
 
 
-def test_a_case_of_pillow_simd_without_it_is_skipped_with_the_step(image_tree: Path, tmp_path: Path) -> None:
+def test_a_case_of_pillow_simd_without_it_is_skipped_with_the_step(
+    image_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     done = run(
         "run", str(image_tree), "--loader", "serial", "--decoder", "pillow-simd", "--device", "cpu", "--model",
         "resnet18", "--batch-size", "4", "--steps", "4", "--arms", "real", "--results", str(tmp_path / "results"),
-        "--json", "-", wrapper=("env", f"XDG_CACHE_HOME={tmp_path}"),
+        "--json", "-",
     )  # fmt: skip
     assert done.code == 1
     record = json.loads(done.out)

@@ -2,16 +2,18 @@
 
 What is forked is the command itself (or a script), with its own standard streams, environment and folder; its
 measuring process is forked from it in turn, in a session of its own and with the signals of a new program.
-Tests of how programs start, end and are killed start real ones (`commands.Started`).
+A test of what happens while Python starts, or torch is imported, starts a real one (`commands.Started`, `cold`).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import json
 import math
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -23,6 +25,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +39,36 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def at_start(environ: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name: value for name, value in environ if name.startswith(AT_START)}
+
+
+@dataclass(frozen=True)
+class Where:
+    """What of its surroundings a program finds changed."""
+
+    mounts: Sequence[str] = ()
+    """Arguments of `mount`, run in turn where nobody else sees it (needs root)."""
+    open_files: int | None = None
+    """The soft limit."""
+    hard: bool = False
+    """The hard limit too."""
+    session: bool = False
+    """A session of its own."""
+
+    def enter(self) -> None:
+        if self.session:
+            os.setsid()
+        if self.mounts:
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.unshare(CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())
+            for arguments in ("--make-rprivate /", *self.mounts):
+                subprocess.run(["mount", *arguments.split()], check=True)
+        if self.open_files is not None:
+            highest = self.open_files if self.hard else resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_files, highest))
+
+
+CLONE_NEWNS = 0x20000
+"""unshare(2)."""
 
 
 class Warm:
@@ -57,11 +90,14 @@ class Warm:
     def _known() -> dict[str, str]:
         return {name: value for name, value in at_start(os.environ.items()).items() if name != "PYTHONPATH"}
 
-    def start(self, arguments: Sequence[str], *, script: str | None, folder: Path) -> WarmProcess:
+    def start(
+        self, arguments: Sequence[str], *, script: str | None, folder: Path, where: Where | None = None
+    ) -> WarmProcess:
         """`loaderbench ARGUMENTS`, or the Python program `script` with these."""
         out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115
         asked = {
             "arguments": [*arguments], "script": script, "folder": str(folder), "environ": dict(os.environ),
+            **asdict(where or Where()),
         }  # fmt: skip
         socket.send_fds(self._socket, [b"s"], [out.fileno(), err.fileno()])
         send(self._socket, asked)
@@ -85,7 +121,8 @@ class WarmProcess:
 
     def __init__(self, warm: Warm, pid: int, out: IO[str], err: IO[str]) -> None:
         self.pid, self.returncode = pid, None
-        self._warm, self._streams = warm, (out, err)
+        self._warm, self._streams = warm, [out, err]
+        self._texts: list[str] = []
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -106,13 +143,19 @@ class WarmProcess:
             self.wait(timeout)
         finally:
             if self.poll() is None:
-                os.kill(self.pid, signal.SIGKILL)
-            texts = []
-            for stream in self._streams:
-                stream.seek(0)
-                texts.append(stream.read())
-                stream.close()
-        return texts[0], texts[1]
+                self.kill()
+            while self._streams:
+                with self._streams.pop(0) as stream:
+                    stream.seek(0)
+                    self._texts.append(stream.read())
+        return self._texts[0], self._texts[1]
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def send(channel: socket.socket, message: Any) -> None:
@@ -203,6 +246,8 @@ def program(asked: dict[str, Any], descriptors: list[int]) -> Any:
     os.environ.clear()
     os.environ.update(asked["environ"])
     os.chdir(asked["folder"])
+    tempfile.tempdir = None  # TMPDIR may be another
+    Where(**{field.name: asked[field.name] for field in fields(Where)}).enter()
     sys.path[:1] = [asked["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     supervisor.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=begin, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired

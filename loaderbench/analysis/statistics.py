@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,15 @@ def blocks_of(
     return Blocks(np.array(sums, dtype=np.float64), np.array(steps, dtype=np.float64), np.array(numbers))
 
 
+@lru_cache(maxsize=32)
+def _weights(n: int, stream: int, num_draws: int) -> NDArray[np.float64]:
+    """[num_draws, n] how often each of n blocks is drawn. Kept, since many runs are judged with the same."""
+    generator = np.random.default_rng([_SEED, stream])
+    weights: NDArray[np.float64] = generator.multinomial(n, np.full(n, 1 / n), size=num_draws).astype(np.float64)
+    weights.flags.writeable = False
+    return weights
+
+
 def draws_of_mean(blocks: Blocks, stream: int, num_draws: int = NUM_DRAWS) -> NDArray[np.float64]:
     """Bootstrap draws [num_draws, K] of Σ quantity ÷ Σ steps, resampling blocks with replacement.
 
@@ -108,8 +118,7 @@ def draws_of_mean(blocks: Blocks, stream: int, num_draws: int = NUM_DRAWS) -> ND
     centre = blocks.means()
     if n < 2:
         return np.tile(centre, (num_draws, 1))
-    generator = np.random.default_rng([_SEED, stream])
-    weights = generator.multinomial(n, np.full(n, 1 / n), size=num_draws)
+    weights = _weights(n, stream, num_draws)
     drawn = (weights @ blocks.sums) / (weights @ blocks.steps)[:, None]
     left = blocks.sums - centre * blocks.steps[:, None]
     plain = 1.96 * _standard_error(left, blocks.steps.sum()) * np.sqrt((n - 1) / n)

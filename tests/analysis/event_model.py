@@ -13,6 +13,8 @@ import heapq
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -124,23 +126,26 @@ class World:
                 self.add(process, wanted)
 
 
+def factors(sigma: float, random: np.random.Generator) -> Iterator[float]:
+    """Lognormal factors of mean 1."""
+    while True:
+        yield from random.lognormal(-sigma * sigma / 2, sigma, 256).tolist() if sigma else repeat(1.0)
+
+
 class Loader:
     """Workers that make batches k, k + W, k + 2W … each, at most `depth` asked for and not yet taken, in order."""
 
     def __init__(self, world: World, pipe: Pipeline, random: np.random.Generator) -> None:
-        self.world, self.pipe, self._random = world, pipe, random
+        self.world, self.pipe = world, pipe
+        self._factors = factors(pipe.jitter, random)
         self.num_taken = 0
         self.spans: dict[int, list[float]] = {}
         """Of finished batches: worker, start, ready, read, decode, collate."""
         self._room, self._made = Gate(), Gate()
         self._storage_free = world.now
-        self._core_free = [world.now] * (pipe.cores or max(pipe.workers, 1))
+        self._core_free = [world.now] * (pipe.cores or 0)
         for worker in range(pipe.workers):
             world.add(self._work(worker))
-
-    def _factor(self) -> float:
-        sigma = self.pipe.jitter
-        return float(self._random.lognormal(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
     def _on_core(self, cost: float) -> float:
         """When a core will have done the work, first come first served."""
@@ -149,25 +154,34 @@ class Loader:
         return begin + cost
 
     def _make(self, worker: int, number: int) -> Process:
-        """One batch: read and decode in turn, then collate."""
+        """One batch: read and decode in turn, then collate. Yields only where others have a say in what comes next."""
         pipe, world = self.pipe, self.world
-        start, read, decode = world.now, 0.0, 0.0
+        start = at = world.now
+        read = decode = 0.0
         for _ in range(CHUNKS):
-            begun = world.now
+            begun = at
             if pipe.storage_ms:
-                self._storage_free = max(begun, self._storage_free) + pipe.storage_ms / CHUNKS * self._factor()
-                yield self._storage_free
+                if at > world.now:
+                    yield at
+                at = self._storage_free = max(at, self._storage_free) + pipe.storage_ms / CHUNKS * next(self._factors)
             if pipe.latency_ms:
-                yield world.now + pipe.latency_ms / CHUNKS * self._factor()
-            read += world.now - begun
-            begun = world.now
+                at += pipe.latency_ms / CHUNKS * next(self._factors)
+            read += at - begun
+            begun = at
             if pipe.decode_ms:
-                yield self._on_core(pipe.decode_ms / CHUNKS * self._factor())
-            decode += world.now - begun
-        begun = world.now
+                cost = pipe.decode_ms / CHUNKS * next(self._factors)
+                if pipe.cores is not None and at > world.now:
+                    yield at
+                at = at + cost if pipe.cores is None else self._on_core(cost)
+            decode += at - begun
+        begun = at
         if pipe.collate_ms:
-            yield self._on_core(pipe.collate_ms)
-        self.spans[number] = [worker, start, world.now, read, decode, world.now - begun]
+            if pipe.cores is not None and at > world.now:
+                yield at
+            at = at + pipe.collate_ms if pipe.cores is None else self._on_core(pipe.collate_ms)
+        if at > world.now:
+            yield at
+        self.spans[number] = [worker, start, at, read, decode, at - begun]
 
     def _work(self, worker: int) -> Process:
         number = worker
@@ -321,7 +335,11 @@ def _scaled(pipe: Pipeline, factor: float) -> Pipeline:
 
 def true_step_ms(pipe: Pipeline, arm: Arm = Arm.REAL, *, num_steps: int = 240, **changes: Any) -> float:
     """Steady step time: a long window, the start left out. 240 is a multiple of every crew used here."""
-    made = replace(pipe, **changes)
+    return _true_step_ms(replace(pipe, **changes), arm, num_steps)
+
+
+@cache
+def _true_step_ms(made: Pipeline, arm: Arm, num_steps: int) -> float:
     steps = segment(made, arm, num_steps=num_steps, num_warmup=4 * made.depth + 24, seed=99).steps
     column = STEP_FIELDS.index("done_ns" if arm in ON_DEVICE else "returned_ns")
     return float(steps[-1, column] - steps[-1 - num_steps, column]) / num_steps / 1e6

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import commands
 import pytest
-from commands import TINY
+from commands import TINY, Started
 
-UNSHARE = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--mount")
+from tests.warm import Where
 
-
-def with_mount(*mounts: str) -> tuple[str, ...]:
-    """A wrapper that runs a command where these `mount` commands have been run, seen by nobody else."""
-    script = " && ".join(f"mount {mount}" for mount in mounts) + ' && exec "$@"'
-    return (*UNSHARE, "sh", "-c", script, "sh")
-
-
-def _can_mount() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run([*with_mount("-t tmpfs none /mnt"), "true"], capture_output=True, check=False).returncode == 0
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0
+    or subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0,
+    reason="needs root, to mount file systems",
+)
 
 
-needs_mounts = pytest.mark.skipif(not _can_mount(), reason="needs root, or user namespaces, to mount file systems")
+def read_only(folder: Path) -> Where:
+    return Where(mounts=(f"--bind {folder} {folder}", f"-o remount,ro,bind {folder}"))
 
 
 @needs_mounts
 def test_a_read_only_results_folder_is_refused_before_measuring(small_set: Path, tmp_path: Path) -> None:
-    read_only = with_mount(f"--bind {tmp_path} {tmp_path}", f"-o remount,ro,bind {tmp_path}")
     for results in (tmp_path, tmp_path / "new"):
-        ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", results, wrapper=read_only)
+        ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", results, where=read_only(tmp_path))
         assert ended.code == 2
         assert len(ended.lines) == 1
         assert f"cannot write results to {results}: Read-only file system" in ended.err
@@ -42,8 +36,8 @@ def test_a_read_only_results_folder_is_refused_before_measuring(small_set: Path,
 
 @needs_mounts
 def test_a_full_results_folder_is_refused_before_measuring(small_set: Path, tmp_path: Path) -> None:
-    full = with_mount(f"-t tmpfs -o size=64k none {tmp_path}")
-    ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path, wrapper=full)
+    full = Where(mounts=(f"-t tmpfs -o size=64k none {tmp_path}",))
+    ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path, where=full)
     assert ended.code == 2
     assert len(ended.lines) == 1
     assert f"cannot write results to {tmp_path}: No space left on device" in ended.err
@@ -52,13 +46,14 @@ def test_a_full_results_folder_is_refused_before_measuring(small_set: Path, tmp_
 @needs_mounts
 def test_a_results_folder_that_fills_up_meanwhile_is_said_in_one_line(small_set: Path, tmp_path: Path) -> None:
     # Given a folder with room for the probe, which another process fills once the run has begun.
-    script = (
-        f"mount -t tmpfs -o size=5m none {tmp_path} || exit 99; "
-        f"(until [ -e {tmp_path}/*/worker.log ]; do sleep 0.05; done; cat /dev/zero >{tmp_path}/filler 2>/dev/null) & "
-        'exec "$@"'
-    )
-    wrapper = (*UNSHARE, "sh", "-c", script, "sh")
-    ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path, wrapper=wrapper)
+    run = ("run", small_set, "--res", "96", *TINY, "--results", tmp_path)
+    with Started(*run, mounts=(f"-t tmpfs -o size=5m none {tmp_path}",)) as started:
+        inside = Path(f"/proc/{started.process.pid}/root{tmp_path}")  # proc(5): with the mounts that the process sees
+        started.wait_for(lambda: list(inside.glob("*/worker.log")))
+        with suppress(OSError), (inside / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        ended = started.end()
     assert ended.code == 1
     assert len(ended.lines) == 1
     assert f"in {tmp_path}/" in ended.err and "No space left on device" in ended.err
@@ -72,9 +67,8 @@ def test_a_record_that_cannot_be_put_in_place_of_the_stored_one_is_said_in_one_l
     assert measured.code == 0
     (path,) = tmp_path.glob("*/run.json")
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "rules_version": 0}))
-    read_only = with_mount(f"--bind {tmp_path} {tmp_path}", f"-o remount,ro,bind {tmp_path}")
-    judged = commands.run("analyze", "latest", "--results", tmp_path, wrapper=read_only)
-    saved = commands.run("analyze", "latest", "--save", "--results", tmp_path, wrapper=read_only)
+    judged = commands.run("analyze", "latest", "--results", tmp_path, where=read_only(tmp_path))
+    saved = commands.run("analyze", "latest", "--save", "--results", tmp_path, where=read_only(tmp_path))
     assert judged.code == 0
     assert (saved.code, len(saved.lines)) == (1, 1)
     assert f"cannot store the result in {path.parent}: Read-only file system" in saved.err
@@ -85,9 +79,9 @@ def test_a_record_that_cannot_be_put_in_place_of_the_stored_one_is_said_in_one_l
 def test_little_shared_memory_is_named_instead_of_a_bus_error(
     loader: str, code: int, small_set: Path, tmp_path: Path
 ) -> None:
-    little = with_mount("-t tmpfs -o size=8m none /dev/shm")
+    little = Where(mounts=("-t tmpfs -o size=8m none /dev/shm",))
     size = ("--batch-size", "16", "--loader", loader)
-    ended = commands.run("run", small_set, "--res", "96", *TINY, *size, "--results", tmp_path, wrapper=little)
+    ended = commands.run("run", small_set, "--res", "96", *TINY, *size, "--results", tmp_path, where=little)
     assert ended.code == code
     if code:
         assert len(ended.lines) == 1
@@ -96,14 +90,14 @@ def test_little_shared_memory_is_named_instead_of_a_bus_error(
 
 
 def test_too_few_descriptors_are_named(small_set: Path, tmp_path: Path) -> None:
-    limited = ("sh", "-c", 'ulimit -n 64 && exec "$@"', "sh")
-    ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path, wrapper=limited)
+    limited = Where(open_files=64, hard=True)
+    ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path, where=limited)
     assert ended.code == 2
     assert len(ended.lines) == 1
     assert "open files, but the limit is 64" in ended.err
 
 
 def test_a_low_soft_limit_of_descriptors_is_raised(small_set: Path, tmp_path: Path) -> None:
-    limited = ("sh", "-c", 'ulimit -Sn 64 && exec "$@"', "sh")
-    ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path, wrapper=limited)
+    limited = Where(open_files=64)
+    ended = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path, where=limited)
     assert (ended.code, ended.err) == (0, "")

@@ -27,7 +27,8 @@ def wait_until_gone(started: Started) -> None:
 @pytest.mark.parametrize("moment", ["while Python starts", "while torch is imported", "while it measures"])
 @pytest.mark.parametrize("number", SIGNALS)
 def test_an_interrupted_run_leaves_nothing(number: int, moment: str, small_set: Path, tmp_path: Path) -> None:
-    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+    cold = moment != "while it measures"
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path, cold=cold) as started:
         if moment == "while Python starts":
             started.wait_for(started.takes_signals)
         elif moment == "while torch is imported":
@@ -91,7 +92,7 @@ def test_a_killed_command_takes_its_processes_with_it(small_set: Path, tmp_path:
 
 
 def test_a_command_killed_at_its_start_takes_its_child_with_it(small_set: Path, tmp_path: Path) -> None:
-    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
+    with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path, cold=True) as started:
         started.wait_for(started.child)  # it is importing torch now
         started.process.kill()
         started.end()

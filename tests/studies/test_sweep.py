@@ -129,12 +129,13 @@ def test_records_that_were_verified_take_the_place_of_the_others(
     assert {record.wall_s for record in study.records} == {12.5}
 
 
-def test_the_command_keeps_what_it_prints(small_set: Path, tmp_path: Path) -> None:
+def test_the_command_keeps_what_it_prints(small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary, results = tmp_path / "tmp", tmp_path / "results"
     temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     ended = commands.run(
         "sweep", small_set, "--res", "96,128", "--loader", "synthetic,serial", *TINY, "--arms", "device,real",
-        "--results", results, "--json", "-", wrapper=("env", f"TMPDIR={temporary}"),
+        "--results", results, "--json", "-",
     )  # fmt: skip
     assert (ended.code, ended.err) == (0, "")
     found = json.loads(ended.out)
@@ -152,12 +153,15 @@ def test_the_command_keeps_what_it_prints(small_set: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_with_its_advice_verified_is_kept(small_set: Path, tmp_path: Path) -> None:
+def test_a_run_with_its_advice_verified_is_kept(
+    small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary, results = tmp_path / "tmp", tmp_path / "results"
     temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     ended = commands.run(
         "run", small_set, "--res", "128", *TINY, "--workers", "1", "--loader", "serial", "--cache", "warm", "--verify",
-        "--results", results, wrapper=("env", f"TMPDIR={temporary}"), timeout_s=170,
+        "--results", results, timeout_s=170,
     )  # fmt: skip
     assert (ended.code, ended.err) == (0, "")
     (record,) = commands.records(results)

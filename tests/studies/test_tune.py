@@ -196,13 +196,16 @@ def test_finalists_that_break_off_are_no_answer(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_smallest_budget_searches_and_keeps_everything(small_set: Path, tmp_path: Path) -> None:
+def test_the_smallest_budget_searches_and_keeps_everything(
+    small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary, results = tmp_path / "tmp", tmp_path / "results"
     temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     ended = commands.run(
         "tune", small_set, "--res", "96", *commands.DEVICE, "--loader", "serial,threaded", "--decoder", "pillow",
         "--workers", "1", "--prefetch", "2", "--budget", "60", "--quiet", "--json", "-", "--results", results,
-        wrapper=("env", f"TMPDIR={temporary}"), timeout_s=240,
+        timeout_s=240,
     )  # fmt: skip
     assert (ended.code, ended.err) == (0, "")
     found = json.loads(ended.out)
