@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pictures import write_tree
+
+from tests.warm import warm
 
 pytest.register_assert_rewrite("tests.studies.kept")
 
@@ -16,6 +21,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Several processes test at once. Threads of OpenMP that spin while they wait take the others' processors.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _measuring_processes_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a test starts itself: from a warm process (tests/warm.py), where that gives the same."""
+
+    def begin(command: list[str], **options: Any) -> Any:
+        forked_from = warm()
+        return (subprocess.Popen if forked_from is None else forked_from.begin)(command, **options)
+
+    only = SimpleNamespace(Popen=begin, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr("loaderbench.running.supervisor.subprocess", only)
 
 
 @pytest.fixture(scope="session")

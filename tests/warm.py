@@ -103,6 +103,16 @@ class Warm:
         send(self._socket, asked)
         return WarmProcess(self, receive(self._socket), out, err)
 
+    def begin(
+        self, command: list[str], *, pass_fds: tuple[int], env: dict[str, str], stdout: BinaryIO, **more: Any
+    ) -> Forked | subprocess.Popen[bytes]:
+        """A measuring process as a child of this process, in place of what `Popen` would start."""
+        if not self.can() or at_start(env.items()) != at_start(os.environ.items()):
+            return subprocess.Popen(command, pass_fds=pass_fds, env=env, stdout=stdout, **more)
+        socket.send_fds(self._socket, [b"m"], [pass_fds[0], stdout.fileno()])
+        send(self._socket, {"command": command, "folder": str(Path.cwd()), "environ": env})
+        return Forked(receive(self._socket))
+
     def poll(self, pid: int) -> int | None:
         """The exit code of a process that was started, once it has ended."""
         self._socket.sendall(b"p")
@@ -206,8 +216,9 @@ def serve(channel: socket.socket) -> None:
             pid, status = os.waitpid(asked, os.WNOHANG)
             send(channel, os.waitstatus_to_exitcode(status) if pid else None)
             continue
-        pid = os.fork()
-        if pid == 0:
+        if head == b"m":
+            pid = fork_for_parent(partial(begun, asked, descriptors), channel)
+        elif (pid := os.fork()) == 0:
             channel.close()
             as_program(partial(program, asked, descriptors))
         for descriptor in descriptors:
@@ -235,6 +246,42 @@ def as_program(main: Callable[[], Any]) -> None:
         os._exit(code)
 
 
+def fork_for_parent(main: Callable[[], Any], channel: socket.socket) -> int:
+    """The pid of a process whose parent is this process's own, which takes orphans (prctl(2), CHILD_SUBREAPER)."""
+    reader, writer = os.pipe()
+    if (between := os.fork()) == 0:
+        if pid := os.fork():
+            os.write(writer, str(pid).encode())
+            os._exit(0)
+        channel.close()
+        os.close(reader)
+        os.close(writer)
+        as_program(main)
+    os.waitpid(between, 0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        return int(answer.read())
+
+
+def begun(asked: dict[str, Any], descriptors: list[int]) -> int:
+    """The measuring process that pytest's own process asked for."""
+    found_in(asked)
+    pipe, log = descriptors
+    command = [*asked["command"][:3], str(pipe), asked["command"][4]]
+    while os.getppid() != int(command[4]):
+        time.sleep(0.001)
+    return measuring_process(command, pipe, log)
+
+
+def found_in(asked: dict[str, Any]) -> None:
+    """What a program finds where it is started."""
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    os.chdir(asked["folder"])
+    sys.path[:1] = [asked["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    tempfile.tempdir = None  # TMPDIR may be another
+
+
 def program(asked: dict[str, Any], descriptors: list[int]) -> Any:
     from loaderbench.__main__ import main
     from loaderbench.running import supervisor
@@ -243,12 +290,8 @@ def program(asked: dict[str, Any], descriptors: list[int]) -> Any:
     for number, descriptor in enumerate([null, *descriptors]):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    os.environ.clear()
-    os.environ.update(asked["environ"])
-    os.chdir(asked["folder"])
-    tempfile.tempdir = None  # TMPDIR may be another
+    found_in(asked)
     Where(**{field.name: asked[field.name] for field in fields(Where)}).enter()
-    sys.path[:1] = [asked["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     supervisor.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=begin, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
     )
@@ -266,11 +309,11 @@ def begin(command: list[str], *, pass_fds: tuple[int], env: dict[str, str], stdo
         return subprocess.Popen(command, pass_fds=pass_fds, env=env, stdout=stdout, **more)
     pid = os.fork()
     if pid == 0:
-        as_program(lambda: measuring_process(command, pass_fds[0], stdout))
+        as_program(lambda: measuring_process(command, pass_fds[0], stdout.fileno()))
     return Forked(pid)
 
 
-def measuring_process(command: list[str], pipe: int, log: BinaryIO) -> int:
+def measuring_process(command: list[str], pipe: int, log: int) -> int:
     from loaderbench.running.child import main
 
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # the parent's temporary folders are the parent's
@@ -280,7 +323,7 @@ def measuring_process(command: list[str], pipe: int, log: BinaryIO) -> int:
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     null = os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in enumerate((null, log.fileno(), log.fileno())):
+    for number, descriptor in enumerate((null, log, log)):
         os.dup2(descriptor, number)
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
         if descriptor > 2 and descriptor != pipe:

@@ -5,6 +5,8 @@ A plain Huffman decoder (ITU-T T.81, annexes C and F), slow and independent of a
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class CoefficientCount:
@@ -23,18 +25,34 @@ def _codes(counts: bytes, symbols: bytes) -> dict[tuple[int, int], int]:
     return table
 
 
-def _lookup(counts: bytes, symbols: bytes) -> list[tuple[int, int]]:
-    """(length, symbol) for every 16-bit prefix."""
-    table = [(0, 0)] * 65536
+@dataclass(frozen=True)
+class _Lookup:
+    """For every 16-bit prefix: the bits of the code and of the number behind it, the coefficients passed, and whether
+    one is not zero. The end of a block passes all 64."""
+
+    bits: list[int]
+    passed: list[int]
+    nonzero: list[int]
+
+
+def _lookup(counts: bytes, symbols: bytes, ac: bool) -> _Lookup:
+    table = _Lookup([0] * 65536, [0] * 65536, [0] * 65536)
     for (length, code), symbol in _codes(counts, symbols).items():
-        begin = code << (16 - length)
-        table[begin : begin + (1 << (16 - length))] = [(length, symbol)] * (1 << (16 - length))
+        size = symbol & 15
+        passed = (symbol >> 4) + 1 if size or symbol == 0xF0 else 64
+        begin, num = code << (16 - length), 1 << (16 - length)
+        for column, value in (
+            (table.bits, length + size),
+            (table.passed, passed if ac else 1),
+            (table.nonzero, int(size > 0)),
+        ):
+            column[begin : begin + num] = [value] * num
     return table
 
 
 def count_coefficients(encoded: bytes) -> CoefficientCount:
     """Decode one baseline, Huffman-coded JPEG without restart markers."""
-    huffman: dict[int, list[tuple[int, int]]] = {}
+    huffman: dict[int, _Lookup] = {}
     sampling: dict[int, int] = {}
     order: list[tuple[int, int, int]] = []
     width = height = mcu_width = mcu_height = 0
@@ -46,7 +64,7 @@ def count_coefficients(encoded: bytes) -> CoefficientCount:
         if marker == 0xC4:
             while body:
                 num = sum(body[1:17])
-                huffman[body[0]] = _lookup(body[1:17], body[17 : 17 + num])
+                huffman[body[0]] = _lookup(body[1:17], body[17 : 17 + num], ac=body[0] >= 16)
                 body = body[17 + num :]
         elif marker in (0xC0, 0xC1):
             height, width = int.from_bytes(body[1:3]), int.from_bytes(body[3:5])
@@ -64,33 +82,23 @@ def count_coefficients(encoded: bytes) -> CoefficientCount:
     return CoefficientCount(width * height, _count_scan(scan + bytes(8), num_mcus, order, huffman))
 
 
-def _count_scan(
-    scan: bytes, num_mcus: int, order: list[tuple[int, int, int]], huffman: dict[int, list[tuple[int, int]]]
-) -> int:
+def _count_scan(scan: bytes, num_mcus: int, order: list[tuple[int, int, int]], huffman: dict[int, _Lookup]) -> int:
+    padded = np.frombuffer(scan, np.uint8).astype(np.uint32)
+    three = padded[:-2] << 16 | padded[1:-1] << 8 | padded[2:]
+    prefixes = ((three[:, None] >> np.arange(8, 0, -1)) & 0xFFFF).ravel().tolist()  # at every bit of the scan
+    blocks = [(huffman[dc], huffman[ac]) for num_blocks, dc, ac in order for _ in range(num_blocks)]
     num_nonzero = at = 0
-
-    def peek16() -> int:
-        byte, shift = at >> 3, 8 - (at & 7)
-        return int.from_bytes(scan[byte : byte + 3]) >> shift & 0xFFFF
-
     for _ in range(num_mcus):
-        for num_blocks, dc_table, ac_table in order:
-            dc, ac = huffman[dc_table], huffman[ac_table]
-            for _ in range(num_blocks):
-                length, size = dc[peek16()]
-                at += length + size
-                num_nonzero += size > 0
-                k = 1
-                while k < 64:
-                    length, symbol = ac[peek16()]
-                    size = symbol & 15
-                    at += length + size
-                    if size:
-                        num_nonzero += 1
-                        k += (symbol >> 4) + 1
-                    elif symbol == 0xF0:
-                        k += 16
-                    else:
-                        break
+        for dc, ac in blocks:
+            prefix = prefixes[at]
+            at += dc.bits[prefix]
+            num_nonzero += dc.nonzero[prefix]
+            bits, passed, nonzero = ac.bits, ac.passed, ac.nonzero
+            k = 1
+            while k < 64:
+                prefix = prefixes[at]
+                at += bits[prefix]
+                num_nonzero += nonzero[prefix]
+                k += passed[prefix]
     assert 0 <= len(scan) - 8 - at / 8 < 1, "the scan was not read to its end"
     return num_nonzero
