@@ -72,11 +72,12 @@ def call(*args: str | Path) -> Ended:
     return Ended(code, out.getvalue(), err.getvalue())
 
 
-def run_script(script: Path, *args: str | Path, folder: Path, timeout_s: float = 170) -> Ended:
-    """Run a Python program to its end, in `folder`."""
+def run_script(script: Path, *args: str | Path, folder: Path, whole_end: bool = False, timeout_s: float = 170) -> Ended:
+    """Run a Python program to its end, in `folder`. `whole_end`: the interpreter's end is a part of the test."""
     if (forked_from := warm()) is not None:
+        where = Where(whole_end=whole_end)
         arguments = [*map(str, args)]
-        return _ended(forked_from.start(arguments, script=str(script), folder=folder), timeout_s)
+        return _ended(forked_from.start(arguments, script=str(script), folder=folder, where=where), timeout_s)
     command = [sys.executable, str(script), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder)
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -53,6 +53,8 @@ class Where:
     """The hard limit too."""
     session: bool = False
     """A session of its own."""
+    whole_end: bool = False
+    """The interpreter ends as it does otherwise: waits for threads, takes modules down."""
 
     def enter(self) -> None:
         if self.session:
@@ -220,6 +222,8 @@ def serve(channel: socket.socket) -> None:
             pid = fork_for_parent(partial(begun, asked, descriptors), channel)
         elif (pid := os.fork()) == 0:
             channel.close()
+            if asked["whole_end"]:
+                sys.exit(program(asked, descriptors))
             as_program(partial(program, asked, descriptors))
         for descriptor in descriptors:
             os.close(descriptor)

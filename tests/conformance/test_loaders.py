@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from commands import run_script
 from loader_cases import (
     DECODING_LOADERS,
     PACKAGES,
@@ -412,11 +412,15 @@ next(stream)
 @pytest.mark.parametrize(
     ("name", "options"), [("threaded", {}), ("threaded", {"io_threads": 4}), ("torchdata", {}), ("grain", {})]
 )
-def test_a_program_that_ends_with_a_stream_open_ends(name: str, options: dict[str, Any], image_tree: Path) -> None:
-    here = Path(__file__).parent
-    arguments = [str(here), str(here.parent), name, str(image_tree), repr(options)]
-    ended = subprocess.run([sys.executable, "-c", OPEN_AT_THE_END, *arguments], timeout=60, capture_output=True)
-    assert ended.returncode == 0, ended.stderr
+def test_a_program_that_ends_with_a_stream_open_ends(
+    name: str, options: dict[str, Any], image_tree: Path, tmp_path: Path
+) -> None:
+    here, script = Path(__file__).parent, tmp_path / "open_at_the_end.py"
+    script.write_text(OPEN_AT_THE_END)
+    ended = run_script(
+        script, here, here.parent, name, image_tree, repr(options), folder=tmp_path, whole_end=True, timeout_s=60
+    )
+    assert ended.code == 0, ended.err
 
 
 @pytest.mark.parametrize("name", ALL_LOADERS)

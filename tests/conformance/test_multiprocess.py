@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from commands import run_script
 from loader_cases import build, context_for, open_loader, take
 
 from loaderbench.errors import CaseFailed, ConfigError
@@ -123,8 +124,9 @@ def test_too_little_shared_memory_is_refused_with_advice(image_tree: Path, monke
     build("multiprocess", context_for("multiprocess", image_tree, batch_size=60, input_size=224)).close()
 
 
-def test_too_few_open_files_are_refused_and_a_low_soft_limit_is_raised(image_tree: Path) -> None:
-    script = """
+def test_too_few_open_files_are_refused_and_a_low_soft_limit_is_raised(image_tree: Path, tmp_path: Path) -> None:
+    script = tmp_path / "few.py"
+    script.write_text("""
 import resource, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
@@ -141,12 +143,11 @@ try:
     build("multiprocess", context)
 except ConfigError as error:
     print(error)
-"""
-    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(image_tree)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "the limit is 60" in done.stdout
-    assert "sharing=file_system" in done.stdout
+""")
+    done = run_script(script, Path(__file__).parent, image_tree, folder=tmp_path, timeout_s=60)
+    assert (done.code, done.err) == (0, "")
+    assert "the limit is 60" in done.out
+    assert "sharing=file_system" in done.out
 
 
 def test_a_fork_that_fails_leaves_no_child(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
