@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import DECODE_SCALES
 from loaderbench.errors import ConfigError
+from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
 from loaderbench.plain import JsonObject
 
 Pixels = Any
@@ -24,6 +25,24 @@ Pixels = Any
 
 class DecodeError(Exception):
     """The bytes are no complete image. Python loaders count it and take the next sample."""
+
+
+def read_header(encoded: bytes) -> JpegHeader:
+    """The header of a picture that may be decoded. A decoder calls this first: none of them has this limit of pixels.
+
+    Raises:
+        DecodeError: the bytes are no JPEG, or one of more than MOST_PIXELS.
+    """
+    try:
+        check_start(encoded)
+        found = find_frame(encoded, 2, lenient=True)
+    except NotJpegError as error:
+        raise DecodeError(str(error)) from error
+    if not isinstance(found, JpegHeader):
+        raise DecodeError("truncated: it ends before its frame header" if encoded else "empty file")
+    if reason := too_large(found.width, found.height):
+        raise DecodeError(reason)
+    return found
 
 
 class Geometry(NamedTuple):

@@ -31,7 +31,7 @@
 enum { PAD = 64, BYTES = 16 }; /* what every row length is rounded up to; side of a transposed block */
 enum { CHANNELS = 3, MARGIN = 2, CROP_TRIES = 10 };
 /* MARGIN: columns and rows decoded around a region, so that its border has the chroma neighbours of the full picture. */
-enum { MOST_PIXELS = 178956970 }; /* where Pillow raises DecompressionBombError: 2 × Image.MAX_IMAGE_PIXELS */
+/* MOST_PIXELS: images/jpeg.py, given to the compiler. */
 enum { MOST_LIBJPEG_BYTES = 1 << 30 }; /* a progressive picture of MOST_PIXELS takes this much */
 
 /* decoders/base.py: Stopped. */
@@ -325,7 +325,11 @@ static void open_jpeg(maker *m, const uint8_t *data, size_t size) {
     do end = memrchr(body, 0xD9, (size_t)(end - body));
     while (end != NULL && (end == body || end[-1] != 0xFF));
     if (end == NULL) fail(m, BROKEN, "premature end of JPEG file");
-    if ((uint64_t)m->jpeg.image_width * m->jpeg.image_height > MOST_PIXELS) fail(m, BROKEN, "image has too many pixels");
+    if ((uint64_t)m->jpeg.image_width * m->jpeg.image_height > MOST_PIXELS) {
+        snprintf(m->message, sizeof m->message, "%u×%u pixels: more than %d, which is the most that is decoded",
+                 m->jpeg.image_width, m->jpeg.image_height, MOST_PIXELS);
+        longjmp(m->failed, BROKEN);
+    }
     if (m->jpeg.jpeg_color_space == JCS_CMYK || m->jpeg.jpeg_color_space == JCS_YCCK)
         fail(m, FOREIGN_COLOURS, "CMYK");
     m->jpeg.out_color_space = JCS_RGB;

@@ -23,10 +23,11 @@ from loaderbench import native
 from loaderbench.decoders.base import DecodeError, Filled, Geometry, Recipe, Stopped, check_scale
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import UnavailableError
+from loaderbench.images.jpeg import MOST_PIXELS
 from loaderbench.plain import JsonObject
 
 SOURCE = Path(__file__).with_name("libjpeg.c")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", f"-DMOST_PIXELS={MOST_PIXELS}")
 """Without fused multiply-add the crops are those of transform.py, digit by digit."""
 MESSAGE_BYTES = 200
 """JMSG_LENGTH_MAX of jpeglib.h."""
@@ -116,7 +117,7 @@ class _Maker:
 
     def told(self) -> str:
         text: bytes = self.report.message
-        return text.decode("latin-1")
+        return text.decode("utf-8", "replace")
 
     def check(self, status: int) -> None:
         if status == Stopped.NO_MEMORY:

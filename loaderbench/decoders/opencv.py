@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
 from loaderbench.decoders.arrays import crop_resize_array
-from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.decoders.base import DecodeError, Geometry, read_header
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.images.jpeg import CMYK_COMPONENTS
 from loaderbench.plain import JsonObject
 
 try:
@@ -56,11 +56,8 @@ class OpenCvDecoder:
         cv2.setNumThreads(0)
 
     def decode(self, encoded: bytes) -> NDArray[np.uint8]:
-        try:
-            if simplejpeg.decode_jpeg_header(encoded)[2] == "CMYK":
-                return self._pillow.to_array(self._pillow.decode(encoded))
-        except ValueError as error:
-            raise DecodeError("empty file" if not encoded else str(error)) from error
+        if read_header(encoded).num_components == CMYK_COMPONENTS:
+            return self._pillow.to_array(self._pillow.decode(encoded))
         if encoded.rfind(END_OF_IMAGE) < encoded.rfind(START_OF_SCAN):
             raise DecodeError("truncated: no end-of-image marker")
         flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION

@@ -6,6 +6,7 @@ import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import PIL
@@ -14,13 +15,27 @@ from PIL import Image, _imaging, features
 
 from loaderbench.decoders.base import DecodeError, Geometry
 from loaderbench.errors import UnavailableError
+from loaderbench.images.jpeg import too_large
 from loaderbench.plain import JsonObject
 from loaderbench.prefixes import folder
+
+FORMATS = ("JPEG",)
+"""What Pillow may take a file for. By default it goes by the content: a PostScript file that is called .jpg would be
+given to Ghostscript."""
 
 
 @dataclass(frozen=True)
 class Options:
     """No options."""
+
+
+def open_image(file: str | BinaryIO) -> Image.Image:
+    """A JPEG whose pixels are not decoded yet. Raises what Pillow raises; ValueError where it has too many pixels."""
+    image = Image.open(file, formats=FORMATS)
+    if reason := too_large(*image.size):  # Pillow has the same limit, unless someone has switched it off
+        image.close()
+        raise ValueError(reason)
+    return image
 
 
 class PillowDecoder:
@@ -34,7 +49,7 @@ class PillowDecoder:
 
     def decode(self, encoded: bytes) -> Image.Image:
         try:
-            image = Image.open(io.BytesIO(encoded))
+            image = open_image(io.BytesIO(encoded))
             if image.mode != "RGB":
                 return image.convert("RGB")
             image.load()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torchvision.io import ImageReadMode
 
 from loaderbench.decoders.arrays import crop_resize_array
-from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.decoders.base import DecodeError, Geometry, read_header
 from loaderbench.errors import UnavailableError
 from loaderbench.plain import JsonObject
 
@@ -32,8 +32,7 @@ class TorchvisionDecoder:
     releases_gil = True
 
     def decode(self, encoded: bytes) -> NDArray[np.uint8]:
-        if not encoded:
-            raise DecodeError("empty file")
+        read_header(encoded)
         try:
             # A copy (5 µs per 100 KB), because torch warns about buffers that it may not write to.
             data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)

@@ -9,8 +9,9 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from loaderbench.decoders.arrays import crop_resize_array
-from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.decoders.base import DecodeError, Geometry, read_header
 from loaderbench.decoders.pillow import PillowDecoder
+from loaderbench.images.jpeg import CMYK_COMPONENTS
 from loaderbench.plain import JsonObject
 
 END_OF_IMAGE = b"\xff\xd9"
@@ -28,7 +29,8 @@ class TurboJpegDecoder:
 
     Stricter than Pillow about damage inside the data: what libjpeg only warns about is an error
     here, except stray bytes between markers, which every viewer skips.
-    CMYK files (a few in a million on the web) go through Pillow, whose colour conversion is the reference.
+    CMYK files (a few in a million on the web) go through Pillow, whose colour conversion is the reference, and so do
+    samplings of the colours that simplejpeg has no name for, such as 4:4:1.
     """
 
     name = "turbojpeg"
@@ -38,14 +40,16 @@ class TurboJpegDecoder:
         self._pillow = PillowDecoder()
 
     def decode(self, encoded: bytes) -> NDArray[np.uint8]:
+        if read_header(encoded).num_components == CMYK_COMPONENTS:
+            return self._pillow.to_array(self._pillow.decode(encoded))
         try:
-            if simplejpeg.decode_jpeg_header(encoded)[2] == "CMYK":
-                return self._pillow.to_array(self._pillow.decode(encoded))
             pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(encoded, "RGB")
+        except KeyError:
+            return self._pillow.to_array(self._pillow.decode(encoded))
         except ValueError as error:
             if "extraneous bytes" in str(error) and END_OF_IMAGE in encoded[-TAIL_BYTES:]:
                 return self._decode_leniently(encoded)
-            raise DecodeError("empty file" if not encoded else str(error)) from error
+            raise DecodeError(str(error)) from error
         return pixels
 
     def _decode_leniently(self, encoded: bytes) -> NDArray[np.uint8]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.files import CONVERTED_RECORD, exclusive, holds_foreign_files, replace_file
 from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.images.jpeg import CMYK_COMPONENTS
 from loaderbench.images.pool import run_parallel
 from loaderbench.images.scan import check_file
 from loaderbench.images.shards import (
@@ -47,7 +48,6 @@ BETON_FIELDS = ("image", "label")
 """Names of a .beton's fields, those of FFCV's examples."""
 IMAGE_MODE_JPG = 0
 """ffcv.fields.rgb_image.IMAGE_MODES["jpg"]."""
-CMYK_COMPONENTS = 4
 IMAGES_PER_PAGE = 8
 """A page of a .beton holds at least this many images, so that little of it stays empty."""
 CONVERTER_VERSION = 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from loaderbench.decoders.pillow import open_image
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
 from loaderbench.images.index import index_images
@@ -62,7 +63,7 @@ def _derive_image(job: _Job) -> _Outcome:
     if not missing:
         return _Outcome(num_kept=num_kept)
     try:
-        with Image.open(job.source) as opened:
+        with open_image(job.source) as opened:
             opened.load()
             icc_profile = opened.info.get("icc_profile")
             image = opened if opened.mode in ("RGB", "L") else opened.convert("RGB")

@@ -18,15 +18,17 @@ from loaderbench.errors import ConfigError
 from loaderbench.images.files import OWN_FILES_PREFIX
 from loaderbench.images.filesystem import FileSystem, storage_behind
 from loaderbench.images.index import IMAGE_SUFFIXES
+from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
 from loaderbench.images.shards import read_record, read_shards
 from loaderbench.plain import JsonObject
 
 Progress = Callable[[int, int], None]
 
 HEAD_BYTES = 2048
-"""First read of a file: holds the frame header of nearly every JPEG without a thumbnail."""
-LARGEST_HEAD_BYTES = 1 << 20
-"""EXIF, ICC and thumbnails come before the frame header; with more than this the file counts as damaged."""
+"""Bytes of a read of a header: the first holds the frame header of nearly every JPEG without a thumbnail. Before the
+frame header come EXIF, ICC, XMP, thumbnails: what is long is skipped, not read."""
+MOST_READS = 10_000
+"""Of a header: 7 MB of XMP take about 110."""
 TAIL_BYTES = 65536
 """How far before the end the end-of-image marker may be: cameras append data of their own."""
 NUM_THREADS = 16
@@ -37,62 +39,19 @@ MOST_LISTED = 100
 SIZE_QUANTILES = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95, "max": 100}
 
 
-@dataclass(frozen=True)
-class JpegHeader:
-    width: int
-    height: int
-    progressive: bool
-    end: int
-    """Offset just after the frame header."""
-    num_components: int = field(repr=False)
-    """4: CMYK or YCCK."""
-
-
-class NotJpegError(ValueError):
-    """The bytes are no JPEG that every decoder here can read; the message says why."""
-
-
-_MAGIC = {b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WebP or another RIFF file", b"BM": "BMP", b"<": "text"}
-_FRAMES = {0xC0: False, 0xC1: False, 0xC2: True}
-_OTHER_FRAMES = {0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
-
-
-def parse_jpeg_header(head: bytes) -> JpegHeader | None:
-    """Size and kind of a JPEG from its first bytes (ITU-T T.81, annex B); None where more bytes are needed.
-
-    >>> parse_jpeg_header(bytes.fromhex("ffd8" "ffe0" "0004" "0000" "ffc2" "000b" "08" "0200" "0300" "01" "012200"))
-    JpegHeader(width=768, height=512, progressive=True, end=21)
-
-    Raises:
-        NotJpegError: this is not a JPEG, or of a kind (lossless, arithmetic) that not every decoder reads.
-    """
-    if len(head) >= 2 and head[:2] != b"\xff\xd8":
-        kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "unknown")
-        raise NotJpegError(f"not a JPEG ({kind} content)")
-    at = 2
-    while at + 4 <= len(head):
-        if head[at] != 0xFF:
-            raise NotJpegError("damaged header: no marker where one must be")
-        marker = head[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-            continue
-        if marker in _FRAMES:
-            if at + 10 > len(head):
-                return None
-            height, width = int.from_bytes(head[at + 5 : at + 7]), int.from_bytes(head[at + 7 : at + 9])
-            if not width or not height:
-                raise NotJpegError("damaged header: an image of no pixels")
-            end = at + 2 + int.from_bytes(head[at + 2 : at + 4])
-            return JpegHeader(width, height, _FRAMES[marker], end, head[at + 9])
-        if marker in _OTHER_FRAMES:
-            raise NotJpegError(
-                f"a kind of JPEG that not every decoder reads (frame marker FF{marker:02X}: lossless or arithmetic)"
-            )
-        if marker in (0xD9, 0xDA):
-            raise NotJpegError("damaged header: no frame header before the image data")
-        at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD8 else 2 + int.from_bytes(head[at + 2 : at + 4])
-    return None
+def _read_header(fd: int) -> JpegHeader | None:
+    """The frame header of a file; None where the file ends before it. Raises NotJpegError, OSError."""
+    head, begin, at = os.pread(fd, HEAD_BYTES, 0), 0, 2
+    check_start(head)
+    for _ in range(MOST_READS):
+        found = find_frame(head, at)
+        if isinstance(found, JpegHeader):
+            return found._replace(end=begin + found.end)
+        if found == 0:
+            return None
+        begin, at = begin + found, 0
+        head = os.pread(fd, HEAD_BYTES, begin)
+    raise NotJpegError("damaged header: it does not end")
 
 
 def _has_end(fd: int, size: int, header_end: int) -> bool:
@@ -111,11 +70,11 @@ def check_file(path: str) -> tuple[int, JpegHeader | None, str | None]:
             size = os.fstat(fd).st_size
             if size == 0:
                 return 0, None, "empty file"
-            header = parse_jpeg_header(os.pread(fd, HEAD_BYTES, 0))
-            if header is None and size > HEAD_BYTES:
-                header = parse_jpeg_header(os.pread(fd, LARGEST_HEAD_BYTES, 0))
+            header = _read_header(fd)
             if header is None:
                 return size, None, "truncated: it ends before its frame header"
+            if reason := too_large(header.width, header.height):
+                return size, None, reason
             if not _has_end(fd, size, header.end):
                 return size, None, "truncated: no end-of-image marker"
             return size, header, None

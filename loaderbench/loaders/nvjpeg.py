@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 from torchvision.io import ImageReadMode
 
-from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.decoders.base import DecodeError, Geometry, read_header
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.batch_threads import BatchThreads
@@ -39,7 +39,6 @@ from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
 from loaderbench.plain import JsonObject
 
 RGB = ImageReadMode.RGB.value
-START_OF_IMAGE = b"\xff\xd8"
 MOST_BYTES = 1 << 30
 
 
@@ -179,13 +178,12 @@ class _DecodingThread:
         """uint8 [3, H, W] of each, on the device.
 
         Raises:
-            DecodeError: one of them is no complete JPEG.
+            DecodeError: one of them is no complete JPEG, or has too many pixels.
             CaseFailed: the device's memory is full.
         """
         for data in encoded:
             check_end(data)
-            if not data.startswith(START_OF_IMAGE):
-                raise DecodeError("not a JPEG")
+            read_header(data)
         # A copy (5 µs per 100 KB), because torch warns about buffers that it may not write to.
         tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded]
         try:

@@ -8,7 +8,6 @@ The stage clocks stay on: four clock reads an image (45 ns each) and 6 µs a bat
 from __future__ import annotations
 
 import errno
-import io
 import os
 import resource
 import time
@@ -18,10 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from loaderbench import plugins
-from loaderbench.decoders.base import DecodeError, Decoder, FillingDecoder, Geometry, SlotFiller, Stopped
+from loaderbench.decoders.base import DecodeError, Decoder, FillingDecoder, Geometry, SlotFiller, Stopped, read_header
 from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.scan import TAIL_BYTES
@@ -100,9 +98,9 @@ def output_shape(context: LoaderContext) -> tuple[int, int]:
         return context.input_size, context.input_size
     for index in range(min(len(context.images), MOST_REPLACEMENTS)):
         try:
-            with Image.open(io.BytesIO(read_file(context.images.path(index)))) as image:
-                return image.height, image.width
-        except (OSError, SyntaxError, ValueError):
+            header = read_header(read_file(context.images.path(index)))
+            return header.height, header.width
+        except DecodeError:
             continue  # a broken image: counted when its turn comes
     raise CaseFailed(f"the first images of {context.images.root} are broken; see `loaderbench dataset scan`")
 

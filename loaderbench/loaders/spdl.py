@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.decoders.base import DecodeError, Geometry, read_header
 from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.order import BatchPlan, plan_batches
@@ -144,6 +144,7 @@ class _Work(LibraryThreads):
     def _decode(self, encoded: bytes, index: int, epoch: int) -> Any:
         """Decode, crop, resize and flip: one call, so that all of it counts as decoding."""
         check_end(encoded)
+        read_header(encoded)
         try:
             packets = spdl.demux_image(encoded)
             height, width = packets.height, packets.width

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import resource
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pictures import encode
+from pictures import claiming, encode, encode_441
 from PIL import Image
 from torchvision.transforms.functional import InterpolationMode, hflip, resized_crop
 
@@ -51,6 +54,50 @@ def test_photographs_decode_to_pillows_pixels(
         pixels = decoder.decode(encoded)
         assert decoder.size(pixels) == photograph.shape[:2]
         assert mean_difference(decoder.to_array(pixels), np.asarray(by_pillow(encoded))) <= 0.1
+
+
+def test_a_rare_sampling_of_the_colours_is_decoded(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
+    encoded = encode_441(photographs[0][:256, :320])
+    pixels = decoder.to_array(decoder.decode(encoded))
+    assert pixels.shape == (1024, 80, 3)
+    assert mean_difference(pixels, np.asarray(by_pillow(encoded))) <= 0.1
+
+
+@pytest.mark.parametrize(("width", "height"), [(65500, 65500), (65535, 65535), (13378, 13377)])
+def test_a_picture_that_claims_too_many_pixels_is_an_error_before_it_takes_memory(
+    decoder: Decoder, photographs: list[NDArray[np.uint8]], width: int, height: int
+) -> None:
+    encoded = claiming(encode(photographs[0]), width, height)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DecodeError, match="ixels"):
+        decoder.decode(encoded)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB, of 512 MiB or more
+
+
+def test_stray_bytes_hide_no_header(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
+    encoded = encode(photographs[0])
+    large = claiming(encoded, 65500, 65500)
+    for stray in (b"\x00" * 9, b"\xff\x00\x00\x08", b"\xff" * 5000, b"\xff\xe1\x00\x00", b"\xff\xe1\x00\x01"):
+        for at in (2, large.index(b"\xff\xdb"), large.index(b"\xff\xc0")):
+            with pytest.raises(DecodeError, match=r"ixels|not a JPEG|cannot identify"):
+                decoder.decode(large[:at] + stray + large[at:])
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PNG", "GIF", "PPM", "TIFF"])
+def test_what_is_only_called_a_jpeg_is_not_opened_as_what_it_is(
+    decoder: Decoder, photographs: list[NDArray[np.uint8]], kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Pillow gives PostScript to Ghostscript, which is a program that can read and write files."""
+    started = tmp_path / "started"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {started}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    buffer = io.BytesIO()
+    Image.fromarray(photographs[0]).save(buffer, kind)
+    with pytest.raises(DecodeError):
+        decoder.decode(buffer.getvalue())
+    assert not started.exists()
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])

@@ -3,10 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import claiming
 from PIL import Image
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.scan import NotJpegError, find_variants, parse_jpeg_header, scan_dataset
+from loaderbench.images.jpeg import NotJpegError, parse_jpeg_header
+from loaderbench.images.scan import find_variants, scan_dataset
 
 
 def jpeg(width: int, height: int, **options: object) -> bytes:
@@ -132,3 +134,24 @@ def test_twenty_thousand_files_are_all_counted(tmp_path: Path) -> None:
         for number in range(1000):
             (tmp_path / str(folder) / f"{number}.jpg").write_bytes(content)
     assert scan_dataset(tmp_path).num_images == 20_000
+
+
+def test_a_header_behind_megabytes_of_metadata_is_found(tree: Path) -> None:
+    good = jpeg(64, 48)
+    xmp = b"".join(b"\xff\xe1\xff\xff" + bytes([number % 250]) * 65533 for number in range(112))
+    (tree / "cat" / "edited.jpg").write_bytes(good[:2] + xmp + good[2:])
+    (tree / "cat" / "cut.jpg").write_bytes(good[:2] + xmp)
+    (tree / "cat" / "filled.jpg").write_bytes(good[:2] + b"\xff" * 3000 + good[2:])
+    (tree / "cat" / "endless.jpg").write_bytes(good[:2] + b"\xff\xfe\x00\x02" * 6_000_000)
+    scan = scan_dataset(tree)
+    assert [(Path(path).name, reason) for path, reason in scan.broken] == [
+        ("cut.jpg", "truncated: it ends before its frame header"),
+        ("endless.jpg", "damaged header: it does not end"),
+    ]
+    assert scan.num_images == 8 and {"width": 64, "height": 48, "num_images": 4} in scan.resolutions
+
+
+def test_a_picture_that_no_decoder_here_takes_is_listed(tree: Path) -> None:
+    (tree / "cat" / "large.jpg").write_bytes(claiming(jpeg(64, 48), 65500, 65500))
+    ((path, reason),) = scan_dataset(tree).broken
+    assert Path(path).name == "large.jpg" and "65500×65500 pixels: more than 178,956,970" in reason

@@ -1,0 +1,115 @@
+"""What the first bytes of a JPEG tell, read without decoding, and how large a picture may be."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MOST_PIXELS = 178_956_970
+"""A picture of more pixels is skipped, counted and named before memory is asked for it: a header of 20 bytes can claim
+65,535² pixels, which are 12 GiB. This is where Pillow raises DecompressionBombError (2 × MAX_IMAGE_PIXELS: 512 MiB of
+RGB), and TensorFlow's decoder refuses a picture from 512 MiB on, so all decoders take the same files."""
+MOST_MARKERS = 100_000
+"""Before the frame header."""
+CMYK_COMPONENTS = 4
+SOI = b"\xff\xd8"
+
+
+class JpegHeader(NamedTuple):
+    """A frame header."""
+
+    width: int
+    height: int
+    progressive: bool
+    end: int
+    """Offset just after the frame header."""
+    num_components: int
+    """CMYK_COMPONENTS: CMYK or YCCK."""
+
+
+class NotJpegError(ValueError):
+    """The bytes are no JPEG that every decoder here can read; the message says why."""
+
+
+_MAGIC = {
+    b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WebP or another RIFF file", b"BM": "BMP", b"<": "text",
+    b"%!PS": "PostScript", b"II*\0": "TIFF", b"MM\0*": "TIFF",
+}  # fmt: skip
+_FRAMES = {0xC0: False, 0xC1: False, 0xC2: True}
+_OTHER_FRAMES = {0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
+_BARE = {0x01, *range(0xD0, 0xD9)}
+"""Markers without a length."""
+_FILL = re.compile(rb"\xff+")
+
+
+def too_large(width: int, height: int) -> str | None:
+    """Why a picture of this size is not decoded; None where it is."""
+    if width * height <= MOST_PIXELS:
+        return None
+    return f"{width}×{height} pixels: more than {MOST_PIXELS:,}, which is the most that is decoded"
+
+
+def parse_jpeg_header(head: bytes) -> JpegHeader | None:
+    """Size and kind of a JPEG from its first bytes (ITU-T T.81, annex B); None where more bytes are needed.
+
+    >>> parse_jpeg_header(bytes.fromhex("ffd8" "ffe0" "0004" "0000" "ffc2" "000b" "08" "0200" "0300" "01" "012200"))
+    JpegHeader(width=768, height=512, progressive=True, end=21, num_components=1)
+
+    Raises:
+        NotJpegError: this is not a JPEG, or of a kind (lossless, arithmetic) that not every decoder reads.
+    """
+    check_start(head)
+    found = find_frame(head, 2)
+    return found if isinstance(found, JpegHeader) else None
+
+
+def check_start(head: bytes) -> None:
+    """Raises NotJpegError where a file that begins so is no JPEG; the message says what it is."""
+    if head[:2] != SOI[: len(head)]:
+        kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "unknown")
+        raise NotJpegError(f"not a JPEG ({kind} content)")
+
+
+def find_frame(head: bytes, at: int, *, lenient: bool = False) -> JpegHeader | int:
+    """The frame header that comes at or after the marker at `at`, or the offset at which to read on: that of the first
+    marker that is not in `head`, which may be cut off at any byte.
+
+    `lenient`: as libjpeg goes through a header. It skips stray bytes between markers, and knows all kinds of frames.
+
+    Raises:
+        NotJpegError: see parse_jpeg_header.
+    """
+    for _ in range(MOST_MARKERS):
+        if at + 4 > len(head):
+            return at
+        marker = head[at + 1]
+        if head[at] != 0xFF or (lenient and marker == 0):
+            if not lenient:
+                raise NotJpegError("damaged header: no marker where one must be")
+            at = head.find(b"\xff", at + 1)
+            if at < 0:
+                return len(head)
+        elif marker in _FRAMES or (lenient and marker in _OTHER_FRAMES):
+            return _frame(head, at)
+        elif marker == 0xFF:  # fill bytes
+            fill = _FILL.match(head, at)
+            assert fill is not None
+            at = fill.end() - 1
+        elif marker in _OTHER_FRAMES:
+            raise NotJpegError(
+                f"a kind of JPEG that not every decoder reads (frame marker FF{marker:02X}: lossless or arithmetic)"
+            )
+        elif marker in (0xD9, 0xDA):
+            raise NotJpegError("damaged header: no frame header before the image data")
+        else:
+            at += 2 if marker in _BARE else 2 + (head[at + 2] << 8 | head[at + 3])
+    raise NotJpegError(f"damaged header: no frame header within {MOST_MARKERS:,} markers")
+
+
+def _frame(head: bytes, at: int) -> JpegHeader | int:
+    if at + 10 > len(head):
+        return at
+    length, height, width = (head[at + i] << 8 | head[at + i + 1] for i in (2, 5, 7))
+    if not width or not height:
+        raise NotJpegError("damaged header: an image of no pixels")
+    return JpegHeader(width, height, _FRAMES.get(head[at + 1], False), at + 2 + length, head[at + 9])
