@@ -22,6 +22,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from loaderbench.images.index import ImageIndex
 from loaderbench.loaders import nvtx_times
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.order import epoch_order
+from loaderbench.loaders.samples import read_file
 from loaderbench.loaders.sound_files import find_broken, sound_positions
 from loaderbench.loaders.transform import (
     CROP_RATIO,
@@ -69,6 +71,9 @@ OPERATORS = {
     "CropMirrorNormalize": "normalize",
 }
 """Operators by DALI's names for them → stages. One operator runs at a time, on all threads of the pipeline."""
+UNDECODABLE = re.compile(r"Failed to decode sample #\d+ : (.+)")
+DECODING = "nvidia.dali.fn.decoders."
+"""In the error text where an operator that decodes has failed."""
 STAGE_OF_RANGE = {READING: "read"} | {RUNNING.format(name): stage for name, stage in OPERATORS.items()}
 
 
@@ -101,7 +106,8 @@ class DaliLoader:
         self._failures = find_broken(context)
         self._sound = sound_positions(len(context.images), self._failures)
 
-    def _build_pipeline(self, first_epoch: int) -> Any:
+    def _build_pipeline(self, first_epoch: int, order: NDArray[np.int64]) -> Any:
+        """`order`: the images of the first epoch, whose order alone is ours."""
         context = self._context
         pipeline = dali.Pipeline(
             batch_size=context.batch_size,
@@ -111,7 +117,6 @@ class DaliLoader:
             exec_dynamic=True,
             seed=int(np.random.default_rng([context.seed, first_epoch]).integers(2**31)),
         )
-        order = self._sound[epoch_order(len(self._sound), context.seed, first_epoch)]
         with file_list(context.images, order) as path:
             with pipeline:
                 encoded, labels = fn.readers.file(
@@ -161,20 +166,52 @@ class DaliLoader:
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
         left = None if num_epochs is None else num_epochs * len(self._sound)
-        failures = tuple(self._failures)
+        failures, num_delivered = tuple(self._failures), 0
+        order = self._sound[epoch_order(len(self._sound), self._context.seed, first_epoch)]
         try:
-            self._pipeline = self._build_pipeline(first_epoch)
+            self._pipeline = self._build_pipeline(first_epoch, order)
             self._pipeline.schedule_run()  # the first call begins `prefetch` runs
             while left is None or left > 0:
                 batch = self._next_batch(left)
                 batch.failures, failures = failures, ()  # files left out are reported once an iterator
+                num_delivered += batch.num_samples
                 if left is not None:
                     left -= batch.num_samples
                 yield batch
         except RuntimeError as error:
-            raise CaseFailed(explain(str(error))) from error
+            raise CaseFailed(self._explain(str(error), order, num_delivered)) from error
         finally:
             self._end_pipeline()
+
+    def _explain(self, message: str, order: NDArray[np.int64], num_delivered: int) -> str:
+        """One line that names the file. DALI does not name one whose header its parser refuses."""
+        if DECODING in message and UNDECODABLE.search(message) is None:
+            try:
+                found = self._first_undecodable(order, num_delivered)
+            except RuntimeError:  # that DALI cannot be asked again is not what failed
+                found = None
+            if found is not None:
+                return undecodable(found)
+        return explain(message, self._context.images.root)
+
+    def _first_undecodable(self, order: NDArray[np.int64], num_delivered: int) -> str | None:
+        """Path of the first image after those delivered that DALI cannot decode by itself; None where there is none."""
+        context = self._context
+        gpu = context.gpu if self._on_gpu else None
+        pipeline = dali.Pipeline(batch_size=1, num_threads=1, device_id=gpu, prefetch_queue_depth=1, exec_dynamic=True)
+        with pipeline:
+            encoded = fn.external_source(name="encoded")
+            pipeline.set_outputs(fn.decoders.image(encoded, device="mixed" if self._on_gpu else "cpu"))
+        pipeline.build()
+        ahead = context.batch_size * (context.prefetch + 1)
+        for index in read_order(context.images, order, num_delivered + ahead)[num_delivered:].tolist():
+            path = context.images.path(index)
+            pipeline.feed_input("encoded", [np.frombuffer(read_file(path), dtype=np.uint8)])
+            try:
+                pipeline.run()
+            except RuntimeError:
+                return path
+        return None
 
     def _next_batch(self, most_samples: int | None) -> Batch:
         images = self._context.images
@@ -265,14 +302,34 @@ def file_list(images: ImageIndex, order: NDArray[np.int64]) -> Iterator[str]:
         os.close(descriptor)
 
 
-def explain(message: str) -> str:
-    """One line from DALI's error text, which has about a dozen.
+def read_order(images: ImageIndex, order: NDArray[np.int64], num: int) -> NDArray[np.int64]:
+    """The first `num` indices as DALI's reader gives them for a list in this order: it shuffles the list before it
+    begins. Asked of another reader, whose list has the same labels and one small file as the name of each."""
+    with tempfile.NamedTemporaryFile(prefix="loaderbench-dali-") as small, tempfile.NamedTemporaryFile() as listing:
+        small.write(b".")
+        small.flush()
+        listing.write(b"".join(b"%s %d\n" % (os.fsencode(small.name), index) for index in order.tolist()))
+        listing.flush()
+        pipeline = dali.Pipeline(batch_size=1000, num_threads=1, device_id=None, exec_dynamic=True)
+        with pipeline:
+            pipeline.set_outputs(fn.readers.file(file_list=listing.name, shuffle_after_epoch=True)[1])
+        pipeline.build()
+        runs = [np.array(pipeline.run()[0].as_array(), dtype=np.int64).reshape(-1) for _ in range(-(-num // 1000))]
+    return np.concatenate(runs)[:num]
 
-    >>> explain("Critical error in pipeline:\\nencountered:\\n\\nFailed to decode sample #0 : /a/b.jpg\\nCurrent …")
-    'DALI could not decode /a/b.jpg; remove it or use a Python loader, which takes the next image instead'
+
+def undecodable(path: str) -> str:
+    return f"DALI could not decode {path}; remove it or use a Python loader, which takes the next image instead"
+
+
+def explain(message: str, root: str) -> str:
+    """One line from DALI's error text, which has about a dozen. `root`: what its names of files are relative to.
+
+    >>> explain("Critical error:\\nencountered:\\n\\nFailed to decode sample #0 : a/b.jpg\\n…", "/d")
+    'DALI could not decode /d/a/b.jpg; remove it or use a Python loader, which takes the next image instead'
     """
-    if found := re.search(r"Failed to decode sample #\d+ : (.+)", message):
-        return f"DALI could not decode {found[1]}; remove it or use a Python loader, which takes the next image instead"
+    if found := UNDECODABLE.search(message):
+        return undecodable(os.path.join(root, found[1]))
     if found := re.search(r"Could not open file (.+): (.+)", message):
         return f"cannot read {found[1]}: {found[2]}; the data set vanished while it was read"
     if found := re.search(r"File mapping failed: (.+)", message):

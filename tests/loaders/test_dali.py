@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import claiming
 
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.images.index import index_images
@@ -120,3 +121,25 @@ def test_of_a_large_set_the_files_looked_at_are_counted(image_tree: Path, monkey
     monkeypatch.setattr(sound_files, "check_file", lambda path: (0, None, "empty file"))
     with pytest.raises(CaseFailed, match="4 of 4 images could not be decoded"):
         loader_of(image_tree)
+
+
+@pytest.mark.parametrize("position", [0, 17])
+@pytest.mark.parametrize("at_quantization", [False, True])
+def test_a_file_that_dali_cannot_decode_is_named(own_tree: Path, at_quantization: bool, position: int) -> None:
+    """DALI itself names the second kind (no quantization table), but not the first (no image data)."""
+    bad = sorted(own_tree.rglob("*.jpg"))[position]
+    encoded = bad.read_bytes()
+    whole = encoded[: encoded.index(b"\xff\xda")] + b"\xff\xd9"
+    bad.write_bytes(encoded.replace(b"\xff\xdb", b"\xff\xe5") if at_quantization else whole)
+    with pytest.raises(CaseFailed) as told:
+        list(loader_of(own_tree).batches(0, 1))
+    assert str(told.value).startswith(f"DALI could not decode {bad}; ")
+
+
+def test_a_picture_of_too_many_pixels_is_left_out_and_counted(own_tree: Path) -> None:
+    bad = sorted(own_tree.rglob("*.jpg"))[1]
+    bad.write_bytes(claiming(bad.read_bytes(), 65500, 65500))
+    batches = list(loader_of(own_tree, max_failure_fraction=0.1).batches(0, 1))
+    assert sum(batch.num_samples for batch in batches) == 23
+    ((_, reason),) = [failure for batch in batches for failure in batch.failures]
+    assert "65500×65500 pixels" in reason
