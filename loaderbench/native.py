@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
-from loaderbench.images.files import user_cache_folder
+from loaderbench.images.files import check_own, make_own_folder, user_cache_folder
 
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread")
 
@@ -55,22 +55,6 @@ def processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-def _check_own(path: Path) -> None:
-    """Check that nobody else can have put this file there, since its code is run.
-
-    Raises:
-        UnavailableError: another user owns it, or others may write it.
-    """
-    try:
-        status = path.stat()
-    except OSError:
-        return
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-        raise UnavailableError(
-            f"others may change {path}, which holds code that is run: set XDG_CACHE_HOME to your own"
-        )
-
-
 def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()) -> Path:
     """The shared library made from one C file, linked with `libraries`; built once for each content of the file.
 
@@ -79,19 +63,19 @@ def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()
     Processes that build it at the same time make the same file; the last one stays.
 
     Raises:
-        UnavailableError: no compiler, it refuses the file (its first error is named), or there is no cache to write to.
+        UnavailableError: no compiler, it refuses the file (its first error is named), there is no cache to write to, or
+            others may write there.
     """
     command = [*compiler(), *FLAGS, *flags]
     linked = [f"-l{name}" for name in libraries]
     key = hashlib.sha256(source.read_bytes())
     key.update("\0".join([*command, *linked, processor(), *platform.libc_ver()]).encode())
     target = user_cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
-    _check_own(target.parent)
+    check_own(target)
     if target.exists():
-        _check_own(target)
         return target
     try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_own_folder(target.parent)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder, target.name)
             done = subprocess.run([*command, str(source), "-o", str(made), *linked], capture_output=True, text=True)

@@ -20,11 +20,20 @@ from pathlib import Path
 
 from loaderbench import native, plugins
 from loaderbench.errors import ConfigError, UnavailableError
-from loaderbench.images.files import user_cache_folder
+from loaderbench.images.files import check_own, make_own_folder, user_cache_folder
 
 Say = Callable[[str], None]
 
-NAMES = ("pillow-simd",)
+PINNED = {
+    "pillow-simd": "pillow-simd==12.1.1.post0 "
+    "--hash=sha256:8e9694ec94c59d12f16753cbf48a3080266bdd704b0c51a630318c7a325625b1"
+}
+"""What is built, as a line of pip's requirements: another archive than the one that was tried is refused."""
+BUILT_WITH = """\
+setuptools==80.10.2 --hash=sha256:95b30ddfb717250edb492926c92b5221f7ef3fbcc2b07579bcd4a27da21d0173
+pybind11==3.1.0 --hash=sha256:b8488090f8acffbcb6b5d6a85571a6827a0a2981ffb75e5a0b27b87c4a6b7dd0
+"""
+"""What builds it. pip itself would take whatever version the index has, and check nothing."""
 HEADERS = {"jpeglib.h": "libjpeg62-turbo-dev", "zlib.h": "zlib1g-dev", "Python.h": "python3-dev"}
 """C header that the build includes → the Debian package that has it."""
 SAY_EVERY_S = 5.0
@@ -51,17 +60,29 @@ def prefix_of(decoder: str | None) -> Path | None:
     """The folder that must come first on the path of a process that uses the decoder.
 
     None: it needs no such folder, or the package is not installed (the decoder then says so).
+
+    Raises:
+        UnavailableError: others may change what is in the folder.
     """
     traits = plugins.DECODERS.known().get(decoder or "")
     if traits is None or traits.prefix is None:
         return None
     found = folder(traits.prefix)
-    return found if found.is_dir() else None
+    if not found.is_dir():
+        return None
+    check_own(found)
+    return found
 
 
 def no_pillow_simd() -> str | None:
     """Why the decoder pillow-simd cannot be used here."""
-    if folder("pillow-simd").is_dir() or "pillow-simd" in plugins.packages():  # built beside Pillow, or in its place
+    if folder("pillow-simd").is_dir():
+        try:
+            check_own(folder("pillow-simd"))
+        except UnavailableError as error:
+            return str(error)
+        return None
+    if "pillow-simd" in plugins.packages():  # in Pillow's place
         return None
     return "it was not built here; `loaderbench install pillow-simd`"
 
@@ -79,20 +100,21 @@ def install(name: str, say: Say) -> Path:
 
     Raises:
         ConfigError: no such package.
-        UnavailableError: this machine lacks what the build needs, or the build failed.
+        UnavailableError: this machine lacks what the build needs, the build failed, or others may write the folder.
     """
-    if name not in NAMES:
-        raise ConfigError(f"loaderbench install knows {', '.join(NAMES)}, not '{name}'; others: pip install")
+    if name not in PINNED:
+        raise ConfigError(f"loaderbench install knows {', '.join(PINNED)}, not '{name}'; others: pip install")
     target = folder(name)
+    check_own(target)
     if target.is_dir():
         say(f"{name} is in {target}")
         return target
     flag = check_machine()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_own_folder(target.parent)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
             made = Path(scratch, "made")
-            _run_pip(name, made, flag, say)
+            _build(name, made, flag, say)
             version = _prove(made)
             try:
                 made.rename(target)
@@ -130,16 +152,31 @@ def _has_header(command: list[str], header: str, include: str) -> bool:
     return done.returncode == 0
 
 
-def _run_pip(name: str, target: Path, flag: str, say: Say) -> None:
-    """Let pip build the package, and say every few seconds how long it has taken."""
+def _build(name: str, target: Path, flag: str, say: Say) -> None:
+    """Let pip build the package, with tools that are there for this build alone."""
+    compiler = shlex.join([*native.compiler(), flag])
+    say(f"building {name} with {compiler}: about 25 s")
+    tools = target.with_name("tools")
+    _run_pip(name, ["--only-binary", ":all:"], BUILT_WITH, tools, dict(os.environ), say)
+    environ = {**with_prefix(tools, os.environ), "CC": compiler}
+    _run_pip(name, ["--no-build-isolation", "--no-binary", name], PINNED[name], target, environ, say)
+
+
+def _run_pip(
+    name: str, options: list[str], requirements: str, target: Path, environ: Mapping[str, str], say: Say
+) -> None:
+    """Let pip install what the requirements pin, and say every few seconds how long it has taken."""
+    pinned = target.with_suffix(".txt")
+    pinned.write_text(requirements)
     command = [
         sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-deps",
-        "--no-binary", name, "--target", str(target), name,
+        "--require-hashes", *options, "--target", str(target), "-r", str(pinned),
     ]  # fmt: skip
-    environ = {**os.environ, "CC": shlex.join([*native.compiler(), flag])}
-    say(f"building {name} with {environ['CC']}: about 25 s")
     begun = time.monotonic()
-    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environ) as pip:
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, env=environ, umask=0o022) as pip,
+    ):
         try:
             while True:
                 try:

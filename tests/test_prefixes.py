@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import stat
 import subprocess
 import sys
@@ -98,6 +99,27 @@ def test_a_build_that_fails_leaves_nothing_and_names_the_reason(
     with pytest.raises(UnavailableError, match=r"could not be built: _imaging.c:1: fatal error: all is lost"):
         prefixes.install("pillow-simd", nothing)
     assert list(prefixes.folder("pillow-simd").parent.iterdir()) == []
+
+
+def test_pip_gets_versions_and_hashes_and_nothing_else(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip, told = own_cache / "pip-stand-in", own_cache / "told"
+    pip.write_text(
+        f"#!{sys.executable}\nimport json, os, pathlib, sys\n"
+        "wanted = pathlib.Path(sys.argv[sys.argv.index('-r') + 1]).read_text()\n"
+        f"line = json.dumps([sys.argv[1:], wanted, os.umask(0)])\n"
+        f"print(line, file=open({str(told)!r}, 'a'))\n"
+    )
+    pip.chmod(0o755)
+    monkeypatch.setattr(prefixes, "check_machine", lambda: "-mavx2")
+    monkeypatch.setattr(prefixes.sys, "executable", str(pip))
+    with pytest.raises(UnavailableError):  # nothing was built
+        prefixes.install("pillow-simd", nothing)
+    calls = [json.loads(line) for line in told.read_text().splitlines()]
+    assert len(calls) == 2
+    for arguments, wanted, umask in calls:
+        assert "--require-hashes" in arguments and "--no-deps" in arguments and umask == 0o022
+        assert all(re.fullmatch(r"[\w-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}", line) for line in wanted.splitlines())
+    assert "--no-build-isolation" in calls[1][0]  # else pip would fetch other tools, unchecked
 
 
 def test_a_case_of_pillow_simd_without_it_is_skipped_with_the_step(

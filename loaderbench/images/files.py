@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,67 @@ def user_cache_folder() -> Path:
         return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "loaderbench"  # noqa: PTH117
     except RuntimeError as error:
         raise UnavailableError(f"there is no place to keep files: {error}; set XDG_CACHE_HOME") from error
+
+
+def make_own_folder(folder: Path) -> None:
+    """Make a folder of the cache, and those above it, so that nobody else can write there. Raises OSError."""
+    for one in reversed([folder, *folder.parents]):
+        if not one.exists():
+            one.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_own(path: Path) -> None:
+    """Check that nobody else can have put there what is about to be run: the path, all that is in it, the folders above
+    it, and what links among these lead to. What does not exist yet is not looked at, but what is above it is.
+
+    Raises:
+        UnavailableError: another user owns one of them, or others may write it. In a folder with the sticky bit, such
+            as /tmp, others may write, but not replace what is ours.
+    """
+    owners = {0, os.geteuid()}
+    inside = [*path.rglob("*")] if path.is_dir() else []
+    for one in _passed(path, set()):
+        _check_owner(one, owners if one == path else owners | _unmapped_owner(), sticky_is_safe=one != path)
+    for one in inside:
+        _check_owner(one, owners, sticky_is_safe=False)
+
+
+def _check_owner(path: Path, owners: set[int], *, sticky_is_safe: bool) -> None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return
+    if status.st_uid not in owners:
+        why = f"user {status.st_uid} owns {path}"
+    elif stat.S_ISLNK(status.st_mode):
+        return
+    elif status.st_mode & 0o022 and not (sticky_is_safe and status.st_mode & stat.S_ISVTX):
+        why = f"others may write {path} (`chmod go-w` ends that)"
+    else:
+        return
+    raise UnavailableError(f"{why}, so others may change code that is run: set XDG_CACHE_HOME to a folder of your own")
+
+
+def _passed(path: Path, seen: set[Path]) -> Iterator[Path]:
+    """The path, the folders above it, and what links among them lead to."""
+    for one in (path, *path.parents):
+        if one in seen:
+            continue
+        seen.add(one)
+        yield one
+        if one.is_symlink():
+            yield from _passed(one.parent / one.readlink(), seen)
+
+
+def _unmapped_owner() -> set[int]:
+    """The owner that folders of the system have in a user namespace that does not know root, as in Apptainer: `nobody`.
+    Empty where all users are known (user_namespaces(7)).
+    """
+    try:
+        known = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
+        return {int(Path("/proc/sys/kernel/overflowuid").read_text())} if known < 2**32 - 1 else set()
+    except (OSError, ValueError):
+        return set()
 
 
 def holds_foreign_files(folder: Path) -> bool:

@@ -29,7 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import ConfigError, UnavailableError
-from loaderbench.images.files import OWN_FILES_PREFIX, exclusive, replace_file, user_cache_folder
+from loaderbench.images.files import (
+    OWN_FILES_PREFIX,
+    check_own,
+    exclusive,
+    make_own_folder,
+    replace_file,
+    user_cache_folder,
+)
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.packed import map_packed, write_packed
 
@@ -267,12 +274,13 @@ def _kept_list(root: str) -> ImageIndex | None:
     """The kept list of a tree; None where there is none, or the tree has changed."""
     try:
         path = _list_path(root)
+        check_own(path)  # a list of someone else could name any file of ours
         # Copied, because a mapped file may vanish: on NFS when another host replaces it.
         with path.open("rb") as kept:
             index, folders = _in_memory(root, lambda file: shutil.copyfileobj(kept, file, 1 << 20), check=True)
     except (OSError, ValueError, UnavailableError):
         return None
-    with contextlib.suppress(OSError):  # another user may own the file in a shared folder
+    with contextlib.suppress(OSError):
         os.utime(path)  # the lists used least recently go first
     return index if _still_holds(index, folders) else None
 
@@ -309,7 +317,7 @@ def _may_be_kept(root: str, listing: _Listing, begun_ns: int) -> bool:
 def _keep(root: str, write: Callable[[BinaryIO], None]) -> None:
     """Keep a list for the next run. OSError or UnavailableError where the cache folder cannot be written."""
     path = _list_path(root)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_own_folder(path.parent)
     with exclusive(path.parent / ".loaderbench-lock"):
         with replace_file(path) as file:
             write(file)

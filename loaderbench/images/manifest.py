@@ -6,6 +6,7 @@ looked for in ./datasets, then among those that come with the package.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import user_cache_folder
+from loaderbench.images.files import make_own_folder, user_cache_folder
 from loaderbench.images.scan import find_variants
 from loaderbench.images.synthesize import make_dataset, parse_resolution, variant_name
 from loaderbench.plain import JsonObject
@@ -85,7 +86,10 @@ def generated_root() -> Path:
         return Path(given).absolute()
     if Path("datasets/README.md").is_file() and Path("loaderbench/__init__.py").is_file():
         return Path("datasets").absolute()
-    return user_cache_folder()
+    folder = user_cache_folder()
+    with contextlib.suppress(OSError):  # whoever writes there says why it cannot
+        make_own_folder(folder)
+    return folder
 
 
 def default_dataset(

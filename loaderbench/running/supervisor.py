@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from pathlib import Path
@@ -21,7 +21,8 @@ from loaderbench.images.cache_state import remove_leftovers
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
 from loaderbench.prefixes import prefix_of, with_prefix
-from loaderbench.recording.facts import Failure, Recording, Run, Status
+from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import Failure, Recording, Run, Series, Status
 from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
 from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, MeasureRequest, Q
@@ -135,8 +136,8 @@ class KeptChild:
             child.__exit__(kind, error, trace)
 
     def child(self, decoder: str | None) -> Child:
-        """The process for a job with this decoder."""
-        prefix = prefix_of(decoder)
+        """The process for a job with this decoder. Raises JobFailed where others may change the decoder's package."""
+        prefix = _prefix_of(decoder)
         if self._child is not None and prefix != self._prefix:
             self.end()
         if self._child is None:
@@ -167,6 +168,13 @@ class JobFailed(Exception):
         return "skipped" if isinstance(self.error, UnavailableError) else "failed"
 
 
+def _prefix_of(decoder: str | None) -> Path | None:
+    try:
+        return prefix_of(decoder)
+    except UnavailableError as error:
+        raise JobFailed(Failure(type(error).__name__, str(error))) from error
+
+
 def supervise(case: Case, folder: RunFolder, on_message: Report) -> Run:
     """Run `case`, writing the child's output to the folder's worker.log.
 
@@ -176,16 +184,22 @@ def supervise(case: Case, folder: RunFolder, on_message: Report) -> Run:
     started_at, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     recording: Recording | None = None
     failed: JobFailed | None = None
-    with Child(folder.log_path, prefix_of(case.feed.decoder)) as child:
-        samplers, caveats = samplers_for(case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device))
-        sampling = SamplerThread(samplers)
+    series: list[Series] = []
+    caveats: list[Caveat] = []
+    sampling_cpu_ns: int | None = None
+    with ExitStack() as stack:
         try:
-            sampling.start()
-            recording = child.ask(MEASURE, MeasureRequest(case), on_message)
+            child = stack.enter_context(Child(folder.log_path, _prefix_of(case.feed.decoder)))
+            samplers, caveats = samplers_for(case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device))
+            sampling = SamplerThread(samplers)
+            try:
+                sampling.start()
+                recording = child.ask(MEASURE, MeasureRequest(case), on_message)
+            finally:
+                series, sampler_caveats, sampling_cpu_ns = sampling.stop()
+                caveats = [*caveats, *sampler_caveats]
         except JobFailed as error:
             failed = error
-        finally:
-            series, sampler_caveats, sampling_cpu_ns = sampling.stop()
     return Run(
         run_id=folder.run_id,
         case=case,
@@ -195,9 +209,9 @@ def supervise(case: Case, folder: RunFolder, on_message: Report) -> Run:
         environment=environment(),
         recording=recording,
         series=series,
-        caveats=[*caveats, *sampler_caveats],
+        caveats=caveats,
         failure=None if failed is None else failed.failure,
-        sampling_cpu_s=sampling_cpu_ns / 1e9,
+        sampling_cpu_s=None if sampling_cpu_ns is None else sampling_cpu_ns / 1e9,
     )
 
 
