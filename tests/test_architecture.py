@@ -23,7 +23,7 @@ MODULES = {
     ".".join(("loaderbench", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-ONE_WAY = ("errors", "plain", "cases", "recording", "analysis")
+ONE_WAY = ("errors", "plain", "printable", "cases", "recording", "analysis")
 """Each may use those before it, stdlib and numpy, and nothing else."""
 LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", "__main__")
 """Rooms that never name torch."""
@@ -44,6 +44,14 @@ SAME_NAME = {
     "loaderbench.workloads.vision": {"torchvision"},  # the package that has the models
 }
 """What is called as a loader or decoder is, and is none."""
+PRINTERS = {
+    "loaderbench.commands.terminal",
+    "loaderbench.reporting.live",
+    "loaderbench.images.files",
+    "loaderbench.selftest.__main__",  # prints its own commands
+}
+"""Who writes text to a terminal without rich: each cleans it there."""
+CONSOLES = {"loaderbench.reporting.console"}
 OF_OTHERS = {"fs", "kernel", "mm", "net", "references"}
 """Folders of files that are cited from Linux and torchvision."""
 
@@ -172,6 +180,28 @@ def test_nobody_outside_asks_a_device_for_its_kind() -> None:
     assert asked == []
 
 
+def test_text_reaches_the_terminal_where_it_is_cleaned() -> None:
+    def writes(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and bool(
+            re.fullmatch(r"print|typer\.(echo|secho)|sys\.(stdout|stderr)\.write", ast.unparse(node.func))
+        )
+
+    def shows_text_from_outside(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and not (node.args and isinstance(node.args[0], ast.Constant))
+
+    writers = {
+        module for module, tree in trees() for node in ast.walk(tree) if writes(node) and shows_text_from_outside(node)
+    }
+    assert writers == PRINTERS
+    makers = {
+        module
+        for module, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Console")
+    }
+    assert makers == CONSOLES
+
+
 def test_nothing_untyped_crosses_a_border() -> None:
     """No public function takes or gives, and no public class holds, a dict or mapping of anything."""
     untyped = []
@@ -250,7 +280,7 @@ def test_nobody_keeps_state_in_whether_an_attribute_is_there() -> None:
 # -- the arrows between rooms ------------------------------------------------------------------------------
 
 LEVELS = (
-    {"errors", "plain", "interrupts"},
+    {"errors", "plain", "printable", "interrupts"},
     {"cases"},
     {"recording"},
     {"analysis"},

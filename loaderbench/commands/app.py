@@ -27,6 +27,7 @@ from loaderbench.commands import (
     trace,
     tune,
 )
+from loaderbench.commands.terminal import echo
 from loaderbench.errors import LoaderbenchError
 
 app = typer.Typer(
@@ -42,7 +43,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"loaderbench {__version__}")
+        echo(f"loaderbench {__version__}")
         raise typer.Exit
 
 
@@ -97,7 +98,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it is ending already; another signal must not change the exit code
     if message is not None:
-        typer.echo(f"loaderbench: {message}", err=True)
+        echo(f"loaderbench: {message}", err=True)
     # An interrupt inside an exec(), as dataclasses call it, leaves a mark by which Python would end by SIGINT whatever
     # the exit code; the next exec() takes it away (pythonrun.c, unhandled_keyboard_interrupt).
     exec("")

@@ -17,7 +17,7 @@ from loaderbench.cases.options import (
     one_of_each,
 )
 from loaderbench.commands.options import Changed, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
+from loaderbench.commands.terminal import check_json_target, echo, end, progress, say, show_plan, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -178,7 +178,8 @@ def _show(
 
         print_comparison(facts, comparison, make_console(stderr=output.on_stderr))
         if study_id is not None:
-            typer.echo(f"\nkept as {study_id} in {output.results}", err=output.on_stderr)
+            echo("", err=output.on_stderr)
+            echo(f"kept as {study_id} in {output.results}", err=output.on_stderr)
     if output.json_out is not None:
         from loaderbench.reporting.studies import as_json
 

@@ -9,7 +9,7 @@ import typer
 
 from loaderbench.cases.options import Numbers, read
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import progress, say, write_json
+from loaderbench.commands.terminal import echo, progress, say, write_json
 
 app = typer.Typer(help="Make, derive and inspect data sets.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -41,7 +41,7 @@ def make(
             progress=on_progress,
         )
     for name, folder in folders.items():
-        typer.echo(f"{name}: {num_images} images in {folder}")
+        echo(f"{name}: {num_images} images in {folder}")
 
 
 @app.command("derive")
@@ -58,8 +58,8 @@ def derive(
     with progress("deriving images") as on_progress:
         made = derive_dataset(src, sides, out, quality=quality or DEFAULT_QUALITY, progress=on_progress)
     for side, folder in made.variants.items():
-        typer.echo(f"{side}: {folder}")
-    typer.echo(f"{made.num_made} made, {made.num_kept} were there, {len(made.broken)} broken")
+        echo(f"{side}: {folder}")
+    echo(f"{made.num_made} made, {made.num_kept} were there, {len(made.broken)} broken")
     for path, reason in made.broken[:20]:
         say(f"broken: {path}: {reason}")
 
@@ -89,11 +89,9 @@ def convert(
             say("what was converted is kept: the same command completes it")
             raise
     state = "was there" if made.was_there else "made"
-    typer.echo(
-        f"{made.folder}: {state}, {made.num_images} images in {made.num_files} files, {made.total_bytes:,} bytes"
-    )
+    echo(f"{made.folder}: {state}, {made.num_images} images in {made.num_files} files, {made.total_bytes:,} bytes")
     if out is None:
-        typer.echo("torchvision's ImageFolder takes that folder for a class: allow_empty=True there, or --out here")
+        echo("torchvision's ImageFolder takes that folder for a class: allow_empty=True there, or --out here")
 
 
 @app.command("scan")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import write_json
+from loaderbench.commands.terminal import echo, write_json
 
 
 @with_options(without=("quiet", "results"))
@@ -26,6 +26,6 @@ def doctor(
         return
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        typer.echo(f"{finding.state:<9}{finding.name:<{width}}  {finding.what}")
+        echo(f"{finding.state:<9}{finding.name:<{width}}  {finding.what}")
         if finding.enable:
-            typer.echo(f"{'':<9}{'':<{width}}  → {finding.enable}")
+            echo(f"{'':<9}{'':<{width}}  → {finding.enable}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import progress
+from loaderbench.commands.terminal import echo, progress, write_text
 from loaderbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def report(
         return
     text = _rendered(content, kind)
     if out == Path("-"):
-        typer.echo(text, nl=False)
+        write_text(text)
         return
     target = out or output.results / f"report.{kind}"
     try:
@@ -50,7 +50,7 @@ def report(
     except OSError as error:
         reason = f"cannot write the report {target}: {error.strerror}"
         raise ConfigError(f"{reason}; name another file with --out") from error
-    typer.echo(f"{target}: {len(content.records)} runs, {len(text.encode()) / 1e6:.1f} MB")
+    echo(f"{target}: {len(content.records)} runs, {len(text.encode()) / 1e6:.1f} MB")
 
 
 def _rendered(content: Report, kind: str) -> str:
@@ -76,4 +76,4 @@ def _write_figures(content: Report, target: Path, kind: str) -> None:
         raise ConfigError(f"cannot write the figures to {target}: {error.strerror}; name another --out") from error
     for figure in content.figures:
         figures.save(figure, target / f"{figure.name}.{kind}")
-    typer.echo(f"{target}: {len(content.figures)} figures of {len(content.records)} runs")
+    echo(f"{target}: {len(content.figures)} figures of {len(content.records)} runs")

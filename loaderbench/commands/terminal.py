@@ -15,6 +15,7 @@ import typer
 
 from loaderbench import plain
 from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.printable import clean
 
 if TYPE_CHECKING:
     from loaderbench.cases.case import Case
@@ -31,9 +32,22 @@ class Interrupted(LoaderbenchError):
         self.exit_code = code
 
 
+def echo(line: object, *, err: bool = False) -> None:
+    """One line of text on standard output, or on stderr, without anything that a terminal would obey.
+
+    What commands print goes through here, through a console of `reporting`, or is a whole file (`write_text`).
+    """
+    typer.echo(clean(line), err=err)
+
+
 def say(line: str) -> None:
     """A line on stderr."""
-    typer.echo(line, err=True)
+    echo(line, err=True)
+
+
+def write_text(text: str) -> None:
+    """A whole file on standard output: its maker has cleaned what is in it."""
+    typer.echo(text, nl=not text.endswith("\n"))
 
 
 def check_json_target(target: str | None) -> None:
@@ -52,7 +66,7 @@ def write_json(value: object, target: str) -> None:
     found: Json = plain.to_json(value)
     text = json.dumps(found, indent=1, allow_nan=False)
     if target == "-":
-        typer.echo(text)
+        write_text(text)
         return
     try:
         Path(target).write_text(text + "\n")
@@ -65,9 +79,9 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
     from loaderbench.cases.study import expected_seconds
 
     for case in cases:
-        typer.echo(title(case))
+        echo(title(case))
     seconds = sum(expected_seconds(case) for case in cases)
-    typer.echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes")
+    echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes")
 
 
 def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None) -> None:
@@ -92,9 +106,9 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     def on_progress(done: int, total: int) -> None:
         nonlocal shown
         if live:
-            typer.echo(f"\r\033[K{what}: {done:,} of {total:,}", err=True, nl=False)
+            typer.echo(f"\r\033[K{clean(what)}: {done:,} of {total:,}", err=True, nl=False)
         elif not shown:
-            typer.echo(f"{what}: {total:,}", err=True)
+            say(f"{what}: {total:,}")
         shown = True
 
     yield on_progress
@@ -110,6 +124,7 @@ def lines(*, quiet: bool) -> Iterator[Callable[[str, bool], None]]:
     def on_line(line: str, keep: bool) -> None:
         if quiet or not (live or keep):
             return
+        line = clean(line)
         typer.echo(f"\r\033[K{line if keep else line[:118]}" if live else line, err=True, nl=keep)
 
     yield on_line

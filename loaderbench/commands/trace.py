@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import echo
 from loaderbench.errors import ConfigError
 
 
@@ -30,4 +31,4 @@ def trace(
         num_events = write_trace(target, run)
     except OSError as error:
         raise ConfigError(f"cannot write {target}: {error.strerror}") from error
-    typer.echo(f"{target}: {num_events:,} events, {target.stat().st_size / 1e6:,.1f} MB; open it at ui.perfetto.dev")
+    echo(f"{target}: {num_events:,} events, {target.stat().st_size / 1e6:,.1f} MB; open it at ui.perfetto.dev")

@@ -16,7 +16,7 @@ from loaderbench.cases.options import (
     SubjectOptions,
 )
 from loaderbench.commands.options import Changed, Dataset, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target, progress, say, write_json
+from loaderbench.commands.terminal import check_json_target, echo, progress, say, write_json
 
 if TYPE_CHECKING:
     from loaderbench.recording.studies import StudyRecord
@@ -53,8 +53,8 @@ def tune(
         cases, default = plan_tuning(options, data_set, on_note=tell, progress=on_progress)
     if dry_run:
         for case in cases:
-            typer.echo(describe(case))
-        typer.echo(f"{len(cases)} settings, at most {budget / 60:.1f} minutes")
+            echo(describe(case))
+        echo(f"{len(cases)} settings, at most {budget / 60:.1f} minutes")
         return
     store = Store(output.results)
     store.check_writable()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from loaderbench.errors import UnavailableError
+from loaderbench.printable import clean
 
 PART_SUFFIX = ".part"
 """Not an image suffix, so a file that is being written is never taken for an image."""
@@ -127,6 +128,7 @@ def exclusive(lock: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"waiting for another process that writes to {lock.parent} (fuser {lock} names it)", file=sys.stderr)
+            waiting = f"waiting for another process that writes to {lock.parent} (fuser {lock} names it)"
+            print(clean(waiting), file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

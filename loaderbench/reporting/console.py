@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from loaderbench.printable import clean_lines
 from loaderbench.recording.caveats import Caveat
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import words
@@ -38,13 +39,23 @@ STYLES = {
 
 
 def make_console(stderr: bool = False) -> Console:
-    """A console that never fails for a character its encoding lacks. rich obeys NO_COLOR and a missing terminal."""
-    from rich.console import Console
+    """A console that never fails for a character its encoding lacks, and writes nothing that a terminal would obey but
+    rich's own colours. rich obeys NO_COLOR and a missing terminal."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class CleanConsole(Console):
+        """Here rich's control codes are segments of a kind of their own, and colours are not yet codes."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                text, style, control = segment
+                yield segment if control or text.isprintable() else Segment(clean_lines(text), style)
 
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
-    return Console(file=stream, highlight=False)
+    return CleanConsole(file=stream, highlight=False)
 
 
 def styled(content: str, style: str = "") -> Text:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar, cast, get_args
 
 from loaderbench.cases.case import Case
+from loaderbench.printable import clean
 from loaderbench.recording.caveats import Caveat, Severity
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.reporting import words
@@ -32,19 +33,6 @@ CaseT = TypeVar("CaseT", bound=OfCase)
 
 
 # -- text from outside -----------------------------------------------------------------------------------
-
-
-def clean(value: object) -> str:
-    """`value` as one line of printable text: names come from file systems and may hold anything.
-
-    Control characters (a terminal would obey them) and undecodable bytes become U+FFFD, line breaks spaces.
-    """
-    text = str(value)
-    if text.isprintable():
-        return text
-    text = text.encode("utf-8", "replace").decode()
-    text = " ".join(text.split()) if any(character in text for character in "\n\r\t") else text
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def cleaned(value: T) -> T:

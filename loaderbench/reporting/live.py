@@ -66,7 +66,7 @@ class Progress:
             self._case, self._began = case, time.monotonic()
             self._step_s, self._bytes_per_s = {}, None
             if self._live is None and case is not None:
-                self._say(fmt.clean(f"{self._place()}{self._title(case)}"))
+                self._say(f"{self._place()}{self._title(case)}")
         match message:
             case SegmentDone():
                 self._phase = f"round {message.round + 1}, {message.arm}"
@@ -95,7 +95,7 @@ class Progress:
         self._number += 1
         self._measured_s += record.wall_s
         if record.failure is not None:
-            self._say(fmt.clean(f"{record.status}: {record.failure.message}"))
+            self._say(f"{record.status}: {record.failure.message}")
 
     def __enter__(self) -> Progress:
         return self
@@ -105,6 +105,7 @@ class Progress:
             self._live.stop()
 
     def _say(self, line: str) -> None:
+        line = fmt.clean(line)
         if self._live is not None:
             from rich.text import Text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,15 @@ from loaderbench import plain
 from loaderbench.analysis.trace_gaps import TraceGaps
 from loaderbench.images.filesystem import FileSystem
 from loaderbench.images.scan import DatasetScan
+from loaderbench.printable import clean, clean_lines
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
 from loaderbench.recording.studies import CompareFacts, Comparison, PrecisionResult, SelfTest, Sweep, TuneFacts, Tuning
 from loaderbench.reporting.comparison import print_comparison, print_regression
+from loaderbench.reporting.console import make_console, print_bullets, print_rows, styled
 from loaderbench.reporting.data_set import print_scan
-from loaderbench.reporting.format import clean, cleaned
+from loaderbench.reporting.format import cleaned
 from loaderbench.reporting.gaps import print_gaps
 from loaderbench.reporting.html import render_html
 from loaderbench.reporting.markdown import render_markdown
@@ -114,6 +117,30 @@ def test_nothing_unclean_reaches_a_report(tmp_path: Path) -> None:
         assert {character for character in text if not character.isprintable()} <= {"\n"}
         assert "name\ufffd" in text
         text.encode()
+
+
+CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028]))
+
+
+def test_what_a_terminal_obeys_is_gone_and_the_rest_stays() -> None:
+    assert not any(character in clean(f"a{CONTROLS}b") for character in CONTROLS)
+    kept = "Prüfung 图片 صور\u3000a\u00a0b 🙂 é 1.5×"
+    assert clean(kept) == kept and clean_lines(f"{kept}\n{kept}") == f"{kept}\n{kept}"
+    assert clean_lines("a\n\x1b[2Jb") == "a\n\ufffd[2Jb"
+
+
+def test_a_console_cleans_what_nobody_has_cleaned_and_keeps_its_own_colours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    console = make_console()
+    console.print(styled("a\x1b]0;title\x07b\x9b2J\u202ec", "bold red"))
+    print_rows(console, [("na\x1bme", "va\x1blue")])
+    print_bullets(console, "ti\x1btle", ["it\x1bem"])
+    text = capsys.readouterr().out
+    assert "\x1b[1;31ma\ufffd]0;titleb\ufffd2J\ufffdc\x1b[0m" in text  # rich itself drops the bell
+    assert not re.search(r"\x1b(?!\[[\d;]*m)", text)
 
 
 def test_cleaning_changes_texts_and_nothing_else() -> None:

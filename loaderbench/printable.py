@@ -1,0 +1,32 @@
+"""Text from outside as it may be printed: names come from file systems, records and traces, and may hold anything."""
+
+from __future__ import annotations
+
+import unicodedata
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def clean(value: object) -> str:
+    """`value` as one line of printable text.
+
+    What a terminal would obey (control characters, also those of 0x80 to 0x9F), what turns the direction of the text,
+    and undecodable bytes become U+FFFD, line breaks spaces.
+    """
+    text = str(value)
+    if text.isprintable():
+        return text
+    text = text.encode("utf-8", "replace").decode()
+    text = " ".join(text.split()) if any(character in text for character in "\n\r\t\u2028\u2029\x85") else text
+    return clean_lines(text)
+
+
+def clean_lines(text: str) -> str:
+    """Text of several lines, cleaned in each."""
+    if text.isprintable():
+        return text
+    return "".join(character if _is_safe(character) else REPLACEMENT for character in text)
+
+
+def _is_safe(character: str) -> bool:
+    return character.isprintable() or character == "\n" or unicodedata.category(character) == "Zs"
