@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from loaderbench.recording.record import SHARES, RunRecord, Share
 from loaderbench.reporting.format import value_of
@@ -52,11 +52,19 @@ COLUMNS: Mapping[str, Callable[[RunRecord], Value]] = {
 """Heading, with its unit → the value."""
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""How a text begins that a spreadsheet takes for a formula, which may start programs and fetch addresses."""
+
+
 def csv_text(records: Sequence[RunRecord]) -> str:
     """One row per record, units in the column names."""
+    return csv_rows(COLUMNS, ([value(record) for value in COLUMNS.values()] for record in records))
+
+
+def csv_rows(columns: Iterable[str], rows: Iterable[Iterable[Value]]) -> str:
+    """CSV with a heading, for a spreadsheet too: a text that it would take for a formula gets an apostrophe before it."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)
-    writer.writerow(COLUMNS)
-    for record in records:
-        writer.writerow([value(record) for value in COLUMNS.values()])
+    for row in (columns, *rows):
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row])
     return buffer.getvalue()

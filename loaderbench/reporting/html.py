@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 
 from loaderbench import __version__
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.csv import csv_rows
 from loaderbench.reporting.figures import COLOURS, Figure, svg
 from loaderbench.reporting.report import Report
 
@@ -42,11 +41,8 @@ def render_html(report: Report) -> str:
 
 def csv_url(figure: Figure) -> str:
     """The figure's rows as a file to download: a data URL of CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(figure.columns)
-    writer.writerows(figure.rows)
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(text.getvalue().encode()).decode()
+    text = csv_rows(figure.columns, figure.rows)
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(text.encode()).decode()
 
 
 def cell(value: object) -> str:
