@@ -27,7 +27,7 @@ from loaderbench.commands import (
     trace,
     tune,
 )
-from loaderbench.commands.terminal import echo
+from loaderbench.commands.terminal import echo, show_crash
 from loaderbench.errors import LoaderbenchError
 
 app = typer.Typer(
@@ -81,6 +81,7 @@ def main() -> None:
     """Run a command; errors become one line and an exit code: 0 measured, 1 a case failed, 2 wrong usage or
     configuration, 130 interrupted."""
     message: object = None
+    sys.excepthook = show_crash
     try:
         code: Any = app(standalone_mode=False)
     except typer.TyperException as error:

@@ -26,17 +26,23 @@ def report(
     kind: Annotated[
         str, typer.Option("--format", help="html, md, csv (a row a run), png or svg (a file a figure)")
     ] = "html",
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Leave out paths and names of the machine: folders, hosts, users, disks")
+    ] = False,
     output: OutputOptions,
 ) -> None:
     """Write all stored runs and comparisons as one page, or in another form."""
     from loaderbench.cases.study import check_choice
     from loaderbench.recording.files import write_atomic
     from loaderbench.recording.store import Store
+    from loaderbench.reporting.anonymous import Anonymous, names_of_this_machine
     from loaderbench.reporting.report import read_report
 
     check_choice("--format", kind, FORMATS)
     with progress("studies") as on_progress:
-        content = read_report(Store(output.results), on_progress)
+        content = read_report(
+            Store(output.results), on_progress, Anonymous(names_of_this_machine()) if anonymous else None
+        )
     if kind in ("png", "svg"):
         _write_figures(content, out or output.results / "figures", kind)
         return

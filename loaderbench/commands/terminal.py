@@ -6,16 +6,18 @@ import contextlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from loaderbench import plain
 from loaderbench.errors import ConfigError, LoaderbenchError
-from loaderbench.printable import clean
+from loaderbench.printable import clean, clean_lines
 
 if TYPE_CHECKING:
     from loaderbench.cases.case import Case
@@ -43,6 +45,11 @@ def echo(line: object, *, err: bool = False) -> None:
 def say(line: str) -> None:
     """A line on stderr."""
     echo(line, err=True)
+
+
+def show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python prints of an error that nobody expected; it, too, may name files."""
+    typer.echo(clean_lines("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
 
 
 def write_text(text: str) -> None:

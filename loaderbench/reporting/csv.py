@@ -62,7 +62,7 @@ def csv_text(records: Sequence[RunRecord]) -> str:
 
 
 def csv_rows(columns: Iterable[str], rows: Iterable[Iterable[Value]]) -> str:
-    """CSV with a heading, for a spreadsheet too: a text that it would take for a formula gets an apostrophe before it."""
+    """CSV with a heading. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)
     for row in (columns, *rows):

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar, cast, get_args
 
 from loaderbench.cases.case import Case
-from loaderbench.printable import clean
+from loaderbench.printable import clean as clean
 from loaderbench.recording.caveats import Caveat, Severity
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.reporting import words
@@ -40,21 +40,28 @@ def cleaned(value: T) -> T:
 
     Code that shows a record, a study or a comparison calls this first, so that no unclean text can reach the output.
     """
-    return cast(T, _cleaned(value))
+    return with_texts(value, clean)
 
 
-def _cleaned(value: object) -> object:
+def with_texts(value: T, change: Callable[[str], str]) -> T:
+    """A dataclass, or a plain value, with every text in it changed."""
+    return cast(T, _with_texts(value, change))
+
+
+def _with_texts(value: object, change: Callable[[str], str]) -> object:
     if isinstance(value, Enum):
         return value
     if isinstance(value, str):
-        return clean(value)
+        return change(value)
     if isinstance(value, Mapping):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        return {_with_texts(key, change): _with_texts(item, change) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_cleaned(item) for item in value)
+        return type(value)(_with_texts(item, change) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         given: dict[str, Any] = {
-            field.name: _cleaned(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init
+            field.name: _with_texts(getattr(value, field.name), change)
+            for field in dataclasses.fields(value)
+            if field.init
         }
         return dataclasses.replace(value, **given)
     return value

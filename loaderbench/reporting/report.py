@@ -17,6 +17,7 @@ from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, load_run
 from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
     SIDES,
     Labels,
@@ -101,17 +102,22 @@ class Report:
         return [figure for part in self.parts for figure in part.figures]
 
 
-def read_report(store: Store, on_done: Callable[[int, int], None] = lambda done, total: None) -> Report:
+def read_report(
+    store: Store, on_done: Callable[[int, int], None] = lambda done, total: None, anonymous: Anonymous | None = None
+) -> Report:
     """The report of everything in the store. `on_done` is called with (parts done, all parts).
+
+    `anonymous`: leaves out paths and names of the machine.
 
     Raises:
         ConfigError: there is nothing to report.
     """
-    records = [fmt.cleaned(run.record) for run in store.runs() if run.record is not None]
+    cleaned = fmt.cleaned if anonymous is None else anonymous
+    records = [cleaned(run.record) for run in store.runs() if run.record is not None]
     if not records:
         raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
     by_id = {record.run_id: record for record in records}
-    studies = [fmt.cleaned(stored.study) for stored in store.studies() if stored.study is not None]
+    studies = [cleaned(stored.study) for stored in store.studies() if stored.study is not None]
     comparisons = [study for study in studies if study.kind == "compare"]
     compared = {run for study in comparisons for run in study.runs if run in by_id}
     groups = gather(record for record in records if record.run_id not in compared)

@@ -29,6 +29,7 @@ from loaderbench.recording.store import Store, record_json
 from loaderbench.recording.studies import CompareFacts, StudyFacts, StudyKind, StudyRecord, TuneFacts
 from loaderbench.reporting import figures
 from loaderbench.reporting.csv import csv_text
+from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import value_of
 from loaderbench.reporting.html import csv_url, render_html
 from loaderbench.reporting.markdown import render_markdown
@@ -340,6 +341,18 @@ def test_the_csv_has_a_row_per_run_and_empty_cells_for_the_unknown() -> None:
     assert first["share_launch_fraction"] == ""
     assert (second["status"], second["throughput_samples_per_s"]) == ("failed", "")
     assert second["failure"].startswith("worker 3")
+
+
+def test_a_spreadsheet_takes_no_text_for_a_formula_and_numbers_stay() -> None:
+    formulas = ["=HYPERLINK(1)", "+1+cmd", "-2+3", "@SUM(1)", "\tx", "\rx", "＝1"]
+    records = [examples.measured(dataset_name=text) for text in formulas]
+    rows = list(csv.DictReader(io.StringIO(csv_text(records), newline="")))
+    assert [row["dataset_name"] for row in rows] == [f"'{text}" for text in formulas]
+    assert float(rows[0]["throughput_samples_per_s"]) == value_of(records[0].throughput)
+    rows_of_figure = [("=1+1", -2.5), (None, "plain - text")]
+    figure = Figure("figure", "title", "caption", ("=a", "b"), rows_of_figure, 1.0, lambda drawing: None)
+    text = base64.b64decode(csv_url(figure).partition(",")[2]).decode()
+    assert list(csv.reader(io.StringIO(text))) == [["'=a", "b"], ["'=1+1", "-2.5"], ["", "plain - text"]]
 
 
 # -- in a browser --------------------------------------------------------------------------------------
