@@ -14,6 +14,7 @@ from loaderbench.decoders.pillow import open_image
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
 from loaderbench.images.index import index_images
+from loaderbench.images.jpeg import too_large
 from loaderbench.images.pool import run_parallel
 from loaderbench.images.scan import find_variants
 
@@ -21,6 +22,8 @@ Progress = Callable[[int, int], None]
 
 RECORD_NAME = ".loaderbench-derived.json"
 DEFAULT_QUALITY = 95
+LONGEST_SIDE = 65500
+"""JPEG_MAX_DIMENSION of libjpeg."""
 FLAT_CLASS = "all"
 """Class folder of the images of a flat source folder: a variant holds class folders."""
 
@@ -37,7 +40,7 @@ class DerivedDataset:
     num_upscaled: int
     """Files written now whose source's shorter side was smaller than the variant's."""
     broken: list[tuple[str, str]] = field(default_factory=list)
-    """(source path, reason) of images that could not be decoded; they are in no variant."""
+    """(source path, reason) of images that could not be decoded, or not be written; nothing was made of them."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,34 @@ def _derive_image(job: _Job) -> _Outcome:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # all that Pillow raises
         return _Outcome(num_kept=num_kept, broken=(job.source, str(error)))
     num_upscaled = 0
+    sizes = {side: _resized(image.size, side) for side, _ in missing}
+    for side, size in sizes.items():
+        if reason := _unwritable(*size):  # in none of the variants, which hold the same images
+            return _Outcome(num_kept=num_kept, broken=(job.source, f"at {side} it would be {reason}"))
     for side, path in missing:
-        scale = side / min(image.size)
-        num_upscaled += scale > 1
-        size = (max(side, round(image.width * scale)), max(side, round(image.height * scale)))
-        resized = image.resize(size, Image.Resampling.BICUBIC)
-        with replace_file(path) as file:
-            resized.save(file, "JPEG", quality=job.quality, icc_profile=icc_profile)
+        num_upscaled += side > min(image.size)
+        resized = image.resize(sizes[side], Image.Resampling.BICUBIC)
+        try:
+            with replace_file(path) as file:
+                resized.save(file, "JPEG", quality=job.quality, icc_profile=icc_profile)
+        except OSError as error:
+            if error.errno is not None:  # the disk's, not the encoder's
+                raise
+            return _Outcome(num_kept=num_kept, broken=(job.source, f"cannot be written at {side}: {error}"))
     return _Outcome(len(missing), num_kept, num_upscaled)
+
+
+def _resized(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """(width, height) with the shorter one `side`."""
+    width, height = size
+    scale = side / min(size)
+    return max(side, round(width * scale)), max(side, round(height * scale))
+
+
+def _unwritable(width: int, height: int) -> str | None:
+    if max(width, height) > LONGEST_SIDE:
+        return f"{width}×{height}, and a side of a JPEG has at most {LONGEST_SIDE:,} pixels"
+    return too_large(width, height)
 
 
 def derive_dataset(
@@ -92,8 +115,8 @@ def derive_dataset(
     """Resize every image of `src` so that its shorter side is N, for each N, into `out/N/<class>/<name>`.
 
     Bicubic with antialiasing, JPEG at `quality`, 4:2:0, baseline. EXIF orientation is not applied and
-    EXIF is not kept: pixels stay as a loader would see the source's. Broken images are counted and
-    listed. An interrupted call is completed by the next one.
+    EXIF is not kept: pixels stay as a loader would see the source's. Broken images, and those that would be
+    too large for a JPEG, are counted and listed. An interrupted call is completed by the next one.
 
     Raises:
         ConfigError: `src` holds no JPEG; `out` lies in `src`, was made from something else, or cannot be written.
@@ -106,8 +129,8 @@ def derive_dataset(
     index = index_images(str(src))
     root = Path(out).resolve()
     wanted = sorted(set(resolutions))
-    if not wanted or not all(16 <= side <= 65500 for side in wanted) or not 1 <= quality <= 100:
-        raise ConfigError("resolutions are whole numbers from 16 to 65500, quality is 1 to 100")
+    if not wanted or not all(16 <= side <= LONGEST_SIDE for side in wanted) or not 1 <= quality <= 100:
+        raise ConfigError(f"resolutions are whole numbers from 16 to {LONGEST_SIDE}, quality is 1 to 100")
     if root == Path(index.root) or root.is_relative_to(index.root):
         raise ConfigError(f"--out {root} lies inside the source {index.root}; choose a folder outside it")
     try:

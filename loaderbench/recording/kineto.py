@@ -39,9 +39,16 @@ ACTIVITY_FIELDS = (
 ANNOTATION_FIELDS = ("begin_ns", "end_ns", "name")
 LAUNCH_FIELDS = ("correlation", "begin_ns")
 
-KINDS = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": MEMSET}
-"""Categories of what a device does. (`gpu_user_annotation` and `cuda_sync` are drawn on streams but occupy nothing.)"""
-LAUNCHES = ("cuda_runtime", "cuda_driver")
+KINDS = {
+    "kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": MEMSET, "Kernel": KERNEL, "Memcpy": COPY, "Memset": MEMSET
+}  # fmt: skip
+"""Categories of what a device does; with a capital in traces of torch 1.8 to 1.11. (`gpu_user_annotation` and
+`cuda_sync` are drawn on streams but occupy nothing.)"""
+LAUNCHES = ("cuda_runtime", "cuda_driver", "Runtime")
+RANGES = ("user_annotation",)
+OPERATORS = ("Operator", "cpu_op")
+"""Among the operators of old traces are the ranges of the host; only those with these names are kept."""
+OLD_RANGES = ("ProfilerStep", "enumerate(DataLoader)#")
 CHUNK_BYTES = 1 << 20
 LONGEST_WORD = 16
 """Characters: a number, literal or escape that is cut by a chunk's end is noticed within this distance of the end."""
@@ -103,7 +110,7 @@ class _Columns:
             begin_ns = _ns(event.get("ts"))
             if correlation >= 0 and begin_ns is not None:
                 self._launches.extend((correlation, begin_ns))
-        elif category == "user_annotation":
+        elif category in RANGES or (category in OPERATORS and str(event.get("name")).startswith(OLD_RANGES)):
             times = _times(event)
             if times is not None:
                 self._annotations.extend((*times, self._name(event)))

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import claiming
 from PIL import Image
 
 from loaderbench.errors import ConfigError
@@ -81,3 +82,25 @@ def test_a_flat_folder_becomes_one_class(source: Path, tmp_path: Path) -> None:
 
 def test_enlarging_is_counted(source: Path, tmp_path: Path) -> None:
     assert derive_dataset(source, [85], tmp_path / "out", processes=1).num_upscaled == 2
+
+
+def test_an_image_that_would_be_too_large_is_named_and_the_rest_made(source: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (10, 2000)).save(source / "cat" / "long.jpg")  # at 512: 512×102,400
+    Image.new("RGB", (2000, 10)).save(source / "cat" / "wide.jpg")
+    derived = derive_dataset(source, [32, 512], tmp_path / "out", processes=1)
+    assert {Path(path).name: reason for path, reason in derived.broken} == {
+        "long.jpg": "at 512 it would be 512×102400, and a side of a JPEG has at most 65,500 pixels",
+        "wide.jpg": "at 512 it would be 102400×512, and a side of a JPEG has at most 65,500 pixels",
+    }
+    assert derived.num_made == 2 * 4
+    names = [{path.relative_to(folder) for path in folder.glob("*/*")} for folder in derived.variants.values()]
+    assert names[0] == names[1] and len(names[0]) == 4
+
+
+def test_a_picture_of_too_many_pixels_is_listed_before_it_takes_memory(source: Path, tmp_path: Path) -> None:
+    photo = (source / "cat" / "a.jpg").read_bytes()
+    (source / "cat" / "bomb.jpg").write_bytes(claiming(photo, 65500, 65500))
+    (source / "dog" / "script.jpg").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    derived = derive_dataset(source, [32], tmp_path / "out", processes=1)
+    assert [Path(path).name for path, _ in derived.broken] == ["bomb.jpg", "script.jpg"]
+    assert derive_dataset(source, [20000], tmp_path / "huge", processes=1).num_made == 0  # 600 million pixels each

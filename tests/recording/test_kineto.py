@@ -54,6 +54,11 @@ TRACE: dict[str, Any] = {
     ],
     "traceName": "x.json",
 }
+OLD_NAMES = {
+    "kernel": "Kernel", "gpu_memcpy": "Memcpy", "gpu_memset": "Memset", "cuda_runtime": "Runtime",
+    "cuda_driver": "Runtime", "cpu_op": "Operator", "user_annotation": "Operator",
+}  # fmt: skip
+"""How torch 1.8 to 1.11 call the categories."""
 ACTIVITIES = [
     [5_000, 5_001, MEMSET, 0, 7, "Memset", 75],
     [5_250, 7_250, COPY, 0, 13, "Memcpy HtoD", 76],
@@ -81,6 +86,13 @@ def test_a_trace_is_read_as_it_was_written_by_hand(tmp_path: Path) -> None:
     trace = read(tmp_path / "trace.json", json.dumps(TRACE))
     check(trace)
     assert trace.num_unusable == 1  # the instant event of category kernel
+
+
+def test_an_old_trace_is_read_by_its_old_names(tmp_path: Path) -> None:
+    old = [{**event, "cat": OLD_NAMES.get(event.get("cat", ""), "async")} for event in TRACE["traceEvents"]]
+    old[9]["cat"] = "gpu_user_annotation"
+    assert {"Kernel", "Memcpy", "Memset", "Runtime", "Operator"} <= {event["cat"] for event in old}
+    check(read(tmp_path / "trace.json", json.dumps({**TRACE, "traceEvents": old})))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

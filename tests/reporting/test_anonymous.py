@@ -43,8 +43,8 @@ SECRETS = {
     "bus": "00000000:5E:00.0",
 }
 TOKENS = (
-    "projekt", "holiday", "rome", "private", "filer7", "export", "vol-q", "tape", "gpu-node", "turing", "head-3", "6379",
-    "192.168", "172.16", "10.20", "nvme3", "sdq", "9d3e", "5E:00",
+    "projekt", "holiday", "rome", "private", "filer7", "export", "vol-q", "tape", "gpu-node", "turing", "head-3",
+    "6379", "192.168", "172.16", "10.20", "nvme3", "sdq", "9d3e", "5E:00",
 )  # fmt: skip
 TEXT = "cannot read {}: gone; 914 images/s, 2.90 GB/s of and/or (1.5×)"
 
