@@ -11,6 +11,7 @@ WATCHED_TYPES, folders that changed just before they were listed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -44,7 +45,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg")
 """Compared in lower case. JPEG is what the loaders and decoders here read."""
 LARGE_SET = 10_000
 """Lists of at least this many images are mapped and kept. A smaller set is listed in 0.1 s."""
-FORMAT = 1
+FORMAT = 2
 """Of the kept lists. Raise it when their content, or what counts as an image, changes."""
 SAMPLED_FILES = 1000
 """If none of this many random files has changed its size, at most 0.3 % of all have (95 % confidence)."""
@@ -150,10 +151,14 @@ def _mapped(root: str, descriptor: int, *, check: bool) -> tuple[ImageIndex, lis
     return ImageIndex(root, arrays["names"].data, offsets, labels, sizes, tuple(classes), descriptor), folders
 
 
-class _Listing:
-    """The files found so far, in flat buffers."""
+Identity = tuple[int, int]
+"""st_dev and st_ino."""
 
-    def __init__(self, on_listed: OnListed) -> None:
+
+class Listing:
+    """The files found so far, in flat buffers. `dataset scan` lists with a child of this, so it finds the same."""
+
+    def __init__(self, on_listed: OnListed = lambda num_images: None) -> None:
         self._on_listed = on_listed
         self.names = bytearray()
         self.lengths, self.sizes = array("q"), array("q")
@@ -165,28 +170,86 @@ class _Listing:
         """Whether there are symbolic links to files, or broken ones: their targets may change unseen."""
 
     def entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
-        """What a folder holds, sorted by name."""
+        """What a folder holds, sorted by name, without loaderbench's own."""
         status = os.stat(folder)  # noqa: PTH116
         self.folders.append((prefix, *_state(status)))
         self.devices.add(status.st_dev)
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
-        self.has_links = self.has_links or any(entry.is_symlink() and not entry.is_dir() for entry in found)
-        return found
+        self.has_links = self.has_links or any(entry.is_symlink() and not _is_folder(entry) for entry in found)
+        return [entry for entry in found if not entry.name.startswith(OWN_FILES_PREFIX)]
 
-    def add_images(self, entries: Iterable[os.DirEntry[str]], prefix: str, *, deep: bool) -> None:
-        """Take the images among the entries, and those of their folders and below where `deep`."""
+    def left_out(self, entry: os.DirEntry[str]) -> None:
+        """What is in the tree and no image to read: another kind of file, a link to a folder above it, a FIFO."""
+
+    def add_images(self, entries: Iterable[os.DirEntry[str]], prefix: str, above: frozenset[Identity]) -> None:
+        """Take the images among the entries, and those of their folders and below. `above`: the folders passed."""
         for entry in entries:
-            if entry.is_dir():
-                if deep:
-                    inside = prefix + entry.name + os.sep
-                    self.add_images(self.entries(entry.path, inside), inside, deep=True)
-            elif entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file():
+            if _is_folder(entry):
+                inside, here = prefix + entry.name + os.sep, _identity(entry.path)
+                if here in above:  # else a link to a folder above would be followed until its path is too long
+                    self.left_out(entry)
+                else:
+                    self.add_images(self.entries(entry.path, inside), inside, above | {here})
+            elif entry.name.lower().endswith(IMAGE_SUFFIXES) and _follows(entry.is_file):
                 name = os.fsencode(prefix + entry.name)
                 self.names += name
                 self.lengths.append(len(name))
                 self.sizes.append(entry.stat().st_size)
                 self._on_listed(len(self.sizes))
+            else:
+                self.left_out(entry)
+
+    def add_tree(self, root: str) -> tuple[list[str], list[int]]:
+        """Take the images of an ImageFolder tree or of a flat folder. Returns its classes and their numbers of images.
+
+        A tree's images are those in its folders: what lies beside the folders is left out. Raises OSError.
+        """
+        classes: list[str] = []
+        counts: list[int] = []
+        above = frozenset(map(_identity, [root, *map(str, Path(root).parents)]))
+        entries = self.entries(root, "")
+        files = [entry for entry in entries if not _is_folder(entry)]
+        for entry in entries:
+            before = len(self.sizes)
+            if _is_folder(entry):
+                self.add_images([entry], "", above)
+            if len(self.sizes) > before:
+                classes.append(entry.name)
+                counts.append(len(self.sizes) - before)
+        if not classes:
+            self.add_images(files, "", above)
+            return [""], [len(self.sizes)]
+        for entry in files:
+            self.left_out(entry)
+        return classes, counts
+
+    def index(self, root: str, classes: Sequence[str], counts: Sequence[int]) -> ImageIndex:
+        """What was found, in memory."""
+        offsets = np.zeros(len(self.sizes) + 1, dtype=np.int64)
+        np.cumsum(np.frombuffer(self.lengths, dtype=np.int64), out=offsets[1:])
+        labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
+        sizes = np.frombuffer(self.sizes, dtype=np.int64)
+        return ImageIndex(root, bytes(self.names), offsets, labels, sizes, tuple(classes))
+
+
+def _identity(path: str) -> Identity:
+    status = os.stat(path)  # noqa: PTH116
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return _follows(entry.is_dir)
+
+
+def _follows(is_it: Callable[[], bool]) -> bool:
+    """The answer of a DirEntry; a link that leads to itself is nothing."""
+    try:
+        return is_it()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:
@@ -221,39 +284,24 @@ def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> Im
     if kept is not None:
         return kept
     begun_ns = time.time_ns()
-    listing = _Listing(on_listed)
-    classes: list[str] = []
-    counts: list[int] = []
+    listing = Listing(on_listed)
     try:
-        entries = [one for one in listing.entries(root, "") if not one.name.startswith(OWN_FILES_PREFIX)]
-        for entry in entries:
-            before = len(listing.sizes)
-            if entry.is_dir():
-                listing.add_images([entry], "", deep=True)
-            if len(listing.sizes) > before:
-                classes.append(entry.name)
-                counts.append(len(listing.sizes) - before)
-        if not classes:
-            listing.add_images(entries, "", deep=False)
-            classes, counts = [""], [len(listing.sizes)]
+        classes, counts = listing.add_tree(root)
     except OSError as error:
         raise ConfigError(f"cannot read the data set folder {root}: {error.strerror}") from error
     if not listing.sizes:
         raise ConfigError(
             f"no JPEG images in {root}; give an ImageFolder tree, or make one with `loaderbench dataset make`"
         )
-    offsets = np.zeros(len(listing.sizes) + 1, dtype=np.int64)
-    np.cumsum(np.frombuffer(listing.lengths, dtype=np.int64), out=offsets[1:])
-    labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
-    sizes = np.frombuffer(listing.sizes, dtype=np.int64)
-    if len(sizes) < LARGE_SET:
-        return ImageIndex(root, bytes(listing.names), offsets, labels, sizes, tuple(classes))
+    found = listing.index(root, classes, counts)
+    if len(found) < LARGE_SET:
+        return found
     facts = {"format": FORMAT, "root": root, "classes": classes, "folders": listing.folders}
     arrays: dict[str, NDArray[Any]] = {
-        "offsets": offsets,
-        "sizes": sizes,
-        "labels": labels,
-        "names": np.frombuffer(listing.names, dtype=np.uint8),
+        "offsets": found.offsets,
+        "sizes": found.sizes,
+        "labels": found.labels,
+        "names": np.frombuffer(found.names, dtype=np.uint8),
     }
 
     def write(file: BinaryIO) -> None:
@@ -303,7 +351,7 @@ def _still_holds(index: ImageIndex, folders: list[list[Any]]) -> bool:
         return False
 
 
-def _may_be_kept(root: str, listing: _Listing, begun_ns: int) -> bool:
+def _may_be_kept(root: str, listing: Listing, begun_ns: int) -> bool:
     """Whether any later change of the tree will show in its folders' times."""
     newest_ns = max(max(mtime_ns, ctime_ns) for _, _, mtime_ns, ctime_ns in listing.folders)
     return (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,8 @@ from numpy.typing import NDArray
 
 from loaderbench import plain
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import OWN_FILES_PREFIX
 from loaderbench.images.filesystem import FileSystem, storage_behind
-from loaderbench.images.index import IMAGE_SUFFIXES
+from loaderbench.images.index import IMAGE_SUFFIXES, ImageIndex, Listing
 from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
 from loaderbench.images.shards import read_record, read_shards
 from loaderbench.plain import JsonObject
@@ -32,10 +33,12 @@ MOST_READS = 10_000
 TAIL_BYTES = 65536
 """How far before the end the end-of-image marker may be: cameras append data of their own."""
 NUM_THREADS = 16
+PART_FILES = 200
+"""Files that a thread checks at a time."""
 SLOW_FILE_S = 0.0002
 """A file that takes longer waits for storage: threads help. In a warm cache (10 µs) they only share the GIL."""
 MOST_LISTED = 100
-"""Broken files are listed in full; resolutions and files that are no JPEG up to this many."""
+"""Broken files are listed in full; resolutions and files that no run reads up to this many."""
 SIZE_QUANTILES = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95, "max": 100}
 
 
@@ -65,7 +68,7 @@ def _has_end(fd: int, size: int, header_end: int) -> bool:
 def check_file(path: str) -> tuple[int, JpegHeader | None, str | None]:
     """(size in bytes, header, what is wrong): the header is None where something is wrong."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO has no bytes, and does not block
         try:
             size = os.fstat(fd).st_size
             if size == 0:
@@ -95,17 +98,22 @@ class _Part:
     broken: list[tuple[str, str]]
 
 
-def _check_folder_part(item: tuple[str, list[str]]) -> _Part:
-    folder, names = item
+def _check_part(images: ImageIndex, part: range) -> _Part:
     rows, broken = [], []
-    for name in names:
-        path = os.path.join(folder, name)
+    for path in map(images.path, part):
         size, header, reason = check_file(path)
         if header is None:
             broken.append((path, reason or "unknown"))
         else:
             rows.append((size, header.width, header.height, header.progressive))
     return _Part(np.array(rows, dtype=np.int64).reshape(-1, 4), broken)
+
+
+def _sizes_only(images: ImageIndex, part: range) -> _Part:
+    sizes = images.sizes[part.start : part.stop]
+    numbers = np.zeros((int((sizes > 0).sum()), 4), dtype=np.int64)
+    numbers[:, 0] = sizes[sizes > 0]
+    return _Part(numbers, [(images.path(part[place]), "empty file") for place in np.flatnonzero(sizes == 0).tolist()])
 
 
 @dataclass
@@ -133,7 +141,7 @@ class DatasetScan:
     broken: list[tuple[str, str]]
     """(absolute path, reason), sorted."""
     other_files: list[str] = field(default_factory=list)
-    """Files that are no JPEG by name, at most MOST_LISTED."""
+    """Files that no run reads, at most MOST_LISTED: no JPEG by name, or beside the folders of a tree."""
     num_other_files: int = 0
     other_suffixes: dict[str, int] = field(default_factory=dict)
     content_checked: bool = True
@@ -202,86 +210,77 @@ def _holds_classes(folder: str) -> bool:
     return False
 
 
-@dataclass
-class _Listing:
-    folders: list[tuple[str, list[str]]]
-    """(folder, names of its JPEGs), sorted."""
-    others: list[str]
-    num_others: int
-    suffixes: Counter[str]
-    broken: list[tuple[str, str]]
+class _ScanListing(Listing):
+    """The images that a run would read, and what it would not."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: list[str] = []
+        self.num_others = 0
+        self.suffixes: Counter[str] = Counter()
+        self.broken: list[tuple[str, str]] = []
 
-def _list_tree(root: str) -> _Listing:
-    listing = _Listing([], [], 0, Counter(), [])
-
-    def unreadable(error: OSError) -> None:
-        if error.filename == root:
-            raise ConfigError(f"cannot read the data set folder {root}: {error.strerror}") from error
-        listing.broken.append((os.fspath(error.filename), f"cannot be read: {error.strerror}"))
-
-    for folder, subfolders, names in os.walk(root, onerror=unreadable, followlinks=True):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith(OWN_FILES_PREFIX))
-        images = sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES))
-        if images:
-            listing.folders.append((folder, images))
-        for name in names if len(images) < len(names) else ():
-            if name.startswith(OWN_FILES_PREFIX) or name.lower().endswith(IMAGE_SUFFIXES):
-                continue
-            listing.num_others += 1
-            listing.suffixes[Path(name).suffix.lower() or "(none)"] += 1
-            if len(listing.others) < MOST_LISTED:
-                listing.others.append(os.path.join(folder, name))
-    return listing
-
-
-def _parts(folders: Sequence[tuple[str, list[str]]], num_files: int) -> list[tuple[str, list[str]]]:
-    """Pieces of folders of at most `num_files` names."""
-    return [
-        (folder, names[begin : begin + num_files])
-        for folder, names in folders
-        for begin in range(0, len(names), num_files)
-    ]
-
-
-def _sizes_only(item: tuple[str, list[str]]) -> _Part:
-    folder, names = item
-    rows, broken = [], []
-    for name in names:
-        path = os.path.join(folder, name)
+    def entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
         try:
-            size = os.stat(path).st_size  # noqa: PTH116 - a Path for each of millions of files costs more than the call
+            found = super().entries(folder, prefix)
         except OSError as error:
-            broken.append((path, f"cannot be read: {error.strerror}"))
+            if not prefix:
+                raise
+            self.broken.append((folder, f"cannot be read: {error.strerror}"))
+            return []
+        return found
+
+    def left_out(self, entry: os.DirEntry[str]) -> None:
+        try:
+            kind = os.stat(entry.path).st_mode  # noqa: PTH116
+        except OSError as error:
+            kind, why = None, f"cannot be read: {error.strerror}"
+        if kind is None and entry.name.lower().endswith(IMAGE_SUFFIXES):
+            self.broken.append((entry.path, why))
+        elif kind is not None and stat.S_ISDIR(kind):
+            self.broken.append((entry.path, "a link to a folder that it is in: not followed"))
+        elif kind is not None and not stat.S_ISREG(kind):
+            self.broken.append((entry.path, "not a file, but a FIFO, a socket or a device"))
         else:
-            if size:
-                rows.append((size, 0, 0, 0))
-            else:
-                broken.append((path, "empty file"))
-    return _Part(np.array(rows, dtype=np.int64).reshape(-1, 4), broken)
+            self.num_others += 1
+            self.suffixes[Path(entry.name).suffix.lower() or "(none)"] += 1
+            if len(self.others) < MOST_LISTED:
+                self.others.append(entry.path)
 
 
-def _check_all(
-    items: Sequence[tuple[str, list[str]]], check_content: bool, progress: Progress | None
-) -> Iterator[_Part]:
-    num_files, num_done = sum(len(names) for _, names in items), 0
-    for part in _run(_check_folder_part if check_content else _sizes_only, items):
+def _num_folders(images: ImageIndex) -> int:
+    """Folders that hold images."""
+    return len({os.path.dirname(path) for path in images.paths()})
+
+
+def _list_tree(root: str) -> tuple[ImageIndex, _ScanListing]:
+    listing = _ScanListing()
+    try:
+        return listing.index(root, *listing.add_tree(root)), listing
+    except OSError as error:
+        raise ConfigError(f"cannot read the data set folder {root}: {error.strerror}") from error
+
+
+def _check_all(images: ImageIndex, check_content: bool, progress: Progress | None) -> Iterator[_Part]:
+    parts = [range(begin, min(begin + PART_FILES, len(images))) for begin in range(0, len(images), PART_FILES)]
+    num_done = 0
+    for part in _run(partial(_check_part if check_content else _sizes_only, images), parts):
         num_done += len(part.numbers) + len(part.broken)
         if progress:
-            progress(num_done, num_files)
+            progress(num_done, len(images))
         yield part
 
 
-def _run(check: Callable[[tuple[str, list[str]]], _Part], items: Sequence[tuple[str, list[str]]]) -> Iterator[_Part]:
+def _run(check: Callable[[range], _Part], parts: Sequence[range]) -> Iterator[_Part]:
     """Checks files in this thread while they come fast; once one is slow, in many threads."""
-    rest: Sequence[tuple[str, list[str]]] = ()
-    for number, item in enumerate(items):
+    rest: Sequence[range] = ()
+    for number, part in enumerate(parts):
         begun = time.perf_counter()
-        part = check(item)
-        is_slow = time.perf_counter() - begun > SLOW_FILE_S * len(item[1])
-        yield part
+        done = check(part)
+        is_slow = time.perf_counter() - begun > SLOW_FILE_S * len(part)
+        yield done
         if is_slow:
-            rest = items[number + 1 :]
+            rest = parts[number + 1 :]
             break
     if not rest:
         return
@@ -332,7 +331,7 @@ def _scan_converted(root: str) -> DatasetScan:
 
 
 def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Progress | None = None) -> DatasetScan:
-    """Look at every file below `root`.
+    """Look at every file below `root`. The images are those that a run would read.
 
     Reads a few KB of each image: its header and its last bytes. `check_content=False` takes names and
     sizes alone. 100,000 files of 3 KB in a warm cache took 0.9–1.5 s, without contents 0.34 s (one core
@@ -344,8 +343,8 @@ def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Prog
     root = os.path.realpath(root)
     if read_record(root) is not None:
         return _scan_converted(root)
-    listing = _list_tree(root)
-    parts = list(_check_all(_parts(listing.folders, 200), check_content, progress))
+    images, listing = _list_tree(root)
+    parts = list(_check_all(images, check_content, progress))
     numbers = np.concatenate([part.numbers for part in parts]) if parts else np.empty((0, 4), dtype=np.int64)
     broken = sorted(listing.broken + [entry for part in parts for entry in part.broken])
     sizes, sides, progressive = numbers[:, 0], numbers[:, 1:3], numbers[:, 3]
@@ -354,7 +353,7 @@ def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Prog
     return DatasetScan(
         root=root,
         num_images=len(numbers),
-        num_classes=len(listing.folders),
+        num_classes=_num_folders(images),
         total_bytes=int(sizes.sum()),
         bytes_per_pixel=float(sizes.sum() / sides.prod(axis=1).sum()) if known else None,
         progressive_fraction=float(progressive.mean()) if known else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -213,11 +213,18 @@ def write_shards(shards: ShardSet, path: str) -> None:
         )
 
 
+def check_inside(names: Iterable[str], where: str) -> None:
+    """Raises ConfigError where a name leads out of the folder that it is relative to: it would be read, and copied."""
+    for name in names:
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            raise ConfigError(f"{where} names {name!r}, which is outside of its folder: convert the images again")
+
+
 def read_shards(root: str) -> ShardSet:
     """The index of a converted folder.
 
     Raises:
-        ConfigError: it is damaged, or containers are missing or of another size.
+        ConfigError: it is damaged, names what is outside of the folder, or containers are missing or of another size.
     """
     root = str(Path(root).resolve())
     try:
@@ -227,6 +234,7 @@ def read_shards(root: str) -> ShardSet:
         first, first_key, original = (arrays[name] for name in ("first", "first_key", "original"))
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"the index of the converted images in {root} is damaged; remove the folder") from error
+    check_inside([*texts["names"], *texts["side_files"]], f"the index of the converted images in {root}")
     labels = np.zeros(len(texts["names"]), dtype=np.int32)
     files = make_index(root, texts["names"], labels, arrays["file_sizes"], [""])
     for path, size in zip(files.paths(), files.sizes.tolist(), strict=True):

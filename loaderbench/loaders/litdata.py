@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from loaderbench.errors import CaseFailed, UnavailableError
-from loaderbench.images.shards import ShardSet, names_of
+from loaderbench.images.shards import ShardSet, check_inside, names_of
 from loaderbench.loaders.base import LoaderContext, check_workers
 from loaderbench.loaders.samples import SpanClock
 from loaderbench.loaders.shard_stream import Encoded, ShardDataset, ShardLoader
@@ -61,18 +61,24 @@ class _ChunkDataset(ShardDataset):
 
 
 def _complete(shards: ShardSet) -> None:
-    """Write the index of a copy of some chunks (the arm `ram`), which lacks one."""
+    """Write the index of a copy of some chunks (the arm `ram`), which lacks one. litdata opens the files that it names.
+
+    Raises:
+        ConfigError: it names files outside of the folder.
+    """
     path = Path(shards.files.root) / INDEX_FILE
-    if path.exists():
+    there = path.exists()
+    index = json.loads(path.read_text() if there else shards.side_files[INDEX_FILE])
+    check_inside([chunk["filename"] for chunk in index["chunks"]], str(path))
+    if there:
         return
-    index = json.loads(shards.side_files[INDEX_FILE])
     kept = set(names_of(shards.files))
     index["chunks"] = [chunk for chunk in index["chunks"] if chunk["filename"] in kept]
     path.write_text(json.dumps(index))
 
 
 def build(options: Options, context: LoaderContext) -> ShardLoader:
-    """Raises ConfigError where there is no worker, or too few chunks."""
+    """Raises ConfigError where there is no worker, too few chunks, or some outside of the folder."""
     check_workers("litdata", context)
     dataset = _ChunkDataset(context)
     _complete(dataset.shards)

@@ -105,8 +105,10 @@ class _TarDataset(ShardDataset):
         )
         try:
             for sample in pipeline:
-                number = numbers[sample["__url__"]]
-                position = int(shards.first[number] + int(sample["__key__"]) - shards.first_key[number])
+                number, key = numbers[sample["__url__"]], sample["__key__"]
+                if not key.isdecimal():  # a name of ours is a number; another may lead to anywhere
+                    raise self._damaged(f"its member {key!r} is none that `dataset convert` writes")
+                position = int(shards.first[number] + int(key) - shards.first_key[number])
                 num_read += 1
                 yield Encoded(position, sample["jpg"])
         except (tarfile.TarError, KeyError, ValueError) as error:

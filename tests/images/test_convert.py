@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import io
+import json
 import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from commands import TINY, records, run
 
-from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images import convert
 from loaderbench.images.cache_state import ram_copy
 from loaderbench.images.convert import convert_dataset, shard_images_for
@@ -21,6 +24,7 @@ from loaderbench.images.scan import scan_dataset
 from loaderbench.images.shards import folder_inside, open_data_set, read_shards
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.fetch import FetchLoader
+from loaderbench.loaders.samples import SpanClock
 
 
 def members(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
@@ -238,3 +242,56 @@ def test_a_run_reads_the_shards(own_tree: Path, tmp_path: Path) -> None:
     assert record["status"] == "ok"
     assert record["stages"]["decode"] > 0
     assert record["storage"]["expected_bytes"] > 0
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../../b.tar"])
+@pytest.mark.parametrize("place", ["names", "side_files"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(place: str, name: str, own_tree: Path, tmp_path: Path) -> None:
+    made = convert_dataset(own_tree, "wds", tmp_path / "wds", shard_images=12, processes=1)
+    index = made.folder / ".loaderbench-converted.npz"
+    with np.load(index) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    texts = json.loads(arrays["texts"].tobytes())
+    texts[place] = [name, texts["names"][1]] if place == "names" else {name: "text"}
+    arrays["texts"] = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
+    with index.open("wb") as file:
+        np.savez(file, **arrays)
+    with pytest.raises(ConfigError, match="outside of its folder") as told:
+        read_shards(str(made.folder))
+    assert name in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["../000000003.jpg", "/etc/000000003.jpg"])
+def test_a_tar_member_that_leads_out_of_the_folder_is_refused(name: str, own_tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip("webdataset")
+    from loaderbench.loaders import webdataset
+
+    made = convert_dataset(own_tree, "wds", tmp_path / "wds", shard_images=24, processes=1)
+    (shard,) = made.folder.glob("*.tar")
+    content = members(made.folder)[shard.name]
+    size = shard.stat().st_size
+    with tarfile.open(shard, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number, (known, data) in enumerate(content):
+            member = tarfile.TarInfo(name if number == 6 else known)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    assert shard.stat().st_size == size
+    context = LoaderContext(
+        open_data_set(str(made.folder), "wds").images, 4, 1, 2, None, 32, "train", "uint8", 0,
+        shards=read_shards(str(made.folder)),
+    )  # fmt: skip
+    dataset = webdataset._TarDataset(webdataset.Options(), context)
+    with pytest.raises(CaseFailed, match="is none that `dataset convert` writes"):
+        list(dataset.samples(0, SpanClock(0)))
+
+
+def test_the_index_of_litdata_names_no_file_elsewhere(
+    own_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "litdata", ModuleType("litdata"))  # only its index is read here
+    litdata = importlib.import_module("loaderbench.loaders.litdata")
+    monkeypatch.delitem(sys.modules, "loaderbench.loaders.litdata")
+    made = convert_dataset(own_tree, "wds", tmp_path / "wds", shard_images=12, processes=1)
+    (made.folder / "index.json").write_text(json.dumps({"chunks": [{"filename": "../../secret.bin"}]}))
+    with pytest.raises(ConfigError, match="outside of its folder"):
+        litdata._complete(read_shards(str(made.folder)))

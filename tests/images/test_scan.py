@@ -1,4 +1,5 @@
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,9 @@ from pictures import claiming
 from PIL import Image
 
 from loaderbench.errors import ConfigError
+from loaderbench.images.index import index_images
 from loaderbench.images.jpeg import NotJpegError, parse_jpeg_header
-from loaderbench.images.scan import find_variants, scan_dataset
+from loaderbench.images.scan import check_file, find_variants, scan_dataset
 
 
 def jpeg(width: int, height: int, **options: object) -> bytes:
@@ -155,3 +157,63 @@ def test_a_picture_that_no_decoder_here_takes_is_listed(tree: Path) -> None:
     (tree / "cat" / "large.jpg").write_bytes(claiming(jpeg(64, 48), 65500, 65500))
     ((path, reason),) = scan_dataset(tree).broken
     assert Path(path).name == "large.jpg" and "65500×65500 pixels: more than 178,956,970" in reason
+
+
+def odd(root: Path) -> None:
+    """Add to a tree what may lie in one."""
+    image = jpeg(32, 24)
+    (root / "cat" / "deep" / "deeper").mkdir(parents=True)
+    (root / "elsewhere").mkdir()
+    (root / "cat" / "deep" / "deeper" / "1.jpg").write_bytes(image)
+    (root / "elsewhere" / "2.JPEG").write_bytes(image)
+    (root / "beside.jpg").write_bytes(image)  # not in a class: torchvision's ImageFolder leaves it out
+    (root / ".loaderbench-wds").mkdir()
+    (root / ".loaderbench-wds" / "copy.jpg").write_bytes(image)
+    (root / "cat" / ".loaderbench-own").mkdir()
+    (root / "cat" / ".loaderbench-own" / "copy.jpg").write_bytes(image)
+    (root / "cat" / "folder.jpg").mkdir()
+    os.mkfifo(root / "cat" / "pipe.jpg")
+    (root / "cat" / "dangling.jpg").symlink_to("nowhere")
+    (root / "cat" / "itself.jpg").symlink_to("itself.jpg")
+    (root / "cat" / "linked.jpg").symlink_to("deep/deeper/1.jpg")
+    (root / "cat" / "up").symlink_to("..")
+    (root / "cat" / "deep" / "upper").symlink_to(root.parent)
+    (root / "cat" / "deep" / "there").symlink_to(root / "elsewhere")
+    (root / "pets").symlink_to("elsewhere")
+    (root / "elsewhere" / "round").symlink_to(root / "cat")
+    (root / "elsewhere" / "notes.txt").write_text("")
+
+
+@pytest.mark.timeout(60)
+def test_scan_finds_the_images_that_a_run_reads(tree: Path) -> None:
+    odd(tree)
+    scan, images = scan_dataset(tree), index_images(str(tree))
+    paths = set(images.paths())
+    assert scan.num_images == len(images) == len(paths)
+    assert scan.total_bytes == int(images.sizes.sum())
+    names = {path.removeprefix(f"{tree}/") for path in paths}
+    assert {name for name in names if not name.startswith(("dog/", "pets/"))} == {
+        *(f"cat/{number}.jpg" for number in range(3)),
+        "cat/linked.jpg", "cat/deep/deeper/1.jpg", "cat/deep/there/2.JPEG",
+        "elsewhere/2.JPEG", *(f"elsewhere/round/{number}.jpg" for number in range(3)),
+        "elsewhere/round/linked.jpg", "elsewhere/round/deep/deeper/1.jpg",
+    }  # fmt: skip
+    assert {Path(path).name: reason.partition(":")[0] for path, reason in scan.broken} == {
+        "pipe.jpg": "not a file, but a FIFO, a socket or a device",
+        "dangling.jpg": "cannot be read",
+        "itself.jpg": "cannot be read",
+        "up": "a link to a folder that it is in",
+        "upper": "a link to a folder that it is in",
+        "there": "a link to a folder that it is in",  # on the way by elsewhere/round
+        "round": "a link to a folder that it is in",  # on the way by cat/deep/there
+    }
+    assert {"beside.jpg", "notes.txt"} <= {Path(path).name for path in scan.other_files}
+
+
+@pytest.mark.timeout(60)
+def test_a_fifo_is_no_image_and_blocks_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    assert check_file(str(tmp_path / "pipe.jpg")) == (0, None, "empty file")
+    (tmp_path / "a.jpg").write_bytes(jpeg(16, 16))
+    for content in (True, False):
+        assert scan_dataset(tmp_path, check_content=content).num_images == 1
