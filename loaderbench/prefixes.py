@@ -169,7 +169,7 @@ def _run_pip(
     pinned = target.with_suffix(".txt")
     pinned.write_text(requirements)
     command = [
-        sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-deps",
+        sys.executable, "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-deps",
         "--require-hashes", *options, "--target", str(target), "-r", str(pinned),
     ]  # fmt: skip
     begun = time.monotonic()
@@ -211,7 +211,7 @@ def _prove(prefix: Path) -> str:
         UnavailableError: it does not load, loads from elsewhere, or is not pillow-simd.
     """
     environ = with_prefix(prefix, os.environ)
-    done = subprocess.run([sys.executable, "-c", PROOF], capture_output=True, text=True, env=environ)
+    done = subprocess.run([sys.executable, "-P", "-c", PROOF], capture_output=True, text=True, env=environ)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         raise UnavailableError(f"pillow-simd was built, but does not load: {lines[-1]}")

@@ -66,7 +66,9 @@ class Child:
         # When the child is killed its workers become our children: in a container nobody else may reap them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._pipe, theirs = Pipe()
-        command = [sys.executable, "-m", "loaderbench.running.child", str(theirs.fileno()), str(os.getpid())]
+        # Nothing is imported from the current folder, which may be one of images, unless loaderbench itself is there.
+        safe = [] if Path.cwd() == Path(__file__).resolve().parents[2] else ["-P"]
+        command = [sys.executable, *safe, "-m", "loaderbench.running.child", str(theirs.fileno()), str(os.getpid())]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,

@@ -7,7 +7,9 @@ that begins with them, as torchvision's models with auxiliary classifiers do; th
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,6 +56,8 @@ def build(
 
 def _imported(path: str) -> Callable[[], Any]:
     module_name, _, name = path.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # last: only the user's own module is wanted from there
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises

@@ -42,6 +42,9 @@ def dies(request, report):
     os.kill(os.getpid(), request.given)
     time.sleep(30)
 
+def imports(request, report):
+    return [__import__(name).__file__ for name in request.given.split()]
+
 def unpicklable(request, report):
     return lambda: 0
 
@@ -86,6 +89,21 @@ def test_an_answer_and_its_messages_arrive_as_they_were_sent(ask: Callable[..., 
     assert isinstance(told[2], SegmentDone) and told[2].arm is Arm.REAL
     # and the process does one job after another
     assert ask("answers")["pid"] == answer["pid"]
+
+
+def test_nothing_is_imported_from_the_folder_that_one_stands_in(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a data set that somebody else can write."""
+    planted, marks = tmp_path / "images", tmp_path / "imported"
+    for name in ("psutil", "numpy", "PIL", "odd_jobs", "sitecustomize", "colorsys"):
+        (planted / name).mkdir(parents=True)
+        (planted / name / "__init__.py").write_text(f"open({str(marks)!r}, 'a').write({name!r})\n")
+    monkeypatch.chdir(planted)
+    with Child(tmp_path / "worker.log") as child:
+        assert child.ask(Job[Any, Any](module, "answers"), request(), [].append)["given"] is None
+        imported = child.ask(Job[Any, Any](module, "imports"), request("psutil numpy PIL colorsys"), [].append)
+    assert not marks.exists() and not any(path.startswith(str(planted)) for path in imported)
 
 
 @pytest.mark.parametrize("kind", [ConfigError, UnavailableError, CaseFailed, OutOfMemory])
