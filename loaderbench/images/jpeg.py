@@ -8,7 +8,7 @@ from typing import NamedTuple
 MOST_PIXELS = 178_956_970
 """A picture of more pixels is skipped, counted and named before memory is asked for it: a header of 20 bytes can claim
 65,535² pixels, which are 12 GiB. This is where Pillow raises DecompressionBombError (2 × MAX_IMAGE_PIXELS: 512 MiB of
-RGB), and TensorFlow's decoder refuses a picture from 512 MiB on, so all decoders take the same files."""
+RGB); no other decoder here has such a limit, and all are to take the same files."""
 MOST_MARKERS = 100_000
 """Before the frame header."""
 CMYK_COMPONENTS = 4
