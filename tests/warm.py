@@ -271,8 +271,9 @@ def begun(asked: dict[str, Any], descriptors: list[int]) -> int:
     """The measuring process that pytest's own process asked for."""
     found_in(asked)
     pipe, log = descriptors
-    command = [*asked["command"][:3], str(pipe), asked["command"][4]]
-    while os.getppid() != int(command[4]):
+    *begin_of_it, _, parent = asked["command"]
+    command = [*begin_of_it, str(pipe), parent]
+    while os.getppid() != int(parent):
         time.sleep(0.001)
     return measuring_process(command, pipe, log)
 
@@ -333,7 +334,9 @@ def measuring_process(command: list[str], pipe: int, log: int) -> int:
         if descriptor > 2 and descriptor != pipe:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-    sys.argv = command[2:]
+    if "-P" in command:  # it does not look into the current folder
+        sys.path[:] = [path for path in sys.path if path not in ("", str(Path.cwd()))]
+    sys.argv = command[command.index("-m") + 1 :]
     return main()
 
 
