@@ -17,7 +17,7 @@ from pathlib import Path
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 
-DEBIAN_PACKAGES = ("e2fsprogs", "fuse3", "iproute2", "mount", "user-mode-linux", "util-linux")
+DEBIAN_PACKAGES = ("e2fsprogs", "fuse3", "gcc", "iproute2", "libc6-dev", "mount", "user-mode-linux", "util-linux")
 """Debian packages (12 and later) that all three beds need, besides mfusepy (the extra `beds`)."""
 
 

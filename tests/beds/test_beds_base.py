@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loaderbench.errors import ConfigError, UnavailableError
-from loaderbench.selftest import base, slow_fuse, throttled_loop
+from loaderbench.selftest import base, slow_fuse, throttled_loop, uml
 from tests.beds import uml_nfs
 
 
@@ -164,7 +164,7 @@ def test_on_another_processor_uml_says_so(monkeypatch):
     arm = os.uname_result(("Linux", "host", "6.1", "#1", "aarch64"))
     monkeypatch.setattr(os, "uname", lambda: arm)
     with pytest.raises(UnavailableError, match="does not exist for aarch64"):
-        uml_nfs.check_available()
+        uml.check_available()
 
 
 def test_throttle_lines_of_both_cgroup_versions():

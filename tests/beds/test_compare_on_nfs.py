@@ -10,7 +10,8 @@ from typing import Any
 import commands
 import pytest
 
-from tests.beds.uml_nfs import INSIDE, INSIDE_OUT, INSIDE_PATH, check_available, run_in_uml_nfs
+from loaderbench.selftest import uml
+from tests.beds.uml_nfs import INSIDE, INSIDE_OUT, INSIDE_PATH, run_in_uml_nfs
 
 pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -20,7 +21,7 @@ LOCAL = f"{INSIDE}/export"
 
 @pytest.fixture(autouse=True)
 def _available(require_bed: Any) -> None:
-    require_bed(check_available)
+    require_bed(uml.check_available)
 
 
 @pytest.fixture(scope="module")

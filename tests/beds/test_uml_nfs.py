@@ -10,11 +10,10 @@ import pytest
 
 from loaderbench.errors import CaseFailed
 from loaderbench.samplers.nfs import find_mount, parse_mountstats
-from loaderbench.selftest import base
+from loaderbench.selftest import base, uml
 from tests.beds.uml_nfs import (
     INSIDE_OUT,
     INSIDE_PATH,
-    check_available,
     probe_command,
     run_in_uml_nfs,
     uml_nfs,
@@ -33,7 +32,7 @@ with uml_nfs(sys.argv[1], memory="512M") as bed:
 
 @pytest.fixture(autouse=True)
 def _available(require_bed):
-    require_bed(check_available)
+    require_bed(uml.check_available)
 
 
 def helpers_of(folder):

@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -21,20 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.interrupts import interrupts_held
-from loaderbench.selftest.base import (
-    Resources,
-    Truth,
-    check_dataset_dir,
-    find_program,
-    kill_session,
-    make_ext4_image,
-    workspace,
-)
+from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.selftest import uml
+from loaderbench.selftest.base import Resources, Truth, check_dataset_dir, make_ext4_image, workspace
 
-MODULES_FOLDER = "/usr/lib/uml/modules"
-"""Where Debian's user-mode-linux keeps its kernel modules, by release."""
 INSIDE = "/run/loaderbench"
 INSIDE_PATH = f"{INSIDE}/nfs"
 """Where a command inside finds the image tree, mounted over NFS."""
@@ -59,28 +48,6 @@ class UmlResult:
     """Wall time with boot, server, mount and power-off."""
 
 
-def check_available() -> None:
-    """Tell whether this machine can make the bed.
-
-    Raises:
-        UnavailableError: a missing package, or a processor that UML does not exist for.
-    """
-    if os.uname().machine not in ("x86_64", "i686"):
-        raise UnavailableError(
-            f"uml_nfs needs an x86 processor: User-Mode Linux does not exist for {os.uname().machine}"
-        )
-    find_program("linux.uml", "user-mode-linux")
-    if not Path(MODULES_FOLDER).is_dir():
-        raise UnavailableError(f"uml_nfs needs {MODULES_FOLDER}; install the Debian package user-mode-linux")
-    for program, package in (
-        ("ip", "iproute2"),
-        ("tc", "iproute2"),
-        ("mkfs.ext4", "e2fsprogs"),
-        ("setpriv", "util-linux"),
-    ):
-        find_program(program, package)
-
-
 def _inside_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The command's environment: a few of ours, scratch space in memory (the root tree is read-only)."""
     environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
@@ -97,19 +64,6 @@ def _inside_environment(extra: Mapping[str, str]) -> dict[str, str]:
         "LOADERBENCH_BED_OUT": INSIDE_OUT,
     }
     return environment | dict(extra)
-
-
-def _memory_bytes(memory: str) -> int:
-    """`4G` or `512M` in bytes. Raises ConfigError for anything else."""
-    units = {"M": 1 << 20, "G": 1 << 30}
-    if not memory[:-1].isdigit() or memory[-1:] not in units:
-        raise ConfigError(f"memory of uml_nfs must look like 4G or 512M, not '{memory}'")
-    return int(memory[:-1]) * units[memory[-1]]
-
-
-def _last_line(console: Path) -> str:
-    lines = [line for line in console.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no message"
 
 
 @dataclass(frozen=True)
@@ -143,7 +97,7 @@ class UmlNfsBed:
         begun_s = time.monotonic()
         console = self._boot(self._write_init(command, out, environment or {}), timeout_s)
         if not (out / "uml.json").exists():
-            raise CaseFailed(f"User-Mode Linux ended before the command did: {_last_line(console)}")
+            raise CaseFailed(f"User-Mode Linux ended before the command did: {uml.last_line(console)}")
         found = json.loads((out / "uml.json").read_text())
         if found["error"] is not None:
             raise CaseFailed(f"the NFS server inside User-Mode Linux did not come up: {found['error']}")
@@ -165,7 +119,7 @@ class UmlNfsBed:
             "environment": _inside_environment(environment),
             "folder": str(Path.cwd()),
             "out_dir": str(out),
-            "modules": MODULES_FOLDER,
+            "modules": uml.MODULES_FOLDER,
             "inside_export": f"{INSIDE}/export",
             "inside_path": self.path,
             "inside_out": INSIDE_OUT,
@@ -184,42 +138,14 @@ class UmlNfsBed:
     def _boot(self, init: str, timeout_s: float) -> Path:
         """Run the UML kernel to its end; returns the file of its console's output."""
         folder = Path(self._resources.folder)
-        console = folder / "console.txt"
-        kernel = [
-            find_program("linux.uml", "user-mode-linux"),
-            f"mem={self.memory}",
-            "rootfstype=hostfs",
-            "rootflags=/",
-        ]
-        kernel += ["ro", f"ubd0r={folder / 'image'}", f"init={init}", f"uml_dir={folder}"]
-        kernel += ["con0=null,fd:1", "con=null", "ssl=null", "quiet"]
-        # The guest's memory is a file; on a disk every page of it would be written back.
-        big_enough = Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > _memory_bytes(self.memory)
-        # Raised within Popen, an interrupt would leave a process that nobody knows.
-        with interrupts_held(), console.open("wb") as output:
-            uml = subprocess.Popen(
-                [find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", *kernel],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=os.environ | {"TMPDIR": "/dev/shm" if big_enough else str(folder)},
-            )
-            self._resources.sessions.append(uml.pid)
-            self._resources.save()
+        arguments = [f"ubd0r={folder / 'image'}", f"init={init}"]
         try:
-            uml.wait(timeout_s)
+            return uml.boot(self._resources, arguments, self.memory, timeout_s, uml.preloaded())
         except subprocess.TimeoutExpired:
             raise CaseFailed(
                 f"the command inside User-Mode Linux did not end within {timeout_s:g} s; raise the time limit"
-                f" (its console said: {_last_line(console)})"
+                f" (its console said: {uml.last_line(folder / 'console.txt')})"
             ) from None
-        finally:
-            kill_session(uml.pid, str(folder))  # UML leaves its I/O threads behind when it is killed itself
-            uml.wait()
-            self._resources.sessions.clear()
-            self._resources.save()
-        return console
 
 
 @contextlib.contextmanager
@@ -234,15 +160,15 @@ def uml_nfs(
     takes `latency_s` longer (None: no limit).
 
     Raises:
-        UnavailableError: what the machine lacks (see `check_available`).
+        UnavailableError: what the machine lacks (see `uml.check_available`).
         ConfigError: `dataset_dir` is no folder, or a limit is not positive.
     """
     for name, value in (("bandwidth_bits_per_s", bandwidth_bits_per_s), ("latency_s", latency_s)):
         if value is not None and value <= 0:
             raise ConfigError(f"{name} of uml_nfs must be positive, not {value}")
-    _memory_bytes(memory)
+    uml.memory_bytes(memory)
     tree = check_dataset_dir(dataset_dir)
-    check_available()
+    uml.check_available()
     rate = None if bandwidth_bits_per_s is None else bandwidth_bits_per_s / 8
     with workspace("uml_nfs") as resources:
         make_ext4_image(tree, os.path.join(resources.folder, "image"))
