@@ -13,7 +13,7 @@ import pytest
 from loaderbench.selftest import uml
 from tests.beds.uml_nfs import INSIDE, INSIDE_OUT, INSIDE_PATH, run_in_uml_nfs
 
-pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.timeout(620)]
 
 LOCAL = f"{INSIDE}/export"
 """The server's own tree, an ext4 on a block device: the same files without the network."""
@@ -49,7 +49,7 @@ def compared_inside(tree: Path, out: Path, *options: str, **limit: float) -> dic
         "--json",
         f"{INSIDE_OUT}/compare.json",
     ]
-    result = run_in_uml_nfs(tree, [*command, *options], timeout_s=400, out_dir=out, **limit)
+    result = run_in_uml_nfs(tree, [*command, *options], timeout_s=600, out_dir=out, **limit)
     assert result.rc == 0, result.stderr
     found: dict[str, Any] = json.loads((out / "compare.json").read_text())
     assert found["same_files"]["num_images"] == 300

@@ -19,7 +19,7 @@ from tests.beds.uml_nfs import (
     uml_nfs,
 )
 
-pytestmark = [pytest.mark.bed, pytest.mark.slow]
+pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.timeout(420)]
 
 HOLD = """
 import sys
@@ -130,11 +130,15 @@ def photographs_on_disk(tmp_path_factory):
 
 
 def record_inside(tree, out, *options, **limit):
-    """The record of a `loaderbench run` inside, over NFS."""
+    """The record of a `loaderbench run` inside, over NFS.
+
+    Small inputs and inference keep the one slow processor in there from being a second limit.
+    """
     command = [sys.executable, "-m", "loaderbench", "run", INSIDE_PATH, "--device", "emulated", "--loader", "threaded"]
     command += ["--batch-size", "16", "--duration", "30", "--cache", "cold", "--quiet", *options]
+    command += ["--mode", "infer", "--input-size", "64"]
     command += ["--results", f"{INSIDE_OUT}/results", "--json", f"{INSIDE_OUT}/run.json"]
-    result = run_in_uml_nfs(tree, command, timeout_s=300, out_dir=out, **limit)
+    result = run_in_uml_nfs(tree, command, timeout_s=400, out_dir=out, **limit)
     assert result.rc == 0, result.stderr
     return json.loads((out / "run.json").read_text())
 
@@ -151,9 +155,9 @@ def test_a_run_over_a_capped_wire_names_the_storage_and_its_bandwidth(photograph
 
 
 def test_a_run_over_a_late_wire_names_the_latency_and_asks_for_more_readers(photographs_on_disk, tmp_path):
-    record = record_inside(photographs_on_disk, tmp_path, "--workers", "1", latency_s=0.005)
+    record = record_inside(photographs_on_disk, tmp_path, "--workers", "1", latency_s=0.02)
     assert record["verdict"]["bottleneck"] == "storage"
     assert record["storage"]["ceiling"]["bound_by"] == "latency"
-    assert 0.005 <= record["storage"]["nfs"]["rtt_s"] < 0.012
+    assert 0.02 <= record["storage"]["nfs"]["rtt_s"] < 0.04
     more = [one["change"] for one in record["verdict"]["advice"] if one["change"] and "workers" in one["change"]]
     assert more and more[0]["workers"] > 1
