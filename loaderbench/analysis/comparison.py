@@ -235,7 +235,19 @@ def _storage(records: Sequence[RunRecord], lanes: int) -> SideStorage:
         ceiling_readers=_agreed(ceiling.readers for ceiling in ceilings) if len(ceilings) == len(records) else None,
         ceiling_still_rising=any(ceiling.still_rising for ceiling in ceilings),
         bound_by=_agreed(ceiling.bound_by for ceiling in ceilings) if len(ceilings) == len(records) else None,
+        ceiling=_pooled([ceiling.bytes_per_s for ceiling in ceilings]),
     )
+
+
+def _pooled(rates: Sequence[Estimate]) -> Range | None:
+    """The runs' mean rate: its interval is the runs' own, combined, or that of their spread, whichever is wider."""
+    if not rates:
+        return None
+    values, k = np.array([one.value for one in rates]), len(rates)
+    half = float(np.sqrt(sum((one.half_width or 0.0) ** 2 for one in rates))) / k
+    if k > 1:
+        half = max(half, float(t_quantile(k - 1) * values.std(ddof=1) / np.sqrt(k)))
+    return Range(float(values.mean()), max(0.0, float(values.mean()) - half), float(values.mean()) + half)
 
 
 def _more_workers(records: Sequence[RunRecord]) -> PredictedWorkers | None:
@@ -380,6 +392,7 @@ def _needs(best_a: Pair, target: Estimate, known_b: Sequence[Pair]) -> Needs:
         bytes_per_s=None if file_bytes is None else target.value * file_bytes,
         gives_bytes_per_s=None if storage is None else storage.ceiling_bytes_per_s,
         gives_still_rising=None if storage is None else storage.ceiling_still_rising,
+        gives=None if storage is None else storage.ceiling,
         bound_by=None if storage is None else storage.bound_by,
         workers=at.workers,
         file_read_s=left if left is not None and left > 0 else None,

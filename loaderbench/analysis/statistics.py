@@ -13,6 +13,8 @@ from loaderbench.recording.record import Estimate
 
 NUM_DRAWS = 2000
 _SEED = 20191
+BURST = 1.05
+"""Leading rates belong to a burst while they exceed the second half by this factor, and by three times its spread."""
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """97.5 % quantiles of Student's t for 1 to 15 degrees of freedom (standard tables, e.g. NIST/SEMATECH 1.3.6.7.2)."""
 
@@ -24,6 +26,22 @@ def t_quantile(degrees: int) -> float:
     if degrees <= len(T_975):
         return T_975[degrees - 1]
     return 1.95996 + 2.37227 / degrees + 2.8225 / degrees**2
+
+
+def settled(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rates in slices of time without a first burst; it is looked for in the first half."""
+    half = len(rates) // 2
+    later = rates[half:]
+    spread = float(later.std(ddof=1)) if len(later) > 1 else 0.0
+    slow = rates[:half] <= max(BURST * later.mean(), later.mean() + 3 * spread)
+    return rates[int(slow.argmax()) if slow.any() else half :]
+
+
+def surely(values: NDArray[np.float64]) -> float:
+    """The low end of the 95 % interval of their mean, by Student's t; a single value itself."""
+    n = len(values)
+    spread = float(values.std(ddof=1)) if n > 1 else 0.0
+    return float(values.mean()) - (t_quantile(n - 1) * spread / n**0.5 if n > 1 else 0.0)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loaderbench.analysis.statistics import t_quantile
+from loaderbench.analysis.statistics import settled, surely
 from loaderbench.plain import Json
 from loaderbench.recording.facts import CeilingProbe, CeilingStage, Counters
 from loaderbench.recording.record import Bound, Ceiling, CeilingStageFigures, Estimate, NfsOperations
@@ -20,34 +21,32 @@ LATENCY_PER_DOUBLING, BANDWIDTH_PER_DOUBLING = 1.30, 1.15
 1.40 to 2.46 under added latency, 0.92 to 1.15 under a cap (tests/analysis/test_storage.py)."""
 REALLY_MOVED = 0.90
 """If the storage's counter saw less than this fraction of a stage's bytes, some cache served the stage."""
-FILES_A_READER = 2
-"""A stage with fewer whole files a reader (`--max-bytes`, slow files) says nothing about its number of readers."""
 PROBE_BUSY = 0.80
 """Above this fraction of one processor the probe's own Python may have set the rate."""
 
 
 def stages(probe: CeilingProbe | None) -> list[CeilingStage]:
     """The probe's stages that the storage itself served, ordered by readers."""
-    kept = [stage for stage in (probe.stages if probe else ()) if _tells(stage) and not _from_cache(stage)]
+    kept = [stage for stage in (probe.stages if probe else ()) if stage.tells and not _from_cache(stage)]
     return sorted(kept, key=lambda stage: stage.readers)
-
-
-def _tells(stage: CeilingStage) -> bool:
-    """Each reader had a few files, so that one reader's unfinished file at the end does not matter."""
-    return stage.seconds > 0 and stage.files >= FILES_A_READER * stage.readers
 
 
 def _from_cache(stage: CeilingStage) -> bool:
     return stage.moved is not None and stage.moved["read_bytes"] < REALLY_MOVED * stage.bytes
 
 
+def _rates(stage: CeilingStage) -> NDArray[np.float64]:
+    """Bytes/s in each slice of a stage behind its first burst, which a token bucket or a read-ahead window serves."""
+    return settled(np.asarray(stage.slices_bytes) / stage.slice_s)
+
+
 def rate(stage: CeilingStage) -> float:
-    """Bytes/s of one stage."""
-    return stage.bytes / stage.seconds
+    """Bytes/s of one stage, its first burst left out."""
+    return float(_rates(stage).mean())
 
 
 def _plateau(kept: Sequence[CeilingStage]) -> list[CeilingStage]:
-    best = max(map(rate, kept))
+    best = rate(max(kept, key=lambda stage: surely(_rates(stage))))
     return [stage for stage in kept if rate(stage) >= PLATEAU * best]
 
 
@@ -60,13 +59,13 @@ def ceiling(probe: CeilingProbe | None) -> Estimate | None:
     kept = stages(probe)
     if not kept:
         return None
-    chosen = _plateau(kept)
-    value = sum(stage.bytes for stage in chosen) / sum(stage.seconds for stage in chosen)
-    slices = np.concatenate([np.asarray(stage.slices_bytes) / stage.slice_s for stage in chosen])
-    n = len(slices)
-    half = t_quantile(n - 1) * float(slices.std(ddof=1)) / n**0.5 if n > 1 else 0.0
+    parts = [(_rates(stage), stage.slice_s) for stage in _plateau(kept)]
+    value = sum(float(rates.sum()) * slice_s for rates, slice_s in parts)
+    value /= sum(len(rates) * slice_s for rates, slice_s in parts)
+    slices = np.concatenate([rates for rates, _ in parts])
+    half = float(slices.mean()) - surely(slices)
     method = "storage probe: stages within 10 % of the fastest, slices of time, 95 %"
-    return Estimate(value, max(0.0, value - half), value + half, "bytes/s", n, method)
+    return Estimate(value, max(0.0, value - half), value + half, "bytes/s", len(slices), method)
 
 
 def readers_needed(probe: CeilingProbe | None) -> int | None:
@@ -140,6 +139,8 @@ def headroom(needed_bytes_per_s: float, probe: CeilingProbe | None) -> dict[str,
     return {
         "needs_bytes_per_s": needed_bytes_per_s,
         "gives_bytes_per_s": None if found is None else found.value,
+        "gives_low": None if found is None else found.low,
+        "gives_high": None if found is None else found.high,
         "readers": readers_needed(probe),
         "still_rising": bool(still_rising(probe)),
     }

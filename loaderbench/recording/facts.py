@@ -308,6 +308,9 @@ class Percentiles:
     """None in runs that did not store it."""
 
 
+FILES_A_READER = 2
+
+
 @dataclass(frozen=True)
 class CeilingStage:
     """One number of readers of the storage probe."""
@@ -328,6 +331,12 @@ class CeilingStage:
     user_cpu_s: float
     """CPU seconds of the probe itself."""
     moved: Counters | None
+
+    @property
+    def tells(self) -> bool:
+        """Whether each reader had a few whole files: a stage with fewer (`--max-bytes`, slow files) says nothing about
+        its number of readers."""
+        return self.seconds > 0 and self.files >= FILES_A_READER * self.readers and any(self.slices_bytes)
 
 
 @dataclass(frozen=True)

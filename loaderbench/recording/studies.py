@@ -153,6 +153,13 @@ class FileReads:
 
 
 @dataclass(frozen=True)
+class Range:
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
 class SideStorage:
     """What one side's storage did: means over its runs; sums for bytes and retransmits."""
 
@@ -175,13 +182,8 @@ class SideStorage:
     ceiling_readers: int | None
     ceiling_still_rising: bool
     bound_by: Bound | None
-
-
-@dataclass(frozen=True)
-class Range:
-    value: float
-    low: float | None
-    high: float | None
+    ceiling: Range | None = None
+    """`ceiling_bytes_per_s` with its interval."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,8 @@ class Needs:
     workers: int
     file_read_s: float | None
     takes_file_read_s: float | None
+    gives: Range | None = None
+    """`gives_bytes_per_s` with its interval."""
 
 
 @dataclass(frozen=True)

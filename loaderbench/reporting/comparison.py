@@ -13,6 +13,7 @@ from loaderbench.recording.studies import (
     Needs,
     Pair,
     Parity,
+    Range,
     Side,
     SideName,
     SideStorage,
@@ -145,7 +146,8 @@ def _needs(needs: Needs, label: str) -> list[str]:
         if needs.gives_bytes_per_s is not None:
             bound = f", {needs.bound_by}-bound" if needs.bound_by else ""
             least = "at least " if needs.gives_still_rising else ""
-            gives = f"it gives {least}{fmt.size(needs.gives_bytes_per_s, '/s')}{bound}"
+            rate = needs.gives or Range(needs.gives_bytes_per_s, None, None)
+            gives = f"it gives {least}{fmt.bytes_rate(rate.value, rate.low, rate.high)}{bound}"
         lines.append(f"for that {label} needs {fmt.size(needs.bytes_per_s, '/s')}; {gives}")
     if needs.takes_file_read_s is not None:
         allowed = needs.file_read_s
@@ -162,12 +164,18 @@ def _percentiles(seconds: FileReads) -> str:
     return " · ".join(fmt.duration(value) for value in (seconds.p50, seconds.p95, seconds.p99))
 
 
-def _shown(value: T | None, show: Callable[[T], str]) -> str | None:
+def _shown(value: T | None, show: Callable[[T], str | None]) -> str | None:
     return None if value is None else show(value)
 
 
 def _rate(value: float) -> str:
     return fmt.size(value, "/s")
+
+
+def _wide_range(rate: Range) -> str | None:
+    if rate.low is None or rate.high is None or not words.is_wide(rate.value, rate.low, rate.high):
+        return None
+    return f"{_rate(rate.low)} – {_rate(rate.high)}"
 
 
 def _count(value: float) -> str:
@@ -181,6 +189,7 @@ def _storage_texts(side: Side, storage: SideStorage) -> dict[str, str | None]:
         "bytes read in all": _shown(storage.bytes_read, fmt.size),
         "bandwidth": _shown(storage.bandwidth_bytes_per_s, _rate),
         "storage gives": _shown(storage.ceiling_bytes_per_s, _rate),
+        "  at least, at most": _shown(storage.ceiling, _wide_range),
         "bound by": storage.bound_by,
         "operations/s": _shown(storage.operations_per_s, fmt.number),
         "file, p50 p95 p99": _shown(files, _percentiles),

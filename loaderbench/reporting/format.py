@@ -163,6 +163,13 @@ def ratio(estimate: Estimate | None) -> str:
 # -- runs ------------------------------------------------------------------------------------------------
 
 
+def bytes_rate(value: float, low: float | None, high: float | None) -> str:
+    """`23.0 MB/s`, with its interval where that is wide: `23.0 MB/s (20.0 MB/s – 26.0 MB/s)`."""
+    if low is None or high is None or not words.is_wide(value, low, high):
+        return size(value, "/s")
+    return f"{size(value, '/s')} ({size(low, '/s')} – {size(high, '/s')})"
+
+
 def prep_share(record: RunRecord) -> float | None:
     """Preparation and contention together, as the verdict counts them."""
     prep = record.share("prep")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from loaderbench.recording.record import SHARES, Advice, RunRecord, StorageFigures
+from loaderbench.recording.record import SHARES, Advice, Ceiling, RunRecord, StorageFigures
 from loaderbench.recording.store import StoredRun, StoredStudy
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import (
@@ -166,7 +166,7 @@ def _storage(storage: StorageFigures) -> str:
     moved = f"bytes read {NOT_MEASURED}" if storage.bytes_read is None else f"{fmt.size(storage.bytes_read)} read"
     if storage.expected_bytes is not None:
         moved += f" of {fmt.size(storage.expected_bytes)} asked for"
-    bandwidth, ceiling = storage.bandwidth_bytes_per_s, storage.ceiling_bytes_per_s
+    bandwidth, ceiling = storage.bandwidth_bytes_per_s, storage.ceiling
     before, after = storage.residency_fraction.before, storage.residency_fraction.after
     unseen = before is None and after is None
     parts = [
@@ -174,11 +174,16 @@ def _storage(storage: StorageFigures) -> str:
         proof,
         moved,
         "" if bandwidth is None else fmt.size(bandwidth, "/s"),
-        "" if ceiling is None else f"ceiling {fmt.size(ceiling, '/s')}{_rising(storage)}",
+        "" if ceiling is None else f"ceiling {_at_most(ceiling)}{_rising(storage)}",
         "" if unseen else f"resident {fmt.percent(before)} → {fmt.percent(after)}",
         storage.source or "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _at_most(ceiling: Ceiling) -> str:
+    rate = ceiling.bytes_per_s
+    return fmt.bytes_rate(rate.value, rate.low, rate.high)
 
 
 def _rising(storage: StorageFigures) -> str:

@@ -102,6 +102,20 @@ def _megabytes(bytes_per_s: float) -> str:
     return f"{megabytes:,.0f} MB/s" if megabytes >= 10 else f"{megabytes:.1f} MB/s"
 
 
+KNOWN_WELL = 0.05
+"""A rate whose interval is narrower than ± this fraction is given without it."""
+
+
+def is_wide(value: float, low: float, high: float) -> bool:
+    """Whether a rate's interval must be said with it."""
+    return max(high - value, value - low) > KNOWN_WELL * value
+
+
+def _between(value: float, low: float, high: float) -> str:
+    """` (between 20 MB/s and 26 MB/s)`; empty for a rate that is known well."""
+    return f" (between {_megabytes(low)} and {_megabytes(high)})" if is_wide(value, low, high) else ""
+
+
 def _and(names: Sequence[str]) -> str:
     """`a and b`; with a comma before it where a name holds one."""
     return " and ".join(names)
@@ -228,14 +242,16 @@ def _of_copy(transfer: TransferFigures) -> str:
 
 
 def _of_ceiling(ceiling: Ceiling) -> str:
-    rate, readers = ceiling.bytes_per_s.value / 1e6, ceiling.readers
+    found, readers = ceiling.bytes_per_s, ceiling.readers
+    wide = "" if found.low is None or found.high is None else _between(found.value, found.low, found.high)
     rising = ", still rising" if ceiling.still_rising else ""
     bound = ""
     if ceiling.bound_by == "bandwidth":
         bound = "; more readers than this run has get little more: bandwidth"
     elif ceiling.bound_by == "latency":
         bound = f"; twice this run's readers get {ceiling.growth_per_doubling or 0:.1f}×: latency"
-    return f"the storage gives {rate:,.1f} MB/s to {readers} reader{'s' * (readers != 1)}{rising}{bound}"
+    to = f"{readers} reader{'s' * (readers != 1)}"
+    return f"the storage gives {found.value / 1e6:,.1f} MB/s{wide} to {to}{rising}{bound}"
 
 
 def _of_gaps(gap: KernelGap, seen: BusyWitnesses | None) -> list[str]:
@@ -268,7 +284,9 @@ def _headroom(details: Details) -> str:
     if details.get("gives_bytes_per_s") is None:
         return f"{needs}; what this storage gives was not measured"
     readers = round(_number(details, "readers"))
-    gives = f"this storage gives {_megabytes(_number(details, 'gives_bytes_per_s'))} at {readers} reader"
+    rate = _number(details, "gives_bytes_per_s")
+    low, high = (_number(details, f"gives_{end}") if details.get(f"gives_{end}") else rate for end in ("low", "high"))
+    gives = f"this storage gives {_megabytes(rate)}{_between(rate, low, high)} at {readers} reader"
     return f"{needs}; {gives}{'s' * (readers != 1)}{' and was still rising' if details.get('still_rising') else ''}"
 
 

@@ -92,6 +92,32 @@ def test_the_ceiling_is_the_plateau_and_not_its_luckiest_stage() -> None:
     assert still_rising(facts) is False
 
 
+def test_a_first_burst_is_not_the_storage_s_rate() -> None:
+    # given a token bucket: three slices of 0.05 s at 400 MB/s, then 23 MB/s, which the first two stages meet
+    burst = make_stage(1, 23e6, slices_bytes=(20_000_000,) * 3 + (1_150_000,) * 13, slice_s=0.05)
+    facts = make_probe(burst, make_stage(2, 23e6), make_stage(4, 23e6))
+    found = ceiling(facts)
+    assert found is not None and found.value == pytest.approx(23e6, rel=0.001)
+    assert readers_needed(facts) == 1 and still_rising(facts) is False
+
+
+def test_a_lucky_short_stage_does_not_set_the_ceiling() -> None:
+    # given a throttle that releases bytes in bursts: a stage of 0.2 s that met one too many, and a long one
+    lucky = make_stage(
+        2, 0.0, bytes=11_000_000, slices_bytes=(0, 4_000_000, 0, 0, 3_500_000, 0, 3_500_000, 0), slice_s=0.025
+    )
+    long = make_stage(4, 40e6, slices_bytes=(7_500_000, 8_500_000) * 8, slice_s=0.2)
+    found = ceiling(make_probe(lucky, long))
+    assert found is not None and found.low is not None and found.high is not None
+    assert found.value == pytest.approx(40e6, rel=0.05) and found.low < 40e6 < found.high
+
+
+def test_a_ceiling_that_is_not_known_well_is_told_with_its_interval() -> None:
+    even, uneven = rates_probe(30e6), make_probe(make_stage(1, 30e6, slices_bytes=(2_000_000, 4_000_000) * 4))
+    assert "gives 30 MB/s at 1 reader" in told(50e6, even)
+    assert re.search(r"gives 30 MB/s \(between 2\d MB/s and 3\d MB/s\) at 1 reader", told(50e6, uneven))
+
+
 def told(needed_bytes_per_s: float, facts: CeilingProbe | None) -> str:
     """The headroom, as advice says it."""
     advice = Advice("faster_storage", "storage", details=headroom(needed_bytes_per_s, facts))

@@ -138,8 +138,28 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
     # analysis/advice.py: code → (change, details)
     "faster_storage": [
         ({"cache": "warm"}, {}),
-        (None, {"needs_bytes_per_s": 3e8, "gives_bytes_per_s": None, "readers": None, "still_rising": False}),
-        (None, {"needs_bytes_per_s": 3e8, "gives_bytes_per_s": 1e8, "readers": 32, "still_rising": True}),
+        (
+            None,
+            {
+                "needs_bytes_per_s": 3e8,
+                "gives_bytes_per_s": None,
+                "gives_low": None,
+                "gives_high": None,
+                "readers": None,
+                "still_rising": False,
+            },
+        ),
+        (
+            None,
+            {
+                "needs_bytes_per_s": 3e8,
+                "gives_bytes_per_s": 1e8,
+                "gives_low": 9e7,
+                "gives_high": 1.1e8,
+                "readers": 32,
+                "still_rising": True,
+            },
+        ),
     ],
     "more_files_at_once": [({"loader": "multiprocess", "workers": 32}, {})],
     "parallel_loader": [(None, {"workers": 8}), ({"loader": "multiprocess", "workers": 8}, {})],

@@ -122,6 +122,36 @@ def test_a_file_that_vanished_ends_the_probe_with_its_name(tree: Path, tmp_path:
     assert "a.jpg: No such file" in (facts.reason or "")
 
 
+def queued(num_readers: int, read_s: float, end_s: float) -> tuple[list[tuple[int, int]], int]:
+    """(end, bytes) of reads of 1 MB by readers that share a channel, first come first served; each reader asks for the
+    next when it has the last, until `end_s`."""
+    asked, done, free = [0.0] * num_readers, [], 0.0
+    while asked:
+        at = asked.pop(0)
+        free = max(free, at) + read_s
+        done.append((round(free * 1e9), 1_000_000))
+        if free < end_s:
+            asked.append(free)
+    return done, round(end_s * 1e9)
+
+
+@pytest.mark.parametrize("num_readers", [1, 4, 16, 32])
+@pytest.mark.parametrize("read_s", [0.004, 0.02])
+def test_a_shared_channel_has_its_own_rate_however_short_the_stage(num_readers: int, read_s: float) -> None:
+    """With 32 readers and 0.3 s at 50 MB/s most of them read once, the last one until 0.64 s."""
+    done, end_ns = queued(num_readers, read_s, 0.3)
+    slices, slice_s = module._slices(np.array(done), 0, end_ns)
+    assert sum(slices) / (slice_s * len(slices)) == pytest.approx(1e6 / read_s, rel=0.01)
+
+
+@pytest.mark.parametrize("num_readers", [1, 8, 32])
+def test_readers_that_wait_each_for_itself_add_up(num_readers: int) -> None:
+    """Each gets 1 MB every 20 ms, all at the same times."""
+    done = [(number * 20_000_000, 1_000_000) for number in range(1, 17) for _ in range(num_readers)]
+    slices, slice_s = module._slices(np.array(done), 0, 300_000_000)
+    assert sum(slices) / (slice_s * len(slices)) == pytest.approx(num_readers * 50e6, rel=0.01)
+
+
 class _SlowSource:
     """Reads of 0.1 s each for one reader at a time: files that take ever longer with more readers."""
 
@@ -180,6 +210,17 @@ def test_a_capped_disk_gives_its_cap_to_any_number_of_readers(tree: Path) -> Non
     assert still_rising(facts) is False
     for one in facts.stages:
         assert one.moved is not None and one.moved["read_bytes"] == pytest.approx(one.bytes, rel=0.05)
+
+
+@pytest.mark.bed
+@pytest.mark.parametrize(("bytes_per_s", "deadline_s"), [(12e6, 2.0), (23e6, 1.0), (61e6, 1.0)])
+def test_a_short_probe_is_right_or_says_its_interval(tree: Path, bytes_per_s: float, deadline_s: float) -> None:
+    require(slow_fuse.check_available)
+    with slow_fuse.slow_fuse(tree, bytes_per_s=bytes_per_s) as bed:
+        found = ceiling(run(bed.path, deadline_s=deadline_s))
+    assert found is not None and found.low is not None and found.high is not None
+    assert found.low <= bytes_per_s <= found.high or found.value == pytest.approx(bytes_per_s, rel=0.05)
+    assert found.value == pytest.approx(bytes_per_s, rel=0.2)
 
 
 @pytest.mark.bed

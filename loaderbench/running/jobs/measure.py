@@ -46,8 +46,9 @@ FIRST_PART = 0.3
 """Fraction of the measuring time for the data set as it is, where that can be measured only once."""
 PROBE_FROM = 0.10
 """Decoders are timed where preparation takes at least this fraction of a step with the data in memory."""
-CEILING_FRACTION = 0.1
-"""Fraction of the measuring time for the storage's ceiling; at most ceiling.PROBE_S."""
+CEILING_FRACTION, SHORT_CEILING_FRACTION, LEAST_CEILING_S = 0.1, 0.25, 2.0
+"""Fraction of the measuring time for the storage's ceiling, at most ceiling.PROBE_S; a larger one up to
+LEAST_CEILING_S: with less its interval is wide."""
 CEILING_PART = 0.15
 """Fraction of `max_bytes` for the storage's ceiling."""
 SETTLE_S = 0.25
@@ -160,7 +161,9 @@ class _Measurement:
 
     @property
     def _ceiling_s(self) -> float:
-        return min(PROBE_S, CEILING_FRACTION * self._case.effort.duration_s)
+        measured_s = self._case.effort.duration_s
+        least_s = min(LEAST_CEILING_S, SHORT_CEILING_FRACTION * measured_s)
+        return min(PROBE_S, max(least_s, CEILING_FRACTION * measured_s))
 
     def _measure_arms(self) -> RoundFacts:
         if not self._arms:  # `real` was all there was to measure, and only once
