@@ -85,7 +85,7 @@ def _contention(model: Model, growth: Quantity, starved: float | None) -> Quanti
     On the issuing side: the part of the growth that is not data stall, up to the growth of the issue time.
     On the workers' side: their run-queue share of the data stall.
     """
-    arm = Arm.RAM if Arm.RAM in model.arms else Arm.REAL
+    arm = Arm.RAM if Arm.RAM in model.arms and model.has_storage else Arm.REAL
     stall, issue = model.data_stall(arm), model.issue_growth(arm)
     exposed = growth.scaled(0.0)
     if issue is not None:

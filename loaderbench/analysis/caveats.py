@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 STARVED = 0.10
 """Workers that wait for a processor more than this fraction of their time get the caveat `cpu_contention`."""
+MANY_BYTES = 1_000_000
+"""Reads of other programs from the same disk are told from here on, or where they leave a figure unknown."""
 WITNESSES_AGREE = 0.03
 """Busy fractions that differ by more than this get the caveat `busy_witnesses_disagree`."""
 
@@ -66,6 +68,8 @@ def _of_the_arms(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
     if not loader.decodes:
         yield Caveat("no_files")
         missing = [arm for arm in missing if arm not in (Arm.RAM, Arm.FETCH)]
+    if record.storage is not None and record.storage.idle_proof is not None:
+        missing = [arm for arm in missing if arm is not Arm.RAM]  # it would do the same as `real`
     if missing:
         why = "not_allowed"
         if set(judged.case.effort.arms) < set(ARMS):
@@ -104,6 +108,11 @@ def _of_the_storage(judged: Judged, storage: StorageFigures) -> Iterator[Caveat]
     if facts.cache.state == "cold" and not storage.cold_proven:
         details: dict[str, Json] = {"moved_fraction": storage.moved_fraction}
         yield Caveat("cold_not_proven", {**details, "resident_before": storage.residency_fraction.before})
+    if storage.cold_proof == "residency":
+        yield Caveat("cold_by_residency", {"read_ratio": storage.cold_read_ratio})
+    others = storage.others_read_bytes
+    if others is not None and (storage.reads_per_s is None or others >= MANY_BYTES):
+        yield Caveat("disk_shared", {"bytes": others})
     if storage.ceiling is None:
         yield Caveat("ceiling_not_measured", _why_no_ceiling(judged))
     else:

@@ -14,10 +14,11 @@ import numpy as np
 
 from loaderbench import plain
 from loaderbench.analysis.statistics import t_quantile
+from loaderbench.analysis.storage import SERVED_BY_CACHE, SLOW_READ
 from loaderbench.cases.case import CacheState
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Environment
-from loaderbench.recording.record import CeilingStageFigures, Estimate, RunRecord, StorageFigures
+from loaderbench.recording.record import CeilingStageFigures, ColdProof, Estimate, RunRecord, StorageFigures
 from loaderbench.recording.studies import (
     Comparison,
     Difference,
@@ -29,6 +30,7 @@ from loaderbench.recording.studies import (
     Parity,
     PredictedWorkers,
     Range,
+    ReadFrom,
     Side,
     SideStorage,
 )
@@ -236,7 +238,34 @@ def _storage(records: Sequence[RunRecord], lanes: int) -> SideStorage:
         ceiling_still_rising=any(ceiling.still_rising for ceiling in ceilings),
         bound_by=_agreed(ceiling.bound_by for ceiling in ceilings) if len(ceilings) == len(records) else None,
         ceiling=_pooled([ceiling.bytes_per_s for ceiling in ceilings]),
+        read_from=_of_all([read_from(storage) for storage in storages]) if every else "unknown",
+        cold_proof=_weakest([storage.cold_proof for storage in storages]) if every else None,
     )
+
+
+def read_from(storage: StorageFigures) -> ReadFrom:
+    """Where a run's images came from; `memory` where a part of them did."""
+    if storage.cold_proven:
+        return "storage"
+    moved, before = storage.moved_fraction, storage.residency_fraction.before
+    if moved is not None:
+        return "storage" if moved >= SERVED_BY_CACHE else "memory"
+    if storage.cache_state != "cold" and before is not None and before > 1 - SERVED_BY_CACHE:
+        return "memory"
+    ratio = storage.cold_read_ratio
+    return "memory" if ratio is not None and ratio < SLOW_READ else "unknown"
+
+
+def _of_all(places: Sequence[ReadFrom]) -> ReadFrom:
+    if "memory" in places:
+        return "memory"
+    return "storage" if set(places) == {"storage"} else "unknown"
+
+
+def _weakest(proofs: Sequence[ColdProof | None]) -> ColdProof | None:
+    if not proofs or None in proofs:
+        return None
+    return "residency" if "residency" in proofs else "bytes"
 
 
 def _pooled(rates: Sequence[Estimate]) -> Range | None:
@@ -290,12 +319,19 @@ def side(records: Sequence[RunRecord]) -> Side:
 # -- both ------------------------------------------------------------------------------------------------
 
 
-def pair(a: Sequence[RunRecord | None], b: Sequence[RunRecord | None]) -> Pair:
-    """Two sides' runs of one configuration, round by round; None for a run that is missing."""
+def pair(a: Sequence[RunRecord | None], b: Sequence[RunRecord | None], *, of_storages: bool = False) -> Pair:
+    """Two sides' runs of one configuration, round by round; None for a run that is missing.
+
+    `of_storages`: the sides are two storages, which cannot be ranked by what came from memory.
+    """
     ratio = ratio_of(rates(a), rates(b))
-    first, second = ([record for record in records if record is not None] for records in (a, b))
-    case = (first or second)[0].case
-    return Pair(case.subject.cache, case.feed.workers, ratio, outcome(ratio), side(first), side(second))
+    first, second = (side([record for record in records if record is not None]) for records in (a, b))
+    case = next(record for record in (*a, *b) if record is not None).case
+    found = outcome(ratio)
+    places = [one.storage.read_from for one in (first, second) if one.storage is not None]
+    if of_storages and found is not None and "memory" in places:
+        found = "from_memory"
+    return Pair(case.subject.cache, case.feed.workers, ratio, found, first, second)
 
 
 def _pairs(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> list[Pair]:
@@ -313,7 +349,8 @@ def _pairs(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> list[Pair]:
     for key in dict.fromkeys([*first, *second]):
         left, right = first.get(key, {}), second.get(key, {})
         rounds = sorted({*left, *right})
-        pairs.append(pair([left.get(number) for number in rounds], [right.get(number) for number in rounds]))
+        sides = ([known.get(number) for number in rounds] for known in (left, right))
+        pairs.append(pair(*sides, of_storages=True))
     return pairs
 
 
@@ -407,8 +444,10 @@ def compare(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Comparison:
     """
     pairs = _pairs(a, b)
     states = [list(group) for _, group in groupby(pairs, key=lambda one: one.cache)]
-    parities = [found for group in states if (found := parity(group)) is not None]
-    leading = _leading(pairs, parities)
+    found = [(one, group) for group in states if (one := parity(group)) is not None]
+    leading = _leading(pairs, [one for one, _ in found])
+    # Of storages that answered from memory nothing follows for the storages.
+    parities = [one for one, group in found if not all(each.outcome == "from_memory" for each in group)]
     if leading is None:
         return Comparison(None, None, None, None, (), DATA_SET, None, tuple(pairs), tuple(parities))
     measured = {record.run_id: record for record in (*a, *b) if record.measured}
@@ -436,9 +475,10 @@ def compare_two(a: RunRecord, b: RunRecord, factor: Sequence[str] | None = None)
     """The study of two stored runs. `factor`: the fields to compare them in; None: found by `compared_factor`."""
     differs = differing(a, b)
     chosen = compared_factor(differs) if factor is None else factor
-    found = pair([a], [b])
+    of_storages = bool(set(chosen) & set(DATA_SET))
+    found = pair([a], [b], of_storages=of_storages)
     same_setting = (a.case.feed.workers, a.case.subject.cache) == (b.case.feed.workers, b.case.subject.cache)
-    parities = [parity([found])] if set(chosen) & set(DATA_SET) and same_setting else []
+    parities = [parity([found])] if of_storages and same_setting and found.outcome != "from_memory" else []
     known = tuple(one for one in parities if one is not None)
     return Comparison(
         a=a,

@@ -56,12 +56,12 @@ class Times:
     violation: Violation | None
 
 
-def arm_times(arms: Mapping[Arm, ArmSteps], *, reads_files: bool) -> Times:
+def arm_times(arms: Mapping[Arm, ArmSteps], *, has_storage: bool) -> Times:
     """Mean step times with the order device ≤ host ≤ ram ≤ real enforced by pool-adjacent-violators.
 
-    A loader that reads no files has `ram` = `real` by construction: there is no storage under it.
+    Without a storage under the loader `ram` = `real`: they differ by the machine's drift alone.
     """
-    chain = [arm for arm in CHAIN if arm in arms]
+    chain = [arm for arm in CHAIN if arm in arms and (has_storage or arm is not Arm.RAM)]
     raw = np.array([arms[arm].mean("duration") for arm in chain])
     drawn = np.stack([arms[arm].drawn("duration") for arm in chain], axis=1)
     fitted, fitted_draws = pool_adjacent_violators(raw), pool_adjacent_violators(drawn)
@@ -82,7 +82,7 @@ def arm_times(arms: Mapping[Arm, ArmSteps], *, reads_files: bool) -> Times:
     ram = times.get(Arm.RAM)
     return Times(
         real=times[Arm.REAL],
-        ram=ram if ram is not None or reads_files else times[Arm.REAL],
+        ram=ram if has_storage else times[Arm.REAL],
         host=times.get(Arm.HOST),
         device=device,
         busy=busy,
@@ -106,10 +106,17 @@ class Model:
     """The loader works inside `next()` (no workers), in series with issuing."""
     overlap: bool
     """Copies run beside the compute of earlier steps."""
+    storage_idle: bool = False
+    """The storage provably had nothing to do in `real`."""
+
+    @property
+    def has_storage(self) -> bool:
+        """Whether the storage can be a part of the step."""
+        return self.reads_files and not self.storage_idle
 
     @cached_property
     def times(self) -> Times:
-        return arm_times(self.arms, reads_files=self.reads_files)
+        return arm_times(self.arms, has_storage=self.has_storage)
 
     @property
     def real(self) -> Quantity:

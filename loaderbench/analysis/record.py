@@ -3,7 +3,6 @@ record. Its sentences are reporting/words.py's."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +23,7 @@ from loaderbench.analysis.verdict import Attribution, attribute
 from loaderbench.analysis.verification import verified
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case
+from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import SCHEMA, SPAN, STEP, Facts, Recording, Run, Segment, Table
 from loaderbench.recording.record import (
@@ -45,17 +45,11 @@ from loaderbench.recording.record import (
 )
 
 STAGES = ("read", "decode", "augment", "collate")
-COLD_RANGE = (0.98, 1.05)
-"""Bytes moved ÷ bytes expected within which a cold read counts as proven (docs/method.md, `Bytes`)."""
-EMPTY = 0.02
-"""Largest fraction of the pages that may be in the page cache before a cold window."""
 STEADY_S, LAG_S = 5.0, 1.0
 """NVML and GPM are compared with a trace over windows of STEADY_S seconds, their first LAG_S left out: GPM smears the
 edges of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
 IDLE_FRACTION = 0.02
 """A storage that moved less than this fraction of the requested bytes was idle: others may use a shared disk."""
-SERVED_BY_CACHE = 0.90
-"""If less than this fraction of the bytes moved, the page cache served a cold arm."""
 
 
 def analyze(run: Run) -> RunRecord:
@@ -134,6 +128,7 @@ class Judged:
             owns_transfer=self.facts.loader.owns_transfer,
             synchronous=self.case.feed.workers == 0,
             overlap=self.facts.device.overlap,
+            storage_idle=self.storage is not None and self.storage.idle_proof is not None,
         )
 
     @cached_property
@@ -399,34 +394,36 @@ def storage_figures(case: Case, recording: Recording) -> StorageFigures | None:
     facts = recording.facts
     if not facts.loader.decodes:
         return None
-    windows = [(one, one.storage) for one in recording.of(Arm.REAL)]
-    known = all(window is not None and window.moved is not None for _, window in windows)
-    operations: Counter[str] = Counter()
-    for _, window in windows:
-        operations.update(window.moved or {} if window else {})
-    expected = float(sum(window.expected_bytes for _, window in windows if window is not None))
-    seconds = sum((segment.closed_ns - segment.opened_ns) / 1e9 for segment, _ in windows)
-    before = [None if window is None else window.residency_before for _, window in windows]
-    after = [None if window is None else window.residency_after for _, window in windows]
-    read = operations["read_bytes"]
-    ratio = read / expected if known and expected else None
+    segments = recording.of(Arm.REAL)
+    windows = [one.storage for one in segments if one.storage is not None]
+    known = bool(windows) and len(windows) == len(segments)
+    moved = probed.moved_by(facts.storage, windows if known else ())
+    expected = float(sum(window.expected_bytes for window in windows))
+    seconds = sum((segment.closed_ns - segment.opened_ns) / 1e9 for segment in segments)
+    before = mean_of_all([window.residency_before for window in windows] if known else [])
+    after = mean_of_all([window.residency_after for window in windows] if known else [])
+    ratio = moved.read_bytes / expected if moved.read_bytes is not None and expected else None
     ceiling = probed.describe(facts.storage.ceiling, facts.loader.num_readers or case.feed.lanes)
-    seen_empty = bool(before) and all(part is not None and part <= EMPTY for part in before)
-    asked_cold = facts.cache.state == "cold"
+    slowdown = probed.cold_read_ratio(facts.cache.cold_reads)
+    proof = probed.cold_proof(windows, ratio, slowdown) if known and facts.cache.state == "cold" else None
     return StorageFigures(
-        bytes_read=read if known else None,
+        bytes_read=moved.read_bytes,
         expected_bytes=int(expected),
         moved_fraction=ratio,
-        bandwidth_bytes_per_s=read / seconds if known and seconds else None,
-        reads_per_s=operations["reads"] / seconds if known and seconds else None,
+        bandwidth_bytes_per_s=moved.read_bytes / seconds if moved.read_bytes is not None and seconds else None,
+        reads_per_s=moved.reads / seconds if moved.reads is not None and seconds else None,
         mean_file_bytes=_mean_file_bytes(facts),
         ceiling_bytes_per_s=None if ceiling is None else ceiling.bytes_per_s.value,
         ceiling=ceiling,
         source=facts.storage.source,
-        cache_state=_cache_state(facts.cache.state, ratio, mean_of_all(before)),
-        residency_fraction=Residency(mean_of_all(before), mean_of_all(after)),
-        cold_proven=asked_cold and ratio is not None and COLD_RANGE[0] <= ratio <= COLD_RANGE[1] and seen_empty,
-        nfs=probed.nfs_operations(operations, seconds) if seconds else None,
+        cache_state=_cache_state(facts.cache.state, ratio, before),
+        residency_fraction=Residency(before, after),
+        cold_proven=proof is not None,
+        nfs=probed.nfs_operations(moved.counters, seconds) if seconds else None,
+        cold_proof=proof,
+        cold_read_ratio=slowdown,
+        idle_proof=facts.storage.kind if known and probed.is_idle(facts.storage, windows) else None,
+        others_read_bytes=moved.others_read_bytes,
     )
 
 
@@ -437,21 +434,30 @@ def _mean_file_bytes(facts: Facts) -> float | None:
 
 def _cache_state(wanted: CacheState, moved_fraction: float | None, resident: float | None) -> CacheState:
     """The cache state that the arm `real` found: `cold` only where the page cache did not serve it."""
-    if wanted != "cold" or moved_fraction is None or moved_fraction >= SERVED_BY_CACHE:
+    if moved_fraction is None:  # nothing counts the bytes: what was in memory before need not have been read
+        moved_fraction = None if resident is None else 1 - resident
+    if wanted != "cold" or moved_fraction is None or moved_fraction >= probed.SERVED_BY_CACHE:
         return wanted
-    return "warm" if moved_fraction <= 1 - SERVED_BY_CACHE or (resident or 0.0) >= 0.99 else "as-is"
+    return "warm" if moved_fraction <= 1 - probed.SERVED_BY_CACHE or (resident or 0.0) >= 0.99 else "as-is"
 
 
 def _doubts(case: Case, storage: StorageFigures | None) -> list[Reason]:
     """Why the arms did not measure what they should."""
-    if case.subject.cache != "cold" or storage is None or storage.cache_state == "cold":
+    if case.subject.cache != "cold" or storage is None:
         return []
-    return [Reason("served_by_page_cache", {"moved_fraction": storage.moved_fraction})]
+    if storage.cache_state != "cold":
+        details: dict[str, Json] = {"moved_fraction": storage.moved_fraction}
+        return [Reason("served_by_page_cache", {**details, "resident_before": storage.residency_fraction.before})]
+    ratio = storage.cold_read_ratio
+    if storage.moved_fraction is None and ratio is not None and ratio < probed.SLOW_READ:
+        return [Reason("read_as_fast_as_memory", {"ratio": ratio})]
+    return []
 
 
 def _storage_idle(storage: StorageFigures | None) -> bool:
-    """Everything was in memory, and the storage's counter agrees. False where no counter can tell."""
-    if storage is None or storage.moved_fraction is None:
+    """Everything was in memory, and the storage's counter agrees. False where no counter can tell, and where an NFS
+    server was asked for anything else."""
+    if storage is None or storage.moved_fraction is None or storage.nfs is not None:
         return False
     return storage.cache_state == "warm" and storage.moved_fraction < IDLE_FRACTION
 

@@ -1,16 +1,19 @@
-"""What the storage probe's facts (running/ceiling.py) say: the ceiling, and what sets it."""
+"""What the storage did in a run: whether it was read at all, by whom, and the ceiling that the probe
+(running/ceiling.py) found, with what sets it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import settled, surely
 from loaderbench.plain import Json
-from loaderbench.recording.facts import CeilingProbe, CeilingStage, Counters
-from loaderbench.recording.record import Bound, Ceiling, CeilingStageFigures, Estimate, NfsOperations
+from loaderbench.recording.facts import CeilingProbe, CeilingStage, ColdRead, Counters, StorageFacts, StorageWindow
+from loaderbench.recording.record import Bound, Ceiling, CeilingStageFigures, ColdProof, Estimate, NfsOperations
 
 PLATEAU = 0.90
 """Stages with at least this fraction of the fastest one's rate count as being at the ceiling."""
@@ -21,6 +24,18 @@ LATENCY_PER_DOUBLING, BANDWIDTH_PER_DOUBLING = 1.30, 1.15
 1.40 to 2.46 under added latency, 0.92 to 1.15 under a cap (tests/analysis/test_storage.py)."""
 REALLY_MOVED = 0.90
 """If the storage's counter saw less than this fraction of a stage's bytes, some cache served the stage."""
+COLD_RANGE = (0.98, 1.05)
+"""Bytes moved ÷ bytes expected within which a cold read counts as proven (docs/method.md, `Bytes`)."""
+EMPTY, DROPPED = 0.02, 0.10
+"""Largest fractions of the pages that may be in the page cache before a cold window, and behind it: batches that were
+read ahead stay where a loader does not evict its own reads."""
+SLOW_READ = 5.0
+"""An evicted file's first 64 KiB were not in memory if they take this many times what memory takes. Measured on ext4,
+tmpfs and FUSE: 2 to 3 in the page cache, 15 to 74 evicted, from a virtual disk and from a daemon without a limit."""
+SERVED_BY_CACHE = 0.90
+"""If less than this fraction of the bytes moved, the page cache served a cold arm."""
+OTHERS = 0.05
+"""A disk that moved more by this fraction than the run's own processes read was read by others too."""
 PROBE_BUSY = 0.80
 """Above this fraction of one processor the probe's own Python may have set the rate."""
 
@@ -37,7 +52,7 @@ def _from_cache(stage: CeilingStage) -> bool:
 
 def _rates(stage: CeilingStage) -> NDArray[np.float64]:
     """Bytes/s in each slice of a stage behind its first burst, which a token bucket or a read-ahead window serves."""
-    return settled(np.asarray(stage.slices_bytes) / stage.slice_s)
+    return settled(stage.slice_rates)
 
 
 def rate(stage: CeilingStage) -> float:
@@ -144,6 +159,63 @@ def headroom(needed_bytes_per_s: float, probe: CeilingProbe | None) -> dict[str,
         "readers": readers_needed(probe),
         "still_rising": bool(still_rising(probe)),
     }
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What the storage moved for the run in some windows. None: unknown."""
+
+    read_bytes: int | None
+    reads: int | None
+    others_read_bytes: int | None
+    """Read by other programs from the same disk."""
+    counters: Counters
+    """Growth of the storage's own counters, whoever read."""
+
+
+def moved_by(storage: StorageFacts, windows: Sequence[StorageWindow]) -> Moved:
+    """The bytes of the run's own processes where the kernel counts these, else those of the disk or mount, which may
+    hold those of other programs."""
+    counters: Counter[str] = Counter()
+    for window in windows:
+        counters.update(window.moved or {})
+    counted = bool(windows) and all(window.moved is not None for window in windows)
+    own = [window.process_read_bytes for window in windows]
+    known = [each for each in own if each is not None]
+    if storage.kind != "local" or not windows or len(known) < len(own):
+        return Moved(
+            counters["read_bytes"] if counted else None, counters["reads"] if counted else None, None, counters
+        )
+    read = sum(known)
+    others = max(0, counters["read_bytes"] - read) if counted else None
+    alone = others is not None and others <= OTHERS * read
+    reads = 0 if not read else counters["reads"] if alone else None
+    return Moved(read, reads, None if alone else others, counters)
+
+
+def cold_read_ratio(reads: Sequence[ColdRead]) -> float | None:
+    """Median over the files of the time to read an evicted one ÷ from memory; None where none was timed."""
+    return float(np.median([one.storage_ns / max(one.memory_ns, 1) for one in reads])) if reads else None
+
+
+def cold_proof(
+    windows: Sequence[StorageWindow], moved_fraction: float | None, read_ratio: float | None
+) -> ColdProof | None:
+    """Why the windows' reads came from the storage; None: nothing proves it."""
+    if not all(window.residency_before is not None and window.residency_before <= EMPTY for window in windows):
+        return None
+    if moved_fraction is not None:
+        if COLD_RANGE[0] <= moved_fraction <= COLD_RANGE[1]:
+            return "bytes"
+        if moved_fraction < SERVED_BY_CACHE:
+            return None
+    dropped = all(window.residency_after is not None and window.residency_after <= DROPPED for window in windows)
+    return "residency" if dropped and read_ratio is not None and read_ratio >= SLOW_READ else None
+
+
+def is_idle(storage: StorageFacts, windows: Sequence[StorageWindow]) -> bool:
+    """Whether the windows provably took nothing from the storage: its share of the step is then 0."""
+    return storage.tells_idle and bool(windows) and all(window.untouched for window in windows)
 
 
 def nfs_operations(moved: Counters | None, seconds: float) -> NfsOperations | None:

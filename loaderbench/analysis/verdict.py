@@ -230,7 +230,7 @@ class _Judge:
         """The causes that the measured arms do not tell apart, with the gain of removing all of them; None: there are
         none, or their gain is unknown."""
         times = self.model.times
-        feeding: tuple[Cause, ...] = ("storage", "prep") if self.model.reads_files else ("prep",)
+        feeding: tuple[Cause, ...] = ("storage", "prep") if self.model.has_storage else ("prep",)
         if self.model.base is not None:
             return None if set(feeding) <= set(self.model.gains) else self.joined(feeding, self.model.base)
         if times.device is not None:

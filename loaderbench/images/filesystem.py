@@ -7,8 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 MEMORY_TYPES = ("tmpfs", "ramfs", "devtmpfs")
+LOCAL_TYPES = (
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "nilfs2", "reiserfs", "vfat", "exfat", "ntfs3",
+    "iso9660", "udf", "squashfs", "erofs",
+)  # fmt: skip
+"""File systems of this machine alone: what a process makes them read from their device, for data or for an open, counts
+as that process's `read_bytes`. Those that several machines share (gfs2, ocfs2) ask the others at each open."""
+Kind = Literal["local", "nfs", "memory", "fuse", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,18 @@ class FileSystem:
     @property
     def is_memory(self) -> bool:
         return self.type in MEMORY_TYPES
+
+    @property
+    def kind(self) -> Kind:
+        """What the kernel tells of its reads: `local` all that reaches the device, by process; `nfs` all that is asked
+        of the server, by mount; `memory` has no storage; `fuse` nothing; `unknown` nothing that is known."""
+        if self.device is not None and self.type in LOCAL_TYPES:
+            return "local"
+        if self.is_nfs:
+            return "nfs"
+        if self.is_memory:
+            return "memory"
+        return "fuse" if self.is_fuse else "unknown"
 
     def to_json(self) -> dict[str, str | None]:
         """{type, source, device}, with the mount point and the reason of a missing device."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from loaderbench.errors import ConfigError
+from loaderbench.images.cache_state import evict, residency
 from loaderbench.images.index import ImageIndex, index_images
 from loaderbench.recording.studies import SameFiles
 
@@ -81,8 +82,14 @@ def _sample(images: ImageIndex, max_bytes: int) -> list[int]:
 
 
 def _digest(path: str) -> str:
+    """SHA-256 of a file's content. What it brings into the page cache leaves it again: a data set is then measured as
+    it was found."""
     try:
+        was_there = residency([path]).fraction == 1
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if not was_there:
+            evict(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return digest

@@ -19,6 +19,8 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         # what the run itself met
         "images_failed": FIGURE,
         "cold_not_proven": VERDICT,
+        "cold_by_residency": FIGURE,
+        "disk_shared": INFORMATION,
         "eviction_failed": VERDICT,
         "residency_unknown": FIGURE,
         "warm_not_locked": FIGURE,

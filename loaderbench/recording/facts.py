@@ -114,6 +114,17 @@ class StorageWindow:
     residency_before: float | None
     """Fraction of the files' pages that were in the page cache; None where that cannot be seen."""
     residency_after: float | None
+    process_read_bytes: int | None = None
+    """Bytes that were fetched from block devices for this process and its descendants (`read_bytes` of proc(5)); None
+    where the kernel does not count them, and in runs that did not store it."""
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the window provably took nothing from a storage of this machine: every sampled page was in memory
+        before it and after it, no process read a byte, and an NFS client sent no request. It says nothing of a FUSE
+        daemon or a network, which count nowhere here (`StorageFacts.tells_idle`)."""
+        whole = self.residency_before == 1.0 and self.residency_after == 1.0
+        return whole and self.process_read_bytes == 0 and not (self.moved or {}).get("rpcs")
 
 
 @dataclass(frozen=True)
@@ -204,6 +215,8 @@ class Series:
     value: NDArray[np.float64]
 
 
+StorageKind = Literal["local", "nfs", "memory", "fuse", "unknown"]
+
 # -- facts -----------------------------------------------------------------------------------------------
 
 
@@ -288,6 +301,16 @@ class LoaderFacts:
 
 
 @dataclass(frozen=True)
+class ColdRead:
+    """A file that was evicted and read, beside the same number of bytes read from memory."""
+
+    bytes: int
+    storage_ns: int
+    """Of the read calls alone: opening may take long though the pages are in memory."""
+    memory_ns: int
+
+
+@dataclass(frozen=True)
 class CacheFacts:
     """The page cache during the run."""
 
@@ -298,6 +321,8 @@ class CacheFacts:
     residency_at_start: float | None = None
     residency_method: str = "none"
     locked: bool = False
+    cold_reads: tuple[ColdRead, ...] = ()
+    """A few files, timed before the first and behind the last window of a cold run."""
 
 
 @dataclass(frozen=True)
@@ -336,7 +361,14 @@ class CeilingStage:
     def tells(self) -> bool:
         """Whether each reader had a few whole files: a stage with fewer (`--max-bytes`, slow files) says nothing about
         its number of readers."""
-        return self.seconds > 0 and self.files >= FILES_A_READER * self.readers and any(self.slices_bytes)
+        return self.seconds > 0 and self.files >= FILES_A_READER * self.readers
+
+    @property
+    def slice_rates(self) -> NDArray[np.float64]:
+        """Bytes/s in each slice; their mean alone where there are none."""
+        if not any(self.slices_bytes):
+            return np.array([self.bytes / self.seconds])
+        return np.asarray(self.slices_bytes, dtype=np.float64) / self.slice_s
 
 
 @dataclass(frozen=True)
@@ -374,10 +406,20 @@ class StorageFacts:
     """Where its bytes are counted; None where nothing counts them."""
     reason: str | None
     """Why nothing counts them."""
+    file_system: str | None = None
+    """Type of the file system, as mountinfo calls it: ext4, nfs4, fuse.sshfs; None in runs that did not store it."""
+    kind: StorageKind | None = None
+    """What the kernel tells of it (images/filesystem.py); None in runs that did not store it."""
     ram_copy: RamCopyFacts | None = None
     """None where no arm needed one."""
     ceiling: CeilingProbe | None = None
     """None where it was not probed."""
+
+    @property
+    def tells_idle(self) -> bool:
+        """Whether a window can be proven to have taken nothing from the storage. Not on FUSE, whose daemon serves each
+        open, nor on file systems of which nothing is known."""
+        return self.kind in ("local", "nfs", "memory")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat, Reason
-from loaderbench.recording.facts import Environment, Failure, ImageFailure, Percentiles, Status
+from loaderbench.recording.facts import Environment, Failure, ImageFailure, Percentiles, Status, StorageKind
 
 Cause = Literal["storage", "prep", "transfer", "launch"]
 """What a verdict can name besides compute."""
@@ -26,6 +26,9 @@ Bottleneck = Literal["storage", "prep", "contention", "transfer", "launch", "com
 Stage = Literal["storage", "prep", "loader", "transfer", "issue", "device"]
 GapClass = Literal["data_stall", "launch", "transfer_sync", "other"]
 Bound = Literal["bandwidth", "latency"]
+ColdProof = Literal["bytes", "residency"]
+"""Why a cold run's reads came from the storage. `bytes`: what its counters saw is what a cold read moves. `residency`:
+no page was in memory before a window, hardly one behind it, and reads took as long as a storage's."""
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 SHARES: tuple[Share, ...] = get_args(Share)
@@ -197,8 +200,17 @@ class StorageFigures:
     """The state that the arm found: `cold` only where the page cache did not serve it."""
     residency_fraction: Residency
     cold_proven: bool
+    """Whether there is a proof (`cold_proof`) that the reads came from the storage."""
     nfs: NfsOperations | None = None
     """None on other storage."""
+    cold_proof: ColdProof | None = None
+    """None without a proof, and where it was not to be cold."""
+    cold_read_ratio: float | None = None
+    """Time to read the first bytes of an evicted file ÷ to read them from memory, median of a few files."""
+    idle_proof: StorageKind | None = None
+    """The kind of storage that provably had nothing to do, so that its share is 0; None without a proof."""
+    others_read_bytes: int | None = None
+    """What other programs read from the same disk meanwhile; None where that cannot be told."""
 
 
 @dataclass(frozen=True)

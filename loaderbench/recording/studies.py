@@ -20,6 +20,7 @@ from loaderbench.recording.facts import DeviceFacts, Environment, Failure, Memor
 from loaderbench.recording.record import (
     Bottleneck,
     Bound,
+    ColdProof,
     Estimate,
     GapClass,
     GapShare,
@@ -30,7 +31,9 @@ from loaderbench.recording.record import (
 
 StudyKind = Literal["sweep", "compare", "tune", "selftest", "precision"]
 SideName = Literal["a", "b"]
-Outcome = Literal["faster", "slower", "indistinguishable"]
+Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
+"""`from_memory`: two storages of which one or both answered from memory; nothing can be said of the storages."""
+ReadFrom = Literal["storage", "memory", "unknown"]
 InjectedCause = Literal["storage", "prep", "transfer", "launch", "compute", "mixed", "none"]
 
 # -- sweep -----------------------------------------------------------------------------------------------
@@ -184,6 +187,10 @@ class SideStorage:
     bound_by: Bound | None
     ceiling: Range | None = None
     """`ceiling_bytes_per_s` with its interval."""
+    read_from: ReadFrom = "unknown"
+    """Where all runs' images came from; `memory` where a part of them did."""
+    cold_proof: ColdProof | None = None
+    """The weaker one of its runs' proofs."""
 
 
 @dataclass(frozen=True)

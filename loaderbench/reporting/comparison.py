@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from loaderbench.analysis.comparison import DATA_SET
 from loaderbench.cases.case import CacheState
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -14,6 +15,7 @@ from loaderbench.recording.studies import (
     Pair,
     Parity,
     Range,
+    ReadFrom,
     Side,
     SideName,
     SideStorage,
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 Labels = Mapping[SideName, str]
 SIDES: tuple[SideName, ...] = ("a", "b")
-OUTCOME_STYLES = {"faster": "green", "slower": "bold red", "indistinguishable": "yellow"}
+OUTCOME_WORDS: Mapping[str, str] = {"from_memory": "from memory"}
+OUTCOME_STYLES = {"faster": "green", "slower": "bold red", "indistinguishable": "yellow", "from_memory": "yellow"}
 LABEL_WIDTH = 16
 """Longer names are cut in the table headings."""
 
@@ -78,10 +81,50 @@ def headline(comparison: Comparison, labels: Labels) -> str:
     ratio, record, outcome = comparison.ratio, comparison.a, comparison.outcome
     if ratio is None or record is None:
         return f"{b} and {a} cannot be compared: no configuration was measured on both."
+    if outcome == "from_memory":
+        return _from_memory(comparison, labels)
     word = "cannot be told from" if outcome == "indistinguishable" else f"is {outcome} than"
     unknown = "; its interval is not known: measure longer, or more rounds" if ratio.low is None else ""
     where = configuration(record.case.subject.cache, record.case.feed.workers)
+    pair = _leading(comparison)
+    unsure = [] if pair is None else [labels[name] for name in SIDES if _read_from(pair, name) == "unknown"]
+    if unsure and set(comparison.factor) & set(DATA_SET):
+        unknown += f"; that the images came from the storage of {' and '.join(unsure)} is not proven"
     return f"{b} {word} {a}: {fmt.speedup(ratio)} images/s, {where}{unknown}."
+
+
+def _leading(comparison: Comparison) -> Pair | None:
+    """The pair that the comparison's ratio is of."""
+    record = comparison.a
+    wanted = None if record is None else (record.case.subject.cache, record.case.feed.workers)
+    return next((pair for pair in comparison.pairs if (pair.cache, pair.workers) == wanted), None)
+
+
+def _read_from(pair: Pair, name: SideName) -> ReadFrom | None:
+    storage = pair.side(name).storage
+    if storage is None:
+        return None
+    return "storage" if storage.cold_proven else storage.read_from
+
+
+def _from_memory(comparison: Comparison, labels: Labels) -> str:
+    """`Nothing is said of the storages: nvme and nfs answered from memory (warm, 8 workers). …`"""
+    pair = _leading(comparison)
+    assert pair is not None
+    sides = " and ".join(labels[name] for name in SIDES if _read_from(pair, name) == "memory")
+    how = "measure with --cache cold"
+    if pair.cache == "cold":
+        how = "cold was asked for, but pages stayed or came back: see its caveats and `loaderbench doctor`"
+    where, ratio = configuration(pair.cache, pair.workers), fmt.speedup(comparison.ratio)
+    return (
+        f"Nothing is said of the storages: {sides} answered from memory ({where}); {how}. As it was, {labels['b']} "
+        f"gave {ratio} the images/s of {labels['a']}."
+    )
+
+
+def outcome_word(pair: Pair) -> str:
+    """Which side is faster, in a word or two."""
+    return fmt.NOT_MEASURED if pair.outcome is None else OUTCOME_WORDS.get(pair.outcome, pair.outcome)
 
 
 def configuration(cache: CacheState, workers: int) -> str:
@@ -101,10 +144,10 @@ def _print_rates(comparison: Comparison, labels: Labels, console: Console) -> No
     table.add_column("ratio", justify="right", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
     for pair in comparison.pairs:
-        word = pair.outcome or fmt.NOT_MEASURED
+        word = outcome_word(pair)
         ratio = "" if pair.ratio is None else fmt.speedup(pair.ratio)
         rates = [styled(fmt.plus_minus_percent(pair.side(name).throughput)) for name in SIDES]
-        style = OUTCOME_STYLES.get(word, "")
+        style = OUTCOME_STYLES.get(pair.outcome or "", "")
         table.add_row(styled(pair.cache), styled(str(pair.workers)), *rates, styled(ratio), styled(word, style))
     console.print(table)
     console.print(styled(f"ratio: images/s of {labels['b']} ÷ {labels['a']}, with its 95 % interval", "dim"))
@@ -213,7 +256,9 @@ def pair_rows(pair: Pair) -> list[tuple[str, str, str]]:
     def proven(side: Side) -> str:
         if side.storage is None:
             return fmt.MISSING
-        return "yes" if side.storage.cold_proven else "no"
+        if not side.storage.cold_proven:
+            return "no"
+        return "yes" if side.storage.cold_proof is None else f"by {side.storage.cold_proof}"
 
     rows = [
         row("images/s", lambda side: fmt.plus_minus(side.throughput)),

@@ -26,6 +26,7 @@ from loaderbench.reporting.comparison import (
     failure_lines,
     headline,
     note_lines,
+    outcome_word,
     pair_rows,
     parity_lines,
 )
@@ -274,7 +275,7 @@ def _comparison_tables(comparison: Comparison, labels: Labels) -> list[Table]:
     rates = [
         [
             pair.cache, str(pair.workers), fmt.plus_minus(pair.a.throughput), fmt.plus_minus(pair.b.throughput),
-            fmt.ratio(pair.ratio), pair.outcome or fmt.NOT_MEASURED,
+            fmt.ratio(pair.ratio), outcome_word(pair),
         ]
         for pair in comparison.pairs
     ]  # fmt: skip

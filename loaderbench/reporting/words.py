@@ -125,8 +125,17 @@ def _and(names: Sequence[str]) -> str:
 
 REASONS: Mapping[str, Callable[[Details], str]] = {
     "served_by_page_cache": lambda d: (
-        f"of the bytes of a cold read {_percent(d, 'moved_fraction')} came from the storage, the rest from the page "
-        "cache: something else reads these files, or they cannot be evicted (loaderbench doctor)"
+        (
+            f"before the windows {_percent(d, 'resident_before')} of the pages were in the page cache: "
+            if d.get("moved_fraction") is None
+            else f"of the bytes of a cold read {_percent(d, 'moved_fraction')} came from the storage, the rest from "
+            "the page cache: "
+        )
+        + "something else reads these files, or they cannot be evicted (loaderbench doctor)"
+    ),
+    "read_as_fast_as_memory": lambda d: (
+        f"evicted files were read in {_number(d, 'ratio'):.1f}× the time that memory takes: a cache beside the page "
+        "cache served them (the file system's own, or memory of the host that this machine maps)"
     ),
     "witnesses_disagree": lambda d: (
         f"the arms put the wait for data at {_percent(d, 'by_arms')} of the step, the timeline at "
@@ -226,6 +235,8 @@ def evidence(record: RunRecord) -> list[str]:
         lines.append(f"waiting for data: {arms:.1%} of the step by arms, {timeline:.1%} by timeline")
     if record.transfer is not None:
         lines.append(_of_copy(record.transfer))
+    if record.storage is not None and record.storage.idle_proof is not None:
+        lines.append(f"storage is 0, proven: {IDLE[record.storage.idle_proof]}")
     if record.storage is not None and record.storage.ceiling is not None:
         lines.append(_of_ceiling(record.storage.ceiling))
     if record.device is not None and record.device.kernel_gap is not None:
@@ -360,6 +371,11 @@ FAULTS: Mapping[str, Callable[[Details], str]] = {
         f"kernels lie outside their steps by {_percent(d, 'fraction')} of a step: the clocks do not match"
     ),
 }
+IDLE: Mapping[str, str] = {
+    "local": "all pages were in memory before and after each window, and no process of the run read a byte from a disk",
+    "nfs": "all pages were in memory before and after each window, and the server was not asked for anything",
+    "memory": "the files lie in memory",
+}
 NO_TRACE: Mapping[str, Callable[[Details], str]] = {
     "not_asked": lambda d: "not asked for: --kernels traces a few steps",
     "no_real_step": lambda d: "the arm `real` has no complete step: give --duration or --steps more",
@@ -423,6 +439,15 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         )
         + f", residency before each window {_text(d, 'resident_before')}: do not take the cold figures for those of "
         "the storage"
+    ),
+    "cold_by_residency": lambda d: (
+        "nothing counts this storage's bytes; that the reads were cold follows from the page cache, which was empty "
+        f"before each window and behind it, and from a file's read, {_number(d, 'read_ratio'):.0f}× as long as from "
+        "memory. A cache of the daemon or server cannot be seen from here"
+    ),
+    "disk_shared": lambda d: (
+        f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk meanwhile: bytes and bandwidth "
+        "are those of the run's own processes"
     ),
     "eviction_failed": lambda d: (
         f"{_percent(d, 'fraction')} of the pages stayed in the page cache after eviction: not cold"

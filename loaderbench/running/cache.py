@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from loaderbench.images.index import first_image
 from loaderbench.images.shards import DataSet, first_container
 from loaderbench.machine import memory_limit_bytes, shm_bytes
 from loaderbench.recording.caveats import Caveat
-from loaderbench.recording.facts import CacheFacts, RamCopyFacts
+from loaderbench.recording.facts import CacheFacts, ColdRead, RamCopyFacts
 
 SURVEY_FILES = 1000
 """Files sampled for the residency of a data set: 5 to 9 µs each. Where none of them has a page
@@ -28,6 +29,11 @@ in memory, at most 0.3 % of all files do (95 % confidence)."""
 RESIDENT, EMPTY = 0.99, 0.01
 SMALL_SET_BATCHES = 32
 """A set of fewer batches is evicted completely after each batch (about 8 µs a file)."""
+CHECK_FILES, CHECK_FILE_BYTES, CHECK_S = 16, 1 << 16, 1.0
+"""Most files that are timed in a cold run, bytes of each, and seconds. In the first bytes of a file a storage's latency
+shows, however fast it is."""
+CHECK_PART = 0.01
+"""Fraction of `max_bytes` for them, at either end of the run."""
 OnDone = Callable[[int, int], None]
 """Called with (files done, all files)."""
 MEMORY_FRACTION = 0.4
@@ -37,7 +43,8 @@ MEMORY_FRACTION = 0.4
 def can_prove_cold(folder: str) -> bool:
     """Whether files of the folder can be evicted from the page cache, and the eviction can be seen.
 
-    Tried with one file: read it, evict it, check it. OSError where it cannot be read.
+    That proves a run cold by residency, and by bytes where counters see them. Tried with one file: read it, evict it,
+    check it. OSError where it cannot be read.
     """
     path = first_image(folder) or first_container(folder)
     if path is None:
@@ -61,6 +68,26 @@ def can_hold(num_bytes: int) -> bool:
         return num_bytes <= _memory_budget()
     except UnavailableError:
         return False
+
+
+def _time_cold_read(path: str, most: int) -> ColdRead:
+    """Time the first bytes of a file, from the storage and from memory. OSError where it cannot be read."""
+    evict(path)
+    buffer = memoryview(bytearray(most))
+    file, memory = os.open(path, os.O_RDONLY | os.O_CLOEXEC), os.memfd_create("loaderbench-cold")
+    try:
+        begun = time.perf_counter_ns()
+        got = os.preadv(file, [buffer], 0)
+        storage_ns = time.perf_counter_ns() - begun
+        os.pwrite(memory, buffer[:got], 0)
+        begun = time.perf_counter_ns()
+        os.preadv(memory, [buffer[:got]], 0)
+        memory_ns = time.perf_counter_ns() - begun
+    finally:
+        os.close(file)
+        os.close(memory)
+    evict(path)
+    return ColdRead(got, storage_ns, memory_ns)
 
 
 class RamCopy:
@@ -120,6 +147,7 @@ class CacheKeeper:
         chosen = np.random.default_rng(0).permutation(len(self.files))[:SURVEY_FILES]
         self._sample = [self.files.path(int(index)) for index in chosen]
         self._locked = False
+        self._cold_reads: list[ColdRead] = []
 
     def survey(self) -> bool:
         """Inspect the cache before anything is read. True where the present state can be measured only once."""
@@ -145,6 +173,26 @@ class CacheKeeper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def time_cold_reads(self, max_bytes: int | None) -> None:
+        """Read a few files, evicted before and behind, and as many bytes from memory: reads of a storage are slower.
+
+        That is how a cache is told that evicting leaves alone, such as a file system's own beside the page cache.
+        """
+        if self.state != "cold":
+            return
+        left = CHECK_FILES * CHECK_FILE_BYTES if max_bytes is None else int(CHECK_PART * max_bytes)
+        until = time.perf_counter() + CHECK_S
+        for path in self._sample[:CHECK_FILES]:
+            most = min(CHECK_FILE_BYTES, left)
+            if not most or time.perf_counter() > until:
+                return
+            try:
+                read = _time_cold_read(path, most)
+            except OSError:
+                return  # the loader meets the same error and names the file
+            left -= read.bytes
+            self._cold_reads += [read] if read.bytes else []
 
     def _warm(self) -> None:
         try:
@@ -241,7 +289,9 @@ class CacheKeeper:
                 return
 
     def facts(self) -> CacheFacts:
-        return CacheFacts(self.state, self.measured_once, self._at_start, self._method, self._locked)
+        return CacheFacts(
+            self.state, self.measured_once, self._at_start, self._method, self._locked, tuple(self._cold_reads)
+        )
 
     @property
     def caveats(self) -> list[Caveat]:

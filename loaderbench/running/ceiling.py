@@ -94,7 +94,7 @@ def _is_flat(stages: list[CeilingStage]) -> bool:
 
 
 def _rates(stage: CeilingStage) -> NDArray[np.float64]:
-    return settled(np.asarray(stage.slices_bytes) / stage.slice_s)
+    return settled(stage.slice_rates)
 
 
 def _repeat_fastest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.feeds import Feeds, close
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.rig import Rig
+from loaderbench.samplers.process_io import tree_read_bytes
 from loaderbench.samplers.sources import StorageCounter
 
 MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
@@ -50,6 +52,7 @@ class Readings:
 
     storage: Mapping[str, int] | None
     characters: int
+    process_read_bytes: int | None
 
 
 @dataclass
@@ -111,8 +114,7 @@ class Windows:
         closed = time.perf_counter_ns()
         segment = self.segment_of(loop, arm, number, num_warmup, steady, opened, closed, drained)
         if touches_storage:
-            moved = self._moved(readings, loop, drained)
-            segment.storage = StorageWindow(*moved, before, self.cache.after_segment())
+            segment.storage = self._storage_window(readings, before, loop, drained)
         segment.clock_drift_ns = device.drift_ns() if arm.on_device else None
         segment.consumer_cpu_s, segment.stage_times = consumer_cpu_s, _grown(stages_begun, stages_ended)
         segment.wall_s = (time.perf_counter_ns() - begun) / 1e9
@@ -214,12 +216,11 @@ class Windows:
         return HeldSteps(tuple(busy for busy, _ in told), tuple(took for _, took in told)) if told else None
 
     def _readings(self) -> Readings:
-        return Readings(self.storage.read(), _read_characters())
+        return Readings(self.storage.read(), _read_characters(), tree_read_bytes(os.getpid()))
 
-    def _moved(
-        self, before: Readings, loop: StepLoop, drained: Table | None
-    ) -> tuple[Mapping[str, int] | None, int, int]:
-        """(growth of the storage's counters, bytes that a cold read of the files has to move, bytes requested)."""
+    def _storage_window(
+        self, before: Readings, resident_before: float | None, loop: StepLoop, drained: Table | None
+    ) -> StorageWindow:
         after, data = self._readings(), self.rig.data
         moved = None
         if after.storage is not None and before.storage is not None:
@@ -234,7 +235,19 @@ class Windows:
             expected = requested * data.sample_page_bytes / data.sample_bytes
         if not self.storage.whole_pages:
             expected *= data.sample_bytes / data.sample_page_bytes
-        return moved, int(expected), requested
+        return StorageWindow(
+            moved=moved,
+            expected_bytes=int(expected),
+            requested_bytes=requested,
+            residency_before=resident_before,
+            residency_after=self.cache.after_segment(),
+            process_read_bytes=_growth(before.process_read_bytes, after.process_read_bytes),
+        )
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    """None where either is unknown, or a process took its bytes with it."""
+    return None if before is None or after is None or after < before else after - before
 
 
 def durations(segment: Segment) -> NDArray[np.float64]:

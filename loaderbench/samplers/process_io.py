@@ -33,6 +33,8 @@ SCAN_INTERVAL_S = 1.0
 PSS_INTERVAL_S = 5.0
 PSS_DELAY_S = 2.0
 """Seconds before the first reading, so that the workers have started."""
+MOST_PASSES = 20
+"""Tries to read all of a tree while none of its processes ends."""
 RARE_COST_FRACTION = 0.001
 """At most this fraction of one core is used to find processes, and as much to read `smaps_rollup`."""
 
@@ -184,6 +186,37 @@ def _children_of_all() -> dict[int, list[int]]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         children.setdefault(parent, []).append(int(name))
+    return children
+
+
+def tree_read_bytes(root_pid: int) -> int | None:
+    """`read_bytes` of a process and its descendants now, those that were waited for included; None where unknown.
+
+    A pass in which a process ends is made again: whether its parent's total has its bytes by then cannot be told.
+    """
+    of_all = None if Path(f"/proc/{root_pid}/task/{root_pid}/children").exists() else _children_of_all()
+    for _ in range(MOST_PASSES):
+        total, waiting = 0, [root_pid]
+        try:
+            while waiting:
+                pid = waiting.pop()
+                total += parse_io(_read_file(f"/proc/{pid}/io"))["read_bytes"]
+                waiting += of_all.get(pid, []) if of_all is not None else _children_of(pid)
+            return total
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except (OSError, KeyError):
+            return None
+    return None
+
+
+def _children_of(pid: int) -> list[int]:
+    children: list[int] = []
+    for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+        try:
+            children += map(int, _read_file(f"/proc/{pid}/task/{thread}/children").split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
     return children
 
 

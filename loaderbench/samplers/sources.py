@@ -56,14 +56,16 @@ class StorageCounter:
     """Why there are no counters and what to do about it; None where `read` works."""
     whole_pages: bool
     """Whether a cold read of a file moves whole pages. NFS moves exact bytes (`serverread` of samplers/nfs.py)."""
+    file_system: FileSystem
 
     def __init__(self, path: str | Path) -> None:
         """Never raises for missing counters; OSError where the path does not exist."""
         self._sampler: DiskSampler | NfsSampler | None = None
         self.source = self.reason = None
         self.whole_pages = True
+        self.file_system = storage_behind(path)
         try:
-            self._sampler = storage_sampler(storage_behind(path))
+            self._sampler = storage_sampler(self.file_system)
             self.source = self._sampler.source
             self.whole_pages = not isinstance(self._sampler, NfsSampler)
         except UnavailableError as error:

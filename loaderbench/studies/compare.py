@@ -22,7 +22,6 @@ from loaderbench.recording.store import RESULTS, Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SameFiles, SideName, StudyRecord
 from loaderbench.reporting import words
 from loaderbench.running.cache import can_hold, can_prove_cold
-from loaderbench.samplers.sources import StorageCounter
 from loaderbench.studies.measure import OnMessage, measure_case, unwatched
 from loaderbench.studies.request import Folder, Progress, Say, no_note, no_progress, resolve
 
@@ -90,7 +89,7 @@ def default_caches(
     `max_bytes`: what one run may read from its storage; warm reads all of the data set once.
     """
     notes: list[Reason] = []
-    blind = next((folder for folder in folders if StorageCounter(folder).reason or not can_prove_cold(folder)), None)
+    blind = next((folder for folder in folders if not can_prove_cold(folder)), None)
     if blind is not None:
         notes.append(Reason("as_is_for_cold", {"path": blind}))
     states: list[CacheState] = ["cold" if blind is None else "as-is"]

@@ -17,7 +17,6 @@ from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import usable_cpus
 from loaderbench.running.cache import can_prove_cold
-from loaderbench.samplers.sources import StorageCounter
 
 Folder = str | os.PathLike[str]
 Say = Callable[[str], None]
@@ -135,10 +134,7 @@ def _input_size(step: StepOptions) -> int | None:
 
 
 def default_cache(folders: Sequence[str], loaders: Sequence[LoaderChoice]) -> str:
-    """`cold` where both eviction and the bytes that moved can be checked, else `as-is`."""
+    """`cold` where eviction can be checked, else `as-is`."""
     if not all(loader.traits.can_be_cold for loader in loaders):
         return "as-is"  # one state for the whole study
-    for folder in folders:
-        if StorageCounter(folder).reason is not None or not can_prove_cold(folder):
-            return "as-is"
-    return "cold"
+    return "cold" if all(map(can_prove_cold, folders)) else "as-is"

@@ -210,10 +210,12 @@ EXPLAINED_BY = {
 }
 """Null figures, by the longest of these that begins their place, and the caveats of which one must be there."""
 MAY_BE_NULL = {
-    "failure", "verdict.joint_speedup", "storage.nfs", "transfer.pinned", "device.held_issue_s", "short_run",
+    "failure", "verdict.joint_speedup", "storage.nfs", "storage.cold_proof", "storage.cold_read_ratio",
+    "storage.idle_proof", "storage.others_read_bytes", "transfer.pinned", "device.held_issue_s", "short_run",
 }  # fmt: skip
-"""Null says something itself: no failure; no joint gain because one cause is named; other storage than NFS; pinning
-that means nothing; no step that was held back; no short runs asked for."""
+"""Null says something itself: no failure; no joint gain because one cause is named; other storage than NFS; no proof
+(`cold_not_proven` says so), no time of a cold read, nobody else on the disk; pinning that means nothing; no step that
+was held back; no short runs asked for."""
 
 
 def nulls(found: Any, where: str = "") -> Iterator[str]:

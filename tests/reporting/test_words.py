@@ -25,7 +25,11 @@ Details = dict[str, Json]
 
 REASONS: Mapping[str, Sequence[Details]] = {
     # analysis/record.py
-    "served_by_page_cache": [{"moved_fraction": 0.4}, {"moved_fraction": None}],
+    "served_by_page_cache": [
+        {"moved_fraction": 0.4, "resident_before": 0.1},
+        {"moved_fraction": None, "resident_before": 0.6},
+    ],
+    "read_as_fast_as_memory": [{"ratio": 2.4}],
     # analysis/verdict.py
     "witnesses_disagree": [{"by_arms": 0.4, "by_timeline": 0.1}],
     "arms_out_of_order": [{"faster": "ram", "faster_s": 0.01, "slower": "host", "slower_s": 0.02}],
@@ -102,6 +106,8 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     "cold_not_proven": [
         {"moved_fraction": 0.4, "resident_before": 0.1}, {"moved_fraction": None, "resident_before": 0.1},
     ],
+    "cold_by_residency": [{"read_ratio": 18.0}],
+    "disk_shared": [{"bytes": 2_000_000}],
     "ceiling_not_measured": [
         {"why": "not_asked"}, {"why": "error", "reason": "EIO"}, {"why": "from_cache"},
         {"why": "ended", "stopped_by": "deadline"},

@@ -106,6 +106,8 @@ class _Measurement:
         self._feeds.collect_ready()
         device.reset_peak_memory()
         rounds = self._measure_arms()
+        if self._feeds.reads_files:
+            self._windows.cache.time_cold_reads(self._case.effort.max_bytes)
         if self._case.feed.buffer_ratio is not None:
             self._measure_short_runs()
         ceiling = self._probe_ceiling() if self._probes_ceiling else None
@@ -154,6 +156,7 @@ class _Measurement:
         if wanted & {Arm.RAM, Arm.HOST}:
             self._feeds.copy_to_memory(_telling(self._windows.report))
         stack.enter_context(self._windows.cache)
+        self._windows.cache.time_cold_reads(case.effort.max_bytes)
 
     @property
     def _probes_ceiling(self) -> bool:
@@ -306,6 +309,8 @@ class _Measurement:
             image_bytes=int(images.sizes.sum()),
             source=counter.source,
             reason=counter.reason,
+            file_system=counter.file_system.type,
+            kind=counter.file_system.kind,
             ram_copy=None if ram is None else ram.facts(),
             ceiling=ceiling,
         )
