@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import settled, surely
 from loaderbench.plain import Json
-from loaderbench.recording.facts import CeilingProbe, CeilingStage, ColdRead, Counters, StorageFacts, StorageWindow
+from loaderbench.recording.facts import (
+    CeilingProbe,
+    CeilingStage,
+    ColdRead,
+    Counters,
+    StorageFacts,
+    StorageWindow,
+    tells_idle,
+)
 from loaderbench.recording.record import Bound, Ceiling, CeilingStageFigures, ColdProof, Estimate, NfsOperations
 
 PLATEAU = 0.90
@@ -215,7 +223,7 @@ def cold_proof(
 
 def is_idle(storage: StorageFacts, windows: Sequence[StorageWindow]) -> bool:
     """Whether the windows provably took nothing from the storage: its share of the step is then 0."""
-    return storage.tells_idle and bool(windows) and all(window.untouched for window in windows)
+    return tells_idle(storage.kind) and bool(windows) and all(window.untouched for window in windows)
 
 
 def nfs_operations(moved: Counters | None, seconds: float) -> NfsOperations | None:

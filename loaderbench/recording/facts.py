@@ -122,7 +122,7 @@ class StorageWindow:
     def untouched(self) -> bool:
         """Whether the window provably took nothing from a storage of this machine: every sampled page was in memory
         before it and after it, no process read a byte, and an NFS client sent no request. It says nothing of a FUSE
-        daemon or a network, which count nowhere here (`StorageFacts.tells_idle`)."""
+        daemon or a network, which count nowhere here (`tells_idle`)."""
         whole = self.residency_before == 1.0 and self.residency_after == 1.0
         return whole and self.process_read_bytes == 0 and not (self.moved or {}).get("rpcs")
 
@@ -216,6 +216,13 @@ class Series:
 
 
 StorageKind = Literal["local", "nfs", "memory", "fuse", "unknown"]
+
+
+def tells_idle(kind: StorageKind | None) -> bool:
+    """Whether a window can be proven to have taken nothing from such a storage (`StorageWindow.untouched`). Not from
+    FUSE, whose daemon serves each open, nor from a file system of which nothing is known."""
+    return kind in ("local", "nfs", "memory")
+
 
 # -- facts -----------------------------------------------------------------------------------------------
 
@@ -414,12 +421,6 @@ class StorageFacts:
     """None where no arm needed one."""
     ceiling: CeilingProbe | None = None
     """None where it was not probed."""
-
-    @property
-    def tells_idle(self) -> bool:
-        """Whether a window can be proven to have taken nothing from the storage. Not on FUSE, whose daemon serves each
-        open, nor on file systems of which nothing is known."""
-        return self.kind in ("local", "nfs", "memory")
 
 
 @dataclass(frozen=True)

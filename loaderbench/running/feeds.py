@@ -17,8 +17,8 @@ from loaderbench.loaders.base import Batch, Loader
 from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import CopyFacts, LoaderFacts, StartupFacts
 from loaderbench.recording.progress import Phase, Report
-from loaderbench.running.cache import OnDone, RamCopy
-from loaderbench.running.rig import Rig
+from loaderbench.running.cache import RamCopy
+from loaderbench.running.rig import Rig, progress_of
 
 COPY_PART = 0.25
 """Fraction of `max_bytes` for the copy in memory."""
@@ -63,11 +63,13 @@ class Feeds:
         """The files that an arm reads."""
         return self.ram.data if self.ram is not None and arm.source == "memory" else self._rig.data
 
-    def copy_to_memory(self, progress: Callable[[str], OnDone]) -> None:
-        """Copy images into memory, for the arms that read them there."""
-        self._report(Phase("copying images into memory"))
-        data = self._rig.data
-        copy = RamCopy(data, self._batch_bytes(), self._copy_bytes(), progress("copying images into memory"))
+    def copy_to_memory(self) -> None:
+        """Copy images into memory, for the arms that read them there, unless that was done."""
+        if self.ram is not None:
+            return
+        what = "copying images into memory"
+        self._report(Phase(what))
+        copy = RamCopy(self._rig.data, self._batch_bytes(), self._copy_bytes(), progress_of(self._report)(what))
         self.ram = self._stack.enter_context(copy)
 
     def _copy_bytes(self) -> int:
@@ -167,8 +169,13 @@ def _copy_of(batch: Batch) -> Batch:
     return Batch(batch.inputs.clone(), batch.targets.clone(), batch.num_samples, batch.encoded_bytes)
 
 
-def arms_of_a_round(case: Case, *, reads_files: bool, owns_transfer: bool, once: bool) -> tuple[Arm, ...]:
-    """The arms of a round, in order. `once`: the data set's own cache state has been measured and is gone."""
+def arms_of_a_round(
+    case: Case, *, reads_files: bool, owns_transfer: bool, once: bool, may_be_idle: bool = False
+) -> tuple[Arm, ...]:
+    """The arms of a round, in order. `once`: the data set's own cache state has been measured and is gone.
+
+    `may_be_idle`: `real` may show that the storage has nothing to do, so that `ram` behind it need not be measured.
+    """
     wanted = set(case.effort.arms)
     arms = [arm for arm in (Arm.DEVICE,) if arm in wanted]
     if Arm.HOST in wanted and not owns_transfer:
@@ -176,7 +183,7 @@ def arms_of_a_round(case: Case, *, reads_files: bool, owns_transfer: bool, once:
     if Arm.RAM in wanted and reads_files:
         arms.append(Arm.RAM)
     if Arm.REAL in wanted and not once:
-        arms.append(Arm.REAL)
+        arms.insert(len(arms) - (may_be_idle and Arm.RAM in arms), Arm.REAL)
     if Arm.FREE in wanted:
         arms.append(Arm.PREP if once else Arm.FREE)
     if reads_files and case.subject.cache == "cold" and {Arm.RAM, Arm.FREE} <= wanted:

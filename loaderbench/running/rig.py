@@ -15,6 +15,7 @@ from loaderbench.images.shards import DataSet, open_data_set
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import Loader, LoaderContext, Slowdown
 from loaderbench.recording.progress import Phase, Report
+from loaderbench.running.cache import OnDone
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.base import Workload
 
@@ -30,6 +31,16 @@ def once_a_second(report: Report) -> Callable[[str], None]:
             report(Phase(phase))
 
     return on_progress
+
+
+def progress_of(report: Report) -> Callable[[str], OnDone]:
+    """A factory: for the name of a long task over the files, the function that reports its progress."""
+
+    def of(what: str) -> OnDone:
+        progress = once_a_second(report)
+        return lambda done, total: progress(f"{what}: {done:,} of {total:,}")
+
+    return of
 
 
 class Rig:

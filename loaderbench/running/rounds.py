@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,8 +63,18 @@ def most_steps(case: Case, data: DataSet, arms: Sequence[Arm], fewest: int, *, o
     return steps
 
 
-def measure_rounds(windows: Windows, arms: tuple[Arm, ...], budget: Budget, segments: list[Segment]) -> RoundFacts:
-    """Measure the arms in turns, adding their windows to `segments`."""
+def measure_rounds(
+    windows: Windows,
+    arms: tuple[Arm, ...],
+    budget: Budget,
+    segments: list[Segment],
+    storage_idle: Callable[[Sequence[Segment]], bool] = lambda segments: False,
+) -> RoundFacts:
+    """Measure the arms in turns, adding their windows to `segments`.
+
+    `storage_idle`: whether the windows so far prove that the storage has nothing to do. `ram` would then be the same as
+    `real`, and its time goes to `real`.
+    """
     effort = windows.rig.case.effort
     target_s = float(np.clip(budget.seconds / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
@@ -72,19 +82,29 @@ def measure_rounds(windows: Windows, arms: tuple[Arm, ...], budget: Budget, segm
     deadline = time.perf_counter() + budget.seconds
     number = 0
     while True:
-        for arm in arms:
+        for planned in arms:
             if number and time.perf_counter() > deadline:
                 break
+            arm = planned
+            if planned is Arm.RAM and storage_idle(segments):
+                if steps is not None:
+                    continue
+                arm = Arm.REAL
             segments.append(windows.measure(arm, number, Length(target_s * arm.weight, steps)))
         number += 1
         if steps is not None and number >= num_rounds:
-            return RoundFacts(arms, number, "steps")
+            return RoundFacts(_measured(arms, segments), number, "steps")
         if time.perf_counter() > deadline:
-            return RoundFacts(arms, number, "duration")
+            return RoundFacts(_measured(arms, segments), number, "duration")
         if number >= TARGET_ROUNDS and budget.most_bytes:
-            return RoundFacts(arms, number, "max_bytes")
+            return RoundFacts(_measured(arms, segments), number, "max_bytes")
         if steps is None and number >= MIN_ROUNDS and _precise(windows.rig.case, arms, segments):
-            return RoundFacts(arms, number, "ci_target")
+            return RoundFacts(_measured(arms, segments), number, "ci_target")
+
+
+def _measured(arms: Sequence[Arm], segments: Sequence[Segment]) -> tuple[Arm, ...]:
+    """The arms of a round without `ram` where `real` took its place in all rounds."""
+    return tuple(arm for arm in arms if any(segment.arm is arm for segment in segments))
 
 
 def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:
@@ -93,6 +113,8 @@ def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bo
         if not arm.decodes or arm is Arm.PREP:
             continue
         seconds = [durations(segment) for segment in segments if segment.arm is arm]
+        if arm is Arm.RAM and not seconds:
+            continue
         if half_width_fraction(seconds, case.feed.lanes) > case.effort.ci_target:
             return False
     return True

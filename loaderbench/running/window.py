@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from loaderbench.analysis.statistics import is_steady
 from loaderbench.cases.arms import Arm
 from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import Loader
-from loaderbench.recording.facts import SPAN, STEP, HeldSteps, ImageFailure, Segment, StorageWindow, Table
+from loaderbench.recording.facts import SPAN, STEP, HeldSteps, ImageFailure, Segment, StorageWindow, Table, tells_idle
 from loaderbench.recording.progress import Report, SegmentDone
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.feeds import Feeds, close
@@ -73,6 +73,18 @@ class Windows:
         """The fewest steps of a window: two whole rounds of the workers, since these hand over in bursts."""
         return min(max(MIN_WINDOW_STEPS, 2 * self.rig.case.feed.workers), MAX_MIN_WINDOW_STEPS)
 
+    @property
+    def may_be_idle(self) -> bool:
+        """Whether it can turn out that the storage has nothing to do: the files are to be in memory, and the kernel
+        tells of this file system whatever reaches the storage."""
+        in_memory = self.rig.case.subject.cache != "cold" and not self.cache.measured_once
+        return self.feeds.reads_files and in_memory and tells_idle(self.storage.file_system.kind)
+
+    def storage_idle(self, segments: Sequence[Segment]) -> bool:
+        """Whether the windows of `real` so far provably took nothing from the storage; False before the first."""
+        windows = [segment.storage for segment in segments if segment.arm is Arm.REAL]
+        return self.may_be_idle and bool(windows) and all(one is not None and one.untouched for one in windows)
+
     def new_loop(self, arm: Arm) -> tuple[StepLoop, Loader | None]:
         """A loop over a new stream of the arm's batches, and the loader that makes it."""
         batches, loader = self.feeds.batches(arm)
@@ -91,6 +103,8 @@ class Windows:
         """One window of `arm` in round `number`. `warm_up`: what runs before it; None: until the loader is steady."""
         begun = time.perf_counter_ns()
         device = self.rig.device
+        if arm is Arm.RAM:
+            self.feeds.copy_to_memory()
         touches_storage = self.feeds.reads_files and arm.touches_storage
         most = self.most_steps if touches_storage else sys.maxsize
         before = self.cache.before_segment(self.feeds.loader(arm).evicts_own_reads) if touches_storage else None

@@ -30,6 +30,8 @@ class Truth:
     """Read requests per second at the block device, as submitted."""
     latency_s: float | None = None
     """Added to each read request (`slow_fuse`) or to each round trip (`uml_nfs`)."""
+    open_latency_s: float | None = None
+    """Added to each open (`slow_fuse`)."""
 
 
 def install_commands() -> list[list[str]]:

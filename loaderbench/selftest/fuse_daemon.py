@@ -57,9 +57,10 @@ class SlowTree(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no type
 
     use_ns = True
 
-    def __init__(self, root: str, pacer: Pacer, counters: memoryview) -> None:
+    def __init__(self, root: str, pacer: Pacer, open_latency_s: float, counters: memoryview) -> None:
         self._root = root
         self._pacer = pacer
+        self._open_latency_s = open_latency_s
         self._counters = counters
         self._lock = threading.Lock()
 
@@ -96,6 +97,8 @@ class SlowTree(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no type
     def open(self, path: str, flags: int) -> int:
         if flags & (os.O_WRONLY | os.O_RDWR):
             raise mfusepy.FuseOSError(errno.EROFS)
+        if self._open_latency_s:
+            time.sleep(self._open_latency_s)
         return os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
@@ -128,7 +131,12 @@ def main() -> None:
     if (mfusepy.fuse_version_major, mfusepy.fuse_version_minor) >= (3, 12):
         options["max_threads"] = MAX_REQUESTS  # libfuse 2 has no limit, libfuse 3.12 and later has 10
     mfusepy.FUSE(
-        SlowTree(setup["root"], Pacer(setup["bytes_per_s"], setup["latency_s"] or 0.0), counters),
+        SlowTree(
+            setup["root"],
+            Pacer(setup["bytes_per_s"], setup["latency_s"] or 0.0),
+            setup["open_latency_s"] or 0.0,
+            counters,
+        ),
         setup["mount_point"],
         foreground=True,
         ro=True,

@@ -1,4 +1,4 @@
-"""A FUSE passthrough with a bandwidth cap and a latency. Needs no root: /dev/fuse, libfuse and mfusepy.
+"""A FUSE passthrough with a bandwidth cap and latencies. Needs no root: /dev/fuse, libfuse and mfusepy.
 
 All readers share one channel: each read waits for its slot of the bandwidth, then for the latency. So under a
 bandwidth cap the rate does not grow with the readers, under a latency it does. The kernel asks for at most
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -94,6 +94,7 @@ def _start_daemon(folder: str, tree: str, truth: Truth) -> subprocess.Popen[byte
         "counters": os.path.join(folder, "counters"),
         "bytes_per_s": truth.bytes_per_s,
         "latency_s": truth.latency_s,
+        "open_latency_s": truth.open_latency_s,
     }
     script = str(Path(__file__).with_name("fuse_daemon.py"))
     with open(os.path.join(folder, "daemon.log"), "wb") as log:
@@ -118,9 +119,15 @@ def _wait_for_mount(daemon: subprocess.Popen[bytes], folder: str) -> None:
 
 @contextlib.contextmanager
 def slow_fuse(
-    dataset_dir: str | os.PathLike[str], *, bytes_per_s: float | None = None, latency_s: float | None = None
+    dataset_dir: str | os.PathLike[str],
+    *,
+    bytes_per_s: float | None = None,
+    latency_s: float | None = None,
+    open_latency_s: float | None = None,
 ) -> Iterator[SlowFuseBed]:
     """Mount an image tree whose reads each take `latency_s` more and together `bytes_per_s` at most (None: no limit).
+
+    Its opens each take `open_latency_s` more: they reach the daemon though the file's pages are in memory.
 
     Enter it in a thread that outlives the bed: the daemon ends with the thread that started it.
 
@@ -128,12 +135,12 @@ def slow_fuse(
         UnavailableError: what the machine lacks (see `check_available`).
         ConfigError: `dataset_dir` is no folder, or a limit is not positive.
     """
-    for name, value in (("bytes_per_s", bytes_per_s), ("latency_s", latency_s)):
+    truth = Truth(bytes_per_s=bytes_per_s, latency_s=latency_s, open_latency_s=open_latency_s)
+    for name, value in asdict(truth).items():
         if value is not None and value <= 0:
             raise ConfigError(f"{name} of slow_fuse must be positive, not {value}")
     tree = check_dataset_dir(dataset_dir)
     check_available()
-    truth = Truth(bytes_per_s=bytes_per_s, latency_s=latency_s)
     daemon = None
     try:
         with workspace("slow_fuse") as resources:

@@ -67,6 +67,8 @@ NULLS, QUICK_NULLS = 10, 2
 """Runs without a cause for each loader: full set, quick set."""
 MAGNITUDES = (1.4, 2.0, 3.0)
 """Step time with the cause ÷ step time of the device alone."""
+WARM_MAGNITUDE = 2.0
+"""Of the cases in which the files are in memory and only their opens are slow."""
 DEVICE_TO_LOADER = 2.0
 """Least device time ÷ loader time, so that a run without a cause is bound by compute."""
 MODEL, RESOLUTION, WORKERS = "resnet50", 256, 2
@@ -96,12 +98,15 @@ class Scenario:
     magnitude: float
     bed: str | None = None
     """The test bed that makes the storage slow: slow_fuse, or throttled_loop (root's)."""
+    warm: bool = False
+    """The files are in memory and it is their opens that are slow (slow_fuse)."""
 
 
 def scenarios(*, quick: bool) -> list[Scenario]:
-    """12 cases and 6 nulls, or the full set: six classes × three magnitudes × three loaders, DALI, and 40 nulls.
+    """13 cases and 6 nulls, or the full set: six classes × three magnitudes × three loaders, DALI, and 40 nulls.
 
-    Its storage cases come twice: on FUSE, and (as root) on a disk throttled in the block layer.
+    Its storage cases come twice: on FUSE, and (as root) on a disk throttled in the block layer. On FUSE there are also
+    files in memory whose opens are slow.
     """
     tested = {name: traits for name, traits in plugins.LOADERS.known().items() if traits.self_tested}
     made: list[Scenario] = []
@@ -111,8 +116,12 @@ def scenarios(*, quick: bool) -> list[Scenario]:
         causes = QUICK_CAUSES[traits.work] if quick else CLASSES if traits.decodes == "ours" else OWN_DECODER_CAUSES
         sizes = (2.0,) if quick else MAGNITUDES
         cases = [_scenario(name, cause, magnitude) for cause in causes for magnitude in sizes]
+        slow = [one for one in cases if one.bed]
         if not quick:
-            cases += [replace(one, name=f"{one.name}@disk", bed="throttled_loop") for one in cases if one.bed]
+            cases += [replace(one, name=f"{one.name}@disk", bed="throttled_loop") for one in slow]
+        if not quick or traits.work == "processes":
+            warm = (one for one in slow if one.magnitude == WARM_MAGNITUDE)
+            cases += [replace(one, name=f"{one.name}@opens", warm=True) for one in warm]
         nulls = range(QUICK_NULLS if quick else NULLS)
         made += [*cases, *(_scenario(name, "none", 1.0, number) for number in nulls)]
     return made
@@ -358,9 +367,13 @@ class _Bench:
             plain = self._case.changed(cache="warm")
             slow = plain
             if scenario.bed:
-                slow = plain.changed(dataset=stack.enter_context(self._slow_storage(scenario)), cache="cold")
+                cache = "warm" if scenario.warm else "cold"
+                slow = plain.changed(dataset=stack.enter_context(self._slow_storage(scenario)), cache=cache)
             record = measure_in(self._child, slow, self._runs, slowdown=_injection(full))
-            sides = [Side(slow, _injection(full), cold=slow is not plain), Side(plain, _injection(self._base))]
+            sides = [
+                Side(slow, _injection(full), cold=slow.subject.cache == "cold"),
+                Side(plain, _injection(self._base)),
+            ]
             if scenario.cause == "mixed":
                 sides += [Side(plain, _injection(_sum(self._base, _without(amounts, key)))) for key in amounts]
             times = self._child.ask(WALL_SECONDS, WallTimeRequest(tuple(sides), self._truth_s), quiet)
@@ -405,18 +418,24 @@ class _Bench:
 
     @contextmanager
     def _slow_storage(self, scenario: Scenario) -> Iterator[str]:
-        """The data set on the scenario's bed, at a bandwidth at which reading takes `magnitude` × the device's step."""
+        """The data set on the scenario's bed, at a bandwidth, or with opens, at which reading takes `magnitude` × the
+        device's step."""
         from loaderbench.images.index import index_images
         from loaderbench.selftest.slow_fuse import slow_fuse
         from loaderbench.selftest.throttled_loop import throttled_loop
 
-        dataset = self._case.subject.dataset
+        dataset, lanes = self._case.subject.dataset, self._case.feed.lanes
         # A loader without workers decodes only once it has read.
         in_line = 0.0 if self._case.feed.workers else self._loader_s
         fetch_s = scenario.magnitude * self._device_s - in_line
         bytes_per_s = float(index_images(dataset).sizes.mean()) * self._case.step.batch_size / fetch_s
         try:
-            if scenario.bed == "slow_fuse":
+            if scenario.warm:
+                # Each worker waits for its own opens, and decodes between them.
+                add_s = scenario.magnitude * self._device_s - self._loader_s
+                with slow_fuse(dataset, open_latency_s=add_s * lanes / self._case.step.batch_size) as mounted:
+                    yield mounted.path
+            elif scenario.bed == "slow_fuse":
                 with slow_fuse(dataset, bytes_per_s=bytes_per_s) as mounted:
                     yield mounted.path
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,7 +27,7 @@ from loaderbench.recording.facts import (
     StorageFacts,
 )
 from loaderbench.recording.progress import Phase, Report
-from loaderbench.running.cache import CacheKeeper, OnDone
+from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.feeds import Feeds, arms_of_a_round, close
 from loaderbench.running.jobs.table import MeasureRequest
@@ -36,7 +36,7 @@ from loaderbench.running.link import link_bytes_per_s
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
 from loaderbench.running.prep_probe import probe_preparation
-from loaderbench.running.rig import Rig, once_a_second
+from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
 from loaderbench.running.short_runs import measure_short_runs
 from loaderbench.running.window import Length, Windows, durations
@@ -64,7 +64,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
     """
     with ExitStack() as stack:
         rig = Rig(request.case, stack, report, request.slowdown)
-        cache = CacheKeeper(rig.case.subject.cache, rig.data, _telling(report))
+        cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report))
         once = cache.survey()  # before a loader looks into the files
         feeds = Feeds(rig, stack, report)
         storage = StorageCounter(rig.case.subject.dataset)
@@ -76,16 +76,6 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
             raise type(error)(feeds.in_terms_of_the_data_set(str(error))) from error
 
 
-def _telling(report: Report) -> Callable[[str], OnDone]:
-    """A factory: for the name of a long task over the files, the function that reports its progress."""
-
-    def of(what: str) -> OnDone:
-        progress = once_a_second(report)
-        return lambda done, total: progress(f"{what}: {done:,} of {total:,}")
-
-    return of
-
-
 class _Measurement:
     """Measures one case, in order. `once`: the data set's own cache state can be measured only once, first."""
 
@@ -94,7 +84,11 @@ class _Measurement:
         self._rig, self._feeds = windows.rig, windows.feeds
         self._case: Case = windows.rig.case
         self._arms = arms_of_a_round(
-            self._case, reads_files=self._feeds.reads_files, owns_transfer=self._feeds.owns_transfer, once=once
+            self._case,
+            reads_files=self._feeds.reads_files,
+            owns_transfer=self._feeds.owns_transfer,
+            once=once,
+            may_be_idle=windows.may_be_idle,
         )
         self._segments: list[Segment] = []
         self._caveats: list[Caveat] = []
@@ -153,8 +147,8 @@ class _Measurement:
             self._windows.report(Phase("measuring the data set as it is"))
             length = Length(case.effort.duration_s * FIRST_PART, case.effort.steps)
             self._segments.append(self._windows.measure(Arm.REAL, 0, length))
-        if wanted & {Arm.RAM, Arm.HOST}:
-            self._feeds.copy_to_memory(_telling(self._windows.report))
+        if wanted & {Arm.RAM, Arm.HOST} and not self._windows.may_be_idle:
+            self._feeds.copy_to_memory()
         stack.enter_context(self._windows.cache)
         self._windows.cache.time_cold_reads(case.effort.max_bytes)
 
@@ -174,7 +168,7 @@ class _Measurement:
         spent_s = sum(segment.wall_s or 0.0 for segment in self._segments)
         ceiling_s = self._ceiling_s if self._probes_ceiling else 0.0
         budget = Budget(self._case.effort.duration_s - ceiling_s - spent_s, self._windows.most_steps < sys.maxsize)
-        return measure_rounds(self._windows, self._arms, budget, self._segments)
+        return measure_rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle)
 
     def _measure_short_runs(self) -> None:
         if self._once:
@@ -205,16 +199,17 @@ class _Measurement:
         """Whether advice needs the decoders' times: preparation takes enough of the step (PROBE_FROM), or the copy does
         and smaller pixels, which are also prepared faster, would shorten it."""
         feed = self._case.feed
-        if feed.decoder is None or self._rig.data.shards is not None or self._feeds.ram is None:
+        in_memory = Arm.REAL if self._windows.storage_idle(self._segments) else Arm.RAM
+        if feed.decoder is None or self._rig.data.shards is not None:
             return False
         means = {
             arm: float(np.mean(np.concatenate([durations(one) for one in self._segments if one.arm is arm])))
-            for arm in {segment.arm for segment in self._segments} & {Arm.DEVICE, Arm.HOST, Arm.RAM}
+            for arm in {segment.arm for segment in self._segments} & {Arm.DEVICE, Arm.HOST, in_memory}
         }
-        if not {Arm.HOST, Arm.RAM} <= means.keys():
+        if not {Arm.HOST, in_memory} <= means.keys():
             return False
         copied = means[Arm.HOST] - means.get(Arm.DEVICE, means[Arm.HOST]) if feed.output == "float32" else 0.0
-        return max(means[Arm.RAM] - means[Arm.HOST], copied) >= PROBE_FROM * means[Arm.RAM]
+        return max(means[in_memory] - means[Arm.HOST], copied) >= PROBE_FROM * means[in_memory]
 
     def _measure_link(self) -> float | None:
         if Arm.HOST not in self._arms:
