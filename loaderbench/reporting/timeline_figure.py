@@ -75,7 +75,9 @@ def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
         )
         for stamp in stamps
     ]  # fmt: skip
-    flow = _storage_flow(run.series, begun_ns, end_ns)
+    # A disk of this machine is everybody's: what the run's own processes read is known there.
+    local = run.recording is not None and run.recording.facts.storage.kind == "local"
+    flow = _storage_flow(run.series, "process_read_bytes" if local else "storage_read_bytes", begun_ns, end_ns)
     read = [_Bar(STORAGE_LANE, "read", None, *growth) for growth in flow]
     return Figure(
         f"{name}-timeline",
@@ -137,9 +139,9 @@ def _strip(segment: Segment) -> list[_Stamp]:
     return [stamp for stamp in stamps if stamp.end_ns > stamp.begin_ns]
 
 
-def _storage_flow(series: Sequence[Series], begun_ns: int, end_ns: int) -> list[_Flow]:
-    """Growth between those samples of the storage's counter that overlap the strip."""
-    channel = next((channel for channel in series if channel.name == "storage_read_bytes"), None)
+def _storage_flow(series: Sequence[Series], counter: str, begun_ns: int, end_ns: int) -> list[_Flow]:
+    """Growth between those samples of the counter that overlap the strip."""
+    channel = next((channel for channel in series if channel.name == counter), None)
     if channel is None:
         return []
     known = np.isfinite(channel.value)

@@ -21,6 +21,7 @@ from loaderbench.analysis.comparison import (
     parity,
     rates,
 )
+from loaderbench.cases.case import CacheState
 from loaderbench.recording.facts import Environment, Percentiles
 from loaderbench.recording.record import (
     Advice,
@@ -297,3 +298,61 @@ def test_figures_of_rounds_are_means_and_bytes_their_sum() -> None:
     # of the stages with 1, 4 and 8 readers that with 4 is the nearest a run of 6 surely has
     assert found.file_read_s == FileReads(4, pytest.approx(0.6), 1.0, 2.0)
     assert found.bound_by == "latency"
+
+
+# -- answers from memory -------------------------------------------------------------------------------------
+
+
+def held(cache: CacheState, moved: float | None, resident: float | None, **facts: Any) -> StorageFigures:
+    """What a storage did that moved this part of a cold read's bytes, with this part of the pages there before."""
+    return replace(
+        STORAGE, cache_state=cache, moved_fraction=moved, residency_fraction=Residency(resident, resident), **facts
+    )
+
+
+@pytest.mark.parametrize(
+    ("storage", "place"),
+    [
+        (held("cold", 1.0, 0.0, cold_proven=True), "storage"),
+        (held("cold", None, 0.0, cold_proven=True), "storage"),  # by residency, on FUSE
+        (held("as-is", 0.97, 0.03), "storage"),
+        (held("as-is", 0.5, 0.5), "memory"),
+        (held("warm", 0.0, 1.0), "memory"),
+        (held("warm", None, 1.0), "memory"),  # FUSE
+        (held("as-is", None, 0.4), "memory"),
+        (held("cold", None, 0.0, cold_read_ratio=2.2), "memory"),  # a cache beside the page cache
+        (held("cold", None, None), "unknown"),
+    ],
+)
+def test_where_a_run_s_images_came_from(storage: StorageFigures, place: str) -> None:
+    assert comparison.read_from(storage) == place
+
+
+def sides(cache: CacheState, a: StorageFigures, b: StorageFigures) -> tuple[list[RunRecord], list[RunRecord]]:
+    return (
+        [record(100, storage=a, dataset_name="a", cache=cache)],
+        [record(50, storage=b, dataset_name="b", cache=cache)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "outcome"),
+    [
+        (held("cold", 1.0, 0.0, cold_proven=True), held("cold", 1.0, 0.0, cold_proven=True), "slower"),
+        (held("cold", 1.0, 0.0, cold_proven=True), held("warm", 0.0, 1.0), "from_memory"),
+        (held("warm", 0.0, 1.0), held("warm", 0.0, 1.0), "from_memory"),
+    ],
+)
+def test_storages_are_not_ranked_where_either_answered_from_memory(
+    a: StorageFigures, b: StorageFigures, outcome: str
+) -> None:
+    found = compare(*sides("cold", a, b))
+    assert found.outcome == outcome and found.pairs[0].outcome == outcome
+    assert found.ratio is not None and found.ratio.value == pytest.approx(0.5)
+    assert bool(found.parities) is (outcome != "from_memory")
+
+
+def test_loaders_that_read_from_memory_are_compared_all_the_same() -> None:
+    warm = held("warm", 0.0, 1.0)
+    found = compare_two(record(100, storage=warm, loader="threaded"), record(50, storage=warm, loader="multiprocess"))
+    assert found.factor == ("loader",) and found.outcome == "slower"

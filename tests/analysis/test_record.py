@@ -13,13 +13,17 @@ import pytest
 
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import CacheState
 from loaderbench.plain import JsonObject, to_json
 from loaderbench.recording.facts import (
     STEP,
     CacheFacts,
+    ColdRead,
     CopyFacts,
     Failure,
     Run,
+    StorageFacts,
+    StorageKind,
     StorageWindow,
 )
 from loaderbench.recording.record import Estimate, RunRecord, Verdict
@@ -348,3 +352,131 @@ def test_witnesses_that_disagree_are_a_caveat_of_the_record() -> None:
     (caveat,) = [caveat for caveat in record.caveats if caveat.code == "witnesses_disagree"]
     assert caveat.severity == "changes the verdict"
     assert "40% of the step, the timeline at 0%" in said(record, "witnesses_disagree")
+
+
+# -- what the storage did --------------------------------------------------------------------------------------
+
+
+def stored(
+    pipeline: Pipeline, kind: StorageKind, cache: CacheState, window: StorageWindow, ratio: float | None = None,
+    arms: tuple[Arm, ...] | None = None,
+) -> Run:  # fmt: skip
+    """A simulated run on such a storage, each window of `real` as given."""
+    given = simulated(pipeline, arms)
+    assert given.recording is not None
+    for segment in given.recording.of(Arm.REAL):
+        segment.storage = window
+    reads = () if ratio is None else (ColdRead(65_536, round(ratio * 1000), 1000),) * 3
+    given.recording.facts = replace(
+        given.recording.facts,
+        cache=CacheFacts(cache, measured_once=False, cold_reads=reads),
+        storage=StorageFacts(1000, 35_000_000, "made up", None, "made up", kind),
+    )
+    return replace(given, case=given.case.changed(cache=cache))
+
+
+SLOW = Pipeline(read=0.4, decode=0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ratio", "proof"),
+    [
+        (0.0, 0.0, 18.0, "residency"),
+        (0.0, 0.05, 18.0, "residency"),  # what was read ahead
+        (0.0, 0.3, 18.0, None),
+        (0.1, 0.0, 18.0, None),
+        (None, None, 18.0, None),
+        (0.0, 0.0, None, None),
+    ],
+)
+def test_cold_is_proven_by_residency_where_nothing_counts_bytes(
+    before: float | None, after: float | None, ratio: float | None, proof: str | None
+) -> None:
+    record = valid(analyze(stored(SLOW, "fuse", "cold", StorageWindow(None, 10**6, 0, before, after, 0), ratio)))
+    assert record.storage is not None
+    assert (record.storage.cold_proof, record.storage.cold_proven) == (proof, proof is not None)
+    assert record.verdict is not None and record.verdict.bottleneck == "storage"
+    assert ("cold_by_residency" in codes(record)) is (proof is not None)
+    assert ("cold_not_proven" in codes(record)) is (proof is None)
+    if proof is not None:
+        assert "18× as long as from memory" in said(record, "cold_by_residency")
+
+
+def test_reads_as_fast_as_memory_s_are_no_storage_s() -> None:
+    """GPFS has a cache of its own beside the page cache; files of a DAX mount lie in memory."""
+    record = valid(analyze(stored(SLOW, "unknown", "cold", StorageWindow(None, 10**6, 0, 0.0, 0.0, 0), 2.4)))
+    assert record.storage is not None and not record.storage.cold_proven
+    assert verdict_of(record).bottleneck == "undetermined"
+    assert "2.4× the time that memory takes" in verdict_of(record).summary
+
+
+def test_bytes_that_a_counter_saw_go_before_residency() -> None:
+    half = StorageWindow({"read_bytes": 5 * 10**5, "rpcs": 9}, 10**6, 0, 0.0, 0.0, 0)
+    record = analyze(stored(SLOW, "nfs", "cold", half, 18.0))
+    assert record.storage is not None and record.storage.cold_proof is None and record.storage.cache_state == "as-is"
+
+
+def test_neighbours_reads_on_a_disk_are_not_the_run_s() -> None:
+    disk = StorageWindow({"read_bytes": 3 * 10**6, "reads": 90, "io_ticks_ms": 9}, 10**6, 0, 0.0, 0.0, 10**6)
+    record = valid(analyze(stored(SLOW, "local", "cold", disk)))
+    storage, num = record.storage, 3  # windows
+    assert storage is not None
+    assert (storage.bytes_read, storage.others_read_bytes, storage.reads_per_s) == (num * 10**6, num * 2 * 10**6, None)
+    assert (storage.cold_proof, storage.moved_fraction) == ("bytes", 1.0)
+    assert "other programs read 6.0 MB" in said(record, "disk_shared")
+    # nor are they in a warm run; over NFS nobody can tell them apart
+    warm = replace(disk, residency_before=1.0, residency_after=1.0, process_read_bytes=0)
+    idle = analyze(stored(SLOW, "local", "warm", warm)).storage
+    nfs = analyze(stored(SLOW, "nfs", "cold", replace(disk, process_read_bytes=0))).storage
+    assert idle is not None and (idle.bytes_read, idle.reads_per_s, idle.idle_proof) == (0, 0.0, "local")
+    assert nfs is not None and (nfs.bytes_read, nfs.others_read_bytes) == (num * 3 * 10**6, None)
+
+
+WHOLE = StorageWindow({"read_bytes": 0, "reads": 0}, 10**6, 10**6, 1.0, 1.0, 0)
+DRIFTED = Pipeline(read=0.06, decode=0.1)
+"""`real` is slower than `ram` by what a machine's drift may do to it."""
+
+
+@pytest.mark.parametrize("arms", [None, tuple(arm for arm in ARMS if arm is not Arm.RAM)])
+def test_a_storage_that_provably_had_nothing_to_do_has_no_share(arms: tuple[Arm, ...] | None) -> None:
+    record = valid(analyze(stored(DRIFTED, "local", "warm", WHOLE, arms=arms)))
+    assert record.storage is not None and record.storage.idle_proof == "local"
+    assert record.shares is not None and record.shares["storage"] is not None and record.shares["prep"] is not None
+    share = record.shares["storage"]
+    assert (share.value, share.low, share.high) == (0, 0, 0)
+    assert sum(value(one) for one in record.shares.values()) == pytest.approx(1, abs=1e-9)
+    assert record.verdict is not None and record.verdict.bottleneck == "prep"
+    assert value(record.verdict.speedup_if_removed["storage"]) == 1
+    assert any("storage is 0, proven" in line for line in verdict_of(record).evidence)
+    assert "arms_not_measured" not in codes(record)
+
+
+@pytest.mark.parametrize(
+    ("kind", "window"),
+    [
+        ("fuse", WHOLE),  # each open reaches the daemon
+        ("unknown", WHOLE),
+        (None, WHOLE),  # stored before
+        ("local", replace(WHOLE, process_read_bytes=4096)),  # an inode
+        ("local", replace(WHOLE, process_read_bytes=None)),
+        ("local", replace(WHOLE, residency_after=0.999)),
+        ("local", replace(WHOLE, residency_before=None)),
+        ("nfs", replace(WHOLE, moved={"read_bytes": 0, "rpcs": 3})),  # opens ask the server
+    ],
+)
+def test_without_a_proof_the_arms_tell_the_storage_s_share(kind: StorageKind, window: StorageWindow) -> None:
+    record = valid(analyze(stored(DRIFTED, kind, "warm", window)))
+    assert record.storage is not None and record.storage.idle_proof is None
+    assert record.shares is not None and value(record.shares["storage"]) > 0.2
+
+
+def test_an_nfs_client_that_asks_for_nothing_has_an_idle_storage() -> None:
+    window = replace(WHOLE, moved={"read_bytes": 0, "rpcs": 0})
+    record = analyze(stored(DRIFTED, "nfs", "warm", window))
+    assert record.storage is not None and record.storage.idle_proof == "nfs"
+
+
+def test_slow_opens_of_files_in_memory_are_storage() -> None:
+    """FUSE, warm: no byte moves, and the daemon answers each open after 0.4 s a batch."""
+    record = analyze(stored(SLOW, "fuse", "warm", replace(WHOLE, moved=None, process_read_bytes=0)))
+    assert record.verdict is not None and record.verdict.bottleneck == "storage"

@@ -88,3 +88,16 @@ def test_every_mount_of_this_machine_can_be_read() -> None:
         if os.access(mount.mount_point, os.R_OK):
             found = storage_behind(mount.mount_point)
             assert found.type and (found.device or found.reason)
+
+
+@pytest.mark.parametrize(
+    ("type_", "device", "kind"),
+    [
+        ("ext4", "vda", "local"), ("btrfs", "sdb", "local"), ("ext4", None, "unknown"), ("nfs4", None, "nfs"),
+        ("tmpfs", None, "memory"), ("fuse.sshfs", None, "fuse"), ("fuseblk", "sdc", "fuse"),
+        ("overlay", None, "unknown"), ("gfs2", "sdd", "unknown"), ("ceph", None, "unknown"),
+        ("lustre", None, "unknown"),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_tells_of_a_file_system(type_: str, device: str | None, kind: str) -> None:
+    assert filesystem.FileSystem(type_, "source", device, "0:1", "/mnt", ()).kind == kind

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from loaderbench.errors import ConfigError
+from loaderbench.images.cache_state import evict, residency
+from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.same_files import check_same_files
 from loaderbench.recording.studies import SameFiles
 
@@ -53,3 +55,18 @@ def test_other_content_of_the_same_size_is_found(copies: tuple[Path, Path]) -> N
     with pytest.raises(ConfigError, match="of 24 sampled with other content") as error:
         check(copies)
     assert str(changed.relative_to(copies[1])) in str(error.value)
+
+
+def test_the_check_leaves_the_page_cache_as_it_was(copies: tuple[Path, Path]) -> None:
+    if storage_behind(copies[0]).is_memory:
+        pytest.skip("nothing can be evicted from a tmpfs")
+    # given one tree in memory and one that is not
+    warm, cold = (sorted(str(path) for path in folder.rglob("*.jpg")) for folder in copies)
+    for path in warm:
+        Path(path).read_bytes()
+    for path in cold:
+        evict(path)
+    # when the contents of all are compared
+    assert check(copies).num_hashed == 24
+    # then what `as-is` finds is not what the check has read
+    assert (residency(warm).fraction, residency(cold).fraction) == (1, 0)

@@ -117,3 +117,20 @@ def test_a_regression_is_one_line() -> None:
     first, second = stream.getvalue().splitlines()
     assert first.startswith("regression: 0.70× (") and first.endswith("images/s, threshold 5% slower")
     assert second.startswith("no regression: 0.70× (")
+
+
+def test_the_first_line_says_where_nothing_was_compared_and_how_to_measure_it() -> None:
+    sides = []
+    for name, real_ms in (("nvme", 70.0), ("nfs", 80.0)):
+        record = examples.measured(
+            run_id=name, real_ms=real_ms, dataset=f"/{name}/512", dataset_name=name, cache="warm", workers=8
+        )
+        sides.append([record])
+    found = compare(*sides)
+    text = " ".join(" ".join(shown(found)).split())
+    assert text.startswith(
+        "Nothing is said of the storages: nvme and nfs answered from memory (warm, 8 workers); measure with "
+        "--cache cold. As it was, nfs gave 0.8"
+    )
+    assert text.count("from memory") == 2  # in the table too
+    assert "slower" not in text and "Parity" not in text

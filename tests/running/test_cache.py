@@ -26,3 +26,22 @@ def test_what_is_cold_already_is_not_evicted_again(
     with CacheKeeper("cold", DataSet(images)) as keeper:
         assert len(evicted) == (len(images) if num_read else 0)
         assert residency(images.paths()).resident_pages == 0 and not keeper.caveats
+
+
+@pytest.mark.parametrize(("max_bytes", "num", "most"), [(None, 16, 1 << 16), (100_000, 1, 1000), (10, 0, 0)])
+def test_a_few_reads_are_timed_and_leave_nothing_behind(
+    own_tree: Path, max_bytes: int | None, num: int, most: int
+) -> None:
+    if not can_prove_cold(str(own_tree)):
+        pytest.skip("files of the temporary folder do not leave the page cache (tmpfs?)")
+    images = index_images(str(own_tree))
+    with CacheKeeper("cold", DataSet(images)) as keeper:
+        keeper.time_cold_reads(max_bytes)
+    reads = keeper.facts().cold_reads
+    assert len(reads) == num
+    assert all(0 < one.bytes <= most and one.storage_ns > 0 and one.memory_ns > 0 for one in reads)
+    assert residency(images.paths()).resident_pages == 0
+    # a warm run has nothing to prove
+    warm = CacheKeeper("warm", DataSet(images))
+    warm.time_cold_reads(None)
+    assert warm.facts().cold_reads == ()

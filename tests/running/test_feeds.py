@@ -51,3 +51,11 @@ def test_the_arms_of_a_round(cache: CacheState, once: bool) -> None:
 def test_all_arms_of_a_cold_run_in_their_order() -> None:
     arms = arms_of_a_round(make_case(cache="cold"), reads_files=True, owns_transfer=False, once=False)
     assert arms == (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL, Arm.FREE, Arm.PREP, Arm.FETCH)
+
+
+def test_where_real_may_prove_the_storage_idle_it_comes_before_ram() -> None:
+    facts = {"reads_files": True, "owns_transfer": False, "once": False, "may_be_idle": True}
+    arms = arms_of_a_round(make_case(cache="warm"), **facts)
+    assert arms == (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.RAM, Arm.FREE, Arm.FETCH)
+    only = arms_of_a_round(make_case(cache="warm", arms=(Arm.DEVICE, Arm.REAL)), **facts)
+    assert only == (Arm.DEVICE, Arm.REAL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -181,3 +181,37 @@ def test_a_warm_run_reads_all_of_the_data_set_first(cache: CacheState) -> None:
             most_steps(case, data_set(), COLD, 5, once=False)
     else:
         assert most_steps(case, data_set(), COLD, 5, once=False) > 0
+
+
+# -- a storage with nothing to do ----------------------------------------------------------------------------
+
+WARM = (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.RAM, Arm.FREE, Arm.FETCH)
+
+
+def in_turns(monkeypatch: pytest.MonkeyPatch, idle: Callable[[int], bool], **case: Any) -> tuple[RoundFacts, list[Arm]]:
+    """The arms as they are measured, where `idle` says of the windows of `real` so far whether they prove it."""
+    windows = FakeWindows(Clock(monkeypatch), make_case(**case), steady, 0.1)
+    segments: list[Segment] = []
+
+    def proven(seen: Sequence[Segment]) -> bool:
+        return idle(sum(segment.arm is Arm.REAL for segment in seen))
+
+    facts = measure_rounds(cast(Windows, windows), WARM, Budget(60.0, most_bytes=False), segments, proven)
+    return facts, [arm for arm, _, _ in windows.asked]
+
+
+def test_where_the_storage_has_nothing_to_do_the_time_of_ram_goes_to_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, arms = in_turns(monkeypatch, lambda num_real: num_real > 0)
+    assert arms == [Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.REAL, Arm.FREE, Arm.FETCH] * 3
+    assert facts.stopped_by == "ci_target" and Arm.RAM not in facts.arms
+
+
+def test_a_proof_that_breaks_brings_ram_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, arms = in_turns(monkeypatch, lambda num_real: 0 < num_real < 3)
+    assert arms[:12] == [*WARM[:3], Arm.REAL, *WARM[4:], *WARM]
+    assert facts.arms == WARM
+
+
+def test_a_number_of_steps_of_real_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, arms = in_turns(monkeypatch, lambda num_real: num_real > 0, steps=30)
+    assert arms == [Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FREE, Arm.FETCH] * 3

@@ -24,6 +24,7 @@ from loaderbench.samplers.process_io import (
     parse_schedstat,
     parse_stat,
     runqueue_off_reason,
+    tree_read_bytes,
 )
 
 MIB = 1 << 20
@@ -317,3 +318,35 @@ def test_parsers_take_what_kernels_write() -> None:
     assert parse_pss(b"00400000-7ffd [rollup]\nRss:  900 kB\nPss:  120 kB\nPss_Dirty: 7 kB\n") == 120 * 1024
     with pytest.raises(ValueError, match="Pss"):
         parse_pss(b"")
+
+
+def test_a_tree_s_read_bytes_are_its_own_to_the_byte(tmp_path: Path) -> None:
+    """A child reads an evicted file of 3 MiB and ends, and its parent waits for it; another program reads too."""
+    if storage_behind(tmp_path).kind != "local":
+        pytest.skip("only a local file system counts what a process reads")
+    own, others = tmp_path / "own", tmp_path / "others"
+    for path in (own, others):
+        path.write_bytes(os.urandom(3 * MIB))
+        evict(str(path))
+    script = """
+        pid = os.fork()
+        if pid == 0:
+            say("ready"); wait()
+            with open(sys.argv[1], "rb") as file: file.read()
+            say("read"); wait()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        say("waited"); wait()
+    """
+    with running(script, str(own)) as process:
+        hear(process, "ready")
+        before = tree_read_bytes(process.pid)
+        assert before is not None and tree_read_bytes(process.pid) == before
+        others.read_bytes()
+        go_on(process)
+        hear(process, "read")
+        assert tree_read_bytes(process.pid) == before + 3 * MIB
+        go_on(process)
+        hear(process, "waited")
+        assert tree_read_bytes(process.pid) == before + 3 * MIB
+    assert tree_read_bytes(process.pid) is None

@@ -142,12 +142,14 @@ def test_the_figures_over_all_cases() -> None:
 
 def test_what_is_run() -> None:
     quick, full = scenarios(quick=True), scenarios(quick=False)
-    assert (sum(one.cause != "none" for one in quick), sum(one.cause == "none" for one in quick)) == (12, 6)
+    assert (sum(one.cause != "none" for one in quick), sum(one.cause == "none" for one in quick)) == (13, 6)
     assert sum(one.cause == "none" for one in full) == 40
     for loader in ("serial", "multiprocess", "threaded"):
         for cause in CLASSES:
             run = [one for one in full if (one.loader, one.cause) == (loader, cause) and one.bed != "throttled_loop"]
-            assert sorted(one.magnitude for one in run) == [1.4, 2.0, 3.0]
+            assert sorted(one.magnitude for one in run if not one.warm) == [1.4, 2.0, 3.0]
+            assert [one.bed for one in run if one.warm] == (["slow_fuse"] if cause == "storage" else [])
+    assert [one.name for one in quick if one.warm] == ["multiprocess-storage-x2@opens"]
     assert len({one.name for one in full}) == len(full)
 
 
@@ -180,14 +182,14 @@ def test_a_selftest_finds_what_was_built_into_a_simulated_machine_and_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = run(tmp_path, Machine(), monkeypatch)
-    # 9 of the 12 causes need no bed; 6 nulls; the null loader
+    # 9 of the 13 causes need no bed; 6 nulls; the null loader
     study = assert_kept(tmp_path, "selftest", num_runs=9 + 6 + 1)
     facts, found = study.facts, study.findings
     assert isinstance(facts, SelfTestFacts) and isinstance(found, SelfTest)
     assert found.confident_wrong == 0 and found.null_false_positive_fraction == 0
     assert found.accuracy_fraction == 1 and found.num_clear_cases == 9
     assert found.share_error.mean is not None and found.share_error.mean < 0.03
-    assert {left.reason for left in found.skipped} == set(NO_FUSE.values()) and len(found.skipped) == 3
+    assert {left.reason for left in found.skipped} == set(NO_FUSE.values()) and len(found.skipped) == 4
     assert found.failed == () and facts.null_loader_run is not None
     # the stopwatch's times and what was built in are facts, and nowhere else
     outcomes = {outcome.name: outcome for outcome in found.cases}
@@ -201,7 +203,7 @@ def test_a_selftest_finds_what_was_built_into_a_simulated_machine_and_is_kept(
         stored = tmp_path / study.study_id / "runs" / scenario.run_id
         assert "burn" not in (stored / "facts.json").read_text() + (stored / "run.json").read_text()
     assert not list(tmp_path.glob("*.jsonl")) and [path.name for path in tmp_path.iterdir()] == [study.study_id]
-    assert lines[0] == "skipped, 3 cases on slow_fuse: no FUSE here: install it"
+    assert lines[0] == "skipped, 4 cases on slow_fuse: no FUSE here: install it"
     assert sum(line.startswith(("  1 of 15", " 15 of 15")) for line in lines) == 2
     assert lines[-1].startswith("null loader ")
 
@@ -231,7 +233,7 @@ def test_an_interrupted_selftest_keeps_its_cases_and_goes_on_from_there(
     assert whole.study_id == begun.study_id and isinstance(whole.facts, SelfTestFacts)
     names = [scenario.name for scenario in whole.facts.scenarios]
     assert len(set(names)) == len(names) == 15 and set(names[:5]) == done
-    assert len(whole.facts.skipped) == 3
+    assert len(whole.facts.skipped) == 4
     assert_kept(tmp_path, "selftest")
     # and without --resume a new one is begun
     run(tmp_path, Machine(), monkeypatch)
