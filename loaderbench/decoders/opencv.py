@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.decoders.arrays import crop_resize_array
+from loaderbench.decoders.arrays import crop_resize_array, put
 from loaderbench.decoders.base import DecodeError, Geometry, read_header
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import ConfigError, UnavailableError
@@ -81,7 +81,7 @@ class OpenCvDecoder:
         resized = cv2.resize(box, (geometry.resized_width, geometry.resized_height), interpolation=self._filter)
         height, width = out.shape[:2]
         window = resized[geometry.window_top : geometry.window_top + height, geometry.window_left :][:, :width]
-        out[...] = window[:, ::-1] if geometry.flip else window
+        put(window, out, flip=geometry.flip)
 
     def to_array(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return pixels
