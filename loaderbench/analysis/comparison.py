@@ -15,7 +15,7 @@ import numpy as np
 from loaderbench import plain
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.analysis.storage import SERVED_BY_CACHE, SLOW_READ
-from loaderbench.cases.case import CacheState
+from loaderbench.cases.case import FIELDS, CacheState
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Environment
 from loaderbench.recording.record import CeilingStageFigures, ColdProof, Estimate, RunRecord, StorageFigures
@@ -157,6 +157,12 @@ def differing(a: RunRecord, b: RunRecord) -> list[Difference]:
             Difference(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)
         ]
     return found
+
+
+def unlike(a: RunRecord, b: RunRecord) -> list[Difference]:
+    """The fields in which two runs did not do the same work: what is read, or what is done with a batch. How it is fed
+    may differ (loader, workers, decoder …), and how thoroughly it was measured: that is what a comparison is for."""
+    return [one for one in differing(a, b) if FIELDS.get(one.field) in ("subject", "step")]
 
 
 def compared_factor(differs: Sequence[Difference]) -> list[str]:

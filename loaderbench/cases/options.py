@@ -18,6 +18,14 @@ from loaderbench.plain import type_hints
 
 G = TypeVar("G")
 
+RESULTS = "results"
+"""The default folder of stored runs."""
+TUNE_BUDGET_S = 300.0
+"""Seconds that `tune` may take where nothing else is asked for."""
+COMPARE_ROUNDS = 3
+"""How often `compare` measures both sides: two rounds leave one degree of freedom, an interval of 12.7 standard
+errors."""
+
 
 class NoOption(ValueError):
     """A part of the given value cannot be read; the message is that part."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loaderbench.cases.options import (
+    COMPARE_ROUNDS,
     LEFT_OUT,
     EffortOptions,
     FeedOptions,
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from loaderbench.recording.store import Store
     from loaderbench.recording.studies import CompareFacts, Comparison
     from loaderbench.studies.compare import ComparisonStudy
-
-DEFAULT_ROUNDS = 3
 
 
 @with_options(
@@ -52,7 +51,10 @@ def compare(
     threshold: Annotated[
         float, typer.Option(help="Fraction by which images/s may fall short of the baseline's")
     ] = 0.05,
-    rounds: Annotated[int, typer.Option(help="How often both sides are measured in turn")] = DEFAULT_ROUNDS,
+    allow_different: Annotated[
+        bool, typer.Option("--allow-different", help="Compare with a baseline that did other work all the same")
+    ] = False,
+    rounds: Annotated[int, typer.Option(help="How often both sides are measured in turn")] = COMPARE_ROUNDS,
     subject: SubjectOptions,
     feed: FeedOptions,
     step: StepOptions,
@@ -65,7 +67,8 @@ def compare(
     named = [text for text in given if "=" in text]
     check_json_target(output.json_out)
     if baseline is not None and len(given) < 2 and not named:
-        _with_baseline(baseline, given[0] if given else "latest", threshold, output)
+        run = given[0] if given else "latest"
+        _with_baseline(baseline, run, threshold, output, allow_different=allow_different)
     elif baseline is None and len(given) == 2 and len(named) == 2:
         _data_sets(given, Options(subject, feed, step, effort), rounds, output, dry_run=dry_run)
     elif baseline is None and len(given) == 2 and not named:
@@ -141,11 +144,11 @@ def _runs(given: list[str], output: OutputOptions) -> None:
     _show(CompareFacts({"a": "A", "b": "B"}, 2), compare_two(a, b), output)
 
 
-def _with_baseline(baseline: str, run: str, threshold: float, output: OutputOptions) -> None:
-    from loaderbench.analysis.comparison import compare_two, is_regression
+def _with_baseline(baseline: str, run: str, threshold: float, output: OutputOptions, *, allow_different: bool) -> None:
+    from loaderbench.analysis.comparison import compare_two, is_regression, unlike
     from loaderbench.recording.store import Store
     from loaderbench.recording.studies import CompareFacts
-    from loaderbench.reporting.comparison import print_regression
+    from loaderbench.reporting.comparison import print_regression, unlike_line
     from loaderbench.reporting.console import make_console
 
     if not 0 <= threshold < 1:
@@ -154,6 +157,8 @@ def _with_baseline(baseline: str, run: str, threshold: float, output: OutputOpti
     before, now = _stored(store, baseline), _stored(store, run)
     if before.run_id == now.run_id:
         raise ConfigError(f"{run} is the baseline itself: measure a run to compare with it")
+    if not allow_different and (others := unlike(before, now)):
+        raise ConfigError(unlike_line(before.run_id, now.run_id, others))
     comparison = compare_two(before, now, factor=[])
     assert comparison.ratio is not None
     regression = is_regression(comparison.ratio, threshold)

@@ -20,7 +20,6 @@ from loaderbench.plain import type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-RESULTS = Path("results")
 Dataset = Annotated[
     str | None, typer.Argument(help="Folder of images or name of a data set. Default: a generated set, kept.")
 ]
@@ -30,7 +29,7 @@ Dataset = Annotated[
 class OutputOptions:
     """Where results go, and what is shown."""
 
-    results: Path = option("Where runs are kept", RESULTS)
+    results: Path = option("Where runs are kept", Path(options.RESULTS))
     json_out: str | None = option("Write the record to FILE, or - for standard output", flag="--json")
     quiet: bool = option("No progress and no table", False, flag="--quiet")
 

@@ -8,6 +8,7 @@ import typer
 
 from loaderbench.cases.options import (
     LEFT_OUT,
+    TUNE_BUDGET_S,
     EffortOptions,
     FeedOptions,
     Numbers,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def tune(
     *,
     dataset: Dataset = None,
-    budget: Annotated[float, typer.Option(help="Seconds that the search may take, finals included")] = 300.0,
+    budget: Annotated[float, typer.Option(help="Seconds that the search may take, finals included")] = TUNE_BUDGET_S,
     subject: SubjectOptions,
     feed: FeedOptions,
     step: StepOptions,

@@ -51,8 +51,6 @@ from loaderbench.recording.files import (
 from loaderbench.recording.record import RunRecord, finite
 from loaderbench.recording.studies import KINDS, StudyKind, StudyRecord
 
-RESULTS = "results"
-"""The default folder of stored runs."""
 CASE_FILE = "case.json"
 MARKER_FILE = "running.json"
 LOG_FILE = "worker.log"

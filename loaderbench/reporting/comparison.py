@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from loaderbench.analysis.comparison import DATA_SET
@@ -10,6 +10,7 @@ from loaderbench.cases.case import CacheState
 from loaderbench.recording.studies import (
     CompareFacts,
     Comparison,
+    Difference,
     FileReads,
     Needs,
     Pair,
@@ -326,6 +327,15 @@ def _print_caveats(comparison: Comparison, labels: Labels, console: Console) -> 
             said.setdefault((caveat.code, caveat.text), []).append(labels[name])
     lines = [f"{code} ({', '.join(who)}): {text}" for (code, text), who in said.items()]
     print_bullets(console, "Caveats of the leading pair (`loaderbench show RUN` for the others)", lines)
+
+
+def unlike_line(baseline: str, run: str, differs: Sequence[Difference]) -> str:
+    """Why a run is not held against a baseline: `… did other work: resolution 256 there, 512 here …`"""
+    fields = ", ".join(f"{one.field} {fmt.clean(one.a)} there, {fmt.clean(one.b)} here" for one in differs)
+    return (
+        f"the baseline {baseline} did other work than {run}: {fields}; measure the same (loader, workers and decoder "
+        "may differ), or insist with --allow-different"
+    )
 
 
 def print_regression(

@@ -10,7 +10,7 @@ from typing import Any
 from loaderbench.analysis.comparison import compare
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import CacheState, Case
-from loaderbench.cases.options import Options, Words, one_of_each
+from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS, Options, Words, one_of_each
 from loaderbench.cases.options import options as asked_options
 from loaderbench.cases.study import StudyRequest, plan
 from loaderbench.errors import ConfigError
@@ -18,15 +18,13 @@ from loaderbench.images.same_files import HASHED_BYTES, check_same_files
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import RESULTS, Store
+from loaderbench.recording.store import Store
 from loaderbench.recording.studies import CompareFacts, Comparison, SameFiles, SideName, StudyRecord
 from loaderbench.reporting import words
 from loaderbench.running.cache import can_hold, can_prove_cold
 from loaderbench.studies.measure import OnMessage, measure_case, unwatched
 from loaderbench.studies.request import Folder, Progress, Say, no_note, no_progress, resolve
 
-DEFAULT_ROUNDS = 3
-"""Two rounds leave one degree of freedom: an interval of 12.7 standard errors."""
 ONE_OF_EACH = ("res", "loader", "decoder", "prefetch", "model", "precision", "batch_size")
 """Options of which a comparison takes one value."""
 
@@ -35,7 +33,7 @@ def compare_data_sets(
     targets: Mapping[str, Folder],
     *,
     results: Folder = RESULTS,
-    rounds: int = DEFAULT_ROUNDS,
+    rounds: int = COMPARE_ROUNDS,
     say: Say = no_note,
     on_message: OnMessage = unwatched,
     **options: Any,

@@ -12,13 +12,13 @@ from loaderbench import plugins
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import summarize
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import Options, one_of_each
+from loaderbench.cases.options import RESULTS, Options, one_of_each
 from loaderbench.cases.options import options as asked_options
 from loaderbench.cases.study import plan
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import RESULTS, Store
+from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, Sweep, SweepFacts
 from loaderbench.studies.measure import OnMessage, finished_records, measure_case, unwatched
 from loaderbench.studies.request import DataSet, Folder, Say, no_note, resolve

@@ -22,7 +22,7 @@ from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.tuning import tuned
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.cases.options import Numbers, Options, Words, one_of_each
+from loaderbench.cases.options import RESULTS, TUNE_BUDGET_S, Numbers, Options, Words, one_of_each
 from loaderbench.cases.options import options as asked_options
 from loaderbench.cases.study import plan
 from loaderbench.devices.select import is_gpu
@@ -30,14 +30,14 @@ from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import RESULTS, Store, StudyFolder
+from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneTrial, Tuning
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.measure import measure_case, measure_in
 from loaderbench.studies.request import DataSet, Folder, Progress, Say, no_note, no_progress, resolve
 from loaderbench.studies.sweep import DEFAULT_RESOLUTION, named_data_sets
 
-MIN_BUDGET_S, DEFAULT_BUDGET_S = 60.0, 300.0
+MIN_BUDGET_S = 60.0
 PREFETCHES = (2, 4)
 """Prefetch values that are searched by default."""
 SEARCH_FRACTION = 0.6
@@ -56,7 +56,7 @@ START_S = 8.0
 def tune(
     dataset: Folder | None = None,
     *,
-    budget_s: float = DEFAULT_BUDGET_S,
+    budget_s: float = TUNE_BUDGET_S,
     results: Folder = RESULTS,
     say: Say = no_note,
     **options: Any,

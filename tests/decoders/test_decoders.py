@@ -170,9 +170,7 @@ def test_a_mirrored_sample_costs_little_more_than_a_plain_one(
     assert least_s[1] - least_s[0] < 0.5 * least_s[2]
 
 
-def test_a_mirrored_window_is_the_mirror_of_the_window(
-    decoder: Decoder, photographs: list[NDArray[np.uint8]]
-) -> None:
+def test_a_mirrored_window_is_the_mirror_of_the_window(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
     pixels, sides = decoder.decode(encode(photographs[0])), []
     for flip in (False, True):
         sides.append(np.zeros((60, 80, 3), dtype=np.uint8))

@@ -135,7 +135,7 @@ def with_rate(results: Path, factor: float, **case: Any) -> str:
 def test_a_baseline_is_held_against_the_latest_run(compared: tuple[commands.Ended, Path], tmp_path: Path) -> None:
     results = Path(shutil.copytree(compared[1], tmp_path / "results"))
     baseline = with_rate(results, 1.0)
-    slower, hardly = with_rate(results, 0.9), with_rate(results, 0.94, batch_size=8)
+    slower, hardly = with_rate(results, 0.9), with_rate(results, 0.94, workers=8)
 
     bad = commands.run("compare", "--baseline", baseline, slower, "--results", results)
     near = commands.run("compare", "--baseline", baseline, "--results", results, "--json", "-")  # latest by name
@@ -144,10 +144,33 @@ def test_a_baseline_is_held_against_the_latest_run(compared: tuple[commands.Ende
     assert (bad.code, bad.err) == (1, "")
     assert "regression: 0.90× (0.89–0.91) of the baseline" in bad.out
     found = json.loads(near.out)
-    # 0.94 is below 0.95, but its interval is not clear of it; and it was measured with another batch size
+    # 0.94 is below 0.95, but its interval is not clear of it; and it was fed by more workers
     assert (near.code, found["b"]["run_id"], found["regression"], found["outcome"]) == (0, hardly, False, "slower")
-    assert [one["field"] for one in found["differs"]] == ["batch_size"]
+    assert [one["field"] for one in found["differs"]] == ["workers"]
     assert (loose.code, "no regression" in loose.out) == (0, True)
+
+
+OTHER_WORK = {
+    "dataset": "/other/96", "resolution": 512, "cache": "cold", "batch_size": 8, "model": "vit_b_16", "mode": "infer",
+    "precision": "bf16", "device": "cpu", "input_size": 96,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", OTHER_WORK)
+def test_a_baseline_of_other_work_is_refused_unless_the_user_insists(
+    field: str, compared: tuple[commands.Ended, Path], tmp_path: Path
+) -> None:
+    results = Path(shutil.copytree(compared[1], tmp_path / "results"))
+    baseline = with_rate(results, 1.0)
+    there = json.loads((results / baseline / "run.json").read_bytes())["case"][field]
+    other = with_rate(results, 0.5, **{field: OTHER_WORK[field]}, decoder="turbojpeg")
+    ended = commands.call("compare", "--baseline", baseline, other, "--results", results)
+    assert (ended.code, ended.out, len(ended.lines)) == (2, "", 1)
+    assert f"{field} {there} there, {OTHER_WORK[field]} here" in ended.err and "--allow-different" in ended.err
+    # what may differ is not among it
+    assert "turbojpeg" not in ended.err
+    insisted = commands.call("compare", "--baseline", baseline, other, "--allow-different", "--results", results)
+    assert (insisted.code, insisted.err) == (1, "") and "regression: 0.50×" in insisted.out
 
 
 @pytest.mark.parametrize(
