@@ -145,9 +145,10 @@ class Predictor:
         self.probe = facts.prep_probe or PrepProbe(self.cpus)
         self.traits = facts.loader.traits
         self.known = {**facts.loader.alternatives, case.feed.loader: self.traits}
-        # More workers than processors help only while some of them wait for the storage.
+        # More workers than processors help only while some of them wait for the storage, and none for a processor.
         self.most_workers = self.cpus
-        if not warm:
+        self.contention = measured.contention
+        if not warm and not measured.contention:
             readers = storage.readers_needed(facts.storage.ceiling) or 0
             self.most_workers = max(2 * self.cpus, min(readers, MOST_READERS))
 
@@ -341,10 +342,14 @@ def _for_storage(predictor: Predictor) -> list[Action]:
     details: dict[str, Json] = {}
     if ram is not None and real.encoded_bytes:
         details = storage.headroom(real.encoded_bytes / real.num_steps / ram.value, probe)
+    # A storage that gives more than the run could take is no reason to buy a faster one; memory still answers sooner.
+    enough = storage.is_enough(details)
+    code: AdviceCode = "data_in_memory" if enough else "faster_storage"
     copy = facts.storage.ram_copy
     fits = copy is None or copy.memory_holds_all is not False
     change = MEMORY if fits and case.subject.cache != "warm" else None
-    actions = [Action("storage", "faster_storage", change, predictor.predict(MEMORY), details)]
+    proposed = [] if enough and change is None else [code]
+    actions = [Action("storage", one, change, predictor.predict(MEMORY), details) for one in proposed]
     late = storage.bound_by(probe, predictor.lanes) == "latency"
     return actions + _more_readers(predictor) if late else actions
 
@@ -389,7 +394,7 @@ def _more_workers(predictor: Predictor) -> list[Action]:
         actions += _in_parallel(predictor, limit)
     elif feed.workers < limit and not predictor.in_threads:
         number = predictor.knee({}, range(feed.workers, limit + 1))
-        if number is None and feed.workers < predictor.cpus:
+        if number is None and feed.workers < predictor.cpus and not predictor.contention:
             details: dict[str, Json] = {"workers": predictor.cpus, "now": feed.workers}
             actions.append(Action("prep", "more_workers", details=details))
         elif number is not None and number > feed.workers:

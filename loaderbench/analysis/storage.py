@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -224,6 +224,12 @@ def cold_proof(
 def is_idle(storage: StorageFacts, windows: Sequence[StorageWindow]) -> bool:
     """Whether the windows provably took nothing from the storage: its share of the step is then 0."""
     return tells_idle(storage.kind) and bool(windows) and all(window.untouched for window in windows)
+
+
+def is_enough(headroom: Mapping[str, Json]) -> bool:
+    """Whether the storage gives all that the run needs; False where either is not known."""
+    needs, gives = headroom.get("needs_bytes_per_s"), headroom.get("gives_bytes_per_s")
+    return isinstance(needs, float) and isinstance(gives, float) and gives >= needs
 
 
 def nfs_operations(moved: Counters | None, seconds: float) -> NfsOperations | None:

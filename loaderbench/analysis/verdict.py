@@ -25,8 +25,18 @@ SURE = 1.03
 """A cause is named as the only one if the low end of its gain reaches this."""
 CLEAR = 1.25
 """A gain that a compute verdict must be able to exclude."""
+LEAST_STEPS = 15
+"""Steps of `real` in the shortest ordinary run: three windows of five. With fewer, or fewer than three rounds of the
+workers, a run is short."""
+SPREAD = 3.0
+"""A gain whose interval's ends differ by more than this factor is not known. A short run names no cause by one, and no
+run blames several causes by one."""
+ENOUGH_STEPS, ENOUGH_ROUNDS, LONGER = 30, 6, 4
+"""What a run that is too short is told to measure: as many steps, rounds of the workers, and times its own steps."""
 MORE = 1.03
 """An unmeasured gain must exceed the best measured one by this factor to take its place."""
+UNSURE = ("gain_uncertain", "may_be_faster", "feeding_uncertain")
+"""Reasons that more steps would settle."""
 REMOVABLE: tuple[Removable, ...] = (*CAUSES, "compute")
 
 
@@ -83,12 +93,14 @@ def attribute(
     if storage_idle and "storage" in (ruling.bottleneck, *(ruling.group.causes if ruling.group else ())):
         ruling = Ruling("undetermined", (*ruling.reasons, Reason("storage_was_idle")))
     group = ruling.group
+    too_short = any(reason.code == "too_few_steps" for reason in ruling.reasons)
+    gains = {cause: model.gain(model.without(cause)) for cause in REMOVABLE}
     verdict = Verdict(
         bottleneck=ruling.bottleneck,
         reasons=ruling.reasons,
         speedup_if_removed={
-            cause: None if (gain := model.gain(model.without(cause))) is None else gain.estimate("ratio")
-            for cause in REMOVABLE
+            cause: None if gain is None or (too_short and _is_wide(gain)) else gain.estimate("ratio")
+            for cause, gain in gains.items()
         },
         joint=() if group is None else group.causes,
         joint_speedup=None if group is None or group.gain is None else group.gain.estimate("ratio"),
@@ -147,13 +159,46 @@ class _Judge:
         if against := [*self.doubts, *self.disorder()]:
             return Ruling("undetermined", tuple(against))
         if self.model.real.n < 2:
-            return Ruling("undetermined", (Reason("too_few_steps"),))
+            return self.of_too_few_steps
+        ruling = self.of_the_gains()
+        return self.of_too_few_steps if self.rests_on_too_little(ruling) else ruling
+
+    def of_the_gains(self) -> Ruling:
         joined = self.unseparated
         if joined is not None and joined.gain.value > max(WORTH, MORE * self.best):
             return self.of_unseparated(joined)
         if unsure := self.unsure():
             return Ruling("undetermined", tuple(unsure))
         return self.of_one_cause() if self.worth else self.of_none()
+
+    # -- runs that are too short ---------------------------------------------------------------------------
+
+    @cached_property
+    def is_short(self) -> bool:
+        real = self.model.arms[Arm.REAL]
+        return real.num_steps < max(LEAST_STEPS, 3 * real.round_steps)
+
+    def rests_on_too_little(self, ruling: Ruling) -> bool:
+        """Whether the steps are too few for what the ruling names, or for any ruling."""
+        if ruling.bottleneck == "undetermined":
+            return self.is_short and any(reason.code in UNSURE for reason in ruling.reasons)
+        known = [gain for cause, gain in self.model.gains.items() if cause == ruling.bottleneck]
+        if ruling.group is not None:
+            of_group = [self.model.gains[cause] for cause in ruling.group.causes if cause in self.model.gains]
+            known = of_group if ruling.group.gain is None else [ruling.group.gain]
+        if any(reason.code == "cannot_be_told_apart" for reason in ruling.reasons):
+            assert ruling.group is not None
+            known += [self.model.gains[cause] for cause in ruling.group.causes if cause in self.model.gains]
+        return (self.is_short or ruling.bottleneck == "mixed") and any(map(_is_wide, known))
+
+    @property
+    def of_too_few_steps(self) -> Ruling:
+        """Undetermined, with how many steps to measure, and the seconds that takes in all arms."""
+        real = self.model.arms[Arm.REAL]
+        wanted = max(ENOUGH_STEPS, ENOUGH_ROUNDS * real.round_steps, LONGER * real.num_steps)
+        seconds = wanted * sum(arm.mean("duration") for arm in self.model.arms.values())
+        details: dict[str, Json] = {"steps": real.num_steps, "wanted": wanted, "seconds": seconds}
+        return Ruling("undetermined", (Reason("too_few_steps", details),))
 
     # -- what speaks against any verdict -------------------------------------------------------------------
 
@@ -285,6 +330,10 @@ class _Judge:
         if au.high > 1 / SURE:
             return Ruling("undetermined", (Reason("feeding_uncertain", {"low": au.low, "high": au.high}),))
         return Ruling("mixed", () if self.together else (Reason("none_alone"),), self.together)
+
+
+def _is_wide(gain: Quantity) -> bool:
+    return gain.high > SPREAD * gain.low
 
 
 def _uncertain(what: str, gain: Quantity) -> Reason:

@@ -71,7 +71,7 @@ class StepTimes:
 AdviceCode = Literal[
     "faster_storage", "more_files_at_once", "parallel_loader", "more_workers", "decode_in_threads", "more_threads",
     "other_decoder", "uint8_for_prep", "smaller_images", "free_processors", "uint8_for_transfer", "pinned_memory",
-    "larger_batch", "fewer_launches", "prep_and_memory",
+    "larger_batch", "fewer_launches", "prep_and_memory", "data_in_memory",
 ]  # fmt: skip
 
 

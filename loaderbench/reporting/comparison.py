@@ -185,7 +185,8 @@ def parity_lines(parity: Parity, labels: Labels) -> list[str]:
 
 def _needs(needs: Needs, label: str) -> list[str]:
     lines = []
-    if needs.bytes_per_s is not None:
+    enough = needs.bytes_per_s is not None and (needs.gives_bytes_per_s or 0.0) >= needs.bytes_per_s
+    if needs.bytes_per_s is not None and not enough:  # else it lacks no rate
         gives = "what it gives was not measured"
         if needs.gives_bytes_per_s is not None:
             bound = f", {needs.bound_by}-bound" if needs.bound_by else ""

@@ -117,7 +117,7 @@ def _between(value: float, low: float, high: float) -> str:
 
 
 def _and(names: Sequence[str]) -> str:
-    """`a and b`; with a comma before it where a name holds one."""
+    """`a and b and c`."""
     return " and ".join(names)
 
 
@@ -145,7 +145,10 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
         f"`{_text(d, 'faster')}` ({_number(d, 'faster_s') * 1e3:.2f} ms a step) ran faster than "
         f"`{_text(d, 'slower')}` ({_number(d, 'slower_s') * 1e3:.2f} ms), which does less"
     ),
-    "too_few_steps": lambda d: "too few steps for an interval: measure longer",
+    "too_few_steps": lambda d: (
+        f"too short: {_text(d, 'steps')} steps of `real` do not tell; give --steps {_text(d, 'wanted')} "
+        f"(about {_number(d, 'seconds'):,.0f} s of measuring)"
+    ),
     "gain_not_measured": lambda d: (
         f"the gain without {_text(d, 'cause')} was not measured"
         + (f" and may be up to {_number(d, 'most'):.2f}×" if _is_finite(d, "most") else "")
@@ -316,6 +319,9 @@ def _in_parallel(change: Change, details: Details) -> str:
 ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     "faster_storage": lambda c, d: (
         f"keep the data set in memory (--cache warm), or put it on faster storage{_headroom(d)}"
+    ),
+    "data_in_memory": lambda c, d: (
+        f"keep the data set in memory (--cache warm): the wait for each file costs time, not the rate{_headroom(d)}"
     ),
     "more_files_at_once": lambda c, d: (
         f"ask for more files at once: {flags(c)} (this storage answers late: it gives more to more readers)"

@@ -182,6 +182,37 @@ def test_data_in_memory_with_what_the_storage_lacks() -> None:
     assert not [one for one in found if one.cause == "storage" and "workers" in (one.change or {})]
 
 
+def test_faster_storage_is_not_advised_where_the_storage_gives_all_that_is_needed() -> None:
+    # given a run that needs 75 MB/s, of a storage that gives 1,742
+    slow_reads = Pipeline(device=0.030, read=0.180, decode=0.020, workers=2)
+    found = advice(slow_reads, cache="cold", ceiling=storage_probe(900e6, 1742e6, 1742e6, 1742e6))
+    assert not [one for one in found if "faster storage" in one.action or one.code == "faster_storage"]
+    # then the data in memory still helps, as it was measured
+    assert predicted(found, cache="warm") == pytest.approx(gain(slow_reads, read=0.0), rel=0.03)
+    (kept,) = [one for one in found if one.code == "data_in_memory"]
+    assert "not the rate: needs 75 MB/s; this storage gives 1,742 MB/s" in kept.action
+
+
+@pytest.mark.parametrize("loader", ["multiprocess", "threaded"])
+def test_no_more_workers_are_advised_than_processors_where_the_workers_wait_for_one(loader: str) -> None:
+    # given a late storage, so that more readers than processors would be worth it …
+    late = Pipeline(device=0.030, read=0.180, decode=0.020, workers=2)
+    rates = [1e6 * 2**number for number in range(6)]
+    given = simulated(late, cpus=2, cache="cold", loader=loader, ceiling=storage_probe(*rates))
+    calm = analyze(given).verdict
+    assert calm is not None and any("workers" in (one.change or {}) for one in calm.advice)
+    # … and workers that are runnable without a processor for a third of their time
+    assert given.recording is not None
+    for one in given.recording.segments:
+        if one.spans is not None:
+            wall = one.spans[:, SPAN["ready_ns"]] - one.spans[:, SPAN["start_ns"]]
+            one.spans[:, SPAN["runqueue_ns"]] = wall // 3
+    crowded = analyze(given).verdict
+    assert crowded is not None
+    assert not [one for one in crowded.advice if int(str((one.change or {}).get("workers", 0))) > 2]
+    assert not [one for one in crowded.advice if int(str(one.details.get("workers", 0))) > 2]
+
+
 def test_more_readers_against_a_latency() -> None:
     # given storage that serves each of many readers as fast as one alone
     late = Pipeline(device=0.030, read=0.180, decode=0.020, workers=2)

@@ -33,7 +33,7 @@ REASONS: Mapping[str, Sequence[Details]] = {
     # analysis/verdict.py
     "witnesses_disagree": [{"by_arms": 0.4, "by_timeline": 0.1}],
     "arms_out_of_order": [{"faster": "ram", "faster_s": 0.01, "slower": "host", "slower_s": 0.02}],
-    "too_few_steps": [{}],
+    "too_few_steps": [{"steps": 6, "wanted": 30, "seconds": 41.2}],
     "gain_not_measured": [{"cause": "transfer", "most": 1.4}, {"cause": "transfer", "most": float("inf")}],
     "gain_uncertain": [{"cause": "prep", "low": 0.9, "high": 2.0}],
     "may_be_faster": [{"cause": "prep and storage", "high": 1.4}],
@@ -166,6 +166,9 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
                 "still_rising": True,
             },
         ),
+    ],
+    "data_in_memory": [
+        ({"cache": "warm"}, {"needs_bytes_per_s": 1e8, "gives_bytes_per_s": 2e9, "readers": 4, "still_rising": False}),
     ],
     "more_files_at_once": [({"loader": "multiprocess", "workers": 32}, {})],
     "parallel_loader": [(None, {"workers": 8}), ({"loader": "multiprocess", "workers": 8}, {})],
@@ -329,7 +332,10 @@ def test_the_details_above_are_those_that_the_makers_give() -> None:
 def test_a_reason_s_words_hold_in_a_summary() -> None:
     record = examples.measured(bottleneck="undetermined")
     verdict = examples.verdict_of(record)
-    reasons = (Reason("too_few_steps"), Reason("witnesses_disagree", REASONS["witnesses_disagree"][0]))
+    reasons = (
+        Reason("too_few_steps", REASONS["too_few_steps"][0]),
+        Reason("witnesses_disagree", REASONS["witnesses_disagree"][0]),
+    )
     told = words.worded(replace(record, verdict=replace(verdict, reasons=reasons)))
     assert examples.verdict_of(told).summary == (
         "Undetermined: too few steps for an interval: measure longer; the arms put the wait for data at 40% of the "
