@@ -76,21 +76,15 @@ def _worth(record: RunRecord) -> int:
     return 1 if record.verdict is None or record.verdict.bottleneck in UNRULED else 2
 
 
-def conclusions(rows: Sequence[Row]) -> list[Row]:
-    """For each resolution, smallest first, the row with the highest rate: what limits it limits the study there.
+def fastest(rows: Iterable[Row]) -> list[Row]:
+    """The rows of one resolution, those with the highest rate first."""
+    return sorted(rows, key=lambda row: -row.rate.value)
 
-    A row without a verdict counts only where none has one.
-    """
-    best: dict[int, Row] = {}
 
-    def order(row: Row) -> tuple[bool, float]:
-        return row.bottleneck not in UNRULED, row.rate.value
-
-    for row in rows:
-        resolution = row.case.subject.resolution or 0
-        if resolution not in best or order(row) > order(best[resolution]):
-            best[resolution] = row
-    return [best[resolution] for resolution in sorted(best)]
+def told_apart(first: Row, second: Row) -> bool:
+    """Whether the first is surely the faster one: its interval lies above the other's. False where one is unknown."""
+    low, high = first.rate.low, second.rate.high
+    return low is not None and high is not None and low > high
 
 
 def summarize(records: Sequence[RunRecord]) -> Sweep:

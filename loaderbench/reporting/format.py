@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast, get_args
 from loaderbench.cases.case import Case
 from loaderbench.printable import clean as clean
 from loaderbench.recording.caveats import Caveat, Severity
-from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.record import Advice, Estimate, RunRecord
 from loaderbench.reporting import words
 
 NOT_MEASURED = "not measured"
@@ -194,6 +194,13 @@ def headline(record: RunRecord) -> tuple[str, str]:
     """(`prep: `, the sentence); the first is empty where the sentence itself begins with that word."""
     word, text = outcome(record), sentence(record)
     return ("" if text.lower().startswith(word) else f"{word}: "), text
+
+
+def advice(one: Advice) -> str:
+    """What to do, with what it is predicted to give, or at most can."""
+    if one.predicted_speedup is not None:
+        return clean(f"{one.action} – predicted: {speedup(one.predicted_speedup)}")
+    return clean(one.action + ("" if one.at_most is None else f" – at most {one.at_most.value:.2f}×"))
 
 
 def device_name(record: RunRecord) -> str:

@@ -33,7 +33,7 @@ from loaderbench.reporting.comparison import (
 from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
-from loaderbench.reporting.study import flip_line, gap_lines, knee_line, short_run_lines, study_sentence
+from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
 from loaderbench.reporting.study_figures import study_figures
 from loaderbench.reporting.timeline_figure import timeline_figure
 
@@ -160,7 +160,7 @@ def _study_part(group: Sequence[RunRecord], name: str, store: Store, *, drawn: b
     return Part(
         name=name,
         title=f"{ordered[0].case.subject.dataset_name} on {device}",
-        sentence=study_sentence(study) if study.rows else fmt.sentence(ordered[-1]),
+        sentence=" ".join(finding_lines(ordered)) if study.rows else fmt.sentence(ordered[-1]),
         settings=fmt.common_settings(ordered),
         begun_at=max(record.started_at for record in ordered),
         records=ordered,

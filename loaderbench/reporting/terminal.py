@@ -19,6 +19,7 @@ from loaderbench.reporting.console import (
     styled,
 )
 from loaderbench.reporting.format import MISSING, NOT_MEASURED
+from loaderbench.reporting.study import finding_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +47,7 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
     advice = () if verdict is None else verdict.advice
     print_bullets(console, "Evidence", () if verdict is None else verdict.evidence)
     print_bullets(
-        console, "What to try next", [f"{number}. {_advice(entry)}" for number, entry in enumerate(advice, 1)]
+        console, "What to try next", [f"{number}. {fmt.advice(entry)}" for number, entry in enumerate(advice, 1)]
     )
     _print_verification(advice, console)
     print_caveats(console, record.caveats)
@@ -55,12 +56,6 @@ def print_run(record: RunRecord, console: Console | None = None) -> None:
         f"{key}={value}" for given in (feed.loader_options, feed.decoder_options) for key, value in given.items()
     ]
     print_rows(console, [("options", " ".join(options))] * bool(options) + [("run", record.run_id)])
-
-
-def _advice(advice: Advice) -> str:
-    if advice.predicted_speedup is not None:
-        return f"{advice.action} – predicted: {fmt.speedup(advice.predicted_speedup)}"
-    return advice.action + ("" if advice.at_most is None else f" – at most {advice.at_most.value:.2f}×")
 
 
 def _print_verification(advice: Sequence[Advice], console: Console) -> None:
@@ -250,8 +245,9 @@ def print_table(records: Sequence[RunRecord], console: Console | None = None) ->
     )
     console.print(styled(legend, "dim"))
     console.print()
-    for name, group in fmt.by_resolution(records):
-        console.print(_resolution_sentence(name, group, labels))
+    for line in finding_lines(records):
+        name, _, finding = line.partition(": ")
+        console.print(styled(f"{name}: ", "bold").append(finding, style="not bold"))
     failed = [fmt.failure_line(record, labels) for record in records if record.status != "ok"]
     print_bullets(console, "Not measured", failed)
     caveats = [
@@ -276,15 +272,6 @@ def _table_row(record: RunRecord, label: str, name: str) -> list[Text]:
         *(styled(fmt.percent(fraction, sign="")) for fraction in fractions),
         styled(verdict, STYLES.get(verdict, "")),
     ]
-
-
-def _resolution_sentence(name: str, group: Sequence[RunRecord], labels: fmt.RowLabels) -> Text:
-    measured = [(record.throughput.value, record) for record in group if record.throughput is not None]
-    if not measured:
-        return styled(f"{name}: {NOT_MEASURED}")
-    _, fastest = max(measured, key=lambda known: known[0])
-    who = "" if len(measured) == 1 else f"fastest is {labels.of(fastest.case)}. "
-    return styled(f"{name}: ", "bold").append(f"{who}{fmt.sentence(fastest)}", style="not bold")
 
 
 # -- what a store holds ----------------------------------------------------------------------------------

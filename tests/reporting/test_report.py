@@ -132,7 +132,7 @@ def test_the_page_needs_nothing_else_and_says_the_verdict_first(tmp_path: Path) 
     assert len(page.ids) == len(set(page.ids))
     verdict = "nfs is slower than nvme: 0.25×"
     assert page.text.index(verdict) < page.text.index("Time of an image, by cause")
-    assert "at 256 the device itself is the limit" in page.text
+    assert "256: fastest of 3 settings is threaded 8w, " in page.text
     assert "worker 3 was killed by signal 9" in page.text
     assert "Example CPU" in page.text
     assert "warm left out" in page.text

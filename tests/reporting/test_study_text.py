@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from loaderbench.recording.record import Bottleneck, GapShare, ShortRun
+from loaderbench.recording.record import Bottleneck, GapShare, RunRecord, ShortRun
+from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Finalist, Flip, Knee, Row, Sweep, TrialRates, TuneFacts, Tuning
 from loaderbench.reporting.format import RowLabels
+from loaderbench.reporting.report import read_report
 from loaderbench.reporting.study import (
+    finding_lines,
     flip_line,
     gap_lines,
     knee_line,
     print_study,
     print_tuning,
     short_run_lines,
-    study_sentence,
 )
+from loaderbench.reporting.terminal import print_table
 from tests.reporting import example_records as examples
 
 
@@ -103,25 +107,39 @@ def test_only_a_default_that_won_is_called_the_winner() -> None:
     assert "no finalist could be measured" in printed(print_tuning, nothing, FACTS, "")
 
 
-def test_the_sentence_says_what_limits_the_fastest_setting_of_each_resolution() -> None:
-    def made(resolution: int, rate: float, bottleneck: Bottleneck, gain: float | None = None, workers: int = 2) -> Row:
-        gained = None if gain is None else examples.between(gain, gain, gain)
-        given = {"rate": examples.estimate(rate), "bottleneck": bottleneck, "speedup_if_removed": gained}
-        return row("threaded", workers, 1.0, resolution, **given)
+def stored(name: str, real_ms: float, bottleneck: Bottleneck, **case: Any) -> RunRecord:
+    return replace(examples.measured(real_ms=real_ms, bottleneck=bottleneck, **case), run_id=name)
 
-    rows = [made(256, 900, "prep", 2.0, workers=1), made(256, 2000, "compute"), made(512, 700, "prep", 2.9)]
-    rows.append(made(1024, 200, "prep", 7.3))
 
-    def sentence(rows: list[Row]) -> str:
-        return study_sentence(Sweep(100, tuple(rows), (), ()))
+def test_the_fastest_setting_is_the_one_with_the_highest_rate_whatever_its_verdict() -> None:
+    # given four settings, the fastest of which has no verdict
+    slow = [stored(f"slow{number}", 100.0, "prep", loader="serial", workers=0, batch_size=number) for number in (1, 2)]
+    third = stored("third", 60.0, "prep", loader="multiprocess")
+    fastest = stored("fastest", 40.0, "undetermined", loader="threaded")
+    (line,) = finding_lines([*slow, third, fastest])
+    rate = fastest.throughput
+    assert rate is not None
+    assert line.startswith(f"512: fastest of 4 settings is threaded 8w batch 64, {rate.value:,.0f} ±2% images/s. ")
+    assert line.partition("images/s. ")[2].startswith(examples.verdict_of(fastest).summary)
+    # and another whose interval it meets is said
+    close = stored("close", 40.2, "prep", loader="dali", decoder=None)
+    assert "(not told apart from dali 8w batch 64)" in finding_lines([*slow, fastest, close])[0]
 
-    assert sentence(rows) == (
-        "With the fastest of 2 settings tried: at 256 the device itself is the limit, so faster storage or more "
-        "workers would buy nothing; at 512 and 1024 preparing images on the CPU is the limit, and without it 2.90× "
-        "and 7.30× would be possible."
-    )
-    assert sentence([made(512, 1, "undetermined")]) == "At 512 the runs do not tell what the limit is."
-    assert "No run" in sentence([])
+
+def test_the_report_begins_with_the_sentence_that_the_terminal_ends_with(tmp_path: Path) -> None:
+    store, records = Store(tmp_path), [one for one in examples.sweep() if one.measured]
+    for record in records:
+        folder = store.open_run(record.case)
+        folder.write_record(replace(record, run_id=folder.run_id))
+    (part,) = read_report(store).parts
+    kept = [run.record for run in store.runs() if run.record is not None]
+    on_terminal = " ".join(printed(print_table, kept).split())
+    lines = finding_lines(kept)
+    assert len(lines) == 3 and part.sentence == " ".join(lines)
+    for line in lines:
+        assert " ".join(line.split()) in on_terminal
+    # with what to do
+    assert any("Try: " in line and "predicted" in line for line in lines)
 
 
 def test_gaps_are_told_for_each_number_of_workers() -> None:

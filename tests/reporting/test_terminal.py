@@ -92,7 +92,8 @@ def test_the_table_has_a_row_per_run_in_80_columns() -> None:
     assert set(failed[failed.index("8w") + 1 : -1]) == {"–"}
     text = " ".join(" ".join(lines).split())
     assert "1024 dali 8w, failed: worker 3 was killed" in text
-    assert "256: fastest is threaded 8w. Limited by compute" in text
+    assert "256: fastest of 3 settings is threaded 8w, 1," in text
+    assert "±2% images/s (not told apart from multiprocess 8w). Limited by compute" in text
 
 
 def test_runs_that_differ_in_more_than_the_loader_say_in_what() -> None:
