@@ -35,7 +35,13 @@ def tuned(facts: TuneFacts, records: Records) -> Tuning:
             for trial in facts.trials
         ),
         finalists=tuple(
-            Finalist(final.case, rate_of_runs(rates(_runs(final, records))), final.runs, final.is_default)
+            Finalist(
+                final.case,
+                rate_of_runs(rates(_runs(final, records))),
+                final.runs,
+                final.is_default,
+                _failure(_runs(final, records)),
+            )
             for final in facts.finals
         ),
     )
@@ -52,6 +58,11 @@ def _over(other: Final | None, winner: Final, records: Records) -> Estimate | No
 
 def _runs(final: Final, records: Records) -> list[RunRecord | None]:
     return [records.get(run) for run in final.runs]
+
+
+def _failure(runs: Sequence[RunRecord | None]) -> str | None:
+    """Why the first run that failed did."""
+    return next((run.failure.message for run in runs if run is not None and run.failure is not None), None)
 
 
 def _known(runs: Sequence[str], records: Records) -> list[RunRecord]:

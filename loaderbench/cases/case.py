@@ -81,6 +81,12 @@ class Feed:
         }
 
     @property
+    def all_decoder_options(self) -> Mapping[str, str]:
+        """What the decoder is given, the scale too."""
+        scale = {} if self.decode_scale is None else {"scale": self.decode_scale}
+        return {**self.decoder_options, **scale}
+
+    @property
     def lanes(self) -> int:
         """Batches that are prepared at once: one for each worker, one without workers."""
         return max(self.workers, 1)

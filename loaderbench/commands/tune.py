@@ -60,7 +60,10 @@ def tune(
     store = Store(output.results)
     store.check_writable()
     check_json_target(output.json_out)
-    _show(Tune(cases, default, budget, store, tell).run(), output)
+    search = Tune(cases, default, budget, store, tell)
+    _show(search.run(), output)
+    if search.num_failed:
+        raise typer.Exit(1)
 
 
 def _show(study: StudyRecord, output: OutputOptions) -> None:

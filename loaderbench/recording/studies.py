@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.cases.case import CacheState, Case
+from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
@@ -292,6 +292,16 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class TuneScreen:
+    """A short look at a setting's loader alone, without a device."""
+
+    case: Case
+    samples_per_s: float | None
+    """None where it failed."""
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
 class TuneTrial:
     """One setting in the rungs."""
 
@@ -319,6 +329,10 @@ class TuneFacts:
     """Rungs that were finished; an unfinished one compares nothing."""
     trials: tuple[TuneTrial, ...]
     finals: tuple[Final, ...]
+    screens: tuple[TuneScreen, ...] = ()
+    """Of one setting for all that differ in the prefetch alone."""
+    untried: tuple[Change, ...] = ()
+    """Settings that were neither measured nor failed."""
 
 
 @dataclass(frozen=True)
@@ -335,6 +349,8 @@ class Finalist:
     rate: Estimate | None
     run_ids: tuple[str, ...]
     is_default: bool
+    failure: str | None = None
+    """Why its first failed run failed; None where all were measured."""
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,24 @@ def _decode(feed: Feed) -> str | None:
     return f"\n# in a process that has {decoder.prefix}: PYTHONPATH={folder(decoder.prefix)}{decoder.example}"
 
 
+def _data_loader_arguments(case: Case) -> str:
+    """How PyTorch's DataLoader is called with the setting, besides its data set."""
+    feed, step = case.feed, case.step
+    workers = (
+        f"num_workers={feed.workers}, prefetch_factor={feed.prefetch}, persistent_workers=True, "
+        if feed.workers
+        else "num_workers=0, "
+    )
+    return f"batch_size={step.batch_size}, shuffle=True, {workers}pin_memory={nvml_ordinal(step.device) is not None}"
+
+
 def _with_our_loader(case: Case) -> str:
     feed, step = case.feed, case.step
     gpu = nvml_ordinal(step.device)
+    loader = plugins.LOADERS.known().get(feed.loader)
+    own = f"# your own data set: DataLoader(dataset, {_data_loader_arguments(case)})\n"
     return f"""\
-from loaderbench import plugins
+{own if loader is not None and loader.is_data_loader else ""}from loaderbench import plugins
 from loaderbench.images.index import index_images
 from loaderbench.loaders.base import LoaderContext
 
@@ -42,6 +55,7 @@ context = LoaderContext(
     images=index_images({case.subject.dataset!r}), batch_size={step.batch_size}, workers={feed.workers},
     prefetch={feed.prefetch}, decoder={feed.decoder!r}, input_size={step.input_size}, mode={step.mode!r},
     output={feed.output!r}, seed={case.effort.seed}, gpu={gpu}, pin_memory={gpu is not None},
+    decoder_options={dict(feed.all_decoder_options)!r},
 )
 module = plugins.LOADERS.load({feed.loader!r})
 loader = module.build(plugins.parse_options(module, {dict(feed.loader_options)!r}), context)
@@ -64,11 +78,6 @@ def _with_torchvision(case: Case, decode: str) -> str:
         if feed.output == "float32"
         else "v2.ToDtype(torch.uint8)"
     )
-    workers = (
-        f"num_workers={feed.workers}, prefetch_factor={feed.prefetch}, persistent_workers=True, "
-        if feed.workers
-        else "num_workers=0, "
-    )
     return f"""\
 import torch
 import torchvision
@@ -78,6 +87,6 @@ from torchvision.transforms import v2
 transform = v2.Compose([v2.ToImage(), {spatial}, {kind}])
 dataset = torchvision.datasets.ImageFolder({case.subject.dataset!r}, transform=transform, loader=decode)
 loader = torch.utils.data.DataLoader(
-    dataset, batch_size={step.batch_size}, shuffle=True, {workers}pin_memory={nvml_ordinal(step.device) is not None}
+    dataset, {_data_loader_arguments(case)}
 )
 """

@@ -67,6 +67,7 @@ def _tuning(facts: TuneFacts, tuning: Tuning) -> JsonObject:
             "rate": plain.to_json(one.rate),
             "run_ids": list(one.run_ids),
             "is_default": one.is_default,
+            "failure": one.failure,
         }
         for one in tuning.finalists
     ]
@@ -80,6 +81,11 @@ def _tuning(facts: TuneFacts, tuning: Tuning) -> JsonObject:
         "num_settings": facts.num_settings,
         "trials": trials,
         "finalists": finalists,
+        "screened": [
+            {**setting_of(plain.to_json(one.case.feed.setting)), "rate": one.samples_per_s, "failure": one.failure}
+            for one in facts.screens
+        ],
+        "not_tried": [setting_of(plain.to_json(one)) for one in facts.untried],
         "num_rungs": facts.num_rungs,
         "budget_s": facts.budget_s,
         "spent_s": facts.spent_s,

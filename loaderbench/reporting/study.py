@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.study import fastest, summarize, told_apart
+from loaderbench.cases.case import Change
 from loaderbench.recording.record import Estimate, RunRecord
-from loaderbench.recording.studies import Flip, Knee, Row, Sweep, TuneFacts, Tuning
+from loaderbench.recording.studies import Finalist, Flip, Knee, Row, Sweep, TuneFacts, Tuning
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_rows, styled
 from loaderbench.reporting.format import MISSING, NOT_MEASURED
@@ -162,15 +165,21 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
     if tuning.winner is None:
         console.print(styled("no finalist could be measured", "bold red"))
     else:
-        console.print(styled(f"fastest: {flags(tuning.winner.feed.setting)}", "bold green"))
-    won = any(finalist.is_default and finalist.case == tuning.winner for finalist in tuning.finalists)
+        console.print(styled(_winner_line(tuning, facts), "bold green"))
+    usual = next((finalist for finalist in tuning.finalists if finalist.is_default), None)
+    without = NOT_MEASURED
+    if usual is not None and usual.failure is not None:
+        without = f"the default failed: {usual.failure}"
+    elif usual is not None and usual.case == tuning.winner:
+        without = "it is the default"
+    alone = f", {len(facts.screens)} by the loader alone" if facts.screens else ""
     print_rows(
         console,
         [
             ("images/s", fmt.plus_minus(tuning.rate)),
-            ("over default", _told_apart(tuning.over_default, "it is the default" if won else NOT_MEASURED)),
+            ("over default", _told_apart(tuning.over_default, without)),
             ("over second", _told_apart(tuning.over_second, "there was no second")),
-            ("tried", f"{len(tuning.trials)} of {facts.num_settings} settings in {facts.num_rungs} rungs"),
+            ("tried", f"{len(tuning.trials)} of {facts.num_settings} settings in {facts.num_rungs} rungs{alone}"),
             ("took", f"{fmt.duration(facts.spent_s)} of {fmt.duration(facts.budget_s)}"),
         ],
     )
@@ -188,10 +197,41 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
         for trial in tuning.trials
         if trial.failure
     ]
-    print_bullets(console, "Not measured", failed)
-    if code:
+    print_bullets(console, "Not tried (a larger --budget tries more)", _counted(facts.untried))
+    failed += [
+        f"{' '.join(filter(None, (one.case.feed.loader, one.case.feed.decoder)))}, alone: {one.failure}"
+        for one in facts.screens
+        if one.failure
+    ]
+    failed += [f"{_named(one)}: {one.failure}" for one in tuning.finalists if one.failure]
+    print_bullets(console, "Not measured", list(dict.fromkeys(map(fmt.clean, failed))))
+    if code and tuning.winner is not None:
+        again = f"loaderbench run {shlex.quote(tuning.winner.subject.dataset)} {flags(tuning.winner.feed.setting)}"
+        console.print(styled("\nThe same again:\n", "bold"))
+        console.print(styled(again), soft_wrap=True)
         console.print(styled("\nIn a training script:\n", "bold"))
         console.print(styled(code), soft_wrap=True)
+
+
+def _winner_line(tuning: Tuning, facts: TuneFacts) -> str:
+    """The winner, and among how many: nothing is said of settings that were not tried."""
+    assert tuning.winner is not None
+    tried = f"{len(tuning.trials)} of {facts.num_settings}"
+    among = f"all {facts.num_settings}" if len(tuning.trials) >= facts.num_settings else f"the {tried} tried"
+    over = tuning.over_second
+    unsure = over is None or over.low is None or over.low <= 1
+    word = "fastest" if not unsure else "among the fastest"
+    return f"{word} of {among} settings: {flags(tuning.winner.feed.setting)}"
+
+
+def _named(finalist: Finalist) -> str:
+    return "the default" if finalist.is_default else flags(finalist.case.feed.setting)
+
+
+def _counted(settings: Sequence[Change]) -> list[str]:
+    """`dali: 6 settings`, for each loader and decoder."""
+    names = Counter(" ".join(str(one[key]) for key in ("loader", "decoder") if one.get(key)) for one in settings)
+    return [f"{fmt.clean(name)}: {number} setting{'s' * (number != 1)}" for name, number in names.items()]
 
 
 def _told_apart(ratio: Estimate | None, otherwise: str) -> str:

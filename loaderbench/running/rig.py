@@ -43,6 +43,27 @@ def progress_of(report: Report) -> Callable[[str], OnDone]:
     return of
 
 
+def loader_context(case: Case, data: DataSet, *, gpu: int | None) -> LoaderContext:
+    """What the case's loader is told, over `data`."""
+    subject, feed, step, effort = case.subject, case.feed, case.step, case.effort
+    return LoaderContext(
+        images=data.images,
+        shards=data.shards,
+        batch_size=step.batch_size,
+        workers=feed.workers,
+        prefetch=feed.prefetch,
+        decoder=feed.decoder,
+        input_size=step.input_size,
+        mode=step.mode,
+        output=feed.output,
+        seed=effort.seed,
+        gpu=gpu,
+        keep_evictable=subject.cache != "warm",
+        max_failure_fraction=effort.max_failure_fraction,
+        decoder_options=feed.all_decoder_options,
+    )
+
+
 class Rig:
     """Everything that a case runs on. Closed with `stack`.
 
@@ -82,27 +103,8 @@ class Rig:
 
     def context(self, data: DataSet, *, evict: bool) -> LoaderContext:
         """The context of the case's loader over `data`. `evict`: drop each file's pages once read."""
-        subject, feed, step, effort = self.case.subject, self.case.feed, self.case.step, self.case.effort
-        scale = {} if feed.decode_scale is None else {"scale": feed.decode_scale}
-        return LoaderContext(
-            images=data.images,
-            shards=data.shards,
-            batch_size=step.batch_size,
-            workers=feed.workers,
-            prefetch=feed.prefetch,
-            decoder=feed.decoder,
-            input_size=step.input_size,
-            mode=step.mode,
-            output=feed.output,
-            seed=effort.seed,
-            gpu=self.device.gpu,
-            pin_memory=self._pin,
-            evict_after_read=evict,
-            keep_evictable=subject.cache != "warm",
-            max_failure_fraction=effort.max_failure_fraction,
-            decoder_options={**feed.decoder_options, **scale},
-            slowdown=self._slowdown,
-        )
+        context = loader_context(self.case, data, gpu=self.device.gpu)
+        return replace(context, pin_memory=self._pin, evict_after_read=evict, slowdown=self._slowdown)
 
     def build_loader(self, data: DataSet, *, evict: bool) -> Loader:
         """The case's loader over `data`."""

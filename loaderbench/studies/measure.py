@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loaderbench.loaders.base import Slowdown
 
 SAME_MACHINE = attrgetter("cpu_model", "cpus_usable", "gpus", "packages", "python")
-"""Facts of the environment that must be equal for a resumed study to take over a run."""
+"""Facts of the environment that must be equal for a study to take over a run."""
 
 OnMessage = Callable[[Case, Message], None]
 
@@ -117,7 +117,7 @@ def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, RunRecord
     found = {}
     for run in store.runs():
         record = run.record
-        if record is None or record.status != "ok" or not _same_machine(record.environment, here):
+        if record is None or record.status != "ok" or not same_machine(record.environment, here):
             continue
         key = record.case.key
         if key in wanted:
@@ -125,7 +125,8 @@ def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, RunRecord
     return found
 
 
-def _same_machine(there: Environment | None, here: Environment) -> bool:
+def same_machine(there: Environment | None, here: Environment) -> bool:
+    """Whether both are one machine with the same packages."""
     return there is not None and bool(SAME_MACHINE(there) == SAME_MACHINE(here))
 
 

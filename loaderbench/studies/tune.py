@@ -1,5 +1,8 @@
 """`loaderbench tune`: the best loader, decoder, workers and prefetch for a data set and a device, in a stated time.
 
+The search begins with what is likeliest (studies/likely.py): settings that stored runs found fast or advised, then
+those whose loader alone is fastest, by a short look at each without a device.
+
 Successive halving (Jamieson & Talwalkar 2016, "Non-stochastic best arm identification"): in each rung all remaining
 settings are measured in turn for the same time, in a new random order, and the faster half goes on. The last few and
 the default then take turns as separate runs, which are stored; their intervals are the answer.
@@ -31,9 +34,11 @@ from loaderbench.machine import usable_cpus
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StudyFolder
-from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneTrial, Tuning
+from loaderbench.recording.studies import Final, StudyRecord, TuneFacts, TuneScreen, TuneTrial, Tuning
+from loaderbench.running.jobs.table import SCREEN, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
-from loaderbench.studies.measure import measure_case, measure_in
+from loaderbench.studies.likely import fair_order, likely, ranked, representatives
+from loaderbench.studies.measure import measure_case, measure_in, quiet
 from loaderbench.studies.request import DataSet, Folder, Progress, Say, no_note, no_progress, resolve
 from loaderbench.studies.sweep import DEFAULT_RESOLUTION, named_data_sets
 
@@ -41,7 +46,9 @@ MIN_BUDGET_S = 60.0
 PREFETCHES = (2, 4)
 """Prefetch values that are searched by default."""
 SEARCH_FRACTION = 0.6
-"""Fraction of the budget for the rungs; the rest is for the finals."""
+"""Fraction of the budget for the looks and the rungs; the rest is for the finals."""
+SCREEN_FRACTION, SCREEN_S = 0.2, 0.5
+"""Fraction of the budget for looks at the loaders alone, and seconds of one."""
 MIN_TRIAL_S = 2.0
 """Least seconds of measuring a setting in the first rung; with half the settings a rung measures twice as long."""
 NUM_FINALISTS = 2
@@ -113,6 +120,10 @@ class Tune:
         self._finals: list[Case] = []
         self._records: dict[str, list[RunRecord]] = {}
         self._num_rungs = 0
+        self._screens: list[TuneScreen] = []
+        self._settings = list(cases)
+        self.num_failed = 0
+        """Settings that failed when looked at or measured; not those that this machine lacks something for."""
 
     def run(self) -> StudyRecord:
         """Search for the fastest setting within about the budget, the finals included.
@@ -141,7 +152,7 @@ class Tune:
         num_rungs = max(self._num_rungs, 1)  # count an unfinished first rung: it is all there is
         return TuneFacts(
             default=self._default,
-            num_settings=len(self._cases),
+            num_settings=len(self._settings),
             budget_s=self._budget_s,
             spent_s=time.monotonic() - self._begun,
             num_rungs=self._num_rungs,
@@ -150,7 +161,15 @@ class Tune:
                 Final(case, tuple(one.run_id for one in self._records[case.key]), case.key == self._default.key)
                 for case in self._finals
             ),
+            screens=tuple(self._screens),
+            untried=tuple(case.feed.setting for case in self._untried()),
         )
+
+    def _untried(self) -> list[Case]:
+        """Settings that were not measured, and are not known to fail."""
+        tried = {trial.case.key for trial in self._trials if trial.runs or trial.failure}
+        tried |= {case.key for case in self._finals if self._records[case.key]}
+        return [case for case in ranked(self._settings, (), self._screens) if case.key not in tried]
 
     def study(self) -> StudyRecord:
         """The study as it is stored."""
@@ -173,19 +192,27 @@ class Tune:
 
     def _search(self) -> None:
         """Run rungs, each with the faster half of the one before, until the time for the search is up."""
-        budget_s, seed = SEARCH_FRACTION * self._budget_s, self._default.effort.seed
-        tried = that_fit(self._cases, budget_s, seed)
-        if len(tried) < len(self._cases):
-            self._say(
-                f"{len(tried)} of {len(self._cases)} settings fit into {self._budget_s:.0f} s; a larger --budget tries "
-                "more"
-            )
-        deadline = time.monotonic() + budget_s
-        self._trials = left = [Trial(case) for case in tried]
+        seed, deadline = self._default.effort.seed, time.monotonic() + SEARCH_FRACTION * self._budget_s
+        first = likely(self._cases, self._store)
+        known = {case.key for case in self._cases}
+        self._settings = fair_order([*self._cases, *(case for case in first if case.key not in known)], seed)
+        if first:
+            self._say(f"first the {len(first)} that stored runs found fast or advised: {describe(first[0])} …")
         with (
             tempfile.TemporaryDirectory(prefix="loaderbench-tune-") as folder,
             KeptChild(Path(folder, "worker.log")) as kept,
         ):
+            self._screen(kept)
+            in_order = ranked(self._settings, first, self._screens)
+            tried = in_order[: num_that_fit(len(in_order), deadline - time.monotonic())]
+            if not tried:
+                raise CaseFailed(f"no setting could be measured: {self._screens[0].failure}")
+            if len(tried) < len(self._settings):
+                self._say(
+                    f"{len(tried)} of {len(self._settings)} settings fit into {self._budget_s:.0f} s; a larger "
+                    "--budget tries more"
+                )
+            self._trials = left = [Trial(case) for case in tried]
             while len(left) > NUM_FINALISTS or self._num_rungs == 0:
                 drawn = random.Random(f"{seed} rung {self._num_rungs}").sample(left, len(left))
                 if not self._rung(drawn, MIN_TRIAL_S * 2**self._num_rungs, deadline, kept):
@@ -196,6 +223,30 @@ class Tune:
                 left = alive[: max(NUM_FINALISTS, math.ceil(len(alive) / 2))]
                 if len(alive) <= NUM_FINALISTS:
                     break
+
+    def _screen(self, kept: KeptChild) -> None:
+        """A look at each loader alone, until the time for it is up. Not where reading would change what is measured."""
+        if len(self._settings) <= NUM_FINALISTS or self._default.subject.cache == "as-is":
+            return
+        deadline = time.monotonic() + SCREEN_FRACTION * self._budget_s
+        todo = representatives(self._settings)
+        for number, case in enumerate(todo, 1):
+            if time.monotonic() > deadline:
+                self._say(f"looked at {number - 1} of {len(todo)} loaders alone; the others follow their kind")
+                return
+            try:
+                rate = kept.child(case.feed.decoder).ask(SCREEN, ScreenRequest(case, SCREEN_S), quiet)
+            except JobFailed as error:
+                self._count(error)
+                self._screens.append(TuneScreen(case, None, error.failure.message))
+                self._say(f"alone: {describe(case)}: {error.failure.message}")
+                kept.end()
+                continue
+            self._screens.append(TuneScreen(case, rate))
+            self._say(f"alone, {number} of {len(todo)}: {describe(case)}: {rate:,.0f} images/s")
+
+    def _count(self, error: JobFailed) -> None:
+        self.num_failed += error.status == "failed"
 
     def _rung(self, trials: Sequence[Trial], trial_s: float, deadline: float, kept: KeptChild) -> bool:
         """Measure each trial once. False where the time was up before all were measured."""
@@ -208,6 +259,7 @@ class Tune:
                 record = measure_in(kept.child(case.feed.decoder), case, self._folder.runs)
             except JobFailed as error:
                 trial.failure = error.failure.message
+                self._count(error)
                 self._say(f"{where}: {describe(trial.case)}: {trial.failure}")
                 kept.end()
                 continue
@@ -247,6 +299,10 @@ class Tune:
                 timed = case.changed(repeat=number, duration_s=each_s)
                 record = measure_case(timed, self._store, lambda case, message: None)
                 self._records[case.key].append(record)
+                if record.failure is not None:
+                    self.num_failed += record.status == "failed"
+                    which = "the default" if case.key == default.key else describe(case)
+                    self._say(f"{which} {record.status}: {record.failure.message}")
                 self._keep()
 
 
@@ -290,20 +346,11 @@ def describe(case: Case) -> str:
     return f"{case.feed.loader}{decoder} {case.feed.output} workers={case.feed.workers} prefetch={case.feed.prefetch}"
 
 
-def that_fit(cases: Sequence[Case], budget_s: float, seed: int) -> list[Case]:
-    """As many of the cases as fit into the budget's rungs, drawn by the seed, each loader and decoder equally often."""
-    drawn = random.Random(seed).sample(list(cases), len(cases))
-    places: dict[tuple[str, str | None], int] = {}
-    order = []
-    for case in drawn:
-        kind = (case.feed.loader, case.feed.decoder)
-        order.append(places.setdefault(kind, 0))
-        places[kind] += 1
-    fair = [case for _, case in sorted(zip(order, drawn, strict=True), key=lambda pair: pair[0])]
-    num = len(fair)
-    while num > NUM_FINALISTS and _search_s(num) > budget_s:
+def num_that_fit(num: int, seconds: float) -> int:
+    """How many of `num` settings fit into the seconds for the rungs; the finalists in any case."""
+    while num > NUM_FINALISTS and _search_s(num) > seconds:
         num -= 1
-    return fair[:num]
+    return num
 
 
 def _search_s(num: int) -> float:

@@ -14,7 +14,7 @@ from loaderbench.cases.case import Case
 from loaderbench.recording.facts import CacheFacts, CopyFacts, Failure, Recording, Run
 from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
-from loaderbench.running.jobs.table import MEASURE, Job, MeasureRequest
+from loaderbench.running.jobs.table import MEASURE, SCREEN, Job, MeasureRequest, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.selftest.injections import Injection
 from loaderbench.selftest.jobs import (
@@ -56,6 +56,7 @@ class Machine:
 
     def __init__(self, pipeline_of: PipelineOf = injected, before: Callable[[Case], None] = lambda case: None) -> None:
         self.measured: list[Case] = []
+        self.screened: list[Case] = []
         self._pipeline_of, self._before = pipeline_of, before
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> Machine:
@@ -82,6 +83,10 @@ class Machine:
         match job, request:
             case (job, MeasureRequest(case=case, slowdown=slowdown)) if job == MEASURE:
                 return self.record(case, slowdown or Injection())  # type: ignore[arg-type]
+            case (job, ScreenRequest(case=case)) if job == SCREEN:
+                self._before(case)
+                self.screened.append(case)
+                return case.step.batch_size * case.feed.lanes / self._pipeline_of(case, Injection()).decode
             case (job, LoaderTimeRequest(case=case)) if job == LOADER_SECONDS:
                 return self._pipeline_of(case, Injection()).decode / case.feed.lanes
             case (job, DeviceTimeRequest(case=case, injection=injection)) if job == DEVICE_SECONDS:

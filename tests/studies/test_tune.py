@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import commands
 import pytest
 from commands import run_script
+from rich.console import Console
 
 from loaderbench.cases.case import Case
 from loaderbench.cases.options import options
 from loaderbench.errors import CaseFailed
+from loaderbench.machine import environment
 from loaderbench.recording.facts import Failure
+from loaderbench.recording.record import Advice, Estimate, Verdict
 from loaderbench.recording.store import Store
-from loaderbench.recording.studies import TuneFacts, Tuning
+from loaderbench.recording.studies import StudyRecord, TuneFacts, TuneScreen, Tuning
 from loaderbench.reporting.snippet import snippet
+from loaderbench.reporting.studies import print_findings
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.selftest.injections import Injection
 from loaderbench.studies.again import records_of
-from loaderbench.studies.tune import Tune, _search_s, describe, plan_tuning, that_fit
+from loaderbench.studies.likely import fair_order, likely, ranked, representatives
+from loaderbench.studies.measure import measure_case, unwatched
+from loaderbench.studies.tune import Tune, _search_s, describe, num_that_fit, plan_tuning
 from tests.analysis.simulate import Pipeline
-from tests.made import make_case
+from tests.made import make_case, make_estimate, make_record
 from tests.studies.kept import assert_kept, only_study
 from tests.studies.machine import Machine, broken
 
-BASE = make_case(batch_size=8, device="cpu", input_size=64)
+BASE = make_case(cache="warm", batch_size=8, device="cpu", input_size=64)
 
 
 def test_the_rungs_take_what_their_trials_take() -> None:
@@ -43,11 +51,11 @@ def test_a_small_budget_tries_each_loader_and_decoder_before_more_of_one() -> No
         for workers in (1, 2, 4)
         for prefetch in (2, 4)
     ]
-    assert that_fit(cases, 1000.0, 0) != cases and len(that_fit(cases, 1000.0, 0)) == len(cases)
-    few = that_fit(cases, _search_s(4), 0)
+    assert fair_order(cases, 0) != cases and num_that_fit(len(cases), 1000.0) == len(cases)
+    few = fair_order(cases, 0)[: num_that_fit(len(cases), _search_s(4))]
     assert sorted((case.feed.loader, case.feed.decoder) for case in few if case.feed.decoder) == kinds[:3]
     assert len(few) == 4 and len({describe(case) for case in few}) == 4
-    assert len(that_fit(cases, 0.0, 0)) == 2
+    assert num_that_fit(len(cases), 0.0) == 2
 
 
 @pytest.mark.parametrize(
@@ -143,6 +151,26 @@ def test_a_setting_that_cannot_be_measured_is_kept_with_its_reason(
     tuned(tmp_path, Machine(pipeline_of, before=fail), monkeypatch)
     found = assert_kept(tmp_path, "tune").findings
     assert isinstance(found, Tuning) and found.winner is not None and found.winner.feed.decoder == "torchvision"
+    # the look at its loader alone failed, so no time was spent on its trials
+    facts = only_study(tmp_path).facts
+    assert isinstance(facts, TuneFacts)
+    failed = [one for one in facts.screens if one.failure is not None]
+    assert [(one.case.feed.decoder, one.failure, one.samples_per_s) for one in failed] == [
+        ("turbojpeg", "the decoder is gone", None)
+    ] * 2
+    assert {trial.case.feed.decoder for trial in found.trials} == {"pillow", "torchvision", "opencv"}
+    assert facts.untried == ()
+
+
+def test_a_trial_that_fails_is_kept_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(case: Case) -> None:
+        if case.feed.decoder == "turbojpeg" and len(machine.screened) == len(SETTINGS):
+            raise JobFailed(Failure("CaseFailed", "the decoder is gone"))
+
+    machine = Machine(pipeline_of, before=fail)
+    tuned(tmp_path, machine, monkeypatch)
+    found = assert_kept(tmp_path, "tune").findings
+    assert isinstance(found, Tuning) and found.winner is not None and found.winner.feed.decoder == "torchvision"
     failed = [trial for trial in found.trials if trial.failure is not None]
     assert {(trial.case.feed.decoder, trial.failure, trial.rates) for trial in failed} == {
         ("turbojpeg", "the decoder is gone", ())
@@ -150,6 +178,112 @@ def test_a_setting_that_cannot_be_measured_is_kept_with_its_reason(
     # as failed runs of its own they lie in its folder
     own = Store(tmp_path / only_study(tmp_path).study_id / "runs").runs()
     assert sorted(run.status for run in own if run.status != "ok") == ["failed"] * 2
+
+
+def test_a_default_that_fails_is_said_where_it_fails_and_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a default that is none of the settings, and cannot be measured
+    def fail(case: Case) -> None:
+        if case.feed.decoder == "pillow":
+            raise JobFailed(Failure("ConfigError", "unknown option 'scale' of pillow"))
+
+    Machine(pipeline_of, before=fail).install(monkeypatch)
+    lines: list[str] = []
+    search = Tune(
+        [case for case in SETTINGS if case.feed.decoder != "pillow"], DEFAULT, 120.0, Store(tmp_path), lines.append
+    )
+    study = search.run()
+    assert "the default failed: unknown option 'scale' of pillow" in lines
+    assert search.num_failed == 3  # once a round
+    text = " ".join(shown(study).split())
+    assert "over default the default failed: unknown option 'scale' of pillow" in text
+    assert "it is the default" not in text
+
+
+def test_a_search_that_failed_in_part_exits_with_1(
+    small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(case: Case) -> None:
+        if case.feed.decoder == "turbojpeg":
+            raise JobFailed(Failure("CaseFailed", "the decoder is gone"))
+
+    asked = ("tune", small_set, "--res", "96", *commands.DEVICE, "--loader", "multiprocess", "--workers", "1,2",
+             "--prefetch", "2", "--quiet", "--results", tmp_path)  # fmt: skip
+    Machine(pipeline_of, before=fail).install(monkeypatch)
+    assert commands.call(*asked, "--decoder", "pillow,turbojpeg").code == 1
+    Machine(pipeline_of).install(monkeypatch)
+    assert commands.call(*asked, "--decoder", "pillow,turbojpeg").code == 0
+
+
+def shown(study: StudyRecord) -> str:
+    out = io.StringIO()
+    assert study.findings is not None
+    print_findings(study.facts, study.findings, Console(file=out, width=200))
+    return out.getvalue()
+
+
+# -- what is tried first -----------------------------------------------------------------------------------------
+
+
+def test_what_stored_runs_found_fast_is_tried_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a sweep in the same results folder, in which one of 8 settings was the fastest …
+    store = Store(tmp_path)
+    Machine(pipeline_of).install(monkeypatch)
+    for case in (SETTINGS[3], SETTINGS[5], SETTINGS[0]):
+        measure_case(case, store, unwatched)
+    # … and runs of another step and another data set, which say nothing
+    for other in ({"batch_size": 16}, {"dataset": "/elsewhere"}, {"model": "vit_b_16"}):
+        measure_case(SETTINGS[7].changed(**other), store, unwatched)
+    first = likely(SETTINGS, store)
+    assert [(case.feed.decoder, case.feed.workers) for case in first[:2]] == [("turbojpeg", 2), ("torchvision", 2)]
+    # then it is among the two that the smallest budget measures, whatever its loader alone seems to do
+    order = ranked(fair_order(SETTINGS, 0), first, [TuneScreen(SETTINGS[6], 1e9)])
+    assert [case.key for case in order[:2]] == [first[0].key, first[1].key]
+    assert len(order) == len(SETTINGS)
+
+
+def test_what_a_stored_run_advises_is_tried_before_what_it_measured(tmp_path: Path) -> None:
+    gain = Estimate(3.0, 2.5, 3.5, "ratio", 12, "made up")
+    advised = Advice("other_decoder", "prep", {"decoder": "turbojpeg"}, gain)
+    record = make_record(
+        SETTINGS[1], throughput=make_estimate(500.0), verdict=Verdict("prep", advice=(advised,)),
+        environment=environment(),
+    )  # fmt: skip
+    folder = Store(tmp_path).open_run(record.case)
+    folder.write_record(replace(record, run_id=folder.run_id))
+    first = likely(SETTINGS, Store(tmp_path))
+    assert [(case.feed.decoder, case.feed.workers) for case in first] == [("turbojpeg", 2), ("pillow", 2)]
+
+
+def test_the_fastest_loaders_alone_come_first_and_others_of_their_kind_follow() -> None:
+    cases = [case.changed(prefetch=prefetch) for case in SETTINGS for prefetch in (2, 4)]
+    assert len(representatives(cases)) == len(SETTINGS)
+    screens = [TuneScreen(SETTINGS[2], 300.0), TuneScreen(SETTINGS[0], 100.0), TuneScreen(SETTINGS[4], None, "gone")]
+    order = ranked(cases, (), screens)
+    # turbojpeg's (300), pillow's (100), those not looked at; torchvision with one worker is known to fail
+    assert [case.feed.decoder for case in order[:8]] == ["turbojpeg"] * 4 + ["pillow"] * 4
+    assert len(order) == 14 and all(case.feed.decoder != "torchvision" or case.feed.workers == 2 for case in order)
+
+
+def test_what_was_not_tried_is_said_and_the_winner_is_not_called_the_fastest_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [case.changed(prefetch=prefetch) for case in SETTINGS for prefetch in (2, 4, 8, 16)]
+    Machine(pipeline_of).install(monkeypatch)
+    study = Tune(many, DEFAULT, 60.0, Store(tmp_path), lambda line: None).run()
+    facts, found = study.facts, study.findings
+    assert isinstance(facts, TuneFacts) and isinstance(found, Tuning)
+    num = len(found.trials)
+    assert 2 <= num < 32 and len(facts.screens) == 8
+    measured = {final.case.key for final in facts.finals} | {trial.case.key for trial in facts.trials}
+    assert len(facts.untried) == 32 - len(measured & {case.key for case in many})
+    # the fastest of all is among those that were tried
+    assert found.winner is not None and (found.winner.feed.decoder, found.winner.feed.workers) == ("turbojpeg", 2)
+    text = " ".join(shown(study).split())
+    assert f"fastest of the {num} of 32 tried settings: --loader" in text and "8 by the loader alone" in text
+    assert "Not tried (a larger --budget tries more)" in text and "multiprocess opencv: 8 settings" in text
+    assert_kept(tmp_path, "tune")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
@@ -178,7 +312,7 @@ def test_an_interrupted_search_keeps_what_was_measured(
 def test_where_nothing_can_be_measured_that_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CaseFailed, match="no setting could be measured: the disk is gone"):
         tuned(tmp_path, Machine(pipeline_of, before=broken), monkeypatch)
-    found = assert_kept(tmp_path, "tune", num_runs=8).findings
+    found = assert_kept(tmp_path, "tune", num_runs=0).findings
     assert isinstance(found, Tuning) and found.winner is None and found.rate is None
 
 

@@ -59,6 +59,18 @@ class MeasureRequest:
 
 
 @dataclass(frozen=True)
+class ScreenRequest:
+    """A look at a case's loader alone."""
+
+    case: Case
+    seconds: float
+
+    @property
+    def waits_for(self) -> str:
+        return f"the storage under {self.case.subject.dataset}"
+
+
+@dataclass(frozen=True)
 class StepsRequest:
     """Steps of a model on batches that need no loader."""
 
@@ -91,6 +103,7 @@ class Examined:
 
 
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
+SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
 TIME_STEPS: Job[StepsRequest, TimingFacts] = Job("loaderbench.running.jobs.precision", "time_steps")
 FOLLOW_STEPS: Job[StepsRequest, NumberFacts] = Job("loaderbench.running.jobs.precision", "follow_steps")
