@@ -167,10 +167,12 @@ def _of_figures(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
         yield Caveat("stages_not_measured", {"reason": judged.facts.loader.no_stage_times})
     cpu = record.cpu
     assert cpu is not None
-    names = ("busy_fraction", "seconds_per_sample", "workers_rss_bytes", "workers_pss_bytes")
+    names = ("busy_fraction", "seconds_per_sample", "workers_rss_bytes")
     unknown: list[Json] = [name for name in names if getattr(cpu, name) is None]
     if unknown:
         yield Caveat("cpu_not_measured", {"names": unknown})
+    if cpu.workers_pss_bytes is None:
+        yield Caveat("worker_memory_not_measured", {"reason": judged.facts.loader.no_workers_pss})
     if record.overhead_fraction is None:
         yield Caveat("overhead_not_measured")
     if record.time_to_first_batch_s is None:

@@ -265,7 +265,7 @@ class Judged:
             cores_used=cores,
             seconds_per_sample=None if cores is None else cores / rate,
             workers_rss_bytes=gauge_mean(channel(series, "process_rss_bytes"), windows),
-            workers_pss_bytes=gauge_mean(channel(series, "process_pss_bytes"), windows),
+            workers_pss_bytes=self.facts.loader.workers_pss_bytes,
         )
 
     def _device(self) -> DeviceFigures:

@@ -8,7 +8,8 @@ History
     1  arms that were not measured leave their figures null and their causes joined, no longer the whole verdict
     2  the storage probe's rates leave out its first burst; cold is proven by degrees; on a disk of this machine the
        bytes of the run's own processes count, and a storage that provably had nothing to do is no part of the step; a
-       run that is too short is undetermined, with how long to measure; advice that its own figures refute is left out
+       run that is too short is undetermined, with how long to measure; advice that its own figures refute is left out;
+       the memory of the workers is that of the measured loader's own, shared pages once
 """
 
 from __future__ import annotations

@@ -132,6 +132,7 @@ def _row(runs: Sequence[RunRecord], serial: Sequence[RunRecord] | None, num_step
         seconds_per_sample=mean_of_known(cpu.seconds_per_sample for cpu in cpus),
         workers_rss_bytes=mean_of_known(cpu.workers_rss_bytes for cpu in cpus),
         short_run=runs[-1].short_run,
+        workers_pss_bytes=mean_of_known(cpu.workers_pss_bytes for cpu in cpus),
     )
 
 
@@ -174,6 +175,7 @@ def knees(rows: Sequence[Row]) -> list[Knee]:
                 of_best_fraction=knee.rate.value / best,
                 seconds_per_sample=knee.seconds_per_sample,
                 workers_rss_bytes=knee.workers_rss_bytes,
+                workers_pss_bytes=knee.workers_pss_bytes,
                 is_last=knee is ordered[-1],
             )
         )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from loaderbench.cases.options import Options
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
@@ -59,6 +61,8 @@ def measure(
 
         profile.save(profile.from_record(records[0], save_profile), save_profile)
     end(records, len(cases), ended)
+    if study.failed_turns:
+        raise typer.Exit(1)
 
 
 def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseException | None:

@@ -59,7 +59,8 @@ def precision(
     if ended is not None:
         num_done = sum(mode.status != "interrupted" for mode in study.modes)
         raise Interrupted(f"interrupted: {num_done} of {len(plan.steps)} modes were finished and are kept", ended)
-    if any(one.status == "failed" for one in study.modes):
+    statuses = [one.status for one in study.modes]
+    if "failed" in statuses or all(status == "skipped" for status in statuses):
         raise typer.Exit(1)
 
 

@@ -20,6 +20,7 @@ def selftest(
 ) -> None:
     """Build known causes into runs on this machine and check the verdicts against a stopwatch."""
     from loaderbench.recording.store import Store
+    from loaderbench.recording.studies import SelfTest
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.studies import as_json, print_findings
     from loaderbench.selftest.study import SelfTestStudy, request_for
@@ -32,3 +33,6 @@ def selftest(
     if output.json_out is not None:
         write_json(as_json(study.facts, study.findings, study.study_id), output.json_out)
     print_findings(study.facts, study.findings, make_console(stderr=output.on_stderr))
+    assert isinstance(study.findings, SelfTest)
+    if study.findings.failed or not study.findings.cases:
+        raise typer.Exit(1)

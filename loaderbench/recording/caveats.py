@@ -48,6 +48,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "ceiling_probe_limited": FIGURE,
         "stages_not_measured": FIGURE,
         "cpu_not_measured": FIGURE,
+        "worker_memory_not_measured": INFORMATION,
         "overhead_not_measured": FIGURE,
         "first_batch_not_measured": FIGURE,
         # the device

@@ -305,6 +305,10 @@ class LoaderFacts:
     """Why it does not report the time in its stages; None where it does, or gives no reason."""
     alternatives: Mapping[str, LoaderTraits] = field(default_factory=dict)
     """Loaders that advice may propose."""
+    workers_pss_bytes: int | None = None
+    """Memory of the worker processes of the loader of `real`, behind its last window; shared pages count once (PSS)."""
+    no_workers_pss: str | None = None
+    """Why that is not known."""
 
 
 @dataclass(frozen=True)

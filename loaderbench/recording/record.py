@@ -236,7 +236,10 @@ class CpuFigures:
     """Cores used by the measuring process and its workers."""
     seconds_per_sample: float | None
     workers_rss_bytes: float | None
+    """Resident memory of the measuring process and all its workers, those of the other arms too; shared pages count in
+    each. More than a run takes."""
     workers_pss_bytes: float | None
+    """Memory of the worker processes of the loader of `real` alone; shared pages count once (PSS)."""
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ class Row:
     workers_rss_bytes: float | None
     short_run: ShortRun | None
     """The short run of the last repeat."""
+    workers_pss_bytes: float | None = None
+    """Memory of the loader's own worker processes, shared pages once."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Knee:
     workers_rss_bytes: float | None
     is_last: bool
     """The knee is the largest number of workers tried, so more workers might be faster still."""
+    workers_pss_bytes: float | None = None
 
 
 @dataclass(frozen=True)

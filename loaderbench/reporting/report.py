@@ -226,7 +226,7 @@ def _study_tables(study: Sweep, records: Sequence[RunRecord]) -> list[Table]:
                 *begin, fmt.duration(row.total_s), fmt.size(row.batch_bytes), fmt.size(row.read_bytes_per_s, "/s"),
                 fmt.size(row.ceiling_bytes_per_s, "/s"), fmt.percent(row.gap_fraction),
                 *(fmt.percent(None if gap is None else gap.fraction) for gap in gaps), fmt.number(row.gaps_per_step),
-                fmt.duration(row.seconds_per_sample), fmt.size(row.workers_rss_bytes),
+                fmt.duration(row.seconds_per_sample), fmt.size(row.workers_pss_bytes),
             ])  # fmt: skip
     dash = f"{fmt.MISSING} {fmt.NOT_MEASURED}."
     note = "± is the larger side of the 95 % interval. Causes are shares of the step; prep holds contention. " + dash

@@ -139,7 +139,7 @@ def knee_line(knee: Knee, labels: fmt.RowLabels) -> str:
     tried = ", ".join(map(str, knee.tried))
     cost = [
         f"{fmt.duration(knee.seconds_per_sample)} of CPU an image" if knee.seconds_per_sample is not None else "",
-        f"{fmt.size(knee.workers_rss_bytes)} of memory" if knee.workers_rss_bytes is not None else "",
+        f"{fmt.size(knee.workers_pss_bytes)} of memory" if knee.workers_pss_bytes is not None else "",
     ]
     where = f"{fmt.resolution(knee.case)} {labels.without_workers(knee.case)}"
     text = f"{where}: {knee.workers} workers{more} (tried {tried})"

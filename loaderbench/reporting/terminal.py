@@ -196,7 +196,7 @@ def _cpu(record: RunRecord) -> str:
     parts = [
         f"{fmt.percent(cpu.busy_fraction)} busy" if cpu.busy_fraction is not None else "",
         f"{fmt.duration(cpu.seconds_per_sample)} per image" if cpu.seconds_per_sample is not None else "",
-        f"workers hold {fmt.size(cpu.workers_rss_bytes)}" if cpu.workers_rss_bytes is not None else "",
+        f"workers hold {fmt.size(cpu.workers_pss_bytes)}" if cpu.workers_pss_bytes is not None else "",
     ]
     return " · ".join(part for part in parts if part) or NOT_MEASURED
 

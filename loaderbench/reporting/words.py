@@ -507,6 +507,9 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"{', '.join('cpu.' + str(name) for name in cast(list[Json], d.get('names') or []))}: the windows were "
         "shorter than the sampling of its source"
     ),
+    "worker_memory_not_measured": lambda d: (
+        f"the memory of the loader's workers is not known: {d.get('reason') or 'an older version did not keep it'}"
+    ),
     "overhead_not_measured": lambda d: "what measuring takes of the step was not measured with this run",
     "first_batch_not_measured": lambda d: "the time to the first batch was not measured with this run",
     "emulated_device": lambda d: f"no GPU was used: steps ran on {_text(d, 'name')}, whose constants are in `device`",

@@ -19,6 +19,7 @@ from loaderbench.recording.facts import CopyFacts, LoaderFacts, StartupFacts
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.cache import RamCopy
 from loaderbench.running.rig import Rig, progress_of
+from loaderbench.samplers.process_io import pss_of
 
 COPY_PART = 0.25
 """Fraction of `max_bytes` for the copy in memory."""
@@ -40,6 +41,7 @@ class Feeds:
         self._ready: list[Batch] = []
         self._resident: Batch | None = None
         self._pinned: bool | None = None
+        self._worker_memory: tuple[int | None, str | None] = (None, "the arm `real` was not measured")
         loader = self.loader(Arm.REAL)
         self.reads_files, self.owns_transfer = loader.decodes, loader.owns_transfer
 
@@ -143,6 +145,16 @@ class Feeds:
         size = None if batch is None else int(batch.inputs.nbytes + batch.targets.nbytes)
         return CopyFacts(size, self._pinned, link_bytes_per_s)
 
+    def read_worker_memory(self) -> None:
+        """Take the memory of the worker processes that feed `real`, while they live. Those of the other arms' loaders
+        are no part of what a user's run costs."""
+        pids: Callable[[], list[int]] | None = getattr(self.loader(Arm.REAL), "worker_pids", None)
+        if pids is None:
+            self._worker_memory = (None, "the loader has no worker processes of its own, or does not tell them")
+        else:
+            known = pids()
+            self._worker_memory = pss_of(known) if known else (None, "the worker processes had ended")
+
     def loader_facts(self) -> LoaderFacts:
         loader = self.loader(Arm.REAL)
         describe: Callable[[], JsonObject] | None = getattr(loader, "describe", None)
@@ -154,6 +166,8 @@ class Feeds:
             no_stage_times=getattr(loader, "no_stage_times", None),
             traits=self._rig.traits,
             alternatives=plugins.predictable_loaders(),
+            workers_pss_bytes=self._worker_memory[0],
+            no_workers_pss=self._worker_memory[1],
         )
 
 

@@ -116,6 +116,19 @@ def parse_pss(text: bytes) -> int:
     raise ValueError("smaps_rollup without a Pss line")
 
 
+def pss_of(pids: Sequence[int]) -> tuple[int | None, str | None]:
+    """(PSS of the processes together, None) or (None, why it is not known). Pages that they share count once."""
+    total = 0
+    for pid in pids:
+        path = f"/proc/{pid}/smaps_rollup"
+        try:
+            total += parse_pss(_read_file(path))
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            return None, f"{path}: {why}; run as the user who owns the process, on Linux 4.14 or newer"
+    return total, None
+
+
 class _Process:
     """One live process of the tree, its files kept open."""
 

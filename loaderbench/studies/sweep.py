@@ -130,6 +130,8 @@ class SweepStudy:
         finished = finished_records(store, cases) if resume else {}
         self.left = [case for case in cases if case.key not in finished]
         self.num_taken = len(finished)
+        self.failed_turns: list[str] = []
+        """Why turns of `verify` failed."""
         self._records = [finished[case.key] for case in cases if case.key in finished]
 
     def measure(self, on_message: OnMessage, on_record: Callable[[RunRecord], None]) -> None:
@@ -149,7 +151,8 @@ class SweepStudy:
             return lambda line: say(case, line)
 
         for number, record in enumerate(self._records):
-            verify_record(record, self.store, telling(record.case), partial(self._records.__setitem__, number))
+            on_record, on_failure = partial(self._records.__setitem__, number), self.failed_turns.append
+            verify_record(record, self.store, telling(record.case), on_record, on_failure)
 
     @property
     def records(self) -> list[RunRecord]:

@@ -34,11 +34,13 @@ def verify_record(
     store: Store,
     say: Callable[[str], None],
     on_record: Callable[[RunRecord], None] = lambda record: None,
+    on_failure: Callable[[str], None] = lambda message: None,
 ) -> RunRecord:
     """Run the record's advice, store its turns with the run, and store the record again with the measured gains.
 
     Each piece of advice gets `measured_speedup`, or in `not_verified` the reason why not. `say` gets a line before each
-    turn, `on_record` the record after each. Each turn is stored at once: an interruption keeps the finished turns.
+    turn, `on_record` the record after each, `on_failure` why a turn failed. Each turn is stored at once: an
+    interruption keeps the finished turns.
 
     Raises:
         ConfigError: the run's facts cannot be read.
@@ -60,7 +62,7 @@ def verify_record(
             verified = stored(folder, run)
             on_record(verified)
 
-    run_advice(run, [one.change for one in advice if one.change is not None], say, keep)
+    run_advice(run, [one.change for one in advice if one.change is not None], say, keep, on_failure)
     return verified
 
 
@@ -85,10 +87,14 @@ def trial_cases(base: Case, changes: Sequence[Change]) -> list[tuple[Change, Cas
 
 
 def run_advice(
-    run: Run, changes: Sequence[Change], say: Callable[[str], None], keep: Callable[[], None] = lambda: None
+    run: Run,
+    changes: Sequence[Change],
+    say: Callable[[str], None],
+    keep: Callable[[], None] = lambda: None,
+    on_failure: Callable[[str], None] = lambda message: None,
 ) -> None:
     """Base and changed cases in turn, ROUNDS times, in one kept process. Adds a trial to the run for each, then calls
-    `keep`."""
+    `keep`. A turn that this machine lacks something for is no failure."""
     cases = trial_cases(run.case, changes)
     run.trials.clear()
     failed: set[int] = set()
@@ -108,5 +114,7 @@ def run_advice(
                 except JobFailed as error:
                     run.trials.append(Trial(change, case, turn, None, error.failure))
                     failed.add(number)
+                    if error.status == "failed":
+                        on_failure(error.failure.message)
                     kept.end()
                 keep()

@@ -33,7 +33,7 @@ def row(loader: str, workers: int, total_s: float, resolution: int = 256, **more
         "batch_bytes": 2.24e6, "read_bytes_per_s": None, "ceiling_bytes_per_s": 118e6, "utilization_fraction": None,
         "gap_fraction": 0.31, "gap_fraction_by_class": None, "gaps_per_step": None, "gap_p95_s": None,
         "bottleneck": None, "speedup_if_removed": None, "short_run": None, "seconds_per_sample": 0.002,
-        "workers_rss_bytes": 4e9,
+        "workers_rss_bytes": 28e9, "workers_pss_bytes": 4e9,
     }  # fmt: skip
     case = examples.case(loader=loader, workers=workers, resolution=resolution)
     return Row(**{"case": case, **given, **more})
@@ -55,7 +55,8 @@ def printed(show: Any, *arguments: Any) -> str:
 def test_a_study_says_times_knees_and_flips_within_80_columns() -> None:
     case = ROWS[1].case
     knee = Knee(
-        case, workers=4, tried=(1, 2, 4, 8), of_best_fraction=1.0, seconds_per_sample=0.002, workers_rss_bytes=4e9,
+        case, workers=4, tried=(1, 2, 4, 8), of_best_fraction=1.0, seconds_per_sample=0.002,
+        workers_rss_bytes=28e9, workers_pss_bytes=4e9,
         is_last=False,
     )  # fmt: skip
     flip = Flip("resolution", (256, 512), ("compute", "prep"), case)

@@ -223,3 +223,12 @@ def test_no_color_is_respected_on_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 def test_importing_the_terminal_report_imports_no_rich() -> None:
     code = "import sys, loaderbench.reporting.terminal; sys.exit(bool({'torch', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_memory_is_what_the_loader_s_own_workers_hold() -> None:
+    # given 2.90 GB of resident sets, of which the workers' own memory is 0.41 GB
+    record = examples.measured()
+    assert record.cpu is not None
+    known = replace(record, cpu=replace(record.cpu, workers_pss_bytes=410e6))
+    assert "workers hold 410 MB" in shown(terminal.print_run, known)
+    assert "workers hold" not in shown(terminal.print_run, record)

@@ -23,6 +23,7 @@ from loaderbench.samplers.process_io import (
     parse_pss,
     parse_schedstat,
     parse_stat,
+    pss_of,
     runqueue_off_reason,
     tree_read_bytes,
 )
@@ -350,3 +351,37 @@ def test_a_tree_s_read_bytes_are_its_own_to_the_byte(tmp_path: Path) -> None:
         hear(process, "waited")
         assert tree_read_bytes(process.pid) == before + 3 * MIB
     assert tree_read_bytes(process.pid) is None
+
+
+def test_memory_that_processes_share_counts_once() -> None:
+    # given two children of a process that holds 96 MiB, which they share, and 8 MiB of their own each
+    script = """
+        shared = bytearray(b"x") * (96 << 20)
+        children = []
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0:
+                own = bytearray(b"y") * (8 << 20)
+                say("ready")
+                wait()
+                os._exit(0)
+            children.append(pid)
+        say("children")
+        say(" ".join(map(str, children)))
+        wait()
+    """
+    with running(script) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().decode().strip() for _ in range(4)]
+        (pids,) = ([int(pid) for pid in line.split()] for line in lines if line not in ("ready", "children"))
+        total, reason = pss_of(pids)
+        resident = sum(parse_stat(Path(f"/proc/{pid}/stat").read_bytes()).rss_bytes for pid in pids)
+    # then two of the three thirds of what is shared, and what is their own; their resident sets count it twice
+    assert reason is None and total is not None
+    assert total == pytest.approx((96 * 2 / 3 + 2 * 8) * MIB, rel=0.15)
+    assert resident > 2 * 96 * MIB
+
+
+def test_memory_of_a_process_that_is_gone_is_unknown_with_a_reason() -> None:
+    total, reason = pss_of([os.getpid(), 2**22 + 1])
+    assert total is None and reason is not None and "smaps_rollup: No such file" in reason

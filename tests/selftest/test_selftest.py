@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 from loaderbench.analysis.selftest import (
@@ -259,6 +260,19 @@ def test_a_case_that_breaks_off_is_failed_and_run_again_when_it_goes_on(
     assert {case.feed.loader for case in again.measured} == {"threaded"} and len(again.measured) == 4
     whole = only_study(tmp_path).findings
     assert isinstance(whole, SelfTest) and (whole.failed, whole.accuracy_fraction) == ((), 1)
+
+
+@pytest.mark.parametrize(("kind", "code"), [("CaseFailed", 1), ("UnavailableError", 0)])
+def test_a_selftest_of_which_a_case_failed_exits_with_1(
+    kind: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(case: Case) -> None:
+        if case.feed.loader == "threaded":
+            raise JobFailed(Failure(kind, "it is gone"))
+
+    Machine(before=fail).install(monkeypatch)
+    ended = commands.call("selftest", "--quick", "--device", "emulated", "--results", tmp_path)
+    assert ended.code == code and "it is gone" in ended.err
 
 
 def test_what_a_loader_lacks_all_its_cases_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from commands import Started
@@ -212,6 +213,20 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Precis
         return study
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("lacking", "code"), [((), 0), (("bf16",), 0), (("fp32", "bf16"), 1)], ids=["none", "one", "all"]
+)
+def test_a_command_all_of_whose_modes_were_skipped_exits_with_1(
+    lacking: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks = {("time_steps", name): failed("this device lacks it", "UnavailableError") for name in lacking}
+    monkeypatch.setattr(FakeChild, "answers", lacks)
+    monkeypatch.setattr(study_module, "Child", FakeChild)
+    asked = ("precision", "--precisions", "fp32,bf16", "--device", "cpu", "--steps", "2", "--quiet")
+    ended = commands.call(*asked, "--results", tmp_path)
+    assert ended.code == code, ended.err
 
 
 def test_ratios_are_to_fp32(run: Callable[..., PrecisionStudy]) -> None:

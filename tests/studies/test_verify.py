@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import commands
 import jsonschema
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from loaderbench.studies.measure import judged, stored
 from loaderbench.studies.verify import verify_record
 from tests.analysis.simulate import Pipeline, run, segment, step_seconds
 from tests.made import make_case, make_facts, make_run
+from tests.studies.machine import Machine
 
 
 def predicted(value: float) -> Estimate:
@@ -200,6 +202,35 @@ def test_an_interruption_keeps_the_turns_that_were_finished(
     assert_reproduced(kept, store)
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_run_of_whose_advice_a_turn_failed_exits_with_1(
+    broken: bool, small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(case: Case) -> None:
+        if broken and len(machine.measured) == 2:
+            raise JobFailed(Failure("CaseFailed", "the disk is gone"))
+
+    # given a run bound by its storage, then its own turn, then that of its first advice
+    machine = Machine(lambda case, injection: Pipeline(read=0.2, decode=0.01, workers=case.feed.workers), fail)
+    machine.install(monkeypatch)
+    asked = (
+        "run",
+        small_set,
+        "--res",
+        "96",
+        *commands.DEVICE,
+        "--workers",
+        "1",
+        "--cache",
+        "cold",
+        "--verify",
+        "--quiet",
+    )
+    ended = commands.call(*asked, "--results", tmp_path)
+    assert len(machine.measured) >= 2, "there was advice to run"
+    assert ended.code == int(broken), ended.err
+
+
 def test_a_base_that_cannot_be_run_again_verifies_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     record = stored_run(case(tmp_path), store, monkeypatch, [THREADS])
@@ -208,7 +239,9 @@ def test_a_base_that_cannot_be_run_again_verifies_nothing(tmp_path: Path, monkey
         raise JobFailed(Failure("CaseFailed", "the disk is gone"))
 
     monkeypatch.setattr(KeptChild, "child", lambda kept, decoder: type("Made", (), {"ask": ask})())
-    checked = verify_record(record, store, print)
+    failures: list[str] = []
+    checked = verify_record(record, store, print, on_failure=failures.append)
     (check,) = advice_of(checked)
     assert (check.verified, check.measured_speedup, check.not_verified) == (True, None, "the disk is gone")
+    assert failures == ["the disk is gone"]
     assert_reproduced(checked, store)

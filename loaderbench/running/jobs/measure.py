@@ -100,6 +100,7 @@ class _Measurement:
         self._feeds.collect_ready()
         device.reset_peak_memory()
         rounds = self._measure_arms()
+        self._feeds.read_worker_memory()
         if self._feeds.reads_files:
             self._windows.cache.time_cold_reads(self._case.effort.max_bytes)
         if self._case.feed.buffer_ratio is not None:
