@@ -216,12 +216,12 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
 def _winner_line(tuning: Tuning, facts: TuneFacts) -> str:
     """The winner, and among how many: nothing is said of settings that were not tried."""
     assert tuning.winner is not None
-    tried = f"{len(tuning.trials)} of {facts.num_settings}"
-    among = f"all {facts.num_settings}" if len(tuning.trials) >= facts.num_settings else f"the {tried} tried"
+    num, of = len(tuning.trials), facts.num_settings
+    among = f"all {of} settings" if num >= of else f"the {num} setting{'s' * (num != 1)} tried, of {of}"
     over = tuning.over_second
     unsure = over is None or over.low is None or over.low <= 1
     word = "fastest" if not unsure else "among the fastest"
-    return f"{word} of {among} settings: {flags(tuning.winner.feed.setting)}"
+    return f"{word} of {among}: {flags(tuning.winner.feed.setting)}"
 
 
 def _named(finalist: Finalist) -> str:

@@ -15,6 +15,8 @@ from loaderbench.studies.measure import same_machine
 
 MOST_LIKELY = 6
 """Settings that stored runs may put in front of all others."""
+Kind = tuple[str, str | None]
+"""Loader and decoder."""
 SEARCHED = ("loader", "decoder", "output", "workers", "prefetch")
 
 
@@ -54,7 +56,7 @@ def _within(case: Case, cases: Sequence[Case]) -> Case | None:
     for name in SEARCHED:
         if getattr(case.feed, name) not in {getattr(one.feed, name) for one in cases}:
             return None
-    alike = [one for one in cases if (one.feed.loader, one.feed.decoder) == (case.feed.loader, case.feed.decoder)]
+    alike = [one for one in cases if _kind(one) == _kind(case)]
     if not alike:
         return None
     found = alike[0].changed(**{name: getattr(case.feed, name) for name in SEARCHED})
@@ -65,12 +67,11 @@ def _within(case: Case, cases: Sequence[Case]) -> Case | None:
 
 def fair_order(cases: Sequence[Case], seed: int) -> list[Case]:
     """The cases in an order drawn by the seed, each loader and decoder equally often in every part of it."""
-    places: dict[tuple[str, str | None], int] = {}
+    places: dict[Kind, int] = {}
     order = []
     for case in random.Random(seed).sample(list(cases), len(cases)):
-        kind = (case.feed.loader, case.feed.decoder)
-        order.append((places.setdefault(kind, 0), case))
-        places[kind] += 1
+        order.append((places.setdefault(_kind(case), 0), case))
+        places[_kind(case)] += 1
     return [case for _, case in sorted(order, key=lambda placed: placed[0])]
 
 
@@ -80,23 +81,30 @@ def representatives(cases: Sequence[Case]) -> list[Case]:
 
 
 def ranked(cases: Sequence[Case], first: Sequence[Case], screens: Sequence[TuneScreen]) -> list[Case]:
-    """`first`, then the others by images/s of the loader alone: their own, else the best of their loader and decoder;
-    those of which nothing is known last. Settings that could not be screened are left out."""
+    """`first`, then the others by images/s of the loader alone: their own, else the best of their loader and decoder.
+
+    One of each loader and decoder of which nothing is known comes behind the best, the rest of those last. Settings
+    that could not be looked at are left out.
+    """
     own: dict[str, float] = {}
-    best: dict[tuple[str, str | None], float] = {}
+    best: dict[Kind, float] = {}
     failed = {_without_prefetch(one.case) for one in screens if one.failure is not None}
     for one in screens:
         if one.samples_per_s is not None:
-            kind = (one.case.feed.loader, one.case.feed.decoder)
             own[_without_prefetch(one.case)] = one.samples_per_s
-            best[kind] = max(best.get(kind, 0.0), one.samples_per_s)
-
-    def expected(case: Case) -> float:
-        return own.get(_without_prefetch(case), best.get((case.feed.loader, case.feed.decoder), 0.0))
-
+            best[_kind(one.case)] = max(best.get(_kind(one.case), 0.0), one.samples_per_s)
     keys = {case.key for case in first}
-    rest = sorted((case for case in cases if case.key not in keys), key=lambda case: -expected(case))
-    return [case for case in [*first, *rest] if _without_prefetch(case) not in failed]
+    rest = [case for case in cases if case.key not in keys and _without_prefetch(case) not in failed]
+    known = [case for case in rest if _kind(case) in best]
+    known.sort(key=lambda case: -own.get(_without_prefetch(case), best[_kind(case)]))
+    unknown = [case for case in rest if _kind(case) not in best]
+    samples = list({_kind(case): case for case in reversed(unknown)}.values())[::-1]
+    others = [case for case in unknown if case not in samples]
+    return [*first, *known[:1], *samples, *known[1:], *others]
+
+
+def _kind(case: Case) -> Kind:
+    return case.feed.loader, case.feed.decoder
 
 
 def _without_prefetch(case: Case) -> str:

@@ -93,7 +93,7 @@ TUNING = Tuning(
 def test_a_winner_that_was_not_told_apart_says_so() -> None:
     text = "\n".join(line.rstrip() for line in printed(print_tuning, TUNING, FACTS, "loader = make()\n").splitlines())
     flags = (
-        "among the fastest of the 1 of 12 tried settings: --loader threaded --decoder turbojpeg --output uint8 "
+        "among the fastest of the 1 setting tried, of 12: --loader threaded --decoder turbojpeg --output uint8 "
         "--workers 2 --prefetch 2"
     )
     assert " ".join(text.split()).startswith(flags)
@@ -101,7 +101,7 @@ def test_a_winner_that_was_not_told_apart_says_so() -> None:
     assert "dali: not installed" in text and "loader = make()" in text
     assert "1 of 12 settings in 3 rungs" in text
     again = next(line for line in text.splitlines() if line.startswith("loaderbench run "))
-    assert again.endswith(flags.partition("settings: ")[2])  # in one piece, to be copied
+    assert again.endswith(flags.partition("12: ")[2])  # in one piece, to be copied
     assert max(len(line) for line in text.splitlines() if line != again) <= 80
 
 

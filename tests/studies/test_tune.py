@@ -261,9 +261,18 @@ def test_the_fastest_loaders_alone_come_first_and_others_of_their_kind_follow() 
     assert len(representatives(cases)) == len(SETTINGS)
     screens = [TuneScreen(SETTINGS[2], 300.0), TuneScreen(SETTINGS[0], 100.0), TuneScreen(SETTINGS[4], None, "gone")]
     order = ranked(cases, (), screens)
-    # turbojpeg's (300), pillow's (100), those not looked at; torchvision with one worker is known to fail
-    assert [case.feed.decoder for case in order[:8]] == ["turbojpeg"] * 4 + ["pillow"] * 4
+    # turbojpeg's (300), one of each kind not looked at, turbojpeg's others, pillow's (100)
+    assert [case.feed.decoder for case in order[:3]] == ["turbojpeg", "torchvision", "opencv"]
+    assert [case.feed.decoder for case in order[3:10]] == ["turbojpeg"] * 3 + ["pillow"] * 4
+    # torchvision with one worker is known to fail
     assert len(order) == 14 and all(case.feed.decoder != "torchvision" or case.feed.workers == 2 for case in order)
+
+
+def test_a_kind_that_was_not_looked_at_is_tried_before_more_of_one_that_was() -> None:
+    order = ranked(SETTINGS, (), [TuneScreen(SETTINGS[2], 300.0), TuneScreen(SETTINGS[3], 400.0)])
+    kinds = [case.feed.decoder for case in order]
+    assert kinds == ["turbojpeg", "pillow", "torchvision", "opencv", "turbojpeg", "pillow", "torchvision", "opencv"]
+    assert order[0].feed.workers == 2
 
 
 def test_what_was_not_tried_is_said_and_the_winner_is_not_called_the_fastest_of_all(
@@ -281,7 +290,7 @@ def test_what_was_not_tried_is_said_and_the_winner_is_not_called_the_fastest_of_
     # the fastest of all is among those that were tried
     assert found.winner is not None and (found.winner.feed.decoder, found.winner.feed.workers) == ("turbojpeg", 2)
     text = " ".join(shown(study).split())
-    assert f"fastest of the {num} of 32 tried settings: --loader" in text and "8 by the loader alone" in text
+    assert f"fastest of the {num} settings tried, of 32: --loader" in text and "8 by the loader alone" in text
     assert "Not tried (a larger --budget tries more)" in text and "multiprocess opencv: 8 settings" in text
     assert_kept(tmp_path, "tune")
 
