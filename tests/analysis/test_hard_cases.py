@@ -437,5 +437,10 @@ def test_how_long_to_measure_follows_from_the_steps_of_all_arms() -> None:
     reason = next(reason for one in short for reason in one.reasons if reason.code == "too_few_steps")
     # six rounds of eight workers; each arm takes as many steps
     assert reason.details["wanted"] == 48
+    # the seconds are those of the few steps that were measured: what five of them say of 48 is known to a factor
     arms_ms = sum(true_step_ms(pipe, arm) for arm in ARMS)
-    assert reason.details["seconds"] == pytest.approx(48 * arms_ms / 1e3, rel=0.6)
+    estimates = [
+        float(reason.details["seconds"])  # type: ignore[arg-type]
+        for one in short for reason in one.reasons if reason.code == "too_few_steps"
+    ]  # fmt: skip
+    assert np.median(estimates) == pytest.approx(48 * arms_ms / 1e3, rel=0.6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,9 @@ STORE = Path(__file__).parents[1] / "data" / "schema1"
 RUNS = sorted(path.parent for path in STORE.glob("*/run.json"))
 MEASURED = [folder for folder in RUNS if (folder / "recording.json").exists()]
 VERIFIED = [folder for folder in MEASURED if "measured_speedup" in (folder / "run.json").read_text()]
+
+TOLD_OTHERWISE = re.compile(r"^\.storage\.ceiling|^\.verdict\.evidence\[\d+\] was 'the storage gives ")
+"""What later rules find in the same facts: a ceiling without the probe's first burst."""
 
 by_name = pytest.mark.parametrize("folder", MEASURED, ids=lambda folder: folder.name[20:])
 
@@ -52,6 +56,13 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
             yield f"{where} was {old} and is {new}"
     elif old != new:
         yield f"{where} was {old!r} and is {new!r}"
+
+
+def told_otherwise(text: str, record: RunRecord) -> bool:
+    """Whether later rules mean the difference: other than TOLD_OTHERWISE, a verdict on too few steps is none."""
+    assert record.verdict is not None
+    too_short = any(reason.code == "too_few_steps" for reason in record.verdict.reasons)
+    return bool(TOLD_OTHERWISE.search(text)) or (too_short and text.startswith(".verdict."))
 
 
 def as_today(record: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +106,8 @@ def test_the_runs_kept_are_of_every_kind() -> None:
 @by_name
 def test_a_run_is_judged_to_the_figures_and_the_verdict_that_it_has(folder: Path) -> None:
     record = judged_again(folder)
-    assert [*differences(as_today(stored(folder)), to_json(record))] == []
+    found = differences(as_today(stored(folder)), to_json(record))
+    assert [text for text in found if not told_otherwise(text, record)] == []
     assert record.schema == 2 and record.rules_version > 0
 
 
@@ -104,7 +116,8 @@ def test_it_has_the_caveats_that_it_had(folder: Path) -> None:
     record = judged_again(folder)
     before = {caveat["code"]: caveat["message"] for caveat in stored(folder)["caveats"]}
     after = {caveat.code: words.sentence(caveat).removeprefix(f"{caveat.code}: ") for caveat in record.caveats}
-    assert set(after) - set(before) <= {"facts_missing"}
+    assert set(after) - set(before) <= {"facts_missing", "worker_memory_not_measured"}
+    del before["cpu_not_measured"]  # it was of the memory of all loaders' workers
     assert not [code for code in before if not after[code].startswith(before[code])]  # a hint may have been added
 
 
@@ -243,7 +256,10 @@ def test_a_sweep_is_judged_again_from_its_runs() -> None:
         "num_steps": sweep.num_steps,
         **{name: to_json(getattr(sweep, name)) for name in ("rows", "knees", "flips")},
     }
-    assert [*differences({name: old[name] for name in told}, told)] == []
+    # one of its runs has too few steps for a verdict, by the rules of today
+    short = (".rows[1].bottleneck was 'mixed' and is 'undetermined'", ".rows[1].speedup_if_removed.")
+    found = differences({name: old[name] for name in told}, told)
+    assert [text for text in found if not text.startswith(short)] == []
     assert len(sweep.rows) == 2 and sweep.rows[1].faster_than_serial is not None
 
 
@@ -253,8 +269,12 @@ def test_a_comparison_is_judged_again_from_its_runs() -> None:
     assert isinstance(comparison, Comparison)
     told = to_json(comparison)
     assert isinstance(told, dict)
-    names = ("ratio", "outcome", "differs", "factor", "parity", "pairs", "parities")
-    assert [*differences({name: old[name] for name in names}, told)] == []
+    # both sides answered from memory, which the rules of then took for a comparison of the storages
+    assert (old["outcome"], comparison.outcome, comparison.parity) == ("indistinguishable", "from_memory", None)
+    names = ("ratio", "differs", "factor", "pairs")
+    found = differences({name: old[name] for name in names}, told)
+    later = (".pairs[0].outcome was 'indistinguishable' and is 'from_memory'", ".pairs[0].b.summary was 'Undetermined")
+    assert [text for text in found if not text.startswith(later)] == []
     assert comparison.a is not None and comparison.b is not None
     assert comparison.ratio is not None and len(comparison.pairs) == 1
     facts = to_json(study.facts)
