@@ -2,11 +2,12 @@
 
     python benchmarks/fidelity.py [DATASET] [--workers 2] [--rounds 10] [--seconds 2] [--quick] [--json FILE]
 
-- `multiprocess` with Pillow against torchvision's reference training: ImageFolder, its transforms, DataLoader.
+- `multiprocess` with Pillow against torchvision's reference training: ImageFolder, its transforms, DataLoader; with
+  float32 batches as training takes them, and with uint8, which leaves ToTensor and Normalize out on both sides.
 - `dali` on the CPU against NVIDIA's ResNet-50 example: file reader, random-crop decoder, resize, crop-mirror-normalize,
   its PyTorch iterator; with the example's channels-last layout, which is what our model takes, and with its other one.
 
-Both sides read the same files, crop with the same ranges, and hand over float32 batches of one size; batches are taken
+Both sides read the same files, crop with the same ranges, and hand over batches of one size and type; batches are taken
 and dropped. Every round runs the two sides of a pair once each, in an order that alternates, behind a warm-up that
 empties their queues. Printed: the median over rounds of ours ÷ theirs with its 95 % interval, and the same of
 the CPU seconds an image, theirs ÷ ours, which varies less where others use the machine. The aim is that
@@ -109,22 +110,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="3 rounds of 1 s")
     parser.add_argument("--json", type=Path, help="write the figures, with the environment")
     arguments = parser.parse_args()
-    arguments.output = "float32"
     arguments.dataset = arguments.dataset or resolve_dataset(None, 512)[0]
     if arguments.quick:
         arguments.rounds, arguments.seconds = 3, 1.0
     rows = []
     with ExitStack() as stack:
-        rows.append(
-            measure(
-                "multiprocess ÷ torchvision",
-                {
-                    "ours": ours(arguments, "multiprocess", "pillow", stack),
-                    "theirs": reference(arguments, arguments.workers),
-                },
-                arguments,
-            )
-        )
+        for output in ("uint8", "float32"):
+            arguments.output = output
+            sides = {
+                "ours": ours(arguments, "multiprocess", "pillow", stack),
+                "theirs": reference(arguments, arguments.workers),
+            }
+            rows.append(measure(f"multiprocess ÷ torchvision, {output}", sides, arguments))
         try:
             theirs = {layout: nvidia_example(arguments, layout) for layout in ("HWC", "CHW")}
         except ImportError as error:
