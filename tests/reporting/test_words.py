@@ -169,7 +169,17 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
         ),
     ],
     "data_in_memory": [
-        ({"cache": "warm"}, {"needs_bytes_per_s": 1e8, "gives_bytes_per_s": 2e9, "readers": 4, "still_rising": False}),
+        (
+            {"cache": "warm"},
+            {
+                "needs_bytes_per_s": 1e8,
+                "gives_bytes_per_s": 2e9,
+                "gives_low": 1.9e9,
+                "gives_high": 2.1e9,
+                "readers": 4,
+                "still_rising": False,
+            },
+        ),
     ],
     "more_files_at_once": [({"loader": "multiprocess", "workers": 32}, {})],
     "parallel_loader": [(None, {"workers": 8}), ({"loader": "multiprocess", "workers": 8}, {})],
