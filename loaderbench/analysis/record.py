@@ -397,7 +397,8 @@ def storage_figures(case: Case, recording: Recording) -> StorageFigures | None:
     segments = recording.of(Arm.REAL)
     windows = [one.storage for one in segments if one.storage is not None]
     known = bool(windows) and len(windows) == len(segments)
-    moved = probed.moved_by(facts.storage, windows if known else ())
+    counted = facts.loader.traits.can_be_cold
+    moved = probed.moved_by(facts.storage, windows if known else (), in_processes=counted)
     expected = float(sum(window.expected_bytes for window in windows))
     seconds = sum((segment.closed_ns - segment.opened_ns) / 1e9 for segment in segments)
     before = mean_of_all([window.residency_before for window in windows] if known else [])
@@ -422,7 +423,9 @@ def storage_figures(case: Case, recording: Recording) -> StorageFigures | None:
         nfs=probed.nfs_operations(moved.counters, seconds) if seconds else None,
         cold_proof=proof,
         cold_read_ratio=slowdown,
-        idle_proof=facts.storage.kind if known and probed.is_idle(facts.storage, windows) else None,
+        idle_proof=facts.storage.kind
+        if known and probed.is_idle(facts.storage, windows, in_processes=counted)
+        else None,
         others_read_bytes=moved.others_read_bytes,
     )
 

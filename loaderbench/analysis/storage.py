@@ -181,16 +181,16 @@ class Moved:
     """Growth of the storage's own counters, whoever read."""
 
 
-def moved_by(storage: StorageFacts, windows: Sequence[StorageWindow]) -> Moved:
+def moved_by(storage: StorageFacts, windows: Sequence[StorageWindow], *, in_processes: bool) -> Moved:
     """The bytes of the run's own processes where the kernel counts these, else those of the disk or mount, which may
-    hold those of other programs."""
+    hold those of other programs. `in_processes`: it is the run's own processes that read (not those of a cluster)."""
     counters: Counter[str] = Counter()
     for window in windows:
         counters.update(window.moved or {})
     counted = bool(windows) and all(window.moved is not None for window in windows)
     own = [window.process_read_bytes for window in windows]
     known = [each for each in own if each is not None]
-    if storage.kind != "local" or not windows or len(known) < len(own):
+    if storage.kind != "local" or not in_processes or not windows or len(known) < len(own):
         return Moved(
             counters["read_bytes"] if counted else None, counters["reads"] if counted else None, None, counters
         )
@@ -221,9 +221,9 @@ def cold_proof(
     return "residency" if dropped and read_ratio is not None and read_ratio >= SLOW_READ else None
 
 
-def is_idle(storage: StorageFacts, windows: Sequence[StorageWindow]) -> bool:
+def is_idle(storage: StorageFacts, windows: Sequence[StorageWindow], *, in_processes: bool) -> bool:
     """Whether the windows provably took nothing from the storage: its share of the step is then 0."""
-    return tells_idle(storage.kind) and bool(windows) and all(window.untouched for window in windows)
+    return in_processes and tells_idle(storage.kind) and bool(windows) and all(window.untouched for window in windows)
 
 
 def is_enough(headroom: Mapping[str, Json]) -> bool:

@@ -129,6 +129,8 @@ def _print_shares(record: RunRecord, console: Console) -> None:
             table.add_row(styled(f"  {cause}"), "", "", "", styled(NOT_MEASURED, "dim"))
             continue
         spread = fmt.percent_interval(estimate)
+        if cause == "storage" and record.storage is not None and record.storage.idle_proof is not None:
+            spread = "proven"
         table.add_row(
             styled(f"  {cause}"),
             styled(fmt.percent(estimate.value, decimals=1)),
@@ -157,7 +159,10 @@ def _stages_and_capacities(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _storage(storage: StorageFigures) -> str:
-    proof = ("cold proven" if storage.cold_proven else "cold not proven") if storage.cache_state == "cold" else ""
+    proof = "nothing to do, proven" if storage.idle_proof is not None else ""
+    if storage.cache_state == "cold":
+        by = "" if storage.cold_proof is None else f" by {storage.cold_proof}"
+        proof = f"cold proven{by}" if storage.cold_proven else "cold not proven"
     moved = f"bytes read {NOT_MEASURED}" if storage.bytes_read is None else f"{fmt.size(storage.bytes_read)} read"
     if storage.expected_bytes is not None:
         moved += f" of {fmt.size(storage.expected_bytes)} asked for"

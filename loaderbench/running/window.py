@@ -75,10 +75,11 @@ class Windows:
 
     @property
     def may_be_idle(self) -> bool:
-        """Whether it can turn out that the storage has nothing to do: the files are to be in memory, and the kernel
-        tells of this file system whatever reaches the storage."""
+        """Whether it can turn out that the storage has nothing to do: the files are to be in memory, the loader's reads
+        can be counted, and the kernel tells of this file system whatever reaches the storage."""
         in_memory = self.rig.case.subject.cache != "cold" and not self.cache.measured_once
-        return self.feeds.reads_files and in_memory and tells_idle(self.storage.file_system.kind)
+        counted = self.feeds.reads_files and self.rig.traits.can_be_cold
+        return counted and in_memory and tells_idle(self.storage.file_system.kind)
 
     def storage_idle(self, segments: Sequence[Segment]) -> bool:
         """Whether the windows of `real` so far provably took nothing from the storage; False before the first."""

@@ -470,6 +470,17 @@ def test_without_a_proof_the_arms_tell_the_storage_s_share(kind: StorageKind, wi
     assert record.shares is not None and value(record.shares["storage"]) > 0.2
 
 
+def test_reads_of_a_cluster_s_processes_are_the_disk_s() -> None:
+    """Ray's workers are not the run's: that its own processes read nothing proves nothing."""
+    disk = replace(WHOLE, moved={"read_bytes": 10**6, "reads": 9})
+    given = stored(DRIFTED, "local", "as-is", disk)
+    assert given.recording is not None
+    given = make_run(given.case.changed(loader="ray"), given.recording.segments, facts=given.recording.facts)
+    storage = analyze(given).storage
+    assert storage is not None
+    assert (storage.idle_proof, storage.bytes_read) == (None, 3 * 10**6)
+
+
 def test_an_nfs_client_that_asks_for_nothing_has_an_idle_storage() -> None:
     window = replace(WHOLE, moved={"read_bytes": 0, "rpcs": 0})
     record = analyze(stored(DRIFTED, "nfs", "warm", window))

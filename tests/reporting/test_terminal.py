@@ -66,6 +66,21 @@ def test_kernel_gaps_are_shown_by_what_the_device_waited_for() -> None:
     assert "other" not in joined
 
 
+def test_a_storage_that_provably_had_nothing_to_do_says_so() -> None:
+    record = examples.measured(cache="warm")
+    idle = replace(examples.storage_of(record), idle_proof="local")
+    text = " ".join(shown(terminal.print_run, replace(record, storage=idle)).split())
+    assert "(proven)" in text and "nothing to do, proven" in text
+    assert "proven" not in shown(terminal.print_run, record)
+
+
+def test_cold_says_by_what_it_is_proven() -> None:
+    record = examples.measured(cache="cold")
+    for proof in ("bytes", "residency"):
+        storage = replace(examples.storage_of(record), cold_proven=True, cold_proof=proof)
+        assert f"cold proven by {proof}" in shown(terminal.print_run, replace(record, storage=storage))
+
+
 def test_the_verdict_is_not_said_twice() -> None:
     record = examples.summed_up(
         examples.measured(bottleneck="mixed"), "Mixed: storage and prep bound this run together."
