@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/ptrace.h>
@@ -28,12 +27,12 @@ long ptrace(enum __ptrace_request request, ...)
     void *data = va_arg(rest, void *);
     va_end(rest);
 
-    long result = libc_ptrace(request, pid, address, data);
-    if (result != -1 || request != PTRACE_SETREGSET || address != (void *)NT_X86_XSTATE || errno != EFAULT)
-        return result;
+    /* Not by the error of a first try: the kernel's timer may interrupt, and changes errno. */
     struct iovec *given = data, whole = {registers, sizeof registers};
-    if (libc_ptrace(PTRACE_GETREGSET, pid, address, &whole) == -1 || given->iov_len > whole.iov_len)
-        return -1;
-    memcpy(registers, given->iov_base, given->iov_len);
-    return libc_ptrace(PTRACE_SETREGSET, pid, address, &whole);
+    if (request == PTRACE_SETREGSET && address == (void *)NT_X86_XSTATE &&
+        libc_ptrace(PTRACE_GETREGSET, pid, address, &whole) == 0 && given->iov_len < whole.iov_len) {
+        memcpy(registers, given->iov_base, given->iov_len);
+        data = &whole;
+    }
+    return libc_ptrace(request, pid, address, data);
 }

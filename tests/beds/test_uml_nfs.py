@@ -76,11 +76,11 @@ def test_a_capped_wire_gives_its_rate_to_any_number_of_readers(served_tree, tree
 
 def test_a_slow_wire_gives_its_latency_and_scales_with_the_readers(served_tree, tree_bytes, tmp_path):
     result = run_in_uml_nfs(
-        served_tree, probe_command([1, 4]), latency_s=0.02, memory="1G", timeout_s=120, out_dir=tmp_path
+        served_tree, probe_command([1, 4]), latency_s=0.05, memory="1G", timeout_s=120, out_dir=tmp_path
     )
     one, four = (json.loads(line) for line in result.stdout.splitlines())
     assert one["serverread_bytes"] == four["serverread_bytes"] == tree_bytes
-    assert 20 <= one["ops"]["READ"]["rtt_ms"] <= 25
+    assert 50 <= one["ops"]["READ"]["rtt_ms"] <= 60
     assert four["bytes_per_s"] > 1.7 * one["bytes_per_s"]
 
 
@@ -144,13 +144,13 @@ def record_inside(tree, out, *options, **limit):
 
 
 def test_a_run_over_a_capped_wire_names_the_storage_and_its_bandwidth(photographs_on_disk, tmp_path):
-    record = record_inside(photographs_on_disk, tmp_path, "--workers", "2", bandwidth_bits_per_s=40e6)
+    record = record_inside(photographs_on_disk, tmp_path, "--workers", "2", bandwidth_bits_per_s=20e6)
     assert record["verdict"]["bottleneck"] == "storage"
     storage = record["storage"]
     assert storage["cold_proven"] is True
     assert storage["ceiling"]["bound_by"] == "bandwidth"
-    assert storage["ceiling_bytes_per_s"] == pytest.approx(5e6, rel=0.25)
-    assert storage["bandwidth_bytes_per_s"] < 1.25 * 5e6
+    assert storage["ceiling_bytes_per_s"] == pytest.approx(2.5e6, rel=0.25)
+    assert storage["bandwidth_bytes_per_s"] < 1.25 * 2.5e6
     assert storage["nfs"]["retransmits"] == 0
 
 

@@ -3,7 +3,7 @@
 UML is a kernel that runs as an ordinary process: no root, no kernel module, no network of the host's.
 It boots on the host's own root tree (read-only), so the host's Python and packages run inside, on one
 CPU and several times slower; torch wants `memory="4G"` or more. For storage to be the limit there, cap
-the bandwidth low (40 Mbit/s). What is exact is the byte count (mountstats' serverread); the rate reached
+the bandwidth low (20 Mbit/s). What is exact is the byte count (mountstats' serverread); the rate reached
 is within about 25 % of the one set: read it from the probe.
 """
 
