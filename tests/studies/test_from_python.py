@@ -56,7 +56,7 @@ study = ComparisonStudy(
     plan_data_sets([("a", tree), ("b", tree)], asked, 2, on_note=quiet, progress=quiet), store
 )
 study.measure(quiet, lambda record: print(record.case.subject.dataset_name, record.status))
-print(study.findings().outcome in ("faster", "slower", "indistinguishable"))
+print(study.findings().outcome in ("faster", "slower", "indistinguishable", "from_memory"))
 """,
     "tune": """
 from loaderbench.studies.tune import Tune, plan_tuning

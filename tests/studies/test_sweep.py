@@ -118,7 +118,9 @@ def test_records_that_were_verified_take_the_place_of_the_others(
     study, _ = swept(tmp_path, Machine(pipeline_of), monkeypatch)
     asked: list[str] = []
 
-    def verified(record: RunRecord, store: Store, say: object, on_record: Callable[[RunRecord], None]) -> RunRecord:
+    def verified(
+        record: RunRecord, store: Store, say: object, on_record: Callable[[RunRecord], None], on_failure: object
+    ) -> RunRecord:
         asked.append(record.run_id)
         on_record(replace(record, wall_s=12.5))
         return record
