@@ -8,7 +8,8 @@ Reading is strict about what is there and lenient about the rest: a value of the
 its place; a field that the class does not know is dropped; one that is missing takes its default.
 
 JSON has no NaN and no infinity. Both become null, and their places are reported. Where a number is required, null is
-read as NaN, so that everything written can be read.
+read as NaN, so that everything written can be read. A number that a float cannot hold is refused, and so is what is
+nested deeper than MOST_NESTED where a field takes anything.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import functools
 import inspect
 import math
 import os
+import sys
 import textwrap
 import types
 import typing
@@ -38,6 +40,11 @@ T = TypeVar("T")
 
 Arrays = dict[str, "NDArray[Any]"]
 """Place → numpy array, for the arrays that are kept beside the JSON."""
+
+
+MOST_NESTED = 50
+"""Levels of lists and objects in a field that takes anything: far more than anybody writes, few enough for code that
+walks through them."""
 
 
 class PlainError(ValueError):
@@ -124,11 +131,37 @@ def _exactly(wanted: str, *kinds: type) -> _Reader:
 
 
 def _float(value: Any, where: str, arrays: Mapping[str, Any]) -> float:
-    if type(value) is float or type(value) is int:
-        return float(value)
     if value is None:
         return math.nan
+    if type(value) is float or type(value) is int:
+        _check_number(value, where)
+        return float(value)
     raise _wrong(where, "a number", value)
+
+
+def _int(value: Any, where: str, arrays: Mapping[str, Any]) -> int:
+    if type(value) is not int:
+        raise _wrong(where, "a whole number", value)
+    _check_number(value, where)
+    return value
+
+
+def _check_number(value: float, where: str) -> None:
+    """Raises PlainError for what a float cannot hold: arithmetic with it would fail."""
+    if not abs(value) <= sys.float_info.max:
+        shown = f"{value}" if isinstance(value, float) else f"one of {value.bit_length()} bits"
+        raise PlainError(f"{where or 'the value'} must be a finite number, not {shown}")
+
+
+def _anything(value: Any, where: str, arrays: Mapping[str, Any], levels: int = MOST_NESTED) -> Any:
+    if isinstance(value, dict | list):
+        if not levels:
+            raise PlainError(f"{where or 'the value'} is nested deeper than {MOST_NESTED} levels")
+        for item in value.values() if isinstance(value, dict) else value:
+            _anything(item, where, arrays, levels - 1)
+    elif isinstance(value, int | float):
+        _check_number(value, where)
+    return value
 
 
 @functools.cache
@@ -136,12 +169,12 @@ def _reader(kind: Any) -> _Reader:
     """A function that turns a JSON value into `kind`. Built once for each type: a store holds thousands of records."""
     simple: dict[Any, _Reader] = {
         bool: _exactly("true or false", bool),
-        int: _exactly("a whole number", int),
+        int: _int,
         float: _float,
         str: _exactly("text", str),
         type(None): _exactly("null", type(None)),
-        Any: lambda value, where, arrays: value,
-        object: lambda value, where, arrays: value,
+        Any: _anything,
+        object: _anything,
     }
     if kind in simple:
         return simple[kind]

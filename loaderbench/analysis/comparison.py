@@ -87,7 +87,7 @@ def _estimate(logs: Sequence[tuple[float, float, float]], unit: str, num_blocks:
 
 def rates(records: Iterable[RunRecord | None]) -> list[Estimate | None]:
     """The records' rates; None for a run that is missing or measured nothing."""
-    return [None if record is None else record.throughput for record in records]
+    return [record.throughput if record is not None and record.measured else None for record in records]
 
 
 def rate_of_runs(runs: Iterable[Estimate | None]) -> Estimate | None:

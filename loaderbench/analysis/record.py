@@ -65,6 +65,7 @@ def analyze(run: Run) -> RunRecord:
         started_at=run.started_at,
         wall_s=run.wall_s,
         caveats=tuple(run.caveats),
+        tag=run.tag,
     )
     if run.recording is None:
         return record

@@ -31,4 +31,6 @@ def trace(
         num_events = write_trace(target, run)
     except OSError as error:
         raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(f"{run.run_id} cannot be drawn, its facts contradict each other: {error}") from error
     echo(f"{target}: {num_events:,} events, {target.stat().st_size / 1e6:,.1f} MB; open it at ui.perfetto.dev")

@@ -3,7 +3,8 @@
 Schema history
     1  first version; a segment may hold `kernels` (runs stored before have none)
     2  a run is stored whole: environment, sampling and the supervisor's caveats too; facts are typed; caveats have
-       codes and details instead of sentences; segments have a lane; trials of the advice (schema1.py reads the first)
+       codes and details instead of sentences; segments have a lane; trials of the advice (schema1.py reads the first).
+       Later runs also have a digest of their tables (files.py), and a tag
 """
 
 from __future__ import annotations
@@ -616,3 +617,5 @@ class Run:
     """What `--verify` measured."""
     not_verified: str | None = None
     """Why the advice could not be run; None where it was, or was not asked for."""
+    tag: str | None = None
+    """A name that the user gave it, to find it by."""

@@ -1,27 +1,34 @@
-"""A run's facts as files, written completely or not at all: `facts.json`, and `arrays.npz` with its tables."""
+"""A run's facts as files, written completely or not at all: `facts.json`, and `arrays.npz` with its tables.
+
+`facts.json` holds a digest of the tables that belong to it, so that damaged tables, or those of another run, are
+noticed when they are loaded. Runs that were stored before there was one are taken as they are.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 import secrets
-import zipfile
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench import plain
-from loaderbench.errors import ConfigError
+from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
 
 FACTS_FILE = "facts.json"
 ARRAYS_FILE = "arrays.npz"
+DIGEST = "arrays_sha256"
+"""Field of a JSON file: the digest of its tables."""
 
 T = TypeVar("T")
 
@@ -52,14 +59,34 @@ def json_bytes(value: Json) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
+def read_bytes(path: Path) -> bytes:
+    """A file's content. Raises OSError, and ValueError for what is no file: a pipe would never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path.name} is no file")
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+def parsed(content: bytes) -> Any:
+    """The value of a JSON text. Raises ValueError, for the NaN that Python would take too."""
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(content, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path: Path) -> Json:
     """The file's content, None where it is missing. Raises OSError, ValueError."""
     try:
-        found: Json = json.loads(path.read_bytes())
+        found: Json = parsed(read_bytes(path))
     except FileNotFoundError:
         return None
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
     return found
 
 
@@ -74,18 +101,31 @@ def save_facts(folder: Path, facts: object, schema: int) -> list[str]:
     not_finite: list[str] = []
     value = plain.to_json(facts, not_finite, arrays)
     assert isinstance(value, dict)
-    write_arrays(folder, arrays)
-    write_atomic(folder / FACTS_FILE, json_bytes({"schema": schema, **value}))
+    digest = write_arrays(folder, arrays)
+    write_atomic(folder / FACTS_FILE, json_bytes({"schema": schema, **digest, **value}))
     return not_finite
 
 
-def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write the tables, by their places, into `folder`; nothing where there are none. Raises OSError."""
-    if arrays:
-        buffer = io.BytesIO()
-        tables: dict[str, Any] = {**arrays}
-        np.savez_compressed(buffer, **tables)
-        write_atomic(folder / ARRAYS_FILE, buffer.getvalue())
+def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Json]:
+    """Write the tables, by their places, into `folder`; nothing where there are none. Returns the field with their
+    digest. Raises OSError."""
+    if not arrays:
+        return {}
+    buffer = io.BytesIO()
+    tables: dict[str, Any] = {**arrays}
+    np.savez_compressed(buffer, **tables)
+    write_atomic(folder / ARRAYS_FILE, buffer.getvalue())
+    return {DIGEST: digest_of(arrays)}
+
+
+def digest_of(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 of the tables: places, types, shapes, contents. The same however they were compressed."""
+    digest = hashlib.sha256()
+    for place in sorted(arrays):
+        table = np.ascontiguousarray(arrays[place])
+        digest.update(f"{place}\0{table.dtype.str}\0{table.shape}\0".encode("utf-8", "surrogatepass"))
+        digest.update(table.tobytes())
+    return digest.hexdigest()
 
 
 def load_facts(folder: Path, kind: type[T]) -> T:
@@ -95,16 +135,54 @@ def load_facts(folder: Path, kind: type[T]) -> T:
         ConfigError: there is nothing, or it is damaged.
     """
     with reading_facts(folder):
-        value = json.loads((folder / FACTS_FILE).read_bytes())
-        return plain.from_json(kind, value, load_arrays(folder))
+        value = parsed(read_bytes(folder / FACTS_FILE))
+        return with_arrays(kind, value, folder, value.get(DIGEST))
+
+
+class _Taken(Mapping[str, Any]):
+    """Tables, which remembers those that were taken: a file may hold more than belongs to the facts beside it, where a
+    process died between writing the two."""
+
+    def __init__(self, tables: Mapping[str, NDArray[Any]]) -> None:
+        self._tables = tables
+        self.taken: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, place: str) -> NDArray[Any]:
+        self.taken[place] = self._tables[place]
+        return self.taken[place]
+
+    def __contains__(self, place: object) -> bool:
+        return place in self._tables
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+
+def with_arrays(kind: type[T], value: Json, folder: Path, digest: object) -> T:
+    """The object that `value` holds, with its tables from `folder`. `digest`: theirs; None where none was stored.
+
+    Raises:
+        ConfigError: the tables are not those that were stored.
+        OSError, and anything else: files are missing or damaged (`reading_facts`).
+    """
+    tables = _Taken(load_arrays(folder))
+    made = plain.from_json(kind, value, tables)
+    if digest is not None and digest != digest_of(tables.taken):
+        raise ConfigError(
+            f"{folder / ARRAYS_FILE} is damaged, or belongs to another run: its digest is not the one that was stored"
+        )
+    return made
 
 
 def load_arrays(folder: Path) -> Mapping[str, NDArray[Any]]:
-    """The tables, by their places; empty where there are none. Raises OSError, ValueError, BadZipFile."""
-    if not (folder / ARRAYS_FILE).exists():
+    """The tables, by their places; empty where there are none. Raises OSError, and anything else where they are
+    damaged."""
+    if not os.path.lexists(folder / ARRAYS_FILE):
         return {}
-    # Opened here because np.load leaks the file when it turns out to be damaged.
-    with open(folder / ARRAYS_FILE, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with io.BytesIO(read_bytes(folder / ARRAYS_FILE)) as file, np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
@@ -115,5 +193,7 @@ def reading_facts(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{folder} holds no raw facts to analyse: {error.strerror} ({error.filename})") from error
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile) as error:
+    except LoaderbenchError:
+        raise
+    except Exception as error:  # damaged files raise anything: zlib's errors, MemoryError for a shape that is made up
         raise ConfigError(f"the raw facts in {folder} are damaged: {type(error).__name__}: {error}") from error

@@ -7,6 +7,7 @@ readers drop those they do not know. reporting/words.py fills in the texts (`sum
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -405,17 +406,56 @@ class RunRecord:
     stopped_by: str | None = None
     short_run: ShortRun | None = None
     """null where no short runs were asked for."""
+    tag: str | None = None
+    """A name that the user gave it."""
     caveats: tuple[Caveat, ...] = ()
 
     @property
     def measured(self) -> bool:
-        """Whether there is a rate."""
-        return self.throughput is not None
+        """Whether there is a rate. One that was not finite is read as NaN."""
+        return self.throughput is not None and math.isfinite(self.throughput.value)
 
     def share(self, name: Share) -> float | None:
         """The share's value; None where it was not measured."""
         estimate = (self.shares or {}).get(name)
         return None if estimate is None else estimate.value
+
+
+LEAST, MOST = 1e-90, 1e90
+"""Magnitudes of the figures that a run can give. Beyond, sums and quotients over several runs leave a float's range."""
+
+
+def check_figures(record: RunRecord, value: Json) -> None:
+    """Check what the types do not tell. `value`: the record's JSON. Raises ValueError, which names what cannot be."""
+    where = _beyond(value)
+    if where is not None:
+        raise ValueError(f"{where} is no figure that a run can give")
+    case, rate, step = record.case, record.throughput, record.step_time_s
+    above_zero = {
+        "case.batch_size": case.step.batch_size,
+        "case.steps": case.effort.steps,
+        "throughput.value": None if rate is None else rate.value,
+        "throughput.high": None if rate is None else rate.high,
+        "step_time_s.mean": None if step is None else step.mean,
+    }
+    wrong = [name for name, one in above_zero.items() if one is not None and one <= 0]
+    if case.feed.workers < 0:
+        wrong.append("case.workers")
+    if wrong:
+        raise ValueError(f"{wrong[0]} must be above 0")
+
+
+def _beyond(value: Json, where: str = "") -> str | None:
+    """The place of the first number beyond LEAST and MOST."""
+    if isinstance(value, float | int):
+        return where if value and not LEAST <= abs(value) <= MOST else None
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        if isinstance(item, dict | list | float | int):
+            found = _beyond(item, f"{where}.{name}" if where else str(name))
+            if found is not None:
+                return found
+    return None
 
 
 def finite(record: RunRecord) -> RunRecord:

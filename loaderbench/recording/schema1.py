@@ -44,7 +44,7 @@ from loaderbench.recording.facts import (
     TraceWitness,
     WorkloadFacts,
 )
-from loaderbench.recording.files import load_arrays
+from loaderbench.recording.files import load_arrays, parsed, read_bytes
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import CompareFacts, SameFiles, StudyRecord, SweepFacts
 
@@ -102,14 +102,14 @@ def load_run(folder: Path) -> Run:
     Raises:
         OSError, ValueError, KeyError, TypeError: its files are missing or damaged.
     """
-    case = case_from(json.loads((folder / "case.json").read_bytes()))
+    case = case_from(parsed(read_bytes(folder / "case.json")))
     record: dict[str, Any] = {}
     if (folder / "run.json").exists():
-        record = json.loads((folder / "run.json").read_bytes())
+        record = parsed(read_bytes(folder / "run.json"))
     recording, series = None, []
     missing: list[str] = []
     if (folder / RECORDING_FILE).exists():
-        stored, arrays = json.loads((folder / RECORDING_FILE).read_bytes()), load_arrays(folder)
+        stored, arrays = parsed(read_bytes(folder / RECORDING_FILE)), load_arrays(folder)
         recording, missing = _recording(stored, case.feed.loader, arrays)
         series = [
             Series(**channel, t_ns=arrays[f"series{number}_t_ns"], value=arrays[f"series{number}_value"])

@@ -18,13 +18,13 @@ final name only when it holds case.json and running.json.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 import secrets
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,18 +37,23 @@ from loaderbench.plain import JsonObject
 from loaderbench.recording import schema1
 from loaderbench.recording.facts import SCHEMA, Run
 from loaderbench.recording.files import (
+    ARRAYS_FILE,
+    DIGEST,
     FACTS_FILE,
     json_bytes,
-    load_arrays,
     load_facts,
     not_finite_caveat,
+    parsed,
+    read_bytes,
     read_json,
     reading_facts,
     save_facts,
+    with_arrays,
     write_arrays,
     write_atomic,
 )
-from loaderbench.recording.record import RunRecord, finite
+from loaderbench.recording.record import RunRecord, check_figures, finite
+from loaderbench.recording.spill import kept, spill
 from loaderbench.recording.studies import KINDS, StudyKind, StudyRecord
 
 CASE_FILE = "case.json"
@@ -75,7 +80,7 @@ class StoredRun:
     status: str
     """ok | failed | skipped | interrupted as recorded; running | crashed | unreadable where there is no record."""
     problem: str | None
-    """Why there is no record, in one line; None where there is one."""
+    """Why there is no record, or what else is wrong with the run, in one line; None where it is whole."""
     record: RunRecord | None
     """run.json; None where it is missing, damaged or of a newer schema."""
     title: str
@@ -91,6 +96,10 @@ class StoredStudy:
     study: StudyRecord | None
     problem: str | None
     """Why it cannot be read; None where it can."""
+
+
+class NotStored(CaseFailed):
+    """The store took no more."""
 
 
 def _write_reason(error: OSError) -> str:
@@ -131,6 +140,8 @@ def _unfinished(marker: Mapping[str, Any] | None) -> tuple[str, str]:
     """(status, problem) of a run without a record."""
     if marker is None:
         return "crashed", "it ended before its result was written"
+    if "spilled" in marker:
+        return "crashed", f"its result could not be written here: {marker['spilled']}"
     pid, host = marker.get("pid"), marker.get("host")
     if host != socket.gethostname():
         return "running", f"measured by process {pid} on {host}; from here it cannot be seen whether it is still alive"
@@ -151,8 +162,13 @@ def read_record(value: Any) -> RunRecord:
         ValueError, KeyError, TypeError: it is damaged.
     """
     if value["schema"] == schema1.SCHEMA:
-        return schema1.record_from(value)
-    return plain.from_json(RunRecord, value)
+        record = schema1.record_from(value)
+    elif value["schema"] == SCHEMA:
+        record = plain.from_json(RunRecord, value)
+    else:
+        raise ValueError(f"there is no schema {value['schema']!r}"[:80])
+    check_figures(record, value)
+    return record
 
 
 def record_json(record: RunRecord) -> tuple[JsonObject, RunRecord]:
@@ -170,14 +186,14 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     path = Path(folder)
     with reading_facts(path):
         if (path / FACTS_FILE).exists():
-            schema = json.loads((path / FACTS_FILE).read_bytes())["schema"]
+            schema = parsed(read_bytes(path / FACTS_FILE))["schema"]
             if schema > SCHEMA:
                 raise ConfigError(_newer(path.name, schema))
             return load_facts(path, Run)
         if not (path / schema1.RECORDING_FILE).exists():  # runs of schema 1 that failed recorded nothing
             if not (path / RECORD_FILE).exists():
                 raise ConfigError(f"{path} holds no raw facts to analyse: it ended before they were written")
-            if json.loads((path / RECORD_FILE).read_bytes())["schema"] != schema1.SCHEMA:
+            if parsed(read_bytes(path / RECORD_FILE))["schema"] != schema1.SCHEMA:
                 raise ConfigError(f"{path} holds no raw facts to analyse: {FACTS_FILE} is missing")
         return schema1.load_run(path)
 
@@ -200,7 +216,7 @@ class RunFolder:
         """Store the complete run.
 
         Returns the run as stored, which is what must be judged: with a caveat `not_finite` where a NaN became null.
-        Raises CaseFailed where it cannot be written.
+        Raises NotStored where it cannot be written.
         """
         try:
             not_finite = save_facts(self.path, run, SCHEMA)
@@ -211,21 +227,40 @@ class RunFolder:
                 run = load_facts(self.path, Run)
             return run
         except OSError as error:
-            raise CaseFailed(f"cannot store the raw facts in {self.path}: {_write_reason(error)}") from error
+            raise NotStored(f"cannot store the raw facts in {self.path}: {_write_reason(error)}") from error
 
     def write_record(self, record: RunRecord) -> RunRecord:
         """Store the record, after everything else: from then on the run counts as finished.
 
         Returns it as stored: with a caveat `not_finite` where a NaN became null.
-        Raises CaseFailed where it cannot be written.
+        Raises NotStored where it cannot be written.
         """
         value, stored = record_json(record)
         try:
             write_atomic(self.path / RECORD_FILE, json_bytes(value))
             (self.path / MARKER_FILE).unlink(missing_ok=True)
         except OSError as error:
-            raise CaseFailed(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
+            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
         return stored
+
+    def spill(self, run: Run, write: Callable[[RunFolder], object]) -> str:
+        """Let `write` store the run, which does not go into this folder, in another place. Says where it is."""
+
+        def write_all(path: Path) -> None:
+            write_atomic(path / CASE_FILE, json_bytes(run.case.to_json()))
+            write(replace(self, path=path))
+            with contextlib.suppress(OSError):  # of use only where the run failed
+                write_atomic(path / LOG_FILE, self.log_path.read_bytes())
+
+        root = spill(self.run_id, write_all)
+        said = kept(root)
+        if root is not None and not (self.path / RECORD_FILE).exists():
+            # What is here already makes room for the note, which `list` shows.
+            with contextlib.suppress(OSError):
+                for name in (ARRAYS_FILE, FACTS_FILE):
+                    (self.path / name).unlink(missing_ok=True)
+                write_atomic(self.path / MARKER_FILE, json_bytes({"schema": SCHEMA, "spilled": said}))
+        return said
 
 
 @dataclass(frozen=True)
@@ -242,15 +277,20 @@ class StudyFolder:
         return Store(self.path / RUNS_FOLDER)
 
     def write(self, study: StudyRecord) -> None:
-        """Store the study in place of its earlier version. Raises CaseFailed where it cannot be written."""
+        """Store the study in place of its earlier version. Raises NotStored where it cannot be written: it is kept in
+        another place then."""
         arrays: dict[str, Any] = {}
-        value = plain.to_json(study, None, arrays)
+        value = cast(JsonObject, plain.to_json(study, None, arrays))
+
+        def write_all(path: Path) -> None:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomic(path / STUDY_FILE, json_bytes({**write_arrays(path, arrays), **value}))
+
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_arrays(self.path, arrays)
-            write_atomic(self.path / STUDY_FILE, json_bytes(value))
+            write_all(self.path)
         except OSError as error:
-            raise CaseFailed(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
+            said = kept(spill(self.study_id, write_all))
+            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}; {said}") from error
 
 
 def read_study(folder: Path) -> StudyRecord:
@@ -260,26 +300,33 @@ def read_study(folder: Path) -> StudyRecord:
         ConfigError: there is none, it is damaged, or a newer version wrote it.
     """
     with reading_facts(folder):
-        if (folder / schema1.COMPARISON_FILE).exists():
-            return schema1.comparison_from(json.loads((folder / schema1.COMPARISON_FILE).read_bytes()))
-        value = json.loads((folder / STUDY_FILE).read_bytes())
+        if os.path.lexists(folder / schema1.COMPARISON_FILE):
+            return schema1.comparison_from(parsed(read_bytes(folder / schema1.COMPARISON_FILE)))
+        value = parsed(read_bytes(folder / STUDY_FILE))
         if value["schema"] == schema1.SCHEMA:
             return schema1.study_from(value)
         if value["schema"] > SCHEMA:
             raise ConfigError(_newer(folder.name, value["schema"]))
-        types, arrays = KINDS[value["kind"]], load_arrays(folder)
-        facts = plain.from_json(types.facts, value["facts"], arrays)
+        types = KINDS[value["kind"]]
+        head = plain.from_json(_StudyHead, value)
         return StudyRecord(
-            schema=value["schema"],
-            rules_version=value["rules_version"],
-            study_id=value["study_id"],
+            **vars(head),
             kind=value["kind"],
-            started_at=value["started_at"],
-            facts=facts,
+            facts=with_arrays(types.facts, value["facts"], folder, value.get(DIGEST)),
             findings=None if value["findings"] is None else plain.from_json(types.findings, value["findings"]),
-            runs=tuple(value["runs"]),
-            own_runs=tuple(value["own_runs"]),
         )
+
+
+@dataclass(frozen=True)
+class _StudyHead:
+    """What every kind of study holds."""
+
+    schema: int
+    rules_version: int
+    study_id: str
+    started_at: str
+    runs: tuple[str, ...]
+    own_runs: tuple[str, ...]
 
 
 def _slug(parts: Sequence[str]) -> str:
@@ -291,37 +338,68 @@ def _time_stamp(now: datetime) -> str:
 
 
 def _title(folder: Path) -> str:
-    """`Case.title` of a run without a record, its name where the case cannot be read. Raises OSError, ValueError."""
-    value = read_json(folder / CASE_FILE)
+    """`Case.title` of a run without a record, its name where the case cannot be read."""
     try:
-        return schema1.case_from(cast(JsonObject, value)).title
-    except (ValueError, TypeError):
+        return schema1.case_from(cast(JsonObject, read_json(folder / CASE_FILE))).title
+    except (OSError, ValueError, TypeError):
         return folder.name
 
 
-def _read_run(folder: Path) -> StoredRun:
-    """Read one run's folder, whatever its state."""
-    run_id = folder.name
+RUN_FILES = frozenset({CASE_FILE, MARKER_FILE, FACTS_FILE, RECORD_FILE})
+"""A folder with any of these is that of a run."""
+STUDY_FILES = frozenset({STUDY_FILE, schema1.COMPARISON_FILE})
+RUN_NAME = re.compile(r"\d{8}-\d{6}-\d{3}-")
+"""How the names of runs and studies begin: such a folder is listed whatever is left in it."""
 
-    def without_record(status: str, problem: str, title: str = run_id) -> StoredRun:
-        return StoredRun(run_id, folder, status, problem, None, title)
+
+def _is_run(folder: Path) -> bool:
+    """Whether it is a run's folder, whole or not. Raises OSError where it cannot be read."""
+    try:
+        names = set(os.listdir(folder))  # noqa: PTH208 - a store has thousands
+    except (NotADirectoryError, FileNotFoundError):  # a file; a link to nowhere; or it was removed meanwhile
+        return False
+    if names & STUDY_FILES:
+        return False
+    return bool(names & RUN_FILES) or RUN_NAME.match(folder.name) is not None
+
+
+def _read_run(folder: Path) -> StoredRun:
+    """Read one run's folder, whatever its state: nothing that is in it can hide the others."""
+
+    def without_record(status: str, problem: str) -> StoredRun:
+        return StoredRun(folder.name, folder, status, problem, None, _title(folder))
 
     try:
-        value = read_json(folder / RECORD_FILE)
+        value: Any = read_json(folder / RECORD_FILE)
         if value is None:
             marker = read_json(folder / MARKER_FILE)
             # The run may have finished between the two checks.
             value = read_json(folder / RECORD_FILE)
+            if value is None and not (folder / CASE_FILE).exists():
+                return without_record("unreadable", f"it holds neither {CASE_FILE} nor {RECORD_FILE}")
             if value is None:
-                return without_record(*_unfinished(cast(JsonObject | None, marker)), _title(folder))
-        if value["schema"] > SCHEMA:  # type: ignore[call-overload, index, operator]
-            return without_record("unreadable", _newer(run_id, value["schema"]), _title(folder))  # type: ignore[call-overload, index]
+                return without_record(*_unfinished(cast(JsonObject | None, marker)))
+        if value["schema"] > SCHEMA:
+            return without_record("unreadable", _newer(folder.name, value["schema"]))
         record = read_record(value)
-        return StoredRun(run_id, folder, record.status, None, record, record.case.title)
+        return StoredRun(folder.name, folder, record.status, _doubt(folder, record), record, record.case.title)
     except OSError as error:
         return without_record("unreadable", f"cannot read {error.filename}: {error.strerror}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return without_record("unreadable", f"damaged: {type(error).__name__}: {error}")
+    except Exception as error:  # it may hold anything, and the other runs must be listed
+        return without_record("unreadable", f"damaged: {type(error).__name__}: {str(error)[:300]}")
+
+
+def _doubt(folder: Path, record: RunRecord) -> str | None:
+    """What is wrong with the case of a run that has its record, which holds the case too."""
+    try:
+        value = read_json(folder / CASE_FILE)
+        if value is None:
+            return f"{CASE_FILE} is missing; {RECORD_FILE} holds the case too"
+        if schema1.case_from(cast(JsonObject, value)) != record.case:
+            return f"{CASE_FILE} is of another run: not the case of {RECORD_FILE}"
+    except (OSError, ValueError, TypeError) as error:
+        return f"{CASE_FILE} cannot be read ({error}); {RECORD_FILE} holds the case too"[:300]
+    return None
 
 
 class Store:
@@ -379,10 +457,10 @@ class Store:
 
     def studies(self) -> list[StoredStudy]:
         """Every study and comparison, oldest first; damaged and newer ones with their problem."""
-        paths = [*self.root.glob(f"[!.]*/{STUDY_FILE}"), *self.root.glob(f"[!.]*/{schema1.COMPARISON_FILE}")]
         stored = []
-        for path in sorted(paths):
-            folder = path.parent
+        for folder in self._folders():
+            if not any(os.path.lexists(folder / name) for name in STUDY_FILES):
+                continue
             try:
                 stored.append(StoredStudy(folder.name, folder, read_study(folder), None))
             except ConfigError as error:
@@ -391,7 +469,8 @@ class Store:
 
     def find_study(self, text: str) -> StoredStudy | None:
         """The study whose id begins with `text`, or whose folder is `text`; None where none or several match."""
-        matching = [study for study in self.studies() if study.study_id.startswith(text) or str(study.path) == text]
+        path = Path(text).absolute() if os.sep in text else None
+        matching = [study for study in self.studies() if study.study_id.startswith(text) or study.path == path]
         return matching[0] if len(matching) == 1 else None
 
     def open_study(self, study: StudyRecord) -> StudyFolder:
@@ -412,14 +491,25 @@ class Store:
         Raises:
             ConfigError: the store's folder cannot be read. A missing one is an empty store.
         """
+        found = []
+        for folder in self._folders():
+            try:
+                if _is_run(folder):
+                    found.append(_read_run(folder))
+            except OSError as error:
+                problem = f"cannot read {folder}: {error.strerror}"
+                found.append(StoredRun(folder.name, folder, "unreadable", problem, None, folder.name))
+        return found
+
+    def _folders(self) -> Iterator[Path]:
+        """What may be a run or a study, oldest first. Raises ConfigError where the store's folder cannot be read."""
         try:
-            folders = sorted(self.root.iterdir())
+            names = sorted(os.listdir(self.root))  # noqa: PTH208
         except FileNotFoundError:
-            return []
+            return
         except OSError as error:
             raise ConfigError(f"cannot read the results folder {self.root}: {error.strerror}") from error
-        shown = [folder for folder in folders if not folder.name.startswith(".")]
-        return [_read_run(folder) for folder in shown if (folder / CASE_FILE).exists()]
+        yield from (self.root / name for name in names if not name.startswith("."))
 
     def find(self, text: str) -> StoredRun:
         """The run that `text` names: `latest` (the newest with a record), a unique start of a run_id,
@@ -428,9 +518,12 @@ class Store:
         Raises:
             ConfigError: none or several match.
         """
-        if os.sep in text and (Path(text) / CASE_FILE).exists():
-            return _read_run(Path(text).absolute())
-        runs = self.runs()
+        if os.sep in text and Path(text).is_dir():
+            return self._at(Path(text).absolute())
+        return self.named(text, self.runs())
+
+    def named(self, text: str, runs: Sequence[StoredRun]) -> StoredRun:
+        """The one of the store's `runs` that `text` names. Raises ConfigError as `find` does."""
         if text == "latest":
             with_record = [run for run in runs if run.record is not None]
             if not with_record:
@@ -438,9 +531,28 @@ class Store:
             return with_record[-1]
         matching = [run for run in runs if run.run_id.startswith(text)]
         if not matching:
+            self._check_no_study(text)
             raise ConfigError(f"no run in {self.root} begins with '{text}'; `loaderbench list` shows them")
         if len(matching) > 1:
             shown = ", ".join(run.run_id for run in matching[:5])
             more = f" and {len(matching) - 5} more" if len(matching) > 5 else ""
             raise ConfigError(f"'{text}' begins {len(matching)} runs, give more of its name: {shown}{more}")
         return matching[0]
+
+    def _at(self, folder: Path) -> StoredRun:
+        """The run in a folder anywhere. Raises ConfigError where it holds none."""
+        self._check_no_study(str(folder))
+        if any((folder / name).exists() for name in RUN_FILES):
+            return _read_run(folder)
+        raise ConfigError(f"{folder} is a folder without a run; name a run of `loaderbench list`, or its folder")
+
+    def _check_no_study(self, text: str) -> None:
+        """Raises ConfigError where the text names a study, and a run is wanted: says which runs it has."""
+        stored = self.find_study(text)
+        if stored is None:
+            return
+        study = stored.study
+        own = self.root / stored.study_id / RUNS_FOLDER
+        named = [] if study is None else [*study.runs, *(str(own / run) for run in study.own_runs)]
+        some = f": {', '.join(named[:3])}{' …' if len(named) > 3 else ''}" if named else ""
+        raise ConfigError(f"{stored.study_id} is a study, not a run; name one of its runs{some}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +132,10 @@ class CompareFacts:
     """None for two stored runs."""
     notes: tuple[Reason, ...] = ()
     """What was left out, or done differently from the default."""
+
+    def __post_init__(self) -> None:
+        if {*self.labels} != {*get_args(SideName)}:
+            raise ValueError("a comparison has the sides a and b")
 
 
 @dataclass(frozen=True)

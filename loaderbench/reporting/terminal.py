@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -136,9 +138,14 @@ def _print_shares(record: RunRecord, console: Console) -> None:
             styled(fmt.percent(estimate.value, decimals=1)),
             styled(f"({spread})" if spread else "", "dim"),
             styled("" if mean_s is None else fmt.duration(estimate.value * mean_s)),
-            styled(block * round(min(max(estimate.value, 0.0), 1.0) * BAR_WIDTH), STYLES.get(cause, "")),
+            styled(block * _bar(estimate.value), STYLES.get(cause, "")),
         )
     console.print(table)
+
+
+def _bar(share: float) -> int:
+    """Characters of a share's bar; a share that is not finite has none."""
+    return round(min(max(share, 0.0), 1.0) * BAR_WIDTH) if math.isfinite(share) else 0
 
 
 def _stages_and_capacities(record: RunRecord) -> list[tuple[str, str]]:
@@ -293,6 +300,9 @@ def print_list(runs: Sequence[StoredRun], console: Console | None = None, studie
     table.add_column("case")
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("result", no_wrap=True)
+    tagged = any(run.record is not None and run.record.tag for run in runs)
+    if tagged:
+        table.add_column("tag", overflow="fold")
     for run, name in zip(runs, short_names(runs), strict=True):
         record = run.record
         result = fmt.clean(run.status) if record is None else fmt.outcome(record)
@@ -301,19 +311,25 @@ def print_list(runs: Sequence[StoredRun], console: Console | None = None, studie
             styled(fmt.clean(run.title)),
             styled(fmt.plus_minus_percent(None if record is None else record.throughput)),
             styled(result, STYLES.get(result, "")),
+            *([styled(fmt.clean((record.tag if record else None) or ""))] * tagged),
         )
     console.print(table)
     readable = [fmt.clean(study.study_id) for study in studies if study.study is not None]
     print_bullets(console, "Studies and comparisons", readable)
-    problems = [f"{run.run_id}: {run.problem}" for run in runs if run.problem is not None]
-    problems += [f"{study.study_id}: {study.problem}" for study in studies if study.problem is not None]
-    print_bullets(console, "Without a result", [fmt.clean(problem) for problem in problems])
+    without = [f"{run.run_id}: {run.problem}" for run in runs if run.problem is not None and run.record is None]
+    without += [f"{study.study_id}: {study.problem}" for study in studies if study.problem is not None]
+    print_bullets(console, "Without a result", [fmt.clean(problem) for problem in without])
+    doubts = [f"{run.run_id}: {run.problem}" for run in runs if run.problem is not None and run.record is not None]
+    print_bullets(console, "With a result, but not whole", [fmt.clean(doubt) for doubt in doubts])
 
 
 def short_names(runs: Sequence[StoredRun]) -> list[str]:
     """For each run the start of its name up to its time, if that is unique among `runs`, else the whole name."""
     times = ["-".join(run.run_id.split("-")[:3]) for run in runs]
-    return [
-        time if sum(other.run_id.startswith(time) for other in runs) == 1 else run.run_id
-        for run, time in zip(runs, times, strict=True)
-    ]
+    names = sorted(run.run_id for run in runs)
+
+    def is_unique(time: str) -> bool:
+        after = bisect.bisect_left(names, time) + 1  # the first that begins so is the run itself
+        return after == len(names) or not names[after].startswith(time)
+
+    return [time if is_unique(time) else run.run_id for run, time in zip(runs, times, strict=True)]

@@ -28,6 +28,8 @@ def run_again(stored: StoredRun) -> Again:
         record = judged(read_run(stored.path))
     except ConfigError as error:
         return Again(stored.run_id, version, problem=str(error))
+    except Exception as error:  # facts that follow the schema and make no sense together; the other runs go on
+        return Again(stored.run_id, version, problem=_senseless(error))
     if stored.record is None:
         return Again(stored.run_id, None, problem=stored.problem, record=record)
     found = tuple(differences(plain.to_json(stored.record), plain.to_json(record)))
@@ -38,13 +40,19 @@ def study_again(study: StudyRecord, store: Store) -> Again:
     """Judge a stored study from its runs' facts."""
     try:
         records = {run_id: judged(read_run(path)) for run_id, path in _paths(study, store).items()}
+        findings = findings_of(study, records)
     except ConfigError as error:
         return Again(study.study_id, study.rules_version, problem=str(error))
-    findings = findings_of(study, records)
+    except Exception as error:
+        return Again(study.study_id, study.rules_version, problem=_senseless(error))
     if study.findings is None:  # schema 1: its findings are computed again each time
         return Again(study.study_id, study.rules_version)
     found = tuple(differences(plain.to_json(study.findings), plain.to_json(_as_stored(findings))))
     return Again(study.study_id, study.rules_version, found, only_rounding(found))
+
+
+def _senseless(error: Exception) -> str:
+    return f"its facts contradict each other: {type(error).__name__}: {error}"[:300]
 
 
 def can_save(again: Again) -> bool:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Case
+from loaderbench.errors import CaseFailed
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
 from loaderbench.recording.facts import Environment, Failure, Run
 from loaderbench.recording.progress import Message
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import RunFolder, Store
+from loaderbench.recording.store import NotStored, RunFolder, Store
 from loaderbench.reporting.words import worded
 from loaderbench.running.jobs.table import MEASURE, MeasureRequest
 from loaderbench.running.supervisor import Child, JobFailed, supervise
@@ -41,15 +43,30 @@ def unwatched(case: Case, message: Message) -> None:
     """Ignores a case's progress message."""
 
 
+class Spilled(CaseFailed):
+    """A run does not go into the store; the message says where it is."""
+
+    def __init__(self, message: str, record: RunRecord) -> None:
+        super().__init__(message)
+        self.record = record
+
+
 def measure_case(
-    case: Case, store: Store, on_message: OnMessage, on_record: Callable[[RunRecord], None] = lambda record: None
+    case: Case,
+    store: Store,
+    on_message: OnMessage,
+    on_record: Callable[[RunRecord], None] = lambda record: None,
+    *,
+    tag: str | None = None,
 ) -> RunRecord:
     """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and raised again.
 
-    `on_record` is called once the record is stored; an interruption during the call waits until it returns.
+    `on_record` is called once the record is stored, here or elsewhere; an interruption during the call waits until it
+    returns. `tag`: a name that the user gave the run.
 
     Raises:
-        ConfigError, CaseFailed: the results folder cannot be written.
+        ConfigError: the results folder cannot be written.
+        Spilled: it could be no more once the case was measured.
         KeyboardInterrupt, SystemExit: the user or the system ends the program.
     """
     folder = store.open_run(case)
@@ -57,10 +74,14 @@ def measure_case(
         run = supervise(case, folder, lambda message: on_message(case, message))
     except (KeyboardInterrupt, SystemExit):
         with interrupts_held():
-            stored(folder, _interrupted(folder, case))
+            stored(folder, replace(_interrupted(folder, case), tag=tag))
         raise
     with interrupts_held():  # the finished measurement must not be lost
-        record = stored(folder, run)
+        try:
+            record = stored(folder, replace(run, tag=tag))
+        except Spilled as error:
+            on_record(error.record)
+            raise
         on_record(record)
     return record
 
@@ -72,7 +93,7 @@ def measure_in(child: Child, case: Case, store: Store, *, slowdown: Slowdown | N
 
     Raises:
         JobFailed: it could not be measured.
-        ConfigError, CaseFailed: the results folder cannot be written.
+        ConfigError, Spilled: the results folder cannot be written.
     """
     folder, begun = store.open_run(case), time.perf_counter()
     run = Run(
@@ -105,8 +126,16 @@ def stored(folder: RunFolder, run: Run) -> RunRecord:
     """Store a run and its record.
 
     Raises:
-        CaseFailed: they cannot be written.
+        Spilled: they cannot be written there; another place was taken.
     """
+    try:
+        return _written(folder, run)
+    except NotStored as error:
+        said = folder.spill(run, lambda place: _written(place, run))
+        raise Spilled(f"{error}; {said}", judged(run)) from error
+
+
+def _written(folder: RunFolder, run: Run) -> RunRecord:
     return folder.write_record(judged(folder.write_run(run)))
 
 

@@ -44,8 +44,12 @@ def test_a_full_results_folder_is_refused_before_measuring(small_set: Path, tmp_
 
 
 @needs_mounts
-def test_a_results_folder_that_fills_up_meanwhile_is_said_in_one_line(small_set: Path, tmp_path: Path) -> None:
+def test_a_results_folder_that_fills_up_meanwhile_loses_nothing(
+    small_set: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Given a folder with room for the probe, which another process fills once the run has begun.
+    elsewhere = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
     run = ("run", small_set, "--res", "96", *TINY, "--results", tmp_path)
     with Started(*run, mounts=(f"-t tmpfs -o size=5m none {tmp_path}",)) as started:
         inside = Path(f"/proc/{started.process.pid}/root{tmp_path}")  # proc(5): with the mounts that the process sees
@@ -57,6 +61,13 @@ def test_a_results_folder_that_fills_up_meanwhile_is_said_in_one_line(small_set:
     assert ended.code == 1
     assert len(ended.lines) == 1
     assert f"in {tmp_path}/" in ended.err and "No space left on device" in ended.err
+    # the line says where the run is, whole
+    (kept,) = elsewhere.glob("loaderbench-spilled-*")
+    assert f"kept in {kept} " in ended.err
+    (record,) = commands.records(kept)
+    assert record["status"] == "ok" and record["throughput"]["value"] > 0
+    judged = commands.call("analyze", "latest", "--results", kept, "--quiet")
+    assert (judged.code, judged.err) == (0, "")
 
 
 @needs_mounts
