@@ -6,7 +6,7 @@ Everything is taken from the runs' records. Repeats of a case are one row.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
 
@@ -91,8 +91,9 @@ def summarize(records: Sequence[RunRecord]) -> Sweep:
     """Times over serial, knees and flips, over the runs that were measured."""
     measured = [record for record in records if record.status == "ok" and record.measured]
     groups = _grouped(measured, lambda record: _of_the_case(record.case))
+    serial = _grouped_by_work([group for group in groups if group[0].case.feed.workers == 0])
     num_steps = (measured[0].case.effort.steps if measured else None) or SHORT_RUN_STEPS
-    rows = [_row(group, _serial_of(group[0].case, groups), num_steps) for group in groups]
+    rows = [_row(group, _serial_of(group[0].case, serial), num_steps) for group in groups]
     return Sweep(num_steps, tuple(rows), tuple(knees(rows)), tuple(flips(rows)))
 
 
@@ -143,13 +144,19 @@ def _over(serial: Sequence[RunRecord], runs: Sequence[RunRecord]) -> Estimate | 
     return ratio_of(rates(before.get(number) for number in rounds), rates(after.get(number) for number in rounds))
 
 
-def _serial_of(case: Case, groups: Sequence[Sequence[RunRecord]]) -> Sequence[RunRecord] | None:
+Groups = Mapping[tuple[Hashable, ...], Sequence[Sequence[RunRecord]]]
+
+
+def _grouped_by_work(groups: Iterable[Sequence[RunRecord]]) -> Groups:
+    found: dict[tuple[Hashable, ...], list[Sequence[RunRecord]]] = {}
+    for group in groups:
+        found.setdefault(_of_the_work(group[0].case), []).append(group)
+    return found
+
+
+def _serial_of(case: Case, serial: Groups) -> Sequence[RunRecord] | None:
     """The serial runs of the same work: with the same decoder and output where there are several."""
-    found = [
-        group
-        for group in groups
-        if group[0].case.feed.workers == 0 and _of_the_work(group[0].case) == _of_the_work(case)
-    ]
+    found = serial.get(_of_the_work(case), [])
 
     def unlike(group: Sequence[RunRecord]) -> int:
         feed = group[0].case.feed
