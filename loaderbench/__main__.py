@@ -1,11 +1,28 @@
-"""Entry of `loaderbench` and `python -m loaderbench`. A signal during the imports ends it quietly too."""
+"""Entry of `loaderbench` and `python -m loaderbench`. A signal during the imports ends it quietly too; a stream may be
+closed, or take few characters."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 from types import FrameType
+
+
+def _prepare_streams() -> None:
+    """A closed standard stream (`2>&-`) becomes the null device: else the next file that is opened takes its number and
+    place, in the processes that are started too. What an encoding lacks is printed as `?`."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -14,6 +31,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Import the command line and run it."""
+    _prepare_streams()
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -19,6 +21,7 @@ from loaderbench.commands import (
     install,
     listing,
     precision,
+    remove,
     report,
     run,
     selftest,
@@ -67,6 +70,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "trace": trace.trace,
     "gaps": gaps.gaps,
     "report": report.report,
+    "rm": remove.remove,
     "selftest": selftest.selftest,
     "precision": precision.precision,
     "install": install.install,
@@ -77,12 +81,25 @@ for name, command in COMMANDS.items():
 app.add_typer(dataset.app, name="dataset")
 
 
+NO_THREAD = "can't start new thread"
+"""What Python says."""
+MORE_PROCESSES = "this user may have no more processes and threads: raise `ulimit -u`, or end some"
+
+
+def _check_threads() -> None:
+    """Raises RuntimeError where no thread can be started. OpenBLAS would end numpy's import by SIGINT."""
+    thread = threading.Thread(target=bool)
+    thread.start()
+    thread.join()
+
+
 def main() -> None:
     """Run a command; errors become one line and an exit code: 0 measured, 1 a case failed, 2 wrong usage or
     configuration, 130 interrupted."""
     message: object = None
     sys.excepthook = show_crash
     try:
+        _check_threads()
         code: Any = app(standalone_mode=False)
     except typer.TyperException as error:
         code, message = error.exit_code, error.format_message()
@@ -92,8 +109,15 @@ def main() -> None:
         code = stop.code
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except RecursionError:
+        code, message = 1, "a tree of folders, or a file's content, is nested too deeply"
+    except RuntimeError as error:
+        if str(error) != NO_THREAD:
+            raise
+        code, message = 1, f"{error}: {MORE_PROCESSES}"
     except OSError as error:  # standard output is full, a file that no command expects to fail
-        code, message = 1, ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+        hint = MORE_PROCESSES if error.errno == errno.EAGAIN else None
+        code, message = 1, ": ".join(str(part) for part in (error.filename, error.strerror or error, hint) if part)
     if code in (130, 143, 129) and message is None:
         message = "interrupted"
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import write_json
+
+if TYPE_CHECKING:
+    from loaderbench.recording.store import StoredRun
 
 
 @with_options(without=("quiet",))
@@ -14,11 +19,26 @@ def list_runs(output: OutputOptions) -> None:
     store = Store(output.results)
     runs = store.runs()
     if output.json_out is not None:
-        entries = [
-            {"run_id": run.run_id, "status": run.status, "title": run.title, "problem": run.problem} for run in runs
-        ]
-        write_json(entries, output.json_out)
+        write_json([_entry(run) for run in runs], output.json_out)
         return
     from loaderbench.reporting.terminal import print_list
 
     print_list(runs, studies=store.studies())
+
+
+def _entry(run: StoredRun) -> dict[str, object]:
+    """One run of `list --json`."""
+    record = run.record
+    rate = None if record is None else record.throughput
+    return {
+        "run_id": run.run_id,
+        "status": run.status,
+        "title": run.title,
+        "problem": run.problem,
+        "tag": None if record is None else record.tag,
+        "started_at": None if record is None else record.started_at,
+        "images_per_s": None if rate is None else rate.value,
+        "images_per_s_low": None if rate is None else rate.low,
+        "images_per_s_high": None if rate is None else rate.high,
+        "verdict": None if record is None or record.verdict is None else record.verdict.bottleneck,
+    }

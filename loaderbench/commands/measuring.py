@@ -28,6 +28,7 @@ def measure(
     dry_run: bool = False,
     verify: bool = False,
     resume: bool = False,
+    tag: str | None = None,
     save_profile: Path | None = None,
 ) -> None:
     """Measure the cases that the options ask for, show and store them: several as a study."""
@@ -50,12 +51,15 @@ def measure(
     store = Store(output.results)
     store.check_writable()
     check_json_target(output.json_out)
-    study = SweepStudy(cases, store, loaders=[loader.name for loader in request.loaders], resume=resume)
+    loaders = [loader.name for loader in request.loaders]
+    study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
     if study.num_taken and not output.quiet:
         say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
     ended = _run(study, output, verify=verify)
     records = study.records
-    _show(study, records, output, single=len(cases) == 1)
+    unstored = _show(study, records, output, single=len(cases) == 1)
+    if unstored is not None and not isinstance(ended, LoaderbenchError):
+        raise unstored
     if save_profile and ended is None and records[0].status == "ok":
         from loaderbench.devices import profile
 
@@ -86,9 +90,12 @@ def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseExcep
     return None
 
 
-def _show(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *, single: bool) -> None:
+def _show(
+    study: SweepStudy, records: list[RunRecord], output: OutputOptions, *, single: bool
+) -> LoaderbenchError | None:
+    """Store the study of several runs, and show what was measured. Returns why the study could not be stored."""
     if not records:
-        return
+        return None
     stored: StudyRecord | None = None
     unstored: LoaderbenchError | None = None
     if not single:
@@ -104,8 +111,7 @@ def _show(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *,
         except ConfigError as error:
             runs = ", ".join(record.run_id for record in records)
             raise ConfigError(f"{error}; the result is kept in {output.results}: {runs}") from error
-    if unstored is not None:
-        raise unstored
+    return unstored
 
 
 def _print(study: SweepStudy, records: list[RunRecord], output: OutputOptions, *, single: bool) -> None:

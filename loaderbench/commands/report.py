@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import echo, progress, write_text
+from loaderbench.commands.terminal import echo, print_bytes, progress
 from loaderbench.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from loaderbench.recording.record import RunRecord
     from loaderbench.reporting.report import Report
 
 FORMATS = ("html", "md", "csv", "png", "svg")
@@ -20,6 +23,10 @@ FORMATS = ("html", "md", "csv", "png", "svg")
 @with_options(without=("quiet", "json_out"))
 def report(
     *,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN|STUDY]…", help="Ids of runs or studies, starts of them, latest, or tags"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File, or folder for png and svg  [default: RESULTS/report.FORMAT or /figures]")
     ] = None,
@@ -31,39 +38,43 @@ def report(
     ] = False,
     output: OutputOptions,
 ) -> None:
-    """Write all stored runs and comparisons as one page, or in another form."""
+    """Write all stored runs and comparisons, or those named, as one page or in another form."""
     from loaderbench.cases.study import check_choice
-    from loaderbench.recording.files import write_atomic
     from loaderbench.recording.store import Store
     from loaderbench.reporting.anonymous import Anonymous, names_of_this_machine
-    from loaderbench.reporting.report import read_report
+    from loaderbench.reporting.csv import csv_text
+    from loaderbench.reporting.report import Content, read_report
 
     check_choice("--format", kind, FORMATS)
+    store = Store(output.results)
+    hidden = Anonymous(names_of_this_machine()) if anonymous else None
+    if kind == "csv":  # a row a run: no study needs to be judged
+        records = Content(store, names or (), hidden).records
+        _write(csv_text(records), records, out or output.results / "report.csv")
+        return
     with progress("studies") as on_progress:
-        content = read_report(
-            Store(output.results), on_progress, Anonymous(names_of_this_machine()) if anonymous else None
-        )
+        content = read_report(store, on_progress, names or (), hidden)
     if kind in ("png", "svg"):
         _write_figures(content, out or output.results / "figures", kind)
         return
-    text = _rendered(content, kind)
-    if out == Path("-"):
-        write_text(text)
+    _write(_rendered(content, kind), content.records, out or output.results / f"report.{kind}")
+
+
+def _write(text: str, records: Sequence[RunRecord], target: Path) -> None:
+    from loaderbench.recording.files import write_atomic
+
+    if target == Path("-"):
+        print_bytes(text.encode())
         return
-    target = out or output.results / f"report.{kind}"
     try:
         write_atomic(target, text.encode())
     except OSError as error:
         reason = f"cannot write the report {target}: {error.strerror}"
         raise ConfigError(f"{reason}; name another file with --out") from error
-    echo(f"{target}: {len(content.records)} runs, {len(text.encode()) / 1e6:.1f} MB")
+    echo(f"{target}: {len(records)} runs, {len(text.encode()) / 1e6:.1f} MB")
 
 
 def _rendered(content: Report, kind: str) -> str:
-    if kind == "csv":
-        from loaderbench.reporting.csv import csv_text
-
-        return csv_text(content.records)
     if kind == "html":
         from loaderbench.reporting.html import render_html
 

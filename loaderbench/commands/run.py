@@ -24,6 +24,9 @@ def run(
     verify: Annotated[
         bool, typer.Option("--verify", help="Then run the advice, and print predicted against measured speed-up")
     ] = False,
+    tag: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A name to find the run by: list, report NAME")
+    ] = None,
     save_profile: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="Keep this GPU's times for --device emulated:FILE.toml")
     ] = None,
@@ -36,5 +39,5 @@ def run(
     one_of_each("run", options, *ONE_OF_EACH)
     measure(
         options, named_data_sets(dataset, options, (DEFAULT_RESOLUTION,)), output, dry_run=dry_run, verify=verify,
-        save_profile=save_profile,
+        tag=tag, save_profile=save_profile,
     )  # fmt: skip

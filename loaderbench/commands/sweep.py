@@ -35,6 +35,9 @@ def sweep(
     effort: EffortOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Take finished cases from the results folder")] = False,
+    tag: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A name to find the runs by: list, report NAME")
+    ] = None,
     output: OutputOptions,
 ) -> None:
     """Measure every combination of comma lists (or of a study in a file), and print them as one table."""
@@ -45,7 +48,7 @@ def sweep(
         options, dataset = _from_file(Path(dataset), options, given_on_command_line(context))
     sets = None if dataset is None else dataset.split(",")
     datasets = named_data_sets(sets, options, DEFAULT_RESOLUTIONS)
-    measure(options, datasets, output, dry_run=dry_run, resume=resume)
+    measure(options, datasets, output, dry_run=dry_run, resume=resume, tag=tag)
 
 
 def _from_file(path: Path, options: Options, given: set[str]) -> tuple[Options, str | None]:

@@ -57,6 +57,17 @@ def write_text(text: str) -> None:
     typer.echo(text, nl=not text.endswith("\n"))
 
 
+def print_bytes(data: bytes) -> None:
+    """On standard output as they are, whatever its encoding."""
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is None:  # a test's, or none
+        typer.echo(data.decode(), nl=False)
+        return
+    sys.stdout.flush()
+    binary.write(data)
+    binary.flush()
+
+
 def check_json_target(target: str | None) -> None:
     """Raises ConfigError, before anything is measured, where the target cannot be written."""
     if target is None or target == "-":
@@ -76,9 +87,21 @@ def write_json(value: object, target: str) -> None:
         write_text(text)
         return
     try:
-        Path(target).write_text(text + "\n")
+        _replace(Path(target), (text + "\n").encode())
     except OSError as error:
         raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file completely or not at all; what is no file (a pipe, /dev/stdout) is written into. Raises OSError."""
+    from loaderbench.recording.files import write_atomic
+
+    real = path.resolve()  # a link stays one
+    is_file = not path.is_relative_to("/dev") and (path.is_file() or not path.exists())
+    if is_file and os.access(real.parent, os.W_OK):
+        write_atomic(real, data)
+    else:
+        path.write_bytes(data)
 
 
 def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("title")) -> None:

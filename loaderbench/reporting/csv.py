@@ -48,6 +48,7 @@ COLUMNS: Mapping[str, Callable[[RunRecord], Value]] = {
     **{f"share_{name}_fraction": _share(name) for name in SHARES},
     "bottleneck": lambda record: record.verdict.bottleneck if record.verdict else None,
     "failure": lambda record: record.failure.message if record.failure else None,
+    "tag": lambda record: record.tag,
 }
 """Heading, with its unit → the value."""
 

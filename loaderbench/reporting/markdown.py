@@ -12,6 +12,7 @@ def render_markdown(report: Report) -> str:
     """The report's Markdown text (GitHub's flavour; plain tables elsewhere)."""
     lines = ["## What limits these runs", ""]
     lines += [f"- **{_plain(part.title)}**: {_plain(part.sentence)}" for part in report.parts]
+    lines += [] if report.parts else ["- no run ended well"]
     for part in report.parts:
         lines += ["", f"### {_plain(part.title)}", "", _plain(" · ".join(part.settings)), ""]
         for number, table in enumerate(part.tables):
@@ -21,6 +22,8 @@ def render_markdown(report: Report) -> str:
             lines += [*text, ""]
         for heading, found in part.findings:
             lines += [f"**{heading}**", "", *(f"- {_plain(line)}" for line in found), ""]
+    if report.without is not None:
+        lines += ["", f"### {report.without.title}", "", *_table(report.without), ""]
     if report.caveats:
         lines += ["<details>", "<summary>Caveats</summary>", ""]
         for severity, caveats in report.caveats:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 from loaderbench import plain
 from loaderbench.analysis.studies import judge
@@ -14,7 +16,8 @@ from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import Severity
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import Store, load_run
+from loaderbench.recording.selection import select
+from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
 from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.anonymous import Anonymous
@@ -65,13 +68,13 @@ class Part:
     settings: list[str]
     begun_at: str
     records: list[RunRecord]
-    """A study's runs, small resolutions first, including failed ones; for a comparison the two leading runs."""
+    """A study's runs that ended well, small resolutions first; for a comparison the two leading runs."""
     study: Sweep | None = None
     """None for a comparison."""
     tables: list[Table] = field(default_factory=list)
     """Its figures as text."""
     findings: list[tuple[str, list[str]]] = field(default_factory=list)
-    """(heading, lines): knees and flips of a study, parity and differences of a comparison, what failed."""
+    """(heading, lines): knees and flips of a study, parity and differences of a comparison."""
     figures: list[Figure] = field(default_factory=list)
 
     @property
@@ -93,6 +96,8 @@ class Report:
     caveats: list[tuple[Severity, list[CaveatLine]]]
     """Caveats, those that change a verdict first."""
     environment: list[tuple[str, list[str]]]
+    without: Table | None = None
+    """Runs and studies without a result: failed, interrupted, damaged; None where there are none."""
 
     @property
     def studies(self) -> list[Part]:
@@ -103,41 +108,83 @@ class Report:
         return [figure for part in self.parts for figure in part.figures]
 
 
-def read_report(
-    store: Store, on_done: Callable[[int, int], None] = lambda done, total: None, anonymous: Anonymous | None = None
-) -> Report:
-    """The report of everything in the store. `on_done` is called with (parts done, all parts).
-
-    `anonymous`: leaves out paths and names of the machine.
+class Content:
+    """The runs and studies that a report is about.
 
     Raises:
-        ConfigError: there is nothing to report.
+        ConfigError: there is nothing to report, or a name means nothing.
     """
-    cleaned = fmt.cleaned if anonymous is None else anonymous
-    records = [cleaned(run.record) for run in store.runs() if run.record is not None]
-    if not records:
-        raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
-    by_id = {record.run_id: record for record in records}
-    studies = [cleaned(stored.study) for stored in store.studies() if stored.study is not None]
-    comparisons = [study for study in studies if study.kind == "compare"]
-    compared = {run for study in comparisons for run in study.runs if run in by_id}
-    groups = gather(record for record in records if record.run_id not in compared)
-    total = len(groups) + len(comparisons)
+
+    def __init__(self, store: Store, names: Sequence[str] = (), anonymous: Anonymous | None = None) -> None:
+        """`names`: those of runs, studies and tags; none: everything in the store. `anonymous`: leaves out paths and
+        names of the machine."""
+        cleaned: Callable[[Any], Any] = fmt.cleaned if anonymous is None else anonymous
+        runs, studies = _chosen(store, names)
+        records: list[RunRecord] = [cleaned(run.record) for run in runs if run.record is not None]
+        if not records:
+            raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
+        self.folders = {run.run_id: run.path for run in runs}
+        self.by_id = {record.run_id: record for record in records}
+        known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
+        self.comparisons = [study for study in known if study.kind == "compare"]
+        compared = {run for study in self.comparisons for run in study.runs if run in self.by_id}
+        groups = gather(record for record in records if record.run_id not in compared)
+        shown = {record.run_id for group in groups for record in group} | compared
+        self.records = [record for record in reversed(records) if record.run_id in shown]
+        """Newest first."""
+        self.num_superseded = len(records) - len(self.records)
+        ended_well = [[record for record in group if record.status == "ok"] for group in groups]
+        self.groups = [group for group in ended_well if group]
+        """The runs of each study that ended well."""
+        self.without = cleaned(_without(self.records, runs, studies))
+
+
+def _chosen(store: Store, names: Sequence[str]) -> tuple[Sequence[StoredRun], Sequence[StoredStudy]]:
+    if not names:
+        return store.runs(), store.studies()
+    chosen = select(store, names)
+    return sorted((*chosen.runs, *chosen.of_studies), key=lambda run: run.run_id), chosen.studies
+
+
+def _without(records: Sequence[RunRecord], runs: Sequence[StoredRun], studies: Sequence[StoredStudy]) -> Table | None:
+    """What ended badly, of the runs that no newer run replaces."""
+    rows = [[one.run_id, one.case.title, one.status, fmt.sentence(one)] for one in records if one.status != "ok"]
+    rows += [
+        [run.run_id, run.title, run.status, run.problem or ""]
+        for run in runs
+        if run.record is None and run.status != "running"
+    ]
+    rows += [[one.study_id, "study", "unreadable", one.problem or ""] for one in studies if one.study is None]
+    if not rows:
+        return None
+    columns = (("Stored as", ""), ("Case", ""), ("Ended", ""), ("Why", ""))
+    return Table("Failed and interrupted runs", columns, sorted(rows, reverse=True), len(columns))
+
+
+def read_report(
+    store: Store,
+    on_done: Callable[[int, int], None] = lambda done, total: None,
+    names: Sequence[str] = (),
+    anonymous: Anonymous | None = None,
+) -> Report:
+    """The report of everything in the store, or of some `names` of it. `on_done` is called with (parts done, all
+    parts). `anonymous`, and errors: as in Content."""
+    content = Content(store, names, anonymous)
+    total = len(content.groups) + len(content.comparisons)
     parts = []
-    for number, group in enumerate(groups, 1):
-        parts.append(_study_part(group, f"study{number}", store, drawn=number <= MOST_DRAWN))
+    for number, group in enumerate(content.groups, 1):
+        parts.append(_study_part(group, f"study{number}", content.folders, drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
-    for number, study in enumerate(reversed(comparisons), 1):
-        parts.append(_comparison_part(study, by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
+    for number, study in enumerate(reversed(content.comparisons), 1):
+        parts.append(_comparison_part(study, content.by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
-    shown = {record.run_id for group in groups for record in group} | compared
-    kept = [record for record in reversed(records) if record.run_id in shown]
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
-        records=kept,
-        num_superseded=len(records) - len(kept),
-        caveats=fmt.by_severity(fmt.grouped_caveats(kept)),
-        environment=_environment(kept),
+        records=content.records,
+        num_superseded=content.num_superseded,
+        caveats=fmt.by_severity(fmt.grouped_caveats(content.records)),
+        environment=_environment(content.records),
+        without=content.without,
     )
 
 
@@ -150,7 +197,7 @@ def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings
 # -- studies ---------------------------------------------------------------------------------------------
 
 
-def _study_part(group: Sequence[RunRecord], name: str, store: Store, *, drawn: bool) -> Part:
+def _study_part(group: Sequence[RunRecord], name: str, folders: Mapping[str, Path], *, drawn: bool) -> Part:
     def place(record: RunRecord) -> tuple[int, str, int]:
         return record.case.subject.resolution or 0, record.case.feed.loader, record.case.feed.workers
 
@@ -161,23 +208,29 @@ def _study_part(group: Sequence[RunRecord], name: str, store: Store, *, drawn: b
         name=name,
         title=f"{ordered[0].case.subject.dataset_name} on {device}",
         sentence=" ".join(finding_lines(ordered)) if study.rows else fmt.sentence(ordered[-1]),
-        settings=fmt.common_settings(ordered),
+        settings=[*fmt.common_settings(ordered), *_tags(ordered)],
         begun_at=max(record.started_at for record in ordered),
         records=ordered,
         study=study,
         tables=_study_tables(study, ordered),
-        findings=_study_findings(study, ordered),
-        figures=[*study_figures(ordered, study, name), *_timeline(ordered, store, name)] if drawn else [],
+        findings=_study_findings(study),
+        figures=[*study_figures(ordered, study, name), *_timeline(ordered, folders, name)] if drawn else [],
     )
 
 
-def _timeline(records: Sequence[RunRecord], store: Store, name: str) -> list[Figure]:
+def _tags(records: Sequence[RunRecord]) -> list[str]:
+    """The names that the user gave the runs, and to how many where not to all."""
+    counts = Counter(record.tag for record in records if record.tag)
+    return [f"tag {tag}" + (f" ({number} runs)" if number < len(records) else "") for tag, number in counts.items()]
+
+
+def _timeline(records: Sequence[RunRecord], folders: Mapping[str, Path], name: str) -> list[Figure]:
     """The timeline strip of the run whose device waited most."""
     measured = [record for record in records if record.status == "ok" and record.measured]
     labels = fmt.RowLabels(records)
     for record in sorted(measured, key=lambda record: record.accelerator_utilization_fraction or 1.0):
         try:
-            run = load_run(store.root / record.run_id)
+            run = load_run(folders[record.run_id])
         except ConfigError:  # a record without its raw facts: copied from another machine, or trimmed
             continue
         title = f"{fmt.resolution(record.case)} · {labels.of(record.case)}"
@@ -236,14 +289,13 @@ def _study_tables(study: Sweep, records: Sequence[RunRecord]) -> list[Table]:
     ]
 
 
-def _study_findings(study: Sweep, records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    of_records, of_rows = fmt.RowLabels(records), fmt.RowLabels(study.rows)
+def _study_findings(study: Sweep) -> list[tuple[str, list[str]]]:
+    of_rows = fmt.RowLabels(study.rows)
     found = [
         ("Gaps between kernels, by workers", gap_lines(study.rows)),
         ("A run as short as its buffer", short_run_lines(study.rows)),
         ("Knee in workers", [knee_line(knee, of_rows) for knee in study.knees]),
         ("Where the bottleneck flips", [flip_line(flip, of_rows) for flip in study.flips]),
-        ("Not measured", [fmt.failure_line(record, of_records) for record in records if record.status != "ok"]),
     ]
     return [(heading, lines) for heading, lines in found if lines]
 

@@ -26,6 +26,7 @@ from loaderbench.studies.verify import verify_record
 
 DEFAULT_RESOLUTION, DEFAULT_RESOLUTIONS = 256, (256, 512, 1024)
 """Default resolutions of the generated data set: of a run, of a sweep."""
+LONGEST_TAG = 80
 ONE_OF_EACH = ("res", "loader", "decoder", "workers", "prefetch", "model", "precision", "batch_size")
 """Options that take only one value in a run."""
 
@@ -46,6 +47,7 @@ def run(
     *,
     results: Folder = RESULTS,
     verify: bool = False,
+    tag: str | None = None,
     say: Say = no_note,
     on_message: OnMessage = unwatched,
     **options: Any,
@@ -56,6 +58,7 @@ def run(
         dataset: folder of images or name of a data set; None: a generated set, made once and kept.
         results: the folder in which the run is stored.
         verify: then run the advice; predicted and measured gains are in the record.
+        tag: a name to find the run by.
         say: called with a line for each choice made for the user.
         on_message: called with progress messages of the case.
         options: as on the command line, with underscores: `res=512, workers=8, cache="warm"` (docs/python.md).
@@ -72,7 +75,7 @@ def run(
     cases = plan(resolve(asked, named_data_sets(dataset, asked, (DEFAULT_RESOLUTION,)), on_note=say))
     if len(cases) > 1:
         raise ConfigError(f"these options ask for {len(cases)} runs, and run() returns one: use sweep()")
-    study = SweepStudy(cases, Store(results))
+    study = SweepStudy(cases, Store(results), tag=tag)
     study.measure(on_message, lambda record: None)
     if verify:
         study.verify(lambda case, line: say(line))
@@ -84,6 +87,7 @@ def sweep(
     *,
     results: Folder = RESULTS,
     resume: bool = False,
+    tag: str | None = None,
     say: Say = no_note,
     on_message: OnMessage = unwatched,
     **options: Any,
@@ -95,10 +99,12 @@ def sweep(
     Args:
         dataset: one data set, or several.
         resume: take finished cases from the results folder.
+        tag: a name to find the runs by; those that `resume` takes keep theirs.
     """
     asked = asked_options({"loader": [*plugins.predictable_loaders()], **options})
     request = resolve(asked, named_data_sets(dataset, asked, DEFAULT_RESOLUTIONS), on_note=say)
-    study = SweepStudy(plan(request), Store(results), loaders=[one.name for one in request.loaders], resume=resume)
+    loaders = [one.name for one in request.loaders]
+    study = SweepStudy(plan(request), Store(results), loaders=loaders, resume=resume, tag=tag)
     study.measure(on_message, lambda record: None)
     stored = study.store_study()
     return SweepResult(tuple(study.records), study.findings(), stored.study_id)
@@ -121,11 +127,23 @@ class SweepStudy:
     """The cases of a study as they come in. Every run is stored at once; the study after the last one."""
 
     def __init__(
-        self, cases: Sequence[Case], store: Store, *, loaders: Sequence[str] = (), resume: bool = False
+        self,
+        cases: Sequence[Case],
+        store: Store,
+        *,
+        loaders: Sequence[str] = (),
+        resume: bool = False,
+        tag: str | None = None,
     ) -> None:
         """`loaders`: in the order in which their runs are shown. `resume`: take cases from the store that have a
-        finished run made on this machine."""
-        self.cases, self.store = list(cases), store
+        finished run made on this machine. `tag`: a name for the runs.
+
+        Raises:
+            ConfigError: the tag is none.
+        """
+        if tag is not None and not (tag.strip() and tag.isprintable() and len(tag) <= LONGEST_TAG):
+            raise ConfigError(f"--tag takes a name of 1 to {LONGEST_TAG} printable characters, not {tag!r}"[:200])
+        self.cases, self.store, self._tag = list(cases), store, tag
         self._loaders = list(dict.fromkeys([*loaders, *(case.feed.loader for case in cases)]))
         finished = finished_records(store, cases) if resume else {}
         self.left = [case for case in cases if case.key not in finished]
@@ -142,7 +160,7 @@ class SweepStudy:
             on_record(record)
 
         for case in self.left:
-            measure_case(case, self.store, on_message, keep)
+            measure_case(case, self.store, on_message, keep, tag=self._tag)
 
     def verify(self, say: Callable[[Case, str], None]) -> None:
         """Run the advice of every record. Raises what verify_record raises."""

@@ -6,16 +6,21 @@ import base64
 import csv
 import io
 import json
+import math
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
 import example_records as examples
 import numpy as np
 import pytest
+from rich.console import Console
 
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import gather, summarize
@@ -33,8 +38,9 @@ from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import value_of
 from loaderbench.reporting.html import csv_url, render_html
 from loaderbench.reporting.markdown import render_markdown
-from loaderbench.reporting.report import read_report
+from loaderbench.reporting.report import Content, read_report
 from loaderbench.reporting.study_figures import seconds_by_cause, study_figures
+from loaderbench.reporting.terminal import print_run
 from loaderbench.reporting.timeline_figure import timeline_figure
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -192,6 +198,108 @@ def test_runs_without_any_figure_make_a_report(tmp_path: Path) -> None:
     assert report.figures == []
     assert "not measured" in read(render_html(report)).text
     assert "was killed by signal 9" in render_markdown(report)
+
+
+def test_failed_and_interrupted_runs_have_a_section_of_their_own(tmp_path: Path) -> None:
+    measured, failed = examples.measured(run_id="1"), replace(examples.ended_badly(), run_id="2")
+    interrupted = replace(examples.ended_badly("interrupted", workers=3), run_id="3")
+    store = stored(tmp_path, [measured, failed, interrupted])
+    crashed = store.open_run(measured.case)  # its process is gone
+    (crashed.path / "running.json").unlink()
+    (tmp_path / "20260101-000000-000-broken").mkdir()
+    (tmp_path / "20260101-000000-000-broken" / "study.json").touch()
+
+    report = read_report(store)
+
+    assert report.without is not None
+    ended = {row[0]: row[2] for row in report.without.rows}
+    assert ended == {
+        "2": "failed", "3": "interrupted", crashed.run_id: "crashed", "20260101-000000-000-broken": "unreadable",
+    }  # fmt: skip
+    (study,) = report.studies
+    assert [record.run_id for record in study.records] == ["1"]
+    for text in (read(render_html(report)).text, render_markdown(report)):
+        assert text.index("Failed and interrupted runs") < text.rindex("was killed by signal 9")
+        assert "it ended before its result was written" in text
+
+
+def test_a_rate_that_is_not_finite_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    sound = examples.measured(run_id="1")
+    rate = replace(sound.throughput, value=math.nan)
+    assert sound.shares is not None
+    shares = {name: share and replace(share, value=math.nan) for name, share in sound.shares.items()}
+    odd = replace(examples.measured(run_id="2", workers=3), throughput=rate, shares=shares)
+    (study,) = read_report(stored(tmp_path, [sound, odd])).studies
+    assert study.study is not None
+    assert [row.run_ids for row in study.study.rows] == [("1",)]
+    render_html(read_report(Store(tmp_path)))
+    console = Console(file=io.StringIO())
+    print_run(odd, console)
+
+
+def test_a_report_of_failed_runs_alone_says_so(tmp_path: Path) -> None:
+    report = read_report(stored(tmp_path, [examples.ended_badly()]))
+    assert report.parts == [] and len(report.records) == 1
+    assert "No run ended well." in read(render_html(report)).text
+    assert "no run ended well" in render_markdown(report)
+
+
+def test_a_report_of_some_runs_holds_these_alone(tmp_path: Path) -> None:
+    store = with_comparison(tmp_path)
+    tagged = examples.measured(run_id="20250105-tagged", dataset_name="tagged", dataset="/tagged/512")
+    stored(tmp_path, [replace(tagged, tag="nightly")])
+    (compared,) = store.studies()
+    one = examples.sweep()[0].run_id
+
+    def reported(*names: str) -> set[str]:
+        return {record.run_id for record in read_report(store, names=names).records}
+
+    assert reported(one) == {one}
+    assert reported("nightly") == {"20250105-tagged"} and reported("20250105") == {"20250105-tagged"}
+    assert compared.study is not None
+    assert reported(compared.study_id) == {*compared.study.runs}
+    assert reported(compared.study_id, "nightly") == {*compared.study.runs, "20250105-tagged"}
+    (part,) = read_report(store, names=[compared.study_id]).parts
+    assert part.study is None and "nfs is slower than nvme" in part.sentence
+    with pytest.raises(ConfigError, match=r"no run in .* begins with 'nothing'"):
+        reported(one, "nothing")
+    assert "tag nightly" in read(render_html(read_report(store, names=["nightly"]))).text
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """How many Python functions it calls: what it costs, whatever the machine does meanwhile."""
+    count = 0
+
+    def counted(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def serial_runs(number: int) -> list[RunRecord]:
+    """Distinct settings of one data set, each a row of its own, half of them serial."""
+    one = examples.measured(workers=0, loader="serial")
+    cases = [one.case.changed(seed=seed, workers=seed % 2) for seed in range(number)]
+    return [replace(one, run_id=f"{seed:05d}", case=case) for seed, case in enumerate(cases)]
+
+
+def test_judging_a_study_costs_as_much_a_run_whatever_its_size() -> None:
+    few, many = (calls_of(partial(summarize, serial_runs(number))) for number in (30, 300))
+    assert many <= 11 * few
+
+
+def test_a_csv_costs_as_much_a_run_whatever_their_number(tmp_path: Path) -> None:
+    few, many = stored(tmp_path / "few", serial_runs(20)), stored(tmp_path / "many", serial_runs(200))
+    csv_text(Content(few).records)  # what is done once
+    costs = [calls_of(lambda store=store: csv_text(Content(store).records)) for store in (few, many)]  # type: ignore[misc]
+    assert costs[1] <= 11 * costs[0]
 
 
 def test_the_newest_run_of_a_case_counts() -> None:
