@@ -1,13 +1,16 @@
 """The measuring process: does one job after another until the supervisor ends it.
 
-Started by supervisor.Child as `python -m loaderbench.running.child FD PARENT_PID`. Jobs come and answers go over the
-inherited pipe `FD`: first any number of messages (recording/progress.py), last an Answer.
+Started by supervisor.Child as `python -m loaderbench.running.child FOLDER FD PARENT_PID`. Jobs come and answers go
+over the inherited pipe `FD`: first any number of messages (recording/progress.py), last an Answer. `FOLDER`: for
+temporary files, or empty.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -40,10 +43,15 @@ def main() -> int:
     """Do jobs until the supervisor closes the pipe or dies."""
     # First, because importing torch takes seconds. Until then SIGTERM simply ends the process.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(sys.argv[2]):
+    folder, pipe_number, parent = sys.argv[1:]
+    if os.getppid() != int(parent):
         return 1  # the parent died before prctl took effect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the supervisor too, which decides
-    pipe = Connection(int(sys.argv[1]))
+    pipe = Connection(int(pipe_number))
+    if folder:
+        # The supervisor removes this folder. Each worker would make one of its own, which stays where it is killed.
+        config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+        config["tempdir"] = folder
 
     def send(message: Message | Answer) -> None:
         try:
@@ -68,7 +76,8 @@ def _answer(job: Job[Any, Any], request: Any, report: Report) -> Answer:
     except LoaderbenchError as error:
         return Answer(None, Failure(type(error).__name__, str(error)))
     except Exception as error:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # the log's storage is full
+            traceback.print_exc()
         first_line = (str(error).strip().splitlines() or ["no message"])[0]
         message = f"{type(error).__name__}: {first_line} (trace in worker.log)"
         return Answer(None, Failure(type(error).__name__, message))

@@ -25,7 +25,9 @@ from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import Failure, Recording, Run, Series, Status
 from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
+from loaderbench.running.guard import Guard
 from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, MeasureRequest, Q
+from loaderbench.running.temporary import TemporaryFolder
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
 
@@ -49,6 +51,8 @@ class Child:
     def __init__(self, log_path: Path, prefix: Path | None = None) -> None:
         self.log_path = log_path
         self._prefix = prefix
+        self._temporary: TemporaryFolder | None = None
+        """For the sockets of `multiprocessing`, which a killed process would leave behind."""
 
     def __enter__(self) -> Child:
         started = False
@@ -66,9 +70,13 @@ class Child:
         # When the child is killed its workers become our children: in a container nobody else may reap them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._pipe, theirs = Pipe()
+        with suppress(OSError):  # without a temporary folder only some loaders cannot run, and say so
+            self._temporary = TemporaryFolder()
+        folder = "" if self._temporary is None else str(self._temporary.path)
         # Nothing is imported from the current folder, which may be one of images, unless loaderbench itself is there.
         safe = [] if Path.cwd() == Path(__file__).resolve().parents[2] else ["-P"]
-        command = [sys.executable, *safe, "-m", "loaderbench.running.child", str(theirs.fileno()), str(os.getpid())]
+        ours = [folder, str(theirs.fileno()), str(os.getpid())]
+        command = [sys.executable, *safe, "-m", "loaderbench.running.child", *ours]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -80,6 +88,7 @@ class Child:
                 start_new_session=True,
             )
         theirs.close()
+        self._guard = Guard(self.process.pid, None if self._temporary is None else self._temporary.path)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -90,6 +99,9 @@ class Child:
             if kind is None:
                 _wait(self.process, GRACE_S)
             end_session(self.process)
+            self._guard.end()
+            if self._temporary is not None:
+                self._temporary.remove()
 
     def ask(self, job: Job[Q, A], request: Q, on_message: Report) -> A:
         """Run one job, passing its progress messages to `on_message`. Returns its result.
@@ -270,11 +282,17 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
                 path.unlink()
 
 
+DEATH_HINTS = {
+    "SIGKILL": " (out of memory? try fewer --workers or a smaller --batch-size)",
+    "SIGINT": " (OpenBLAS ends so where it may start no more threads: `ulimit -u`)",
+    "SIGXCPU": " (`ulimit -t`)",
+}
+
+
 def _how_it_died(returncode: int | None, log: Path) -> str:
     if returncode is not None and returncode < 0:
         name = signal.Signals(-returncode).name
-        hint = " (out of memory? try fewer --workers or a smaller --batch-size)" if name == "SIGKILL" else ""
-        return f"the measuring process was killed by {name}{hint}"
+        return f"the measuring process was killed by {name}{DEATH_HINTS.get(name, '')}"
     lines = log.read_text(errors="replace").strip().splitlines()
     last = f": {lines[-1]}" if lines else ""
     return f"the measuring process ended with status {returncode}{last}"

@@ -24,6 +24,13 @@ def wait_until_gone(started: Started) -> None:
     assert started.alive() == []
 
 
+def wait_until_empty(folder: Path) -> None:
+    deadline = time.monotonic() + GONE_S
+    while os.listdir(folder) and time.monotonic() < deadline:  # noqa: PTH208
+        time.sleep(0.05)
+    assert os.listdir(folder) == []  # noqa: PTH208
+
+
 @pytest.mark.parametrize("moment", ["while Python starts", "while torch is imported", "while it measures"])
 @pytest.mark.parametrize("number", SIGNALS)
 def test_an_interrupted_run_leaves_nothing(number: int, moment: str, small_set: Path, tmp_path: Path) -> None:
@@ -77,7 +84,16 @@ def test_finished_cases_are_kept_when_the_next_is_interrupted(small_set: Path, t
         assert started.alive() == []
 
 
-def test_a_killed_command_takes_its_processes_with_it(small_set: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files of the commands that the test starts. Its name is short, as those of sockets must
+    be."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def test_a_killed_command_takes_its_processes_with_it(small_set: Path, tmp_path: Path, temporary: Path) -> None:
     with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
         started.wait_for(started.loader_workers)
 
@@ -86,6 +102,7 @@ def test_a_killed_command_takes_its_processes_with_it(small_set: Path, tmp_path:
 
         wait_until_gone(started)
         assert started.shared_memory_left() == set()
+        wait_until_empty(temporary)
     listing = commands.run("list", "--results", tmp_path)
     assert listing.code == 0
     assert "crashed" in listing.out
@@ -119,7 +136,7 @@ def test_the_copies_that_two_killed_processes_left_go_with_the_next_run(small_se
         assert started.copies_left() == set()
 
 
-def test_a_killed_loader_worker_fails_the_case_in_one_line(small_set: Path, tmp_path: Path) -> None:
+def test_a_killed_loader_worker_fails_the_case_in_one_line(small_set: Path, tmp_path: Path, temporary: Path) -> None:
     with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
         worker = started.wait_for(started.loader_workers)[0]
 
@@ -131,11 +148,14 @@ def test_a_killed_loader_worker_fails_the_case_in_one_line(small_set: Path, tmp_
         assert f"(pid {worker}) was killed by signal 9" in ended.lines[0]
         assert started.alive() == []
         assert started.shared_memory_left() == set()
+        assert os.listdir(temporary) == []  # noqa: PTH208
     (record,) = commands.records(tmp_path)
     assert record["status"] == "failed"
 
 
-def test_a_killed_measuring_process_fails_the_case_in_one_line(small_set: Path, tmp_path: Path) -> None:
+def test_a_killed_measuring_process_fails_the_case_in_one_line(
+    small_set: Path, tmp_path: Path, temporary: Path
+) -> None:
     with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path) as started:
         started.wait_for(started.loader_workers)
         child = started.child()
@@ -149,6 +169,7 @@ def test_a_killed_measuring_process_fails_the_case_in_one_line(small_set: Path, 
         assert "the measuring process was killed by SIGKILL" in ended.lines[0]
         assert started.alive() == []
         assert started.shared_memory_left() == set()
+        assert os.listdir(temporary) == []  # noqa: PTH208
 
 
 @pytest.mark.parametrize("how", ["removed", "renamed"])

@@ -57,7 +57,9 @@ def replace_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     begin = "import os, signal, sys, time; from multiprocessing.connection import Connection; pipe = Connection("
 
     def popen(command: list[str], **options: object) -> subprocess.Popen[bytes]:
-        return start([sys.executable, "-c", f"{begin}{command[3]}); pipe.recv(); {code}"], **options)  # type: ignore[call-overload, no-any-return]
+        if "loaderbench.running.child" in command:
+            command = [sys.executable, "-c", f"{begin}{command[-2]}); pipe.recv(); {code}"]
+        return start(command, **options)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(supervisor.subprocess, "Popen", popen)
 
