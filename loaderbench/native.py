@@ -16,6 +16,8 @@ from pathlib import Path
 from loaderbench.errors import UnavailableError
 from loaderbench.images.files import check_own, make_own_folder, user_cache_folder
 
+PROBE_BYTES = 1 << 18
+"""More than a library takes."""
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread")
 
 
@@ -42,8 +44,29 @@ def no_libjpeg() -> str | None:
     given = [os.environ.get(name, "").split(os.pathsep) for name in ("CPATH", "C_INCLUDE_PATH")]
     folders = [*itertools.chain(*given), "/usr/include", "/usr/local/include"]
     if any(Path(folder, "jpeglib.h").is_file() for folder in folders if folder):
-        return None
+        return not_kept("*jpeg")
     return "no jpeglib.h; `apt-get install libjpeg62-turbo-dev`"
+
+
+def not_kept(stem: str) -> str | None:
+    """Why nothing built can be kept here; None where it can, or a library of this stem (a pattern) was built before."""
+    try:
+        folder = _folder()
+        if any(folder.glob(f"{stem}-*.so")):
+            return None
+        make_own_folder(folder)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".") as probe:
+            probe.write(bytes(PROBE_BYTES))
+    except UnavailableError as error:
+        return str(error)
+    except OSError as error:
+        return f"nothing can be kept in {folder}: {error.strerror}; set XDG_CACHE_HOME"
+    return None
+
+
+def _folder() -> Path:
+    """Where the libraries are. Raises UnavailableError where there is no home."""
+    return user_cache_folder() / "native"
 
 
 def processor() -> str:
@@ -70,7 +93,7 @@ def build(source: Path, libraries: Sequence[str] = (), flags: Sequence[str] = ()
     linked = [f"-l{name}" for name in libraries]
     key = hashlib.sha256(source.read_bytes())
     key.update("\0".join([*command, *linked, processor(), *platform.libc_ver()]).encode())
-    target = user_cache_folder() / "native" / f"{source.stem}-{key.hexdigest()[:16]}.so"
+    target = _folder() / f"{source.stem}-{key.hexdigest()[:16]}.so"
     check_own(target)
     if target.exists():
         return target

@@ -413,6 +413,17 @@ def loader_choice(name: str) -> LoaderChoice:
     return LoaderChoice(name, traits, decoder)
 
 
+def passed_over(choice: LoaderChoice) -> str | None:
+    """Why the loader's default decoder is not the fastest, where that one cannot be built or kept here; else None."""
+    if choice.decoder is None or choice.traits.decoder != "fastest":
+        return None
+    for name, traits in DECODERS.known().items():
+        built_here = traits.prefix is None and traits.needs.prove is not None
+        if built_here and traits.rank < choice.decoder.traits.rank and (reason := missing(traits.needs)):
+            return f"{choice.name} decodes with {choice.decoder.name}, for {name} cannot be used: {reason}"
+    return None
+
+
 def loader_of_format(format_name: str) -> str | None:
     """The loader that reads what `dataset convert --to FORMAT` makes."""
     return next((name for name, traits in LOADERS.known().items() if traits.format == format_name), None)

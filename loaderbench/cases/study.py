@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -198,8 +199,8 @@ def _check(request: StudyRequest) -> None:
     at_least("--repeats", request.repeats, 1)
     at_least("--max-bytes", request.max_bytes, 1)
     at_least("--seed", request.seed, 0)
-    if not request.duration_s > 0:
-        raise ConfigError(f"--duration must be above 0 seconds, not {request.duration_s:g}")
+    if not 0 < request.duration_s < math.inf:
+        raise ConfigError(f"--duration must be above 0 seconds and finite, not {request.duration_s:g}")
     if not 0 < request.ci_target < 1:
         raise ConfigError(f"--ci-target is a fraction such as 0.03, not {request.ci_target:g}")
     if not 0 <= request.max_failure_fraction <= 1:

@@ -55,6 +55,8 @@ FUSE and SMB leave that to a server that may not."""
 SETTLED_NS = 2_000_000_000
 """A folder that changed less than this time before the listing may change again unseen, within one tick of the file
 system's clock: up to 10 ms with the kernel's coarse clock, 1 s on ext3."""
+MOST_LEVELS = 100
+"""Folders in folders. A deeper tree is a mistake, and what walks through it may run out of stack."""
 NUM_THREADS = 16
 """Threads that check folders and files before a kept list is used: a server takes a millisecond for each."""
 MOST_KEPT = 16
@@ -187,6 +189,9 @@ class Listing:
         for entry in entries:
             if _is_folder(entry):
                 inside, here = prefix + entry.name + os.sep, _identity(entry.path)
+                if inside.count(os.sep) > MOST_LEVELS:
+                    start = entry.path[:100]
+                    raise ConfigError(f"{start}… goes more than {MOST_LEVELS} folders deep: give the classes' folder")
                 if here in above:  # else a link to a folder above would be followed until its path is too long
                     self.left_out(entry)
                 else:
@@ -262,12 +267,17 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 
 def first_image(folder: str) -> str | None:
     """Some non-empty JPEG below `folder`, the same one at each call; None where there is none."""
-    for parent, folders, files in os.walk(folder):
-        folders.sort()
-        for name in sorted(files):
-            path = os.path.join(parent, name)
-            if name.lower().endswith(IMAGE_SUFFIXES) and os.stat(path).st_size > 0:  # noqa: PTH116
-                return path
+    pending = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError:  # index_images says so
+            continue
+        for entry in found:
+            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file() and entry.stat().st_size > 0:
+                return entry.path
+        pending += [entry.path for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
     return None
 
 

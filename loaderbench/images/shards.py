@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import CONVERTED_RECORD, OWN_FILES_PREFIX
 from loaderbench.images.index import ImageIndex, index_images
+from loaderbench.plain import JsonObject
 from loaderbench.plugins import loader_of_format
 
 INDEX_NAME = f"{OWN_FILES_PREFIX}converted.npz"
@@ -139,8 +140,12 @@ def read_record(folder: str | Path) -> dict[str, str | int] | None:
         content: dict[str, str | int] = json.loads(record.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {record}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{record} is damaged; remove {record.parent}") from error
+    if not isinstance(content, dict) or not {"format", "listing"} <= set(content):
+        raise ConfigError(f"{record} is damaged; remove {record.parent}")
     return content
 
 
@@ -220,6 +225,23 @@ def check_inside(names: Iterable[str], where: str) -> None:
             raise ConfigError(f"{where} names {name!r}, which is outside of its folder: convert the images again")
 
 
+def _check_index(arrays: Mapping[str, NDArray[Any]], texts: JsonObject) -> None:
+    """Raises ValueError, KeyError or TypeError where the parts of an index do not belong together."""
+    num_samples, names = len(arrays["sizes"]), cast("list[str]", texts["names"])
+    rising = {"offsets": (num_samples, len(arrays["names"])), "first": (len(names), num_samples)}
+    for name, (length, end) in rising.items():
+        steps = arrays[name]
+        if len(steps) != length + 1 or steps[0] != 0 or steps[-1] != end or (np.diff(steps) < 0).any():
+            raise ValueError(f"{name} does not fit")
+    fits = len(arrays["labels"]) == len(arrays["original"]) == num_samples
+    if not fits or not len(arrays["file_sizes"]) == len(arrays["first_key"]) == len(names):
+        raise ValueError("tables of different lengths")
+    if not all(isinstance(text, str) for text in (texts["format"], *names, *cast("list[str]", texts["classes"]))):
+        raise TypeError("names that are no texts")
+    if not isinstance(texts["side_files"], dict):
+        raise TypeError("no side files")
+
+
 def read_shards(root: str) -> ShardSet:
     """The index of a converted folder.
 
@@ -228,11 +250,13 @@ def read_shards(root: str) -> ShardSet:
     """
     root = str(Path(root).resolve())
     try:
-        with np.load(Path(root) / INDEX_NAME) as stored:
+        # Opened here because np.load leaks the file when it turns out to be damaged.
+        with open(Path(root) / INDEX_NAME, "rb") as file, np.load(file) as stored:
             arrays = {name: stored[name] for name in stored.files}
         texts = json.loads(arrays["texts"].tobytes())
         first, first_key, original = (arrays[name] for name in ("first", "first_key", "original"))
-    except (OSError, ValueError, KeyError) as error:
+        _check_index(arrays, texts)
+    except Exception as error:  # a damaged file raises anything: zlib's errors, MemoryError for a shape that is made up
         raise ConfigError(f"the index of the converted images in {root} is damaged; remove the folder") from error
     check_inside([*texts["names"], *texts["side_files"]], f"the index of the converted images in {root}")
     labels = np.zeros(len(texts["names"]), dtype=np.int32)

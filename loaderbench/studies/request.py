@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from loaderbench import plugins
 from loaderbench.cases.arms import ARMS
 from loaderbench.cases.case import MODES, PRECISIONS
-from loaderbench.cases.options import Options, StepOptions
+from loaderbench.cases.options import FeedOptions, Options, StepOptions
 from loaderbench.cases.study import StudyRequest, Target, Variant, check_choice
 from loaderbench.cases.traits import LoaderChoice
 from loaderbench.devices.select import parse_device
@@ -50,7 +50,7 @@ def resolve(
     """
     subject, feed, step, effort = options.subject, options.feed, options.step, options.effort
     try:
-        loaders = [plugins.loader_choice(name) for name in feed.loader or (plugins.DEFAULT_LOADER,)]
+        loaders = _loaders(feed, on_note)
         decoders = [plugins.decoder_choice(name) for name in feed.decoder or ()]
     except UnavailableError as error:  # nothing is known of it, so that no case can be planned
         raise ConfigError(str(error)) from error
@@ -94,6 +94,15 @@ def resolve(
         in_line=[name for name, traits in plugins.LOADERS.known().items() if traits.work == "in line"],
         reading_ahead=[name for name, traits in plugins.LOADERS.known().items() if traits.reads_ahead],
     )
+
+
+def _loaders(feed: FeedOptions, on_note: Callable[[str], None]) -> list[LoaderChoice]:
+    """The loaders; says once for each which decoder it must do without, unless the decoder was given."""
+    loaders = [plugins.loader_choice(name) for name in feed.loader or (plugins.DEFAULT_LOADER,)]
+    if feed.decoder is None:
+        for note in filter(None, map(plugins.passed_over, loaders)):
+            on_note(note)
+    return loaders
 
 
 def _targets(options: Options, on_note: Callable[[str], None]) -> list[Target]:

@@ -91,8 +91,8 @@ def tune(
 
 def check_tuning(options: Options, budget_s: float) -> None:
     """Raises ConfigError for a budget that is too short, and for a list where one value is taken."""
-    if not budget_s >= MIN_BUDGET_S:
-        raise ConfigError(f"--budget must be at least {MIN_BUDGET_S:g} seconds, not {budget_s:g}")
+    if not MIN_BUDGET_S <= budget_s < math.inf:
+        raise ConfigError(f"--budget must be at least {MIN_BUDGET_S:g} seconds and finite, not {budget_s:g}")
     one_of_each("tune", options, "res", "model", "precision", "batch_size")
 
 

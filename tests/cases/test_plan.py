@@ -9,11 +9,14 @@ import pytest
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
+from loaderbench.cases.options import options as asked_options
+from loaderbench.cases.options import over
 from loaderbench.cases.study import StudyRequest, Target, Variant, plan, read_study
 from loaderbench.cases.traits import DecoderChoice, LoaderChoice
 from loaderbench.errors import ConfigError
-from loaderbench.native import no_libjpeg
+from loaderbench.native import no_libjpeg, not_kept
 from loaderbench.plugins import decoder_choice, installed_decoders, loader_choice
+from loaderbench.studies.request import resolve
 
 
 def loaders(*names: str) -> list[LoaderChoice]:
@@ -145,3 +148,32 @@ def test_a_wrong_file_is_refused_in_one_line(text: str, says: str, tmp_path: Pat
     with pytest.raises(ConfigError, match=says) as caught:
         read_study(path)
     assert "\n" not in str(caught.value)
+
+
+def test_where_nothing_can_be_kept_the_next_decoder_takes_over_and_it_is_said_once(
+    tmp_path: Path, small_set: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if no_libjpeg() is not None:
+        pytest.skip("libjpeg cannot be built here anyway")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    chosen, notes = loader_choice("threaded").decoder, []
+    options = asked_options({"loader": ["threaded", "serial"], "workers": [1, 2], "device": "emulated"})
+    resolve(options, [(str(small_set / "96"), None)], on_note=notes.append)
+    assert chosen is not None and chosen.name == "turbojpeg"
+    (note,) = [note for note in notes if "libjpeg" in note]
+    assert "threaded decodes with turbojpeg" in note and "Not a directory; set XDG_CACHE_HOME" in note
+    notes.clear()
+    resolve(over(options, {"decoder": "turbojpeg"}), [(str(small_set / "96"), None)], on_note=notes.append)
+    assert not [note for note in notes if "libjpeg" in note], "the decoder was given"
+
+
+def test_what_was_built_before_is_used_although_nothing_more_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    built = tmp_path / "loaderbench" / "native"
+    assert not_kept("libjpeg") is None
+    (built / "libjpeg-0123.so").touch()
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", None)
+    assert not_kept("libjpeg") is None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import json
+import os
+import shutil
 import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import numpy as np
@@ -19,9 +23,10 @@ from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images import convert
 from loaderbench.images.cache_state import ram_copy
 from loaderbench.images.convert import convert_dataset, shard_images_for
+from loaderbench.images.files import CONVERTED_RECORD
 from loaderbench.images.index import index_images
 from loaderbench.images.scan import scan_dataset
-from loaderbench.images.shards import folder_inside, open_data_set, read_shards
+from loaderbench.images.shards import INDEX_NAME, folder_inside, open_data_set, read_shards
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.fetch import FetchLoader
 from loaderbench.loaders.samples import SpanClock
@@ -145,6 +150,57 @@ def test_reading_alone_takes_every_byte_of_the_containers_once(own_tree: Path, t
     indices = np.concatenate([batch.indices for batch in batches if batch.indices is not None])
     assert sorted(indices) == list(range(24))
     assert sum(batch.encoded_bytes for batch in batches) == data.files.sizes.sum()
+
+
+@pytest.fixture(scope="module")
+def converted(small_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A converted folder. Read only."""
+    folder = tmp_path_factory.mktemp("converted") / "wds"
+    return convert_dataset(small_set / "96", "wds", folder, shard_images=10, processes=1).folder
+
+
+def test_damaged_lists_are_named_whatever_the_damage(converted: Path, tmp_path: Path) -> None:
+    random, refused = Random(1), 0
+    for name in [INDEX_NAME] * 40 + [CONVERTED_RECORD] * 20:
+        data = bytearray((converted / name).read_bytes())
+        if random.random() < 0.3:
+            del data[random.randrange(len(data)) :]
+        for _ in range(min(8, len(data))):
+            data[random.randrange(len(data))] = random.randrange(256)
+        spoilt = Path(shutil.copytree(converted, tmp_path / "spoilt"))
+        (spoilt / name).write_bytes(data)
+        try:
+            open_data_set(str(spoilt), "wds")
+        except ConfigError as error:
+            refused += 1
+            assert "\n" not in str(error)
+        shutil.rmtree(spoilt)
+    assert refused > 50
+
+
+def test_a_folder_that_may_not_be_entered_is_not_called_damaged(
+    converted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # its images are not to be removed; root may enter every folder, so the refusal is made up
+    def refused(path: Path, *arguments: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(ConfigError, match=r"cannot read .*: Permission denied") as error:
+        open_data_set(str(converted), None)
+    assert "remove" not in str(error.value)
+
+
+@pytest.mark.parametrize("table", ["offsets", "labels", "sizes", "first", "first_key", "original", "names", "texts"])
+def test_a_list_whose_tables_do_not_fit_is_damaged(table: str, converted: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(converted, tmp_path / "spoilt"))
+    with np.load(folder / INDEX_NAME) as stored:
+        tables = {name: stored[name] for name in stored.files}
+    tables[table] = tables[table][:-1] if table != "texts" else np.frombuffer(b'{"names": [1]}', dtype=np.uint8)
+    with (folder / INDEX_NAME).open("wb") as file:
+        np.savez(file, **tables)
+    with pytest.raises(ConfigError, match=r"the index of the converted images in .* is damaged; remove the folder"):
+        read_shards(str(folder))
 
 
 def test_container_sizes_by_default() -> None:

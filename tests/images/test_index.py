@@ -1,10 +1,12 @@
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from torchvision.datasets import ImageFolder
 
 from loaderbench.errors import ConfigError
-from loaderbench.images.index import index_images
+from loaderbench.images.index import first_image, index_images
 
 
 @pytest.fixture
@@ -53,3 +55,39 @@ def test_ten_thousand_files_are_all_listed(tmp_path: Path) -> None:
         for number in range(1000):
             (tmp_path / str(folder) / f"{number}.jpg").touch()
     assert len(index_images(str(tmp_path))) == 10_000
+
+
+@pytest.fixture
+def deep_tree(tmp_path: Path) -> Iterator[Path]:
+    """An image 1,200 folders deep."""
+    before = Path.cwd()
+    (tmp_path / "deep").mkdir()
+    os.chdir(tmp_path / "deep")
+    try:
+        for _ in range(1200):
+            os.mkdir("d")  # noqa: PTH102
+            os.chdir("d")
+        Path("x.jpg").write_bytes(b"x")
+        yield tmp_path / "deep"
+        for _ in range(1200):  # shutil.rmtree, which pytest calls, goes down by recursion
+            Path("x.jpg").unlink(missing_ok=True)
+            os.chdir("..")
+            os.rmdir("d")  # noqa: PTH106
+    finally:
+        os.chdir(before)
+
+
+def test_a_tree_that_goes_too_deep_is_refused_in_one_line(deep_tree: Path) -> None:
+    with pytest.raises(ConfigError, match="goes more than 100 folders deep") as error:
+        index_images(str(deep_tree))
+    assert len(str(error.value)) < 300
+    assert str(first_image(str(deep_tree))).endswith("x.jpg")
+
+
+def test_the_first_image_is_that_of_a_walk_in_order(tree: Path) -> None:
+    (tree / "a" / "broken.jpg").symlink_to("nowhere")
+    (tree / "a" / "again").symlink_to(tree)
+    assert first_image(str(tree)) == str(tree / "loose.jpg")
+    (tree / "loose.jpg").unlink()
+    assert first_image(str(tree)) == str(tree / "a" / "x.jpeg")
+    assert first_image(str(tree / "empty")) is None
