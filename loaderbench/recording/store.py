@@ -54,7 +54,7 @@ from loaderbench.recording.files import (
 )
 from loaderbench.recording.record import RunRecord, check_figures, finite
 from loaderbench.recording.spill import kept, spill
-from loaderbench.recording.studies import KINDS, StudyKind, StudyRecord
+from loaderbench.recording.studies import KINDS, SIDE_NAMES, CompareFacts, StudyKind, StudyRecord
 
 CASE_FILE = "case.json"
 MARKER_FILE = "running.json"
@@ -309,10 +309,13 @@ def read_study(folder: Path) -> StudyRecord:
             raise ConfigError(_newer(folder.name, value["schema"]))
         types = KINDS[value["kind"]]
         head = plain.from_json(_StudyHead, value)
+        facts = with_arrays(types.facts, value["facts"], folder, value.get(DIGEST))
+        if isinstance(facts, CompareFacts) and {*facts.labels} != {*SIDE_NAMES}:
+            raise ValueError(f"a comparison has the sides {' and '.join(SIDE_NAMES)}")
         return StudyRecord(
             **vars(head),
             kind=value["kind"],
-            facts=with_arrays(types.facts, value["facts"], folder, value.get(DIGEST)),
+            facts=facts,
             findings=None if value["findings"] is None else plain.from_json(types.findings, value["findings"]),
         )
 

@@ -31,6 +31,7 @@ from loaderbench.recording.record import (
 
 StudyKind = Literal["sweep", "compare", "tune", "selftest", "precision"]
 SideName = Literal["a", "b"]
+SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
 Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
 """`from_memory`: two storages of which one or both answered from memory; nothing can be said of the storages."""
 ReadFrom = Literal["storage", "memory", "unknown"]
@@ -132,10 +133,6 @@ class CompareFacts:
     """None for two stored runs."""
     notes: tuple[Reason, ...] = ()
     """What was left out, or done differently from the default."""
-
-    def __post_init__(self) -> None:
-        if {*self.labels} != {*get_args(SideName)}:
-            raise ValueError("a comparison has the sides a and b")
 
 
 @dataclass(frozen=True)
