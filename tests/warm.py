@@ -31,6 +31,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO
 
+import psutil
+
 AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "CUDA_")
 """Variables that begin so are read when a program starts: where they differ, nothing can be forked. Of them PYTHONPATH
 can be obeyed later too, for what is not imported yet."""
@@ -82,7 +84,7 @@ class Warm:
         command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
         self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),))
         theirs.close()
-        self._socket = ours
+        self._socket, self.pid = ours, self._process.pid
 
     def can(self) -> bool:
         """Whether a program started now would find what the process found at its start."""
@@ -196,6 +198,12 @@ def warm() -> Warm | None:
         _warm.append(Warm())
         atexit.register(_warm[0].close)
     return _warm[0] if _warm[0].can() else None
+
+
+def own_children() -> list[psutil.Process]:
+    """The children of this process but the one to fork from."""
+    ours = {one.pid for one in _warm}
+    return [child for child in psutil.Process().children() if child.pid not in ours]
 
 
 # -- in the process that is forked from ------------------------------------------------------------------

@@ -171,8 +171,7 @@ def _of_figures(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
     unknown: list[Json] = [name for name in names if getattr(cpu, name) is None]
     if unknown:
         yield Caveat("cpu_not_measured", {"names": unknown})
-    traits = judged.facts.loader.traits
-    if cpu.workers_pss_bytes is None and (traits is None or traits.work == "processes"):
+    if cpu.workers_pss_bytes is None:
         yield Caveat("worker_memory_not_measured", {"reason": judged.facts.loader.no_workers_pss})
     if record.overhead_fraction is None:
         yield Caveat("overhead_not_measured")

@@ -261,7 +261,8 @@ class _Judge:
             return most
         launches = model.exposed_launches
         if "launch" not in model.gains and launches is not None and times.busy is not None:
-            most["launch"] = real / max(real - launches.value, times.busy.value)
+            left = max(real - launches.value, times.busy.value)
+            most["launch"] = real / left if left > 0 else float("inf")
         if "transfer" not in model.gains and not model.owns_transfer and times.host is not None:
             exposed = times.host.value if times.device is None else times.host.value - times.device.value
             left = max(real - exposed, 0.0 if times.device is None else times.device.value)

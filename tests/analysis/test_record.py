@@ -214,6 +214,7 @@ EXPLAINED_BY = {
 }
 """Null figures, by the longest of these that begins their place, and the caveats of which one must be there."""
 MAY_BE_NULL = {
+    "tag",
     "failure", "verdict.joint_speedup", "storage.nfs", "storage.cold_proof", "storage.cold_read_ratio",
     "storage.idle_proof", "storage.others_read_bytes", "transfer.pinned", "device.held_issue_s", "short_run",
 }  # fmt: skip

@@ -43,6 +43,7 @@ from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.cache_state import residency
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS
 from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
+from tests.warm import own_children
 
 ALL_LOADERS = tuple(name for name in WORKERS if name != "ray")
 """Ray has a file of its own: each of its loaders starts a cluster."""
@@ -380,7 +381,7 @@ def test_close_leaves_no_process_and_no_thread(name: str, image_tree: Path) -> N
     loader.close()
     loader.close()
     assert multiprocessing.active_children() == []
-    assert psutil.Process().children() == []
+    assert own_children() == []
     assert settled_tasks(before) <= before
 
 
@@ -394,7 +395,7 @@ def test_a_loader_dropped_with_its_stream_open_leaves_nothing(name: str, image_t
         stream = loader.batches()
         next(stream)
     stream.close()  # type: ignore[attr-defined]
-    assert psutil.Process().children() == []
+    assert own_children() == []
     assert settled_tasks(before) <= before
 
 

@@ -20,6 +20,7 @@ from commands import run_script
 from loader_cases import build, context_for, open_loader, take
 
 from loaderbench.errors import CaseFailed, ConfigError
+from tests.warm import own_children
 
 
 @pytest.mark.parametrize("when", ["waiting", "elsewhere"])
@@ -40,7 +41,7 @@ def test_a_killed_worker_fails_the_case_promptly(image_tree: Path, when: str) ->
                     os.kill(victim, signal.SIGKILL)
         assert time.perf_counter() - begun < 3
         assert [path for pid in pids for path in Path("/dev/shm").glob(f"torch_{pid}_*")] == []
-        assert psutil.Process().children() == []
+        assert own_children() == []
 
 
 def test_a_worker_that_dies_while_the_stream_is_idle_is_found_at_the_next_use(image_tree: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from loader_cases import build, context_for, indices_of, need, open_loader, take
 
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
+from tests.warm import own_children
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,7 +53,7 @@ def test_pixels_epochs_failures_and_the_end(own_tree: Path) -> None:
         broken.unlink()
         with pytest.raises(CaseFailed, match=f"cannot read {broken}.*vanished"):
             list(loader.batches(0, 1))
-    assert psutil.Process().children() == []
+    assert own_children() == []
 
 
 def test_a_cluster_that_is_not_there(image_tree: Path) -> None:
