@@ -33,9 +33,9 @@ from typing import IO, Any, BinaryIO
 
 import psutil
 
-AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "CUDA_")
+AT_START = ("PYTHON", "LD_PRELOAD", "OMP_", "MKL_", "CUDA_")
 """Variables that begin so are read when a program starts: where they differ, nothing can be forked. Of them PYTHONPATH
-can be obeyed later too, for what is not imported yet."""
+can be obeyed later too, for what is not imported yet. LD_LIBRARY_PATH is not among them: importing OpenCV sets it."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
