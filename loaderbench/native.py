@@ -52,6 +52,7 @@ def not_kept(stem: str) -> str | None:
     """Why nothing built can be kept here; None where it can, or a library of this stem (a pattern) was built before."""
     try:
         folder = _folder()
+        check_own(folder)
         if any(folder.glob(f"{stem}-*.so")):
             return None
         make_own_folder(folder)

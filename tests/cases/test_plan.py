@@ -168,6 +168,14 @@ def test_where_nothing_can_be_kept_the_next_decoder_takes_over_and_it_is_said_on
     assert not [note for note in notes if "libjpeg" in note], "the decoder was given"
 
 
+def test_where_others_may_write_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert f"others may write {cache}" in str(not_kept("libjpeg"))
+
+
 def test_what_was_built_before_is_used_although_nothing_more_can_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
