@@ -17,7 +17,7 @@ from loaderbench.studies.compare import default_caches
 
 pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.alone]
 
-STEP = ("--res", "96", "--device", "emulated", "--loader", "threaded", "--workers", "1", "--batch-size", "8")
+STEP = ("--res", "96", "--device", "emulated", "--loader", "threaded", "--workers", "1")
 SHORT = (*STEP, "--mode", "infer", "--input-size", "64", "--no-kernels", "--quiet", "--json", "-")
 
 
@@ -33,12 +33,11 @@ def codes(record: dict[str, Any]) -> set[str]:
 
 
 def test_by_default_a_slow_mount_is_compared_cold_and_by_its_own_rate(small_set: Path, tmp_path: Path) -> None:
-    # given files of 4 kB on a channel of 0.3 MB/s, which is far below what one worker decodes
-    with slow_fuse(small_set, bytes_per_s=0.3e6) as bed:
+    # given files of 4 kB on a channel of 0.2 MB/s, which is far below what one worker decodes
+    with slow_fuse(small_set, bytes_per_s=0.2e6) as bed:
         targets = (f"nvme={small_set}", f"slow={bed.path}")
-        ended = commands.run(
-            "compare", *targets, *SHORT, "--rounds", "1", "--duration", "6", "--results", tmp_path / "results"
-        )
+        options = ("--batch-size", "2", "--rounds", "1", "--duration", "10", "--results", tmp_path / "results")
+        ended = commands.run("compare", *targets, *SHORT, *options)
     assert (ended.code, ended.err) == (0, "")
     found = json.loads(ended.out)
     # then the default is cold and warm, the leading pair is cold, and the mount is slower because of its storage
@@ -50,9 +49,8 @@ def test_by_default_a_slow_mount_is_compared_cold_and_by_its_own_rate(small_set:
     assert cold["b"]["bottleneck"] == "storage"
     assert "cold_by_residency" in codes(found["b"])
     needs = found["parity"]["needs"]
-    assert needs["gives"]["low"] <= 0.3e6 <= needs["gives"]["high"] or needs["gives_bytes_per_s"] == pytest.approx(
-        0.3e6, rel=0.05
-    )
+    known_well = needs["gives_bytes_per_s"] == pytest.approx(0.2e6, rel=0.05)
+    assert known_well or needs["gives"]["low"] <= 0.2e6 <= needs["gives"]["high"]
     assert needs["bytes_per_s"] > 2 * needs["gives_bytes_per_s"]
 
 
@@ -63,14 +61,15 @@ def test_what_cannot_be_evicted_is_compared_as_it_is(small_set: Path) -> None:
     assert states == ["as-is", "warm"] and note.code == "as_is_for_cold"
 
 
-@pytest.mark.parametrize("opens", [None, 0.004])
+@pytest.mark.parametrize("opens", [None, 0.008])
 def test_a_warm_mount_is_storage_only_where_its_opens_are_slow(
     opens: float | None, small_set: Path, tmp_path: Path
 ) -> None:
     for path in (small_set / "96").rglob("*.jpg"):
         evict(str(path))
     with slow_fuse(small_set, open_latency_s=opens) as bed:
-        ended = commands.run("run", bed.path, *SHORT, "--cache", "warm", "--duration", "5", "--results", tmp_path)
+        options = ("--batch-size", "2", "--cache", "warm", "--duration", "10", "--results", tmp_path)
+        ended = commands.run("run", bed.path, *SHORT, *options)
     assert (ended.code, ended.err) == (0, "")
     record = json.loads(ended.out)
     # both arms are measured: nothing of FUSE is taken for granted
@@ -81,7 +80,9 @@ def test_a_warm_mount_is_storage_only_where_its_opens_are_slow(
 
 
 def test_a_warm_local_set_has_no_storage_share_and_needs_no_second_arm(small_set: Path, tmp_path: Path) -> None:
-    ended = commands.run("run", small_set, *SHORT, "--cache", "warm", "--duration", "4", "--results", tmp_path)
+    ended = commands.run(
+        "run", small_set, *SHORT, "--batch-size", "8", "--cache", "warm", "--duration", "4", "--results", tmp_path
+    )
     assert (ended.code, ended.err) == (0, "")
     record = json.loads(ended.out)
     assert (record["storage"]["idle_proof"], record["storage"]["bytes_read"]) == ("local", 0)

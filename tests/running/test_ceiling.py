@@ -206,7 +206,8 @@ def test_a_capped_disk_gives_its_cap_to_any_number_of_readers(tree: Path) -> Non
     assert found is not None
     assert found.value == pytest.approx(40e6, rel=0.1)
     assert facts.stopped_by == "flat"
-    assert bound_by(facts) == "bandwidth"
+    # one reader alone waits for a processor after each read, where the machine has none to spare
+    assert bound_by(facts, 2) == "bandwidth"
     assert still_rising(facts) is False
     for one in facts.stages:
         assert one.moved is not None and one.moved["read_bytes"] == pytest.approx(one.bytes, rel=0.05)
