@@ -126,12 +126,14 @@ class Started:
         return bool(caught >> (signal.SIGTERM - 1) & 1)
 
     def child(self) -> int | None:
-        """The measuring process, once it is there."""
+        """The measuring process, once it is there: it is started before the shell that guards it."""
+        leaders = []
         for process in psutil.Process(self.process.pid).children():
             if os.getsid(process.pid) == process.pid:  # between fork and setsid it is still of our session
                 self.sessions.add(process.pid)
-                return process.pid
-        return None
+                leaders.append(process)
+        measuring = [process for process in leaders if process.name() != "sh"]
+        return min(measuring, key=psutil.Process.create_time).pid if measuring else None
 
     def loader_workers(self) -> list[int]:
         """The measuring process's own children, once it has copied the images to memory."""
