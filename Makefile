@@ -8,6 +8,10 @@ BENCH   ?= --res 256,512,1024 --loader serial,multiprocess,threaded,dali --devic
 
 # Tests that measure nothing run beside each other; those marked `alone` behind them, one after the other.
 BESIDE  := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+ALONE   := $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'mark[.]alone' tests)
+
+# Where it is set, as in some container images, every process compiles the package and the tests again.
+test test-all test-beds: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench test test-all test-beds check gpu-check benchmarks report clean
@@ -33,7 +37,7 @@ bench: $(STAMP) ## Measure 3 resolutions x 4 loaders on an emulated H200 and pri
 
 test: $(STAMP) ## Run the tests that need no privilege and little time
 	$(BESIDE) -m "not slow and not alone"
-	$(BIN)/python -m pytest -m "alone and not slow"
+	$(ALONE) -m "alone and not slow"
 
 test-all: $(STAMP) ## Run every test that this machine allows
 	$(BESIDE) -m "not slow and not alone"

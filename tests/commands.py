@@ -23,10 +23,12 @@ from tests.warm import WarmProcess, Where, warm
 
 COMMAND = (sys.executable, "-m", "loaderbench")
 DEVICE = ("--device", "emulated", "--precision", "fp32", "--batch-size", "4")
-TINY = (*DEVICE, "--workers", "2", "--steps", "6", "--warmup", "2", "--duration", "2", "--quiet")
+TINY = (*DEVICE, "--workers", "2", "--steps", "6", "--warmup", "2", "--duration", "0.5", "--quiet")
 """The shortest run that still goes all the way."""
 LONG = (*DEVICE, "--workers", "2", "--duration", "100", "--ci-target", "0.0001", "--quiet")
 """A run that does not end by itself within a test."""
+GONE_S = 8.0
+"""What a killed command leaves is ended by others, the last of it after 6 s."""
 
 
 @dataclass
@@ -141,6 +143,13 @@ class Started:
         if child is None or not any(f"-{child}-" in name for name in os.listdir("/dev/shm")):  # noqa: PTH208
             return []
         return [worker.pid for worker in psutil.Process(child).children()]
+
+    def wait_until_gone(self) -> None:
+        """Until the last of its processes has ended."""
+        deadline = time.monotonic() + GONE_S
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert self.alive() == []
 
     def wait_for(self, condition: Callable[[], Any], timeout_s: float = 40) -> Any:
         """Wait until `condition()` is true and return it."""

@@ -140,18 +140,18 @@ def test_it_imports_no_torch(measured: Path) -> None:
 def test_a_changed_figure_is_found(results: Path) -> None:
     folder = first_run(results)
     before = change_record(
-        folder, throughput={**json.loads((folder / "run.json").read_bytes())["throughput"], "value": 12.5}
+        folder, throughput={**json.loads((folder / "run.json").read_bytes())["throughput"], "value": 98765.4321}
     )
     ended = analyze(results, folder.name, "--diff")
     assert (ended.code, ended.err) == (1, "")
     assert "1 value differ" in unwrapped(ended) and "the facts, the record or the code were changed" in unwrapped(ended)
-    assert f"throughput.value: 12.5 → {before['throughput']['value']}" in unwrapped(ended)
+    assert f"throughput.value: 98765.4321 → {before['throughput']['value']}" in unwrapped(ended)
     # without --diff the places are not told, but that there are some
-    assert "12.5" not in analyze(results, folder.name).out
+    assert "98765.4321" not in analyze(results, folder.name).out
     code, (entry,) = as_json(results, folder.name)
     assert code == 1 and entry["reproduced"] is False and entry["only_rounding"] is False
     assert entry["differences"] == [
-        {"place": "throughput.value", "stored": 12.5, "today": before["throughput"]["value"]}
+        {"place": "throughput.value", "stored": 98765.4321, "today": before["throughput"]["value"]}
     ]
     # of all it is the only one, beside the study, which is judged by the facts
     code, entries = as_json(results, "--all")

@@ -40,7 +40,7 @@ fake = fake_plugins:DEVICE
 fake-workload = fake_plugins:WORKLOAD
 """
 FAKE = ("--device", "fake:3", "--model", "fake-workload:2", "--batch-size", "8", "--input-size", "64")
-TINY = (*FAKE, "--workers", "1", "--steps", "6", "--warmup", "2", "--duration", "2", "--quiet")
+TINY = (*FAKE, "--workers", "1", "--steps", "6", "--warmup", "2", "--duration", "0.5", "--quiet")
 
 
 @pytest.fixture
@@ -240,8 +240,8 @@ def test_options_from_python_are_checked_as_flags_are() -> None:
 
 def test_a_run_judged_again_from_python(small_set: Path, tmp_path: Path) -> None:
     record = loaderbench.run(
-        small_set, results=tmp_path, res=96, workers=1, steps=6, warmup=2, duration=2, batch_size=4, device="emulated",
-        precision="fp32",
+        small_set, results=tmp_path, res=96, workers=1, steps=6, warmup=2, duration=0.5, batch_size=4,
+        device="emulated", precision="fp32",
     )  # fmt: skip
     assert record.status == "ok"
     assert loaderbench.analyze("latest", results=tmp_path) == record

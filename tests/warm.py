@@ -27,12 +27,19 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO
 
 import psutil
 
+PRELOADED = (
+    "torch", "torchvision", "jinja2", "matplotlib.backends.backend_svg", "loaderbench.reporting.report",
+    "loaderbench.running.jobs.measure", "loaderbench.studies.sweep", "loaderbench.workloads.vision",
+)  # fmt: skip
+"""What most programs of the tests import."""
+TEMPORARY = tempfile.gettempdir()
 AT_START = ("PYTHON", "LD_PRELOAD", "OMP_", "MKL_", "CUDA_")
 """Variables that begin so are read when a program starts: where they differ, nothing can be forked. Of them PYTHONPATH
 can be obeyed later too, for what is not imported yet. LD_LIBRARY_PATH is not among them: importing OpenCV sets it."""
@@ -82,7 +89,8 @@ class Warm:
         self._environ = self._known()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),))
+        environ = os.environ | {"TMPDIR": TEMPORARY}  # torch makes a folder there when it is imported
+        self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),), env=environ)
         theirs.close()
         self._socket, self.pid = ours, self._process.pid
 
@@ -211,11 +219,8 @@ def own_children() -> list[psutil.Process]:
 
 def serve(channel: socket.socket) -> None:
     """Fork one command after another, until the other side is closed."""
-    import torch  # noqa: F401
-    import torchvision  # noqa: F401
-
-    import loaderbench.running.jobs.measure
-    import loaderbench.workloads.vision  # noqa: F401
+    for name in PRELOADED:
+        import_module(name)
 
     while True:
         head, descriptors, _, _ = socket.recv_fds(channel, 1, 2)

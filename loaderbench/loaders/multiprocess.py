@@ -97,7 +97,9 @@ class MultiprocessLoader:
                 pin_memory=self._pin,
                 persistent_workers=options.persistent_workers,
                 multiprocessing_context=options.start_method,
-                worker_init_fn=partial(_begin_worker, os.getpid() if in_main_thread else None, options.sharing),
+                worker_init_fn=partial(
+                    _begin_worker, os.getpid() if in_main_thread else None, options.start_method, options.sharing
+                ),
             )
 
     def batches(self, first_epoch: int = 0, num_epochs: int | None = None) -> Iterator[Batch]:
@@ -284,7 +286,7 @@ def _as_it_is(payload: Any) -> Any:
     return payload
 
 
-def _begin_worker(parent_pid: int | None, sharing: str, number: int) -> None:
+def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, number: int) -> None:
     """Runs in each worker before its first batch. torch has set its own threads to 1 by then."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -294,7 +296,8 @@ def _begin_worker(parent_pid: int | None, sharing: str, number: int) -> None:
     if parent_pid is not None:
         # The signal comes when the thread that forked ends, so only the main thread asks for it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == 1:
+        # Whoever asked to adopt orphans may be the parent by now. Workers of a fork server are the server's children.
+        if os.getppid() != parent_pid if start_method != "forkserver" else os.getppid() == 1:
             os._exit(1)
 
 

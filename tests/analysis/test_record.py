@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -27,11 +25,11 @@ from loaderbench.recording.facts import (
     StorageWindow,
 )
 from loaderbench.recording.record import Estimate, RunRecord, Verdict
-from loaderbench.recording.store import SCHEMA_FILE
 from loaderbench.reporting.words import worded
 from tests.analysis.simulate import ARMS, Pipeline, run
 from tests.analysis.test_kernels import steady, without
 from tests.made import make_case, make_facts, make_loader, make_run, make_series
+from tests.shipped_schema import shipped
 
 CASE = make_case(cache="cold")
 
@@ -54,7 +52,7 @@ def plain(record: RunRecord, not_finite: list[str] | None = None) -> dict[str, A
 def valid(record: RunRecord) -> RunRecord:
     """The record, which follows the schema and holds only finite figures."""
     not_finite: list[str] = []
-    jsonschema.validate(plain(record, not_finite), json.loads(SCHEMA_FILE.read_text()))
+    shipped().validate(plain(record, not_finite))
     assert not_finite == []
     return record
 

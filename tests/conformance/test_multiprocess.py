@@ -20,6 +20,7 @@ from commands import run_script
 from loader_cases import build, context_for, open_loader, take
 
 from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.loaders.multiprocess import _begin_worker
 from tests.warm import own_children
 
 
@@ -111,6 +112,19 @@ def test_workers_end_with_their_parent(script: Path, image_tree: Path, number: s
         consumer.wait(10)
     assert len(pids) == 2
     assert left == []
+
+
+@pytest.mark.parametrize(("start_method", "ended"), [("fork", 1), ("spawn", 1), ("forkserver", 0)])
+def test_a_worker_whose_parent_was_killed_before_it_began_ends(start_method: str, ended: int) -> None:
+    """Its parent is another process then: the supervisor, which takes orphans in."""
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    fork = multiprocessing.get_context("fork")
+    for parent_pid, code in ((killed.pid, ended), (os.getpid(), 0)):
+        worker = fork.Process(target=_begin_worker, args=(parent_pid, start_method, "file_descriptor", 0))
+        worker.start()
+        worker.join()
+        assert worker.exitcode == code
 
 
 def test_too_little_shared_memory_is_refused_with_advice(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

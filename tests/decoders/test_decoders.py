@@ -212,13 +212,18 @@ def test_bytes_after_the_end_of_the_image_do_no_harm(decoder: Decoder, photograp
 def test_decoding_releases_the_gil(decoder: Decoder, photographs: list[NDArray[np.uint8]]) -> None:
     encoded = encode(np.tile(photographs[0], (8, 8, 1)))  # 4096 × 4096: 100 ms or more
     decoder.decode(encode(photographs[0]))
-    thread = threading.Thread(target=decoder.decode, args=(encoded,))
-    ticks = 0
-    thread.start()
-    while thread.is_alive():
-        time.sleep(0.002)
-        ticks += 1
-    assert decoder.releases_gil == (ticks > 5)
+
+    def released() -> bool:
+        thread = threading.Thread(target=decoder.decode, args=(encoded,))
+        ticks = 0
+        thread.start()
+        while thread.is_alive():
+            time.sleep(0.002)
+            ticks += 1
+        return ticks > 5
+
+    # a machine that is busy elsewhere may stop either thread for as long
+    assert any(decoder.releases_gil == released() for _ in range(5))
 
 
 def test_every_decoder_says_what_it_is(decoder: Decoder) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import commands
-import jsonschema
 import pytest
 
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import KERNEL
-from loaderbench.recording.store import SCHEMA_FILE, load_run
+from loaderbench.recording.store import load_run
+from tests.shipped_schema import shipped
 
 CPU = ("--device", "cpu", "--model", "resnet18", "--mode", "infer", "--input-size", "32")
 EMULATED = ("--device", "emulated")
@@ -27,7 +27,7 @@ def measured(small_set: Path, results: Path, *options: str) -> dict[str, Any]:
     ended = commands.run("run", small_set, *OPTIONS, *options, "--results", results, wrapper=one_thread)
     assert (ended.code, ended.err) == (0, "")
     record: dict[str, Any] = json.loads(ended.out)
-    jsonschema.validate(record, json.loads(SCHEMA_FILE.read_bytes()))
+    shipped().validate(record)
     return record
 
 

@@ -8,16 +8,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import commands
-import jsonschema
 import pytest
 from commands import DEVICE, TINY
 
 from loaderbench.cases.arms import Arm
 from loaderbench.errors import UnavailableError
 from loaderbench.images.cache_state import evict
-from loaderbench.recording.store import SCHEMA_FILE, load_run, record_json
+from loaderbench.recording.store import load_run, record_json
 from loaderbench.selftest import slow_fuse
 from loaderbench.studies.measure import judged
+from tests.shipped_schema import shipped
 
 LOADERS = ("synthetic", "cached", "serial", "multiprocess", "threaded", "dali")
 needs_dali = pytest.mark.skipif(find_spec("nvidia.dali") is None, reason="DALI is not installed: pip install .[dali]")
@@ -39,7 +39,7 @@ def test_every_loader_leaves_a_valid_record(loader: str, small_set: Path, tmp_pa
 
     assert (ended.code, ended.err) == (0, "")
     record = json.loads(ended.out)  # standard output is the JSON alone
-    jsonschema.validate(record, json.loads(SCHEMA_FILE.read_bytes()))
+    shipped().validate(record)
     assert [record] == commands.records(tmp_path)
     assert record["status"] == "ok" and record["case"]["loader"] == loader
     assert record["throughput"]["value"] > 0
@@ -138,6 +138,7 @@ def test_what_the_cache_holds_now_can_be_measured_once_alone(small_set: Path, tm
     assert record["storage"]["residency_fraction"]["before"] < 0.5
 
 
+@pytest.mark.alone
 def test_no_more_than_max_bytes_leaves_the_storage(small_set: Path, tmp_path: Path) -> None:
     try:
         slow_fuse.check_available()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.filled import filled
 from tests.made import make_record, make_run
 
 
+@cache
 def validator() -> jsonschema.Draft202012Validator:
     definitions: JsonObject = {}
     described = schema_of(RunRecord, definitions)

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import commands
-import jsonschema
 import pytest
 from commands import DEVICE, LONG, Started
 
 from loaderbench.cases.study import StudyRequest, Target, Variant
 from loaderbench.errors import ConfigError
 from loaderbench.plugins import loader_choice
-from loaderbench.recording.store import SCHEMA_FILE, Store
+from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Comparison
 from loaderbench.studies.compare import parse_targets, plan_comparison
+from tests.shipped_schema import shipped
 from tests.studies.kept import assert_kept
 
-TINY = (*DEVICE, "--workers", "1", "--steps", "6", "--warmup", "2", "--duration", "2", "--quiet")
+TINY = (*DEVICE, "--workers", "1", "--steps", "6", "--warmup", "2", "--duration", "0.5", "--quiet")
 
 
 def request(**changes: Any) -> StudyRequest:
@@ -82,7 +82,7 @@ def test_a_comparison_is_measured_and_kept(compared: tuple[commands.Ended, Path]
     assert found["same_files"]["num_images"] == 48
     assert found["differs"] == []
     for side in ("a", "b"):
-        jsonschema.validate(found[side], json.loads(SCHEMA_FILE.read_bytes()))
+        shipped().validate(found[side])
     assert found["ratio"]["n"] == 2 and found["ratio"]["low"] <= found["ratio"]["value"] <= found["ratio"]["high"]
     assert found["outcome"] == "from_memory"  # of two storages nothing follows, and neither is ranked
     shown = commands.run("show", found["comparison_id"], "--results", compared[1]).out
