@@ -35,7 +35,7 @@ from typing import IO, Any, BinaryIO
 import psutil
 
 PRELOADED = (
-    "torch", "torchvision", "jinja2", "matplotlib.backends.backend_svg", "loaderbench.reporting.report",
+    "torch", "torchvision", "pydantic", "jinja2", "matplotlib.backends.backend_svg", "loaderbench.reporting.report",
     "loaderbench.running.jobs.measure", "loaderbench.studies.sweep", "loaderbench.workloads.vision",
 )  # fmt: skip
 """What most programs of the tests import."""

@@ -104,8 +104,8 @@ def test_a_region_has_the_pixels_of_the_whole_picture(
     for photograph in photographs:
         for pixels in (photograph, photograph[:301, :203], photograph[..., 0]):
             encoded = encode(np.ascontiguousarray(pixels), **options)
-            filled, slots = fill([encoded] * 12, train=train)
-            assert filled.num_made == 12
+            filled, slots = fill([encoded] * 6, train=train)
+            assert filled.num_made == 6
             for index, sample in enumerate(slots):
                 height, width = pixels.shape[:2]
                 random = SampleRandom(3, 1, index)
@@ -120,15 +120,15 @@ def test_scaling_keeps_the_picture(photographs: list[NDArray[np.uint8]]) -> None
     for photograph in photographs:
         large = np.asarray(Image.fromarray(photograph).resize((2048, 1536), Image.Resampling.LANCZOS))
         encoded = encode(large)
-        filled, scaled = fill([encoded] * 16, scale="auto")
-        assert filled.num_made == 16
+        filled, scaled = fill([encoded] * 10, scale="auto")
+        assert filled.num_made == 10
         for index, sample in enumerate(scaled):
             geometry = train_geometry(1536, 2048, SIDE, SampleRandom(3, 1, index))
             if min(geometry.height, geometry.width) >= 2 * SIDE:  # decoded at half its size or less
                 values.append(psnr_db(by_pillow(encoded, geometry), sample))
             else:
                 assert np.abs(by_pillow(encoded, geometry) - sample).mean() <= 0.3
-    assert len(values) > 20
+    assert len(values) > 12
     assert np.median(values) > 38
     assert min(values) > 32
 

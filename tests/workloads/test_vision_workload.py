@@ -17,12 +17,12 @@ needs_gpu = [
 
 def build(seed=0, num_classes=1000, **changes):
     fields = {
-        "batch_size": 8,
+        "batch_size": 4,
         "model": "resnet18",
         "mode": "train",
         "precision": "fp32",
         "device": "cpu",
-        "input_size": 64,
+        "input_size": 32,
     }
     step = Step(**{**fields, **changes})
     device = open_device(step, step.input_size)
@@ -51,7 +51,7 @@ def test_inference_gives_logits_and_keeps_the_weights(precision):
     workload.step(inputs, targets)
     first = workload.last_output
     workload.step(inputs, targets)
-    assert first.shape == (8, 1000)
+    assert first.shape == (4, 1000)
     assert bool((first == workload.last_output).all())
     assert not first.requires_grad
 
@@ -162,7 +162,7 @@ def test_a_batch_that_does_not_fit_fails_the_case_and_says_so():
     with pytest.raises(OutOfMemory) as caught:
         workload.step(inputs, None)
     # then the message names the case and what to change
-    assert "batch 8 of resnet18 fp32" in str(caught.value)
+    assert "batch 4 of resnet18 fp32" in str(caught.value)
     assert "try a smaller --batch-size" in str(caught.value)
 
 
@@ -198,7 +198,7 @@ def test_what_does_not_fit_when_the_model_is_built_says_so(monkeypatch):
     with pytest.raises(OutOfMemory) as caught:
         build()
     assert str(caught.value) == (
-        "does not fit: batch 8 of resnet18 fp32 needs more than this machine's free memory; try a smaller --batch-size"
+        "does not fit: batch 4 of resnet18 fp32 needs more than this machine's free memory; try a smaller --batch-size"
     )
 
 
