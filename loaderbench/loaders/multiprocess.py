@@ -297,7 +297,9 @@ def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, numbe
         # The signal comes when the thread that forked ends, so only the main thread asks for it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         # Whoever asked to adopt orphans may be the parent by now. Workers of a fork server are the server's children.
-        if os.getppid() != parent_pid if start_method != "forkserver" else os.getppid() == 1:
+        now = os.getppid()
+        orphaned = now == 1 if start_method == "forkserver" else now != parent_pid
+        if orphaned:
             os._exit(1)
 
 

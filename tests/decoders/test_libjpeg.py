@@ -120,15 +120,15 @@ def test_scaling_keeps_the_picture(photographs: list[NDArray[np.uint8]]) -> None
     for photograph in photographs:
         large = np.asarray(Image.fromarray(photograph).resize((2048, 1536), Image.Resampling.LANCZOS))
         encoded = encode(large)
-        filled, scaled = fill([encoded] * 10, scale="auto")
-        assert filled.num_made == 10
+        filled, scaled = fill([encoded] * 16, scale="auto")
+        assert filled.num_made == 16
         for index, sample in enumerate(scaled):
             geometry = train_geometry(1536, 2048, SIDE, SampleRandom(3, 1, index))
             if min(geometry.height, geometry.width) >= 2 * SIDE:  # decoded at half its size or less
                 values.append(psnr_db(by_pillow(encoded, geometry), sample))
             else:
                 assert np.abs(by_pillow(encoded, geometry) - sample).mean() <= 0.3
-    assert len(values) > 12
+    assert len(values) > 20
     assert np.median(values) > 38
     assert min(values) > 32
 

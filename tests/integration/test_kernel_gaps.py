@@ -24,6 +24,7 @@ OPTIONS = (
 
 
 def measured(small_set: Path, results: Path, *options: str) -> dict[str, Any]:
+    # others use these processors too
     one_thread = () if os.environ.get("OMP_NUM_THREADS") == "1" else ("env", "OMP_NUM_THREADS=1")
     ended = commands.run("run", small_set, *OPTIONS, *options, "--results", results, wrapper=one_thread)
     assert (ended.code, ended.err) == (0, "")
