@@ -13,7 +13,7 @@ import pytest
 from loaderbench.selftest import uml
 from tests.beds.uml_nfs import INSIDE, INSIDE_OUT, INSIDE_PATH, run_in_uml_nfs
 
-pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.timeout(620)]
+pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(620)]
 
 LOCAL = f"{INSIDE}/export"
 """The server's own tree, an ext4 on a block device: the same files without the network."""

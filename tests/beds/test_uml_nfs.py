@@ -19,7 +19,7 @@ from tests.beds.uml_nfs import (
     uml_nfs,
 )
 
-pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(420)]
 
 HOLD = """
 import sys
@@ -135,7 +135,7 @@ def record_inside(tree, out, *options, **limit):
     Small inputs and inference keep the one slow processor in there from being a second limit.
     """
     command = [sys.executable, "-m", "loaderbench", "run", INSIDE_PATH, "--device", "emulated", "--loader", "threaded"]
-    command += ["--batch-size", "16", "--duration", "90", "--cache", "cold", "--quiet", *options]
+    command += ["--batch-size", "4", "--duration", "60", "--cache", "cold", "--quiet", *options]
     command += ["--mode", "infer", "--input-size", "64"]
     command += ["--results", f"{INSIDE_OUT}/results", "--json", f"{INSIDE_OUT}/run.json"]
     result = run_in_uml_nfs(tree, command, timeout_s=400, out_dir=out, **limit)
