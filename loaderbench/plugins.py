@@ -303,6 +303,7 @@ WORKLOADS: Table[WorkloadTraits] = Table(
             WorkloadTraits(Needs(("torchvision",), "pip install torchvision")), "loaderbench.workloads.vision"
         ),
         "factory": Plugin(WorkloadTraits(), "loaderbench.workloads.factory"),
+        "lenet": Plugin(WorkloadTraits(), "loaderbench.workloads.lenet"),
         "emulated": Plugin(WorkloadTraits(), "loaderbench.workloads.emulated"),
     },
 )

@@ -17,12 +17,14 @@ CacheState = Literal["cold", "warm", "as-is"]
 Mode = Literal["train", "infer"]
 Output = Literal["float32", "uint8"]
 DecodeScale = Literal["auto", "off"]
+Optimizer = Literal["sgd", "adam"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16"]
 """What each stores and computes in: docs/precision.md, `The modes`."""
 
 CACHE_STATES: tuple[CacheState, ...] = get_args(CacheState)
 MODES: tuple[Mode, ...] = get_args(Mode)
 OUTPUTS: tuple[Output, ...] = get_args(Output)
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 DECODE_SCALES: tuple[DecodeScale, ...] = get_args(DecodeScale)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 SHORT_RUN_STEPS = 100
@@ -108,6 +110,10 @@ class Step:
     """`dynamic`, or a whole number by which the loss is multiplied; None: the precision's default."""
     overlap: bool = True
     """Copies to the device run beside the compute of earlier steps, on a stream of their own."""
+    optimizer: Optimizer = "sgd"
+    """Of training: SGD with momentum keeps one value for each parameter, Adam two."""
+    channels: int = 3
+    """Of the images that the model takes; loaders deliver 3."""
 
 
 @dataclass(frozen=True)

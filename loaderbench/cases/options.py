@@ -189,6 +189,21 @@ class StepOptions:
 
 
 @dataclass(frozen=True)
+class ModelOptions:
+    """What the commands under `loaderbench model` share."""
+
+    mode: str = option("train or infer", "train")
+    input_size: int | None = option("Side of the square that the model sees  [default: 224; lenet 28]")
+    input_shape: Numbers | None = option("Shape of a sample: 3,224,224, or 1,28,28  [default: 3 channels; lenet 1]")
+    precision: str | None = option(
+        "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
+    )
+    optimizer: str = option("sgd (with momentum) or adam; in training", "sgd")
+    device: str = option("auto (cuda, else cpu), cuda[:N], cpu, emulated[:PROFILE]", "auto")
+    seed: int = option("Seed of weights and batches", 0)
+
+
+@dataclass(frozen=True)
 class EffortOptions:
     """How long and how thoroughly to measure."""
 

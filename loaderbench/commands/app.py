@@ -20,6 +20,7 @@ from loaderbench.commands import (
     gaps,
     install,
     listing,
+    model,
     precision,
     remove,
     report,
@@ -79,6 +80,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for name, command in COMMANDS.items():
     app.command(name)(command)
 app.add_typer(dataset.app, name="dataset")
+app.add_typer(model.app, name="model")
 
 
 NO_THREAD = "can't start new thread"

@@ -34,10 +34,10 @@ def known_size(image_size: int | None) -> int:
 def random_batch(
     step: Step, image_size: int, output: str, seed: int, num_classes: int = NUM_CLASSES
 ) -> tuple[Any, Any]:
-    """Host tensors: inputs [N, 3, S, S] (`float32` standard normal, or `uint8`), targets int64 [N]. Seeded."""
+    """Host tensors: inputs [N, channels, S, S] (`float32` standard normal, or `uint8`), targets int64 [N]. Seeded."""
     import torch
 
-    shape = (step.batch_size, 3, image_size, image_size)
+    shape = (step.batch_size, step.channels, image_size, image_size)
     random = torch.Generator().manual_seed(seed)
     if output == "uint8":
         inputs = torch.randint(0, 256, shape, dtype=torch.uint8, generator=random)

@@ -1,8 +1,8 @@
 """A classification model of PyTorch, in training or inference as PyTorch's users do it.
 
 Train: forward, cross-entropy, backward, SGD (momentum 0.9, weight decay 1e-4 as in torchvision's ImageNet
-reference). The learning rate is 0.01, a tenth of the reference's, so that no model's loss overflows while it is
-measured on few images. Infer: eval and inference_mode. All precisions use channels_last.
+reference), or Adam (PyTorch's defaults) where the step asks for it. SGD's learning rate is 0.01, a tenth of the
+reference's, so that no model's loss overflows while it is measured on few images. Infer: eval and inference_mode. All precisions use channels_last.
 
 | precision | weights, gradients, momentum | activations | needs |
 | --- | --- | --- | --- |
@@ -38,6 +38,8 @@ from loaderbench.workloads.example import NUM_CLASSES, random_batch
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 LEARNING_RATE = 0.01
+ADAM_LEARNING_RATE = 1e-3
+"""PyTorch's default."""
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
 FP16_LOSS_SCALE = 128.0
@@ -107,6 +109,8 @@ class ModelWorkload:
         """The last step's loss (train; scalar) or logits (infer), still on the device. Reading its value waits."""
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
+        if self._asked.optimizer == "adam":
+            return torch.optim.Adam(self._model.parameters(), lr=ADAM_LEARNING_RATE)
         optimizer = torch.optim.SGD(
             self._model.parameters(),
             lr=LEARNING_RATE / self._loss_scale,
@@ -230,11 +234,12 @@ class ModelWorkload:
         return random_batch(self._asked, self._image_size, output, seed, self._num_classes)
 
     def describe(self) -> WorkloadFacts:
+        adam = self._asked.optimizer == "adam"
         optimizer = OptimizerFacts(
-            name="SGD",
-            learning_rate=LEARNING_RATE,
-            momentum=MOMENTUM,
-            weight_decay=WEIGHT_DECAY,
+            name="Adam" if adam else "SGD",
+            learning_rate=ADAM_LEARNING_RATE if adam else LEARNING_RATE,
+            momentum=0.0 if adam else MOMENTUM,
+            weight_decay=0.0 if adam else WEIGHT_DECAY,
             fused=self._scaler is not None,
             loss_scale="dynamic" if self._scaler is not None else self._loss_scale,
         )

@@ -1,0 +1,7 @@
+"""`loaderbench model`: what a model costs, layer by layer, in memory and in devices."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(help="What a model costs: its layers, memory, largest batch, and devices.", no_args_is_help=True)

@@ -1,0 +1,70 @@
+"""What the commands under `loaderbench model` ask for, read into a Step: the model, its input and the device."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+
+from loaderbench.cases.case import MODES, OPTIMIZERS, PRECISIONS, Precision, Step
+from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.study import check_choice
+from loaderbench.cases.traits import DeviceTraits
+from loaderbench.devices.select import num_visible_gpus, parse_device
+from loaderbench.errors import ConfigError, UnavailableError
+
+INPUT_SIZE = 224
+LENET = "lenet"
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """A model's step, without its batch."""
+
+    step: Step
+    """Of batch 1."""
+    device: DeviceTraits
+    seed: int
+
+
+def plan_model(model: str, options: ModelOptions) -> ModelPlan:
+    """The step that the options ask for.
+
+    Raises:
+        ConfigError: a value out of range, a contradiction, or no such device.
+    """
+    mode = check_choice("--mode", options.mode, MODES)
+    optimizer = check_choice("--optimizer", options.optimizer, OPTIMIZERS)
+    if options.precision is not None:
+        check_choice("--precision", options.precision, PRECISIONS)
+    if options.seed < 0:
+        raise ConfigError(f"--seed must be at least 0, not {options.seed}")
+    channels, side = _input_shape(model, options)
+    text = options.device
+    if text == "auto":
+        text = "cuda" if num_visible_gpus() else "cpu"
+    try:
+        choice = parse_device(text, model=model, mode=mode, precision=options.precision, batch_size=1)
+    except UnavailableError as error:
+        raise ConfigError(str(error)) from error
+    precision = typing.cast(Precision, choice.precision)
+    step = Step(model, mode, precision, choice.device, 1, side, optimizer=optimizer, channels=channels)
+    return ModelPlan(step, choice.traits, options.seed)
+
+
+def _input_shape(model: str, options: ModelOptions) -> tuple[int, int]:
+    """(channels, side) of the images.
+
+    Raises:
+        ConfigError: the shape is not that of square images, or contradicts the size.
+    """
+    channels, side = (1, 28) if model == LENET else (3, INPUT_SIZE)
+    shape, size = options.input_shape, options.input_size
+    if shape is not None:
+        if len(shape) != 3 or shape[1] != shape[2] or min(shape) < 1:
+            raise ConfigError(f"--input-shape {','.join(map(str, shape))}: give the shape of square images, C,S,S")
+        if size not in (None, shape[1]):
+            raise ConfigError(f"--input-size {size} and --input-shape differ: leave --input-size out")
+        return shape[0], shape[1]
+    if size is not None and size < 1:
+        raise ConfigError(f"--input-size must be at least 1, not {size}")
+    return channels, size or side
