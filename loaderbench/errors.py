@@ -15,6 +15,10 @@ class ConfigError(LoaderbenchError):
     exit_code = 2
 
 
+class BatchTooSmall(ConfigError):
+    """The model trains only on batches of two images or more: batch norm needs two values a channel."""
+
+
 class UnavailableError(LoaderbenchError):
     """The machine lacks what the case needs. The case is skipped; the message says how to enable it."""
 
@@ -28,6 +32,6 @@ class OutOfMemory(CaseFailed):
 
 
 KINDS: dict[str, type[LoaderbenchError]] = {
-    kind.__name__: kind for kind in (ConfigError, UnavailableError, CaseFailed, OutOfMemory)
+    kind.__name__: kind for kind in (ConfigError, BatchTooSmall, UnavailableError, CaseFailed, OutOfMemory)
 }
 """Name → class: errors cross a pipe, and are stored, by their names."""

@@ -288,6 +288,7 @@ DEVICES: Table[DeviceTraits] = Table(
                 "emulated[:PROFILE]",
                 computes=False,
                 workload="emulated",
+                times="loaderbench.devices.profile:named",
                 choose="loaderbench.devices.profile:choose",
             ),
             "loaderbench.devices.emulated",
@@ -300,11 +301,12 @@ WORKLOADS: Table[WorkloadTraits] = Table(
     WorkloadTraits,
     {
         "vision": Plugin(
-            WorkloadTraits(Needs(("torchvision",), "pip install torchvision")), "loaderbench.workloads.vision"
+            WorkloadTraits(Needs(("torchvision",), "pip install torchvision"), channels=3),
+            "loaderbench.workloads.vision",
         ),
         "factory": Plugin(WorkloadTraits(), "loaderbench.workloads.factory"),
         "lenet": Plugin(WorkloadTraits(), "loaderbench.workloads.lenet"),
-        "emulated": Plugin(WorkloadTraits(), "loaderbench.workloads.emulated"),
+        "emulated": Plugin(WorkloadTraits(channels=3), "loaderbench.workloads.emulated"),
     },
 )
 TABLES: tuple[Table[Any], ...] = (LOADERS, DECODERS, DEVICES, WORKLOADS)

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from loaderbench.analysis.comparison import compare
 from loaderbench.analysis.precision import compare_precisions
 from loaderbench.analysis.selftest import score
+from loaderbench.analysis.sizing import sized
 from loaderbench.analysis.study import summarize
 from loaderbench.analysis.tuning import tuned
+from loaderbench.recording.model_size import SizeFacts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -35,5 +37,7 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return score(facts, records)
         case PrecisionFacts():
             return compare_precisions(facts)
+        case SizeFacts():
+            return sized(facts)
         case _:
             return summarize([*records.values()])

@@ -100,6 +100,42 @@ class Size(int):
         return cls(float(match[1]) * 1000 ** ("", "K", "M", "G", "T").index(match[2].upper()))
 
 
+class Rate(float):
+    """Something a second: `5000/s`, `120k/min`, `2.5M/h`."""
+
+    wants = "a rate such as 5000/s, 90k/min or 300k/h"
+
+    @classmethod
+    def parse(cls, given: object) -> Rate:
+        """Raises ValueError for what is none, and for 0."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKMG]?)/(s|min|h)", str(given).replace(" ", ""))
+        if match is None:
+            raise ValueError
+        times = 1000.0 ** ("", "K", "M", "G").index(match[2].upper())
+        return cls(_above_zero(float(match[1]) * times / {"s": 1, "min": 60, "h": 3600}[match[3]]))
+
+
+class Time(float):
+    """Seconds: `50ms`, `0.2s`, `800us`."""
+
+    wants = "a time such as 50ms or 0.2s"
+
+    @classmethod
+    def parse(cls, given: object) -> Time:
+        """Raises ValueError for what is none, and for 0."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|µs|ms|s|min)", str(given).replace(" ", ""))
+        if match is None:
+            raise ValueError
+        number = float(match[1])
+        return cls(_above_zero(number * 60 if match[2] == "min" else number / {"s": 1, "ms": 1e3}.get(match[2], 1e6)))
+
+
+def _above_zero(value: float) -> float:
+    if value <= 0:
+        raise ValueError
+    return value
+
+
 class Pairs(dict[str, str]):
     """`key=value`, given once for each."""
 
@@ -125,7 +161,7 @@ def _items(given: object) -> Iterable[Any]:
     return [given]
 
 
-PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Pairs)
+PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Rate, Time, Pairs)
 """Types that read texts themselves."""
 
 
@@ -201,6 +237,24 @@ class ModelOptions:
     optimizer: str = option("sgd (with momentum) or adam; in training", "sgd")
     device: str = option("auto (cuda, else cpu), cuda[:N], cpu, emulated[:PROFILE]", "auto")
     seed: int = option("Seed of weights and batches", 0)
+
+
+@dataclass(frozen=True)
+class SizeOptions:
+    """What `loaderbench model size` is asked."""
+
+    target: Rate | None = option("Images to work through: 5000/s, 300k/h", metavar="RATE")
+    latency: Time | None = option("Most time of a step: 50ms, 0.2s", metavar="TIME")
+    percentile: float = option("Percentile of the steps' times that --latency limits", 99.0)
+    batch_size: Numbers | None = option("Batches to measure: 1,2,4  [default: doubled until a reason ends it]")
+    max_batch: int | None = option("Largest batch to double to  [default: no limit]")
+    steps: int | None = option("Steps to time of each batch, all rounds together  [default: as the time allows]")
+    duration: float = option("Most seconds for all batches", 120.0)
+    run: str | None = option("Stored loader run to join with  [default: the newest of this machine and data set]")
+    data: Path | None = option("Data set whose mean file size, and whose stored run, count")
+    mean_file_bytes: Size | None = option(
+        "Mean size of a file: 110k  [default: of --data, or of the run]", metavar="SIZE"
+    )
 
 
 @dataclass(frozen=True)

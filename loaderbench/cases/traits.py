@@ -110,6 +110,9 @@ class DeviceTraits:
     """What follows the colon is CUDA's number of a GPU, which NVML can sample."""
     workload: str | None = None
     """The workload that goes with it, whatever the model; None: the model decides."""
+    times: str | None = None
+    """`module:function`, torch-free: what follows the colon → the times of its steps (devices/base.py, `KnownTimes`),
+    which are known without a measurement; None: they are measured."""
     choose: str | None = None
     """`module:function`, torch-free: completes what follows the colon (devices/select.py, `Asked` → `Choice`)."""
 
@@ -119,6 +122,8 @@ class WorkloadTraits:
     """What a step does."""
 
     needs: Needs = Needs()
+    channels: int | None = None
+    """Of the images that it takes; None: any, or its model decides."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,34 @@ class Chosen:
     """What follows the colon from now on, in the case and its record."""
 
 
+class KnownTime(Protocol):
+    """A time that nobody measured just now, with its origin."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def label(self) -> str:
+        """`measured` (elsewhere, once), `assumed`, `interpolated` or `extrapolated`."""
+        ...
+
+    @property
+    def source(self) -> str: ...
+
+
+class KnownTimes(Protocol):
+    """The times of a device's steps, of one model: what a `times` function of DeviceTraits returns."""
+
+    @property
+    def largest_batch(self) -> int:
+        """Beyond it times are extrapolated."""
+        ...
+
+    def period_ms(self, num_samples: int, input_size: float | None = None) -> KnownTime:
+        """Milliseconds from the end of a step to that of the next, its batch on the device, steps issued back to
+        back. `input_size`: side of the images."""
+        ...
+
+
 class Device(Protocol):
     """One device, made by the `build(detail, step, image_size)` of its module: what follows the colon in `--device`,
     the case's step, and the side of the images that the model sees (None: unknown).

@@ -75,6 +75,18 @@ class Profile:
         """Time of `duration_ms` in which a kernel runs."""
         return self._at([(step.batch_size, step.busy_ms) for step in self.steps], num_samples, input_size)
 
+    @property
+    def largest_batch(self) -> int:
+        return self.steps[-1].batch_size
+
+    def period_ms(self, num_samples: int, input_size: float | None = None) -> Constant:
+        """Time from the end of a step to that of the next, steps issued back to back: the device's, but never less
+        than the host takes to issue one."""
+        device = self.duration_ms(num_samples, input_size)
+        if device.value >= self.issue_ms.value:
+            return device
+        return replace(self.issue_ms, source=f"the host's time to issue a step: {self.issue_ms.source}")
+
     def _at(self, points: Sequence[tuple[int, Constant]], num_samples: int, input_size: float | None) -> Constant:
         constant = _at_batch_size(points, num_samples)
         if input_size is None or input_size == self.input_size:

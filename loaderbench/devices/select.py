@@ -9,7 +9,7 @@ from pathlib import Path
 from loaderbench import plugins
 from loaderbench.cases.case import Step
 from loaderbench.cases.traits import DeviceTraits
-from loaderbench.devices.base import Asked, Chosen, Device
+from loaderbench.devices.base import Asked, Chosen, Device, KnownTimes
 from loaderbench.devices.profile import DEFAULT_MACHINE
 from loaderbench.errors import ConfigError, UnavailableError
 
@@ -123,6 +123,20 @@ def _gpu_number(detail: str) -> int:
     if number >= num_gpus:
         raise UnavailableError(f"no GPU {number} here: {num_gpus} found, counted from 0; use a lower --device cuda:N")
     return number
+
+
+def known_times(device: str) -> KnownTimes | None:
+    """Times of the steps of the device that a resolved text names, where they are known without a measurement.
+
+    Raises:
+        ConfigError: it has no such times.
+    """
+    kind, _, detail = device.partition(":")
+    traits = _traits(kind)
+    if traits is None or traits.times is None:
+        return None
+    times: KnownTimes = plugins.function(traits.times)(detail)
+    return times
 
 
 def nvml_ordinal(device: str) -> int | None:

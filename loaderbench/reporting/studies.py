@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loaderbench import plain
 from loaderbench.analysis.selftest import confusion
 from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -24,6 +25,7 @@ from loaderbench.recording.studies import (
 from loaderbench.reporting.comparison import print_comparison
 from loaderbench.reporting.precision import print_precision
 from loaderbench.reporting.selftest import print_selftest
+from loaderbench.reporting.sizing import answer_lines, demand_lines, print_sizing
 from loaderbench.reporting.snippet import snippet
 from loaderbench.reporting.study import print_study, print_tuning
 from loaderbench.reporting.terminal import print_table
@@ -45,6 +47,8 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
         about = plain.to_json(facts)
         assert isinstance(about, dict)
         return {**_named("comparison_id", study_id), **about, "notes": [note(one) for one in facts.notes], **found}
+    if isinstance(findings, Sizing):
+        found = {"answer": [*answer_lines(findings), *demand_lines(findings)], **found}
     return {**found, **_named("study_id", study_id)}
 
 
@@ -109,3 +113,5 @@ def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs
             print_selftest(findings, confusion(findings.cases), console)
         case PrecisionResult():
             print_precision(findings, console)
+        case Sizing():
+            print_sizing(findings, console)

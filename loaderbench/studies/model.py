@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
+from loaderbench import plugins
 from loaderbench.cases.case import MODES, OPTIMIZERS, PRECISIONS, Precision, Step
 from loaderbench.cases.options import ModelOptions
 from loaderbench.cases.study import check_choice
@@ -46,9 +47,20 @@ def plan_model(model: str, options: ModelOptions) -> ModelPlan:
         choice = parse_device(text, model=model, mode=mode, precision=options.precision, batch_size=1)
     except UnavailableError as error:
         raise ConfigError(str(error)) from error
+    _check_channels(model, channels, choice.traits)
     precision = typing.cast(Precision, choice.precision)
     step = Step(model, mode, precision, choice.device, 1, side, optimizer=optimizer, channels=channels)
     return ModelPlan(step, choice.traits, options.seed)
+
+
+def _check_channels(model: str, channels: int, device: DeviceTraits) -> None:
+    name, _ = plugins.workload_of(model, device)
+    takes = plugins.WORKLOADS.find(name).traits.channels
+    if takes not in (None, channels):
+        raise ConfigError(
+            f"--input-shape: {model} takes images of {takes} channels, not {channels}; lenet, or a model of your own, "
+            "may take others"
+        )
 
 
 def _input_shape(model: str, options: ModelOptions) -> tuple[int, int]:

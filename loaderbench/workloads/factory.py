@@ -1,7 +1,8 @@
 """The user's own model: `--model package.module:factory`, a callable that returns a `torch.nn.Module`.
 
-It takes images [N, 3, S, S], normalized float32 in channels_last order, and returns logits [N, classes] (or a tuple
-that begins with them, as torchvision's models with auxiliary classifiers do; their losses are left out).
+It takes images [N, C, S, S] (3 channels unless `--input-shape` says otherwise), normalized float32 in channels_last
+order, and returns logits [N, classes] (or a tuple that begins with them, as torchvision's models with auxiliary
+classifiers do; their losses are left out).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def build(
         raise ConfigError(f"--model {detail}: {_first_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise ConfigError(f"--model {detail} returns a {type(model).__name__}, not a torch.nn.Module")
-    num_outputs = _num_outputs(model, detail, size)
+    num_outputs = _num_outputs(model, detail, (step.channels, size, size))
     if num_outputs < num_classes:
         raise ConfigError(f"--model {detail} has {num_outputs} outputs, and the data set {num_classes} classes")
     return ModelWorkload(
@@ -69,14 +70,15 @@ def _imported(path: str) -> Callable[[], Any]:
     return factory
 
 
-def _num_outputs(model: nn.Module, path: str, size: int) -> int:
+def _num_outputs(model: nn.Module, path: str, shape: tuple[int, int, int]) -> int:
     """Number of classes of the model, from its output for two images."""
     model.float().eval()
     try:
         with torch.no_grad():
-            outputs = model(torch.zeros(2, 3, size, size))
+            outputs = model(torch.zeros(2, *shape))
     except Exception as error:
-        raise ConfigError(f"--model {path} does not take images of 3×{size}×{size}: {_first_line(error)}") from error
+        images = "×".join(map(str, shape))
+        raise ConfigError(f"--model {path} does not take images of {images}: {_first_line(error)}") from error
     logits = outputs[0] if isinstance(outputs, tuple) else outputs
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

@@ -2,7 +2,8 @@
 
 Train: forward, cross-entropy, backward, SGD (momentum 0.9, weight decay 1e-4 as in torchvision's ImageNet
 reference), or Adam (PyTorch's defaults) where the step asks for it. SGD's learning rate is 0.01, a tenth of the
-reference's, so that no model's loss overflows while it is measured on few images. Infer: eval and inference_mode. All precisions use channels_last.
+reference's, so that no model's loss overflows while it is measured on few images. Infer: eval and inference_mode. All
+precisions use channels_last.
 
 | precision | weights, gradients, momentum | activations | needs |
 | --- | --- | --- | --- |
@@ -30,11 +31,13 @@ from torch import nn
 
 from loaderbench.cases.case import PRECISIONS, Step
 from loaderbench.devices.base import Device
-from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
+from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory, UnavailableError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import OptimizerFacts, WorkloadFacts
 from loaderbench.workloads.example import NUM_CLASSES, random_batch
 
+BATCH_NORM_SAYS = "Expected more than 1 value per channel"
+"""How PyTorch's batch norm begins its complaint about a batch of one whose map is 1×1."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 LEARNING_RATE = 0.01
@@ -128,7 +131,9 @@ class ModelWorkload:
     def step(self, inputs: Any, targets: Any) -> None:
         """Enqueue one step.
 
-        Raises OutOfMemory where it does not fit into the device's memory; never goes on with a smaller batch.
+        Raises:
+            OutOfMemory: it does not fit into the device's memory; never goes on with a smaller batch.
+            BatchTooSmall: batch norm in training has one value a channel.
         """
         try:
             if self._train:
@@ -137,6 +142,10 @@ class ModelWorkload:
                 self._infer_step(inputs)
         except RuntimeError as error:
             self._raise_if_out_of_memory(error)
+            raise
+        except ValueError as error:
+            if str(error).startswith(BATCH_NORM_SAYS):
+                raise BatchTooSmall(batch_of_one(self._asked.model, self._image_size)) from error
             raise
 
     def observed_step(self, inputs: Any, targets: Any) -> Any:
@@ -256,6 +265,14 @@ class ModelWorkload:
                 **self._details,
             },
         )
+
+
+def batch_of_one(model: str, image_size: int) -> str:
+    """Why a model with batch norm cannot train on a batch of one."""
+    return (
+        f"{model} cannot train on batches of one image of {image_size}×{image_size}: its last maps are 1×1, and batch "
+        "norm needs two values a channel; give a --batch-size from 2 on, or a larger --input-size"
+    )
 
 
 def check_precision(precision: str, device: Device) -> None:

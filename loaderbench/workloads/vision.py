@@ -10,12 +10,14 @@ from torch import nn
 
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
-from loaderbench.errors import ConfigError
+from loaderbench.errors import BatchTooSmall, ConfigError
 from loaderbench.workloads.example import NUM_CLASSES, known_size
-from loaderbench.workloads.training import ModelWorkload
+from loaderbench.workloads.training import BATCH_NORM_SAYS, ModelWorkload, batch_of_one
 
 AUXILIARY_LOSS_WEIGHTS = {"googlenet": 0.3, "inception_v3": 0.4}
 """Weight of the auxiliary classifiers' losses: Szegedy et al. 2014 §5; PyTorch's fine-tuning tutorial."""
+USUAL_SIZE = 224
+"""Of ImageNet's crops; torchvision makes its vision transformers for it, whatever the size of their best weights."""
 
 
 def build(
@@ -24,15 +26,15 @@ def build(
     """torchvision's model `detail`. It has at least ImageNet's 1,000 outputs, so that small data sets cost the same.
 
     Raises:
-        ConfigError: an unknown model, or images of a size that is unknown or that it cannot take.
+        ConfigError: an unknown model, or images of a size that is unknown or that it cannot take; before any weight is
+            allocated.
     """
     size, num_outputs = known_size(image_size), max(num_classes, NUM_CLASSES)
-    model = _build_model(detail, seed, num_outputs)
-    _check_images(detail, model, step, size)
+    check_images(detail, step, size)
     return ModelWorkload(
         step,
         device,
-        model,
+        _build_model(detail, seed, num_outputs),
         image_size=size,
         seed=seed,
         num_classes=num_outputs,
@@ -43,30 +45,82 @@ def build(
 
 def _build_model(name: str, seed: int, num_classes: int) -> nn.Module:
     """The model with random weights, the same for the same seed on every device. On the CPU, fp32."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _made(name, num_classes)
+
+
+def _made(name: str, num_classes: int) -> nn.Module:
+    options = {"init_weights": False} if name in AUXILIARY_LOSS_WEIGHTS else {}  # skips minutes of scipy sampling
+    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=num_classes, **options)
+    return model
+
+
+# -- whether it takes the images -------------------------------------------------------------------------
+
+
+def check_images(name: str, step: Step, size: int) -> None:
+    """Check that the model takes the step's batches of images of `size`², from shapes alone: on PyTorch's `meta`
+    device nothing is allocated and nothing computed.
+
+    Raises:
+        ConfigError: an unknown model, or images that it cannot take.
+        BatchTooSmall: it trains on such images only from a batch of two on.
+    """
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
         raise ConfigError(f"unknown model '{name}'; close names: {', '.join(close) or 'none'} (torchvision's names)")
-    options = {"init_weights": False} if name in AUXILIARY_LOSS_WEIGHTS else {}  # skips minutes of scipy sampling
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=num_classes, **options)
-    return model
+    if step.channels != 3:
+        raise ConfigError(f"{name} takes images of 3 channels, not {step.channels}: leave --input-shape out")
+    shapes = _Shapes(name, step.mode)
+    complaint = shapes.complaint(size, min(step.batch_size, 2))
+    if complaint is None:
+        return
+    if step.batch_size == 1 and complaint.startswith(BATCH_NORM_SAYS) and shapes.takes(size):
+        raise BatchTooSmall(batch_of_one(name, size))
+    does = f"{name} cannot {step.mode} on images of {size}×{size}"
+    if (own := shapes.own_size()) is None:
+        raise ConfigError(f"{does}: {complaint}")
+    if not shapes.takes(2 * own):
+        raise ConfigError(f"{does}: it takes images of one size alone; give --input-size {own}")
+    least = shapes.least_size(size, own)
+    why = ", for its auxiliary classifier," if step.mode == "train" and _Shapes(name, "infer").takes(size) else ""
+    raise ConfigError(f"{does}: it takes images{why} from {least}×{least} on; give --input-size {own}")
 
 
-def _check_images(name: str, model: nn.Module, step: Step, size: int) -> None:
-    """Run the model's shapes (meta tensors: no data, no arithmetic) and turn what it objects to into a ConfigError."""
-    num_images = min(step.batch_size, 2)
-    state = {name: tensor.to("meta") for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-    images = torch.empty(num_images, 3, size, size, device="meta")
-    model.train(step.mode == "train")
-    try:
-        with torch.no_grad():
-            torch.func.functional_call(model, state, (images,))
-    except (RuntimeError, ValueError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        default = torchvision.models.get_model_weights(name).DEFAULT.transforms.keywords["crop_size"]
-        raise ConfigError(
-            f"{name} cannot {step.mode} on batches of {step.batch_size} images of {size}×{size} ({reason}); "
-            f"its own size is --input-size {default}"
-        ) from error
+class _Shapes:
+    """A model on the `meta` device."""
+
+    def __init__(self, name: str, mode: str) -> None:
+        self._name = name
+        try:
+            with torch.device("meta"):
+                self._model = _made(name, NUM_CLASSES)
+        except NotImplementedError:  # RegNet computes its widths with tensors: it is built, and then moved
+            self._model = _made(name, NUM_CLASSES).to("meta")
+        self._model.train(mode == "train")
+
+    def complaint(self, size: int, num_images: int = 2) -> str | None:
+        """The first line of what the model says of images of `size`²; None where it takes them."""
+        try:
+            with torch.no_grad():
+                self._model(torch.empty(num_images, 3, size, size, device="meta"))
+        except (RuntimeError, ValueError, AssertionError) as error:
+            return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return None
+
+    def takes(self, size: int) -> bool:
+        return self.complaint(size) is None
+
+    def own_size(self) -> int | None:
+        """The side of the images that the model was made for; None where it takes neither that nor USUAL_SIZE."""
+        made_for = torchvision.models.get_model_weights(self._name).DEFAULT.transforms.keywords["crop_size"]
+        return next((size for size in (int(made_for), USUAL_SIZE) if self.takes(size)), None)
+
+    def least_size(self, too_small: int, enough: int) -> int:
+        """The smallest size that it takes, by bisection. A model that takes larger images alone: `enough`."""
+        while enough - too_small > 1:
+            middle = (too_small + enough) // 2
+            too_small, enough = (too_small, middle) if self.takes(middle) else (middle, enough)
+        return enough

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from loaderbench.cases.case import Case, Step
-from loaderbench.recording.facts import DeviceFacts, Failure, Recording
+from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
+from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 
 if TYPE_CHECKING:
@@ -102,8 +103,32 @@ class Examined:
     """Precision → why the device cannot compute in it."""
 
 
+@dataclass(frozen=True)
+class BatchRequest:
+    """Steps of one batch of a model, until `num_steps` or `seconds` are over; at least `least_steps`."""
+
+    step: Step
+    num_steps: int
+    least_steps: int
+    seconds: float
+    seed: int
+
+    @property
+    def waits_for(self) -> str:
+        return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class TimedBatch:
+    device: DeviceFacts
+    round: StepRound
+    memory: MemoryFacts
+    workload: WorkloadFacts
+
+
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
 TIME_STEPS: Job[StepsRequest, TimingFacts] = Job("loaderbench.running.jobs.precision", "time_steps")
 FOLLOW_STEPS: Job[StepsRequest, NumberFacts] = Job("loaderbench.running.jobs.precision", "follow_steps")
+TIME_BATCH: Job[BatchRequest, TimedBatch] = Job("loaderbench.running.jobs.model_size", "time_batch")

@@ -1,0 +1,282 @@
+"""A sizing study as text: the batch table, the devices needed, what bounds them, and who can feed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound, Sizing, StoppedBy, Supply
+from loaderbench.recording.record import Estimate
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CHOSEN = "←"
+STAGES = {
+    "storage": "your storage feeds",
+    "prep": "your processors, the files in memory, feed",
+    "loader": "your loader, on that storage, feeds",
+}
+BOUNDS: dict[SizeBound, str] = {
+    "compute": "The bound is compute",
+    "memory": "The bound is memory",
+    "latency": "The bound is latency",
+}
+NO_FILE_SIZE = "MB/s are not known: give --mean-file-bytes, --data or --run."
+
+
+def print_sizing(sizing: Sizing, console: Console | None = None) -> None:
+    """Print the table and the answer."""
+    console, sizing = console or make_console(), fmt.cleaned(sizing)
+    console.print(styled(" · ".join(settings(sizing)), "bold"))
+    columns, rows = batch_table(sizing)
+    table = plain_table()
+    for title in columns:
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(styled(cell) for cell in row))
+    if rows:
+        console.print(table)
+    for line in legend(sizing):
+        console.print(styled(line, "dim"))
+    print_bullets(console, "Answer", answer_lines(sizing))
+    print_bullets(console, "What loader and storage must deliver", demand_lines(sizing))
+    print_bullets(console, "Not measured", missing_lines(sizing))
+
+
+def settings(sizing: Sizing) -> list[str]:
+    """What was sized, in a few words each."""
+    size = f"{sizing.channels}×{sizing.input_size}×{sizing.input_size}"
+    optimizer = [sizing.optimizer] if sizing.mode == "train" else []
+    return [sizing.model, sizing.mode, *optimizer, sizing.precision, size, sizing.device_name]
+
+
+# -- the table -------------------------------------------------------------------------------------------
+
+
+def batch_table(sizing: Sizing) -> tuple[list[str], list[list[str]]]:
+    """(column titles, rows): every batch that has a time, or the reason why it has none under `missing_lines`."""
+    measured = [row for row in sizing.batches if row.samples_per_s is not None]
+    known = any(row.label != "measured" for row in measured)
+    percents = [] if known else [one.percent for one in measured[0].percentiles] if measured else []
+    memory = [] if known else ["RSS growth" if sizing.memory_of == "rss_growth_bytes" else "peak memory"]
+    columns = ["batch", "ms/image", "images/s", "step", *(f"p{percent:g}" for percent in percents), *memory]
+    columns += ["times are"] if known else []
+    rows = []
+    for row in measured:
+        assert row.step_s is not None and row.s_per_sample is not None
+        values = {one.percent: one.value for one in row.percentiles}
+        peak = row.rss_growth_bytes if sizing.memory_of == "rss_growth_bytes" else row.peak_live_bytes
+        rows.append([
+            str(row.batch_size), fmt.number(row.s_per_sample * 1e3), fmt.plus_minus_percent(row.samples_per_s),
+            fmt.duration(row.step_s.value), *(fmt.duration(values[percent]) for percent in percents),
+            *([] if known else [fmt.size(peak)]), *([row.label] if known else []),
+            CHOSEN if row.batch_size == sizing.chosen_batch else "",
+        ])  # fmt: skip
+    return [*columns, ""], rows
+
+
+def legend(sizing: Sizing) -> list[str]:
+    """What the table's figures are, and why some are missing."""
+    measured = [row for row in sizing.batches if row.samples_per_s is not None]
+    if not measured:
+        return []
+    lines = []
+    if any(row.label != "measured" for row in measured):
+        sources = dict.fromkeys(row.source for row in measured if row.source)
+        lines.append(
+            "Nothing was measured: the times are the constants of the emulated device's profile. It has no spread, so "
+            "no percentiles and no intervals, and it builds no model, so no memory."
+        )
+        lines += [f"Times: {source}" for source in list(sources)[:3]]
+        return lines
+    if sizing.memory_of == "rss_growth_bytes":
+        lines.append("RSS growth: of the process's resident memory on the host, not a device's memory.")
+    too_few = [(row.batch_size, one) for row in measured for one in row.percentiles if one.unknown == "too_few_steps"]
+    for percent in dict.fromkeys(one.percent for _, one in too_few):
+        mine = [(size, one) for size, one in too_few if one.percent == percent]
+        sizes = _listed([str(size) for size, _ in mine])
+        timed = [one.num_steps for _, one in mine]
+        steps = str(timed[0]) if min(timed) == max(timed) else f"{min(timed)} to {max(timed)}"
+        needed = mine[0][1].steps_needed
+        lines.append(
+            f"p{percent:g} needs {needed} steps; of batch {sizes} {steps} were timed: give --steps {needed}, "
+            "and the time for it with --duration."
+        )
+    return lines
+
+
+# -- the answer ------------------------------------------------------------------------------------------
+
+
+def headline(sizing: Sizing) -> str:
+    """The answer in a sentence."""
+    limit = "" if sizing.latency_s is None else f" within {fmt.duration(sizing.latency_s)} (p{sizing.percentile:g})"
+    if sizing.no_answer is not None:
+        return _no_answer(sizing)
+    chosen = chosen_row(sizing)
+    if chosen is None or chosen.samples_per_s is None:
+        return "Nothing was measured."
+    one = f"one does {fmt.plus_minus(chosen.samples_per_s)} images/s at batch {chosen.batch_size}"
+    if sizing.target_per_s is None:
+        took = _within(sizing, chosen)
+        return (
+            f"Batch {chosen.batch_size} gives the most{limit}: {fmt.plus_minus(chosen.samples_per_s)} images/s{took}."
+        )
+    count = sizing.devices_needed
+    spread = ""
+    found = sizing.devices_needed_interval
+    if found is not None and found.low is not None and found.high is not None and found.low != found.high:
+        spread = f" ({found.low} to {found.high} by its interval)"
+    devices = f"{count:,} device{'s' * (count != 1)}" if count is not None else fmt.MISSING
+    return f"{devices}{spread} for {fmt.number(sizing.target_per_s)} images/s{limit}: {one}."
+
+
+def _within(sizing: Sizing, row: BatchFigures) -> str:
+    value = next((one.value for one in row.percentiles if one.percent == sizing.percentile), None)
+    if value is None:
+        return "" if row.step_s is None else f", {fmt.duration(row.step_s.value)} a step"
+    return f", p{sizing.percentile:g} {fmt.duration(value)}"
+
+
+def _no_answer(sizing: Sizing) -> str:
+    measured = [row for row in sizing.batches if row.step_s is not None]
+    if sizing.no_answer == "nothing_measured" or not measured:
+        return "No answer: no batch was measured."
+    least, limit = measured[0], fmt.duration(sizing.latency_s)
+    if sizing.no_answer == "latency_below_all":
+        assert least.step_s is not None
+        takes = f"{fmt.duration(least.step_s.value)} a step{_within(sizing, least) if least.p50_s else ''}"
+        return f"{limit} cannot be met: batch {least.batch_size} takes {takes}."
+    asked = next(one for one in least.percentiles if one.percent == sizing.percentile)
+    return (
+        f"No answer: whether p{sizing.percentile:g} is within {limit} is not known. It needs {asked.steps_needed} "
+        f"steps, and of batch {least.batch_size} {asked.num_steps} were timed. Give --steps {asked.steps_needed}, or a lower "
+        "--percentile."
+    )
+
+
+def chosen_row(sizing: Sizing) -> BatchFigures | None:
+    """The batch of the answer."""
+    return next((row for row in sizing.batches if row.batch_size == sizing.chosen_batch), None)
+
+
+def answer_lines(sizing: Sizing) -> list[str]:
+    """The answer, what bounds it, and why no larger batch was tried."""
+    lines = [headline(sizing)]
+    chosen = chosen_row(sizing)
+    if chosen is not None and sizing.bound is not None:
+        lines.append(f"{BOUNDS[sizing.bound]}: {_why(sizing, chosen)}")
+    tried = [row for row in sizing.batches if row.samples_per_s is not None]
+    if tried:
+        lines.append(f"No batch above {tried[-1].batch_size} was measured: {_stop(sizing)}.")
+    return lines
+
+
+def _why(sizing: Sizing, chosen: BatchFigures) -> str:
+    if sizing.bound == "latency":
+        better = max(
+            (row for row in sizing.batches if row.within_latency is False and row.samples_per_s is not None),
+            key=lambda row: row.samples_per_s.value if row.samples_per_s else 0.0,
+        )
+        assert better.samples_per_s is not None
+        rate = fmt.plus_minus(better.samples_per_s)
+        return f"batch {better.batch_size} would do {rate} images/s{_within(sizing, better)}, beyond the limit."
+    if sizing.bound == "memory":
+        return "images/s still grew up to this batch, and the next does not fit."
+    last = next(row for row in reversed(sizing.batches) if row.samples_per_s is not None)
+    if last is chosen and sizing.still_grows and sizing.stopped_by in ("duration", "max_batch", "list", "known"):
+        return "images/s still grew at this batch, so a larger one may do more; none was tried."
+    return "no other batch that was measured, and allowed, does more images/s."
+
+
+STOPS: dict[StoppedBy, str] = {
+    "list": "it is the largest of those asked for",
+    "max_batch": "--max-batch ends there",
+    "memory": "the next does not fit",
+    "no_gain": "images/s no longer grew over two doublings, beyond their intervals",
+    "latency": "its steps already take longer than the limit",
+    "duration": "the time for it is used up",
+    "known": "the emulated device's profile goes no further",
+    "failed": "the next failed",
+    "interrupted": "it was interrupted",
+}
+
+
+def _stop(sizing: Sizing) -> str:
+    allowed = f" (--duration {sizing.duration_s:g})" if sizing.stopped_by == "duration" else ""
+    return STOPS[sizing.stopped_by] + allowed
+
+
+# -- who feeds them --------------------------------------------------------------------------------------
+
+
+def demand_lines(sizing: Sizing) -> list[str]:
+    """What must be delivered, and how many of these devices a stored run's stages feed."""
+    demand, feed = sizing.demand, sizing.feed
+    if demand is None:
+        return []
+    of = "for the target" if demand.of_target else "for one device"
+    lines = [f"{fmt.number(demand.samples_per_s)} images/s {of}."]
+    if demand.bytes_per_s is None:
+        lines.append(NO_FILE_SIZE)
+    else:
+        source = {"given": "as given", "data": "of the data set", "run": "of the stored run"}
+        where = source.get(sizing.mean_file_source or "", "")
+        lines.append(f"{fmt.size(demand.bytes_per_s, '/s')} at {fmt.size(sizing.mean_file_bytes)} a file, {where}.")
+    if feed is None:
+        return [*lines, f"No stored run was joined: {sizing.no_feed}."]
+    if demand.cpus is None:
+        lines.append(f"CPUs are not known: {feed.no_cpu_s}.")
+    else:
+        assert feed.cpu_s_per_sample is not None
+        each = fmt.duration(feed.cpu_s_per_sample)
+        lines.append(f"{fmt.number(demand.cpus)} CPUs of this machine's kind, at {each} of CPU an image.")
+    return [*lines, _joined(sizing, feed), *(_supply(one, feed) for one in sizing.supplies)]
+
+
+def _joined(sizing: Sizing, feed: FeedFacts) -> str:
+    subject = f"{feed.dataset_name}/{feed.resolution}" if feed.resolution else feed.dataset_name
+    how = "" if feed.named else ", the newest of this machine"
+    workers = f" with {feed.workers} workers" if feed.workers else ""
+    line = f"Joined with the stored run {feed.run_id}{how}: {feed.loader}{workers} on {subject}."
+    if feed.input_size != sizing.input_size:
+        size = "uncropped images" if feed.input_size is None else f"images of {feed.input_size}×{feed.input_size}"
+        line += f" It prepared {size}, not {sizing.input_size}×{sizing.input_size}."
+    return line
+
+
+def _supply(supply: Supply, feed: FeedFacts) -> str:
+    who = STAGES[supply.stage]
+    if supply.stage == "loader" and feed.workers:
+        who = f"your {feed.workers} worker{'s' * (feed.workers != 1)} {'feed' if feed.workers != 1 else 'feeds'}"
+    if supply.capacity is None:
+        return f"{supply.stage}: not known, that run did not measure it alone."
+    rate = f"{fmt.plus_minus(supply.capacity)} images/s"
+    if supply.devices is None:
+        return f"{supply.stage}: {rate}."
+    return f"{who} {fed_devices(supply.devices)} of these devices ({rate})."
+
+
+def fed_devices(devices: Estimate) -> str:
+    """3.1 (2.9–3.3)"""
+    spread = ""
+    if devices.low is not None and devices.high is not None:
+        spread = f" ({fmt.number(devices.low, 2)}–{fmt.number(devices.high, 2)})"
+    return f"{fmt.number(devices.value, 2)}{spread}"
+
+
+def missing_lines(sizing: Sizing) -> list[str]:
+    """Batches without a time, and why."""
+    ended = "ended by the user or the system"
+    return [
+        f"batch {row.batch_size}, {row.status}: {row.failure.message if row.failure else ended}"
+        for row in sizing.batches
+        if row.status != "ok"
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
