@@ -15,10 +15,11 @@ from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import Severity
+from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
-from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyRecord, Sweep
+from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyKind, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
@@ -36,6 +37,8 @@ from loaderbench.reporting.comparison import (
 from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
+from loaderbench.reporting import sizing as of_sizing
+from loaderbench.reporting.sizing_figure import sizing_figure
 from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
 from loaderbench.reporting.study_figures import study_figures
 from loaderbench.reporting.timeline_figure import timeline_figure
@@ -121,11 +124,13 @@ class Content:
         cleaned: Callable[[Any], Any] = fmt.cleaned if anonymous is None else anonymous
         runs, studies = _chosen(store, names)
         records: list[RunRecord] = [cleaned(run.record) for run in runs if run.record is not None]
-        if not records:
+        known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
+        self.of_models = [study for study in known if study.kind in MODEL_PARTS]
+        """Studies of a model alone, which have no runs."""
+        if not records and not self.of_models:
             raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
         self.folders = {run.run_id: run.path for run in runs}
         self.by_id = {record.run_id: record for record in records}
-        known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
         self.comparisons = [study for study in known if study.kind == "compare"]
         compared = {run for study in self.comparisons for run in study.runs if run in self.by_id}
         groups = gather(record for record in records if record.run_id not in compared)
@@ -170,13 +175,16 @@ def read_report(
     """The report of everything in the store, or of some `names` of it. `on_done` is called with (parts done, all
     parts). `anonymous`, and errors: as in Content."""
     content = Content(store, names, anonymous)
-    total = len(content.groups) + len(content.comparisons)
+    total = len(content.groups) + len(content.comparisons) + len(content.of_models)
     parts = []
     for number, group in enumerate(content.groups, 1):
         parts.append(_study_part(group, f"study{number}", content.folders, drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
     for number, study in enumerate(reversed(content.comparisons), 1):
         parts.append(_comparison_part(study, content.by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
+        on_done(len(parts), total)
+    for number, study in enumerate(reversed(content.of_models), 1):
+        parts.append(MODEL_PARTS[study.kind](study, f"model{number}", number <= MOST_DRAWN))
         on_done(len(parts), total)
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
@@ -357,6 +365,37 @@ def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tu
         ("Notes", note_lines(facts)),
     ]
     return [(heading, lines) for heading, lines in found if lines]
+
+
+# -- models ----------------------------------------------------------------------------------------------
+
+
+def _size_part(study: StudyRecord, name: str, drawn: bool) -> Part:
+    sizing = judge(study.facts, {})
+    assert isinstance(sizing, Sizing)
+    columns, rows = of_sizing.batch_table(sizing)
+    figure = sizing_figure(sizing, name) if drawn else None
+    table = Table("Batches", tuple((title, "") for title in columns), rows, 1, " ".join(of_sizing.legend(sizing)))
+    found = [
+        ("Answer", of_sizing.answer_lines(sizing)),
+        ("What loader and storage must deliver", of_sizing.demand_lines(sizing)),
+        ("Not measured", of_sizing.missing_lines(sizing)),
+    ]
+    return Part(
+        name=name,
+        title=f"{sizing.model}, {sizing.mode}: devices needed",
+        sentence=of_sizing.headline(sizing),
+        settings=of_sizing.settings(sizing),
+        begun_at=study.started_at,
+        records=[],
+        tables=[table] if rows else [],
+        findings=[(heading, lines) for heading, lines in found if lines],
+        figures=[] if figure is None else [figure],
+    )
+
+
+MODEL_PARTS: Mapping[StudyKind, Callable[[StudyRecord, str, bool], Part]] = {"model_size": _size_part}
+"""Kind of study that is about a model alone → its part: (study, name, whether it is drawn)."""
 
 
 # -- environment -----------------------------------------------------------------------------------------

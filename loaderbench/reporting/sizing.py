@@ -63,7 +63,7 @@ def batch_table(sizing: Sizing) -> tuple[list[str], list[list[str]]]:
     percents = [] if known else [one.percent for one in measured[0].percentiles] if measured else []
     memory = [] if known else ["RSS growth" if sizing.memory_of == "rss_growth_bytes" else "peak memory"]
     columns = ["batch", "ms/image", "images/s", "step", *(f"p{percent:g}" for percent in percents), *memory]
-    columns += ["times are"] if known else []
+    columns += ["its profile's"] if known else []
     rows = []
     for row in measured:
         assert row.step_s is not None and row.s_per_sample is not None
@@ -85,12 +85,13 @@ def legend(sizing: Sizing) -> list[str]:
         return []
     lines = []
     if any(row.label != "measured" for row in measured):
-        sources = dict.fromkeys(row.source for row in measured if row.source)
         lines.append(
-            "Nothing was measured: the times are the constants of the emulated device's profile. It has no spread, so "
-            "no percentiles and no intervals, and it builds no model, so no memory."
+            "Nothing was measured here: the times are the constants of the emulated device's profile. It has no spread, "
+            "so no percentiles and no intervals, and it builds no model, so no memory."
         )
-        lines += [f"Times: {source}" for source in list(sources)[:3]]
+        for label, source in dict.fromkeys((row.label, row.source) for row in measured):
+            sizes = [str(row.batch_size) for row in measured if (row.label, row.source) == (label, source)]
+            lines.append(f"Batch {_listed(sizes)}, {label}: {source}.")
         return lines
     if sizing.memory_of == "rss_growth_bytes":
         lines.append("RSS growth: of the process's resident memory on the host, not a device's memory.")
@@ -148,13 +149,16 @@ def _no_answer(sizing: Sizing) -> str:
     least, limit = measured[0], fmt.duration(sizing.latency_s)
     if sizing.no_answer == "latency_below_all":
         assert least.step_s is not None
-        takes = f"{fmt.duration(least.step_s.value)} a step{_within(sizing, least) if least.p50_s else ''}"
+        value = next((one.value for one in least.percentiles if one.percent == sizing.percentile), None)
+        percentile = "" if value is None else f", p{sizing.percentile:g} {fmt.duration(value)}"
+        takes = f"{fmt.duration(least.step_s.value)} a step{percentile}"
         return f"{limit} cannot be met: batch {least.batch_size} takes {takes}."
-    asked = next(one for one in least.percentiles if one.percent == sizing.percentile)
+    first = next(row for row in measured if row.within_latency is None)
+    asked = next(one for one in first.percentiles if one.percent == sizing.percentile)
     return (
         f"No answer: whether p{sizing.percentile:g} is within {limit} is not known. It needs {asked.steps_needed} "
-        f"steps, and of batch {least.batch_size} {asked.num_steps} were timed. Give --steps {asked.steps_needed}, or a lower "
-        "--percentile."
+        f"steps, and of batch {first.batch_size} {asked.num_steps} were timed: give --steps {asked.steps_needed} and "
+        "the time for it with --duration, or a lower --percentile."
     )
 
 
@@ -171,7 +175,8 @@ def answer_lines(sizing: Sizing) -> list[str]:
         lines.append(f"{BOUNDS[sizing.bound]}: {_why(sizing, chosen)}")
     tried = [row for row in sizing.batches if row.samples_per_s is not None]
     if tried:
-        lines.append(f"No batch above {tried[-1].batch_size} was measured: {_stop(sizing)}.")
+        taken = "taken" if sizing.stopped_by == "known" else "measured"
+        lines.append(f"No batch above {tried[-1].batch_size} was {taken}: {_stop(sizing)}.")
     return lines
 
 

@@ -48,6 +48,8 @@ LEAST_STEPS = 4
 """Steps of a batch in a round: the blocks that its interval rests on."""
 USUAL_BATCHES = 10
 """Batches among which the time is divided: 1 to 512."""
+CLEAR_GAIN = 1.1
+"""Gain over two doublings with which a larger batch is tried, though the intervals overlap."""
 LADDER_FRACTION = 0.5
 """Of the time, for the first round: its processes start anew for each batch."""
 START_GROWTH = 1.25
@@ -405,11 +407,13 @@ class SizeStudy:
 
 
 def _gained(rows: list[BatchFigures]) -> bool:
-    """Whether images/s still grow: above those of two doublings before, beyond both intervals."""
+    """Whether images/s still grow: above those of two doublings before, beyond both intervals; or so clearly that wide
+    intervals do not tell."""
     if len(rows) < 3:
         return True
     last, before = rows[-1].samples_per_s, rows[-3].samples_per_s
-    return last is not None and before is not None and surely_above(last, before)
+    assert last is not None and before is not None
+    return surely_above(last, before) or last.value > CLEAR_GAIN * before.value
 
 
 class _Progress:
