@@ -11,7 +11,7 @@ import pytest
 import typer
 from commands import call
 
-from loaderbench.cases.options import GROUPS, NAMES, Options, flag_of, options, over
+from loaderbench.cases.options import GROUPS, NAMES, Options, Rate, Time, flag_of, options, over, read
 from loaderbench.commands import app, run, sweep
 from loaderbench.errors import ConfigError
 
@@ -32,6 +32,7 @@ def test_there_are_the_commands_that_are_known() -> None:
     assert set(COMMANDS) == {
         "run", "sweep", "tune", "compare", "list", "show", "analyze", "trace", "gaps", "report", "rm", "selftest",
         "precision", "install", "doctor", "dataset make", "dataset derive", "dataset convert", "dataset scan",
+        "model size",
     }  # fmt: skip
 
 
@@ -220,6 +221,42 @@ def test_what_cannot_be_read_is_refused_in_one_line_that_names_the_flag(
     with pytest.raises(ConfigError, match=f"^{flag_of(name)} takes {wants[name]}, not ") as refused:
         options({name: value})
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "per_s"),
+    [
+        ("5000/s", 5000.0), ("5k/s", 5000.0), ("5K/s", 5000.0), ("2.5M/h", 2.5e6 / 3600), ("300k/h", 300e3 / 3600),
+        ("90/min", 1.5), ("0.5/s", 0.5), (" 1 /s", 1.0), ("1G/h", 1e9 / 3600),
+    ],
+)  # fmt: skip
+def test_a_rate_is_read_with_its_unit(text: str, per_s: float) -> None:
+    assert Rate.parse(text) == pytest.approx(per_s, rel=1e-12)
+    assert read("target", Rate | None, text) == Rate.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("50ms", 0.05), ("0.2s", 0.2), ("800us", 8e-4), ("800µs", 8e-4), ("2min", 120.0), ("1.5 ms", 0.0015)],
+)
+def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
+    assert Time.parse(text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "says"),
+    [
+        (kind, text, f"^--x takes {kind.wants}, not {text!r}$")
+        for kind, texts in (
+            (Rate, ("5000", "5000/d", "/s", "-5/s", "0/s", "0.0k/h", "5e3/s", "nan/s", "5/s/s", 5000)),
+            (Time, ("50", "ms", "-1ms", "0ms", "1h", "50 m s s", "inf s", 0.05)),
+        )
+        for text in texts
+    ],
+)
+def test_what_is_no_rate_or_time_is_refused(kind: Any, text: object, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read("x", kind, text)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
 from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyKind, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting import sizing as of_sizing
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
     SIDES,
@@ -37,7 +38,6 @@ from loaderbench.reporting.comparison import (
 from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
-from loaderbench.reporting import sizing as of_sizing
 from loaderbench.reporting.sizing_figure import sizing_figure
 from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
 from loaderbench.reporting.study_figures import study_figures

@@ -53,13 +53,18 @@ def settings(sizing: Sizing) -> list[str]:
     return [sizing.model, sizing.mode, *optimizer, sizing.precision, size, sizing.device_name]
 
 
+def is_known(sizing: Sizing) -> bool:
+    """Whether the times are an emulated device's constants, and nothing was measured."""
+    return any(row.source is not None for row in sizing.batches)
+
+
 # -- the table -------------------------------------------------------------------------------------------
 
 
 def batch_table(sizing: Sizing) -> tuple[list[str], list[list[str]]]:
     """(column titles, rows): every batch that has a time, or the reason why it has none under `missing_lines`."""
     measured = [row for row in sizing.batches if row.samples_per_s is not None]
-    known = any(row.label != "measured" for row in measured)
+    known = is_known(sizing)
     percents = [] if known else [one.percent for one in measured[0].percentiles] if measured else []
     memory = [] if known else ["RSS growth" if sizing.memory_of == "rss_growth_bytes" else "peak memory"]
     columns = ["batch", "ms/image", "images/s", "step", *(f"p{percent:g}" for percent in percents), *memory]
@@ -84,10 +89,10 @@ def legend(sizing: Sizing) -> list[str]:
     if not measured:
         return []
     lines = []
-    if any(row.label != "measured" for row in measured):
+    if is_known(sizing):
         lines.append(
-            "Nothing was measured here: the times are the constants of the emulated device's profile. It has no spread, "
-            "so no percentiles and no intervals, and it builds no model, so no memory."
+            "Nothing was measured here: the times are the constants of the emulated device's profile. It has no "
+            "spread, so no percentiles and no intervals, and it builds no model, so no memory."
         )
         for label, source in dict.fromkeys((row.label, row.source) for row in measured):
             sizes = [str(row.batch_size) for row in measured if (row.label, row.source) == (label, source)]
@@ -98,12 +103,12 @@ def legend(sizing: Sizing) -> list[str]:
     too_few = [(row.batch_size, one) for row in measured for one in row.percentiles if one.unknown == "too_few_steps"]
     for percent in dict.fromkeys(one.percent for _, one in too_few):
         mine = [(size, one) for size, one in too_few if one.percent == percent]
-        sizes = _listed([str(size) for size, _ in mine])
+        of = _listed([str(size) for size, _ in mine])
         timed = [one.num_steps for _, one in mine]
         steps = str(timed[0]) if min(timed) == max(timed) else f"{min(timed)} to {max(timed)}"
         needed = mine[0][1].steps_needed
         lines.append(
-            f"p{percent:g} needs {needed} steps; of batch {sizes} {steps} were timed: give --steps {needed}, "
+            f"p{percent:g} needs {needed} steps; of batch {of} {steps} were timed: give --steps {needed}, "
             "and the time for it with --duration."
         )
     return lines
@@ -153,8 +158,10 @@ def _no_answer(sizing: Sizing) -> str:
         percentile = "" if value is None else f", p{sizing.percentile:g} {fmt.duration(value)}"
         takes = f"{fmt.duration(least.step_s.value)} a step{percentile}"
         return f"{limit} cannot be met: batch {least.batch_size} takes {takes}."
-    first = next(row for row in measured if row.within_latency is None)
-    asked = next(one for one in first.percentiles if one.percent == sizing.percentile)
+    first = next((row for row in measured if row.within_latency is None), least)
+    asked = next((one for one in first.percentiles if one.percent == sizing.percentile), None)
+    if asked is None:
+        return "No answer: the percentile was not measured."
     return (
         f"No answer: whether p{sizing.percentile:g} is within {limit} is not known. It needs {asked.steps_needed} "
         f"steps, and of batch {first.batch_size} {asked.num_steps} were timed: give --steps {asked.steps_needed} and "
@@ -182,16 +189,17 @@ def answer_lines(sizing: Sizing) -> list[str]:
 
 def _why(sizing: Sizing, chosen: BatchFigures) -> str:
     if sizing.bound == "latency":
-        better = max(
-            (row for row in sizing.batches if row.within_latency is False and row.samples_per_s is not None),
-            key=lambda row: row.samples_per_s.value if row.samples_per_s else 0.0,
-        )
-        assert better.samples_per_s is not None
+        beyond = [
+            (row.samples_per_s.value, row)
+            for row in sizing.batches
+            if row.within_latency is False and row.samples_per_s is not None
+        ]
+        _, better = max(beyond, key=lambda one: one[0], default=(0.0, chosen))
         rate = fmt.plus_minus(better.samples_per_s)
         return f"batch {better.batch_size} would do {rate} images/s{_within(sizing, better)}, beyond the limit."
     if sizing.bound == "memory":
         return "images/s still grew up to this batch, and the next does not fit."
-    last = next(row for row in reversed(sizing.batches) if row.samples_per_s is not None)
+    last = next((row for row in reversed(sizing.batches) if row.samples_per_s is not None), None)
     if last is chosen and sizing.still_grows and sizing.stopped_by in ("duration", "max_batch", "list", "known"):
         return "images/s still grew at this batch, so a larger one may do more; none was tried."
     return "no other batch that was measured, and allowed, does more images/s."

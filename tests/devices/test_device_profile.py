@@ -55,6 +55,15 @@ def test_busy_time_never_exceeds_the_step(name, num_samples):
     assert 0 < profile.busy_ms(num_samples).value <= profile.duration_ms(num_samples).value
 
 
+def test_a_step_is_never_shorter_than_the_host_takes_to_issue_it():
+    # given 7.4 ms to issue a step, which the device works off in 4.0 ms at batch 1 and in 16.2 ms at batch 64
+    profile = named("h200-resnet50-train-amp-bf16")
+    assert (profile.period_ms(1).value, profile.period_ms(1).label) == (7.4, "assumed")
+    assert "issue a step" in profile.period_ms(1).source
+    assert profile.period_ms(64) == profile.duration_ms(64) and profile.largest_batch == 256
+    assert profile.period_ms(64, 448).value == pytest.approx(4 * 16.2)
+
+
 def test_an_unknown_profile_names_the_shipped_ones():
     with pytest.raises(ConfigError, match=r"no device profile 'h300'.*h200-resnet50-train-fp32"):
         named("h300")

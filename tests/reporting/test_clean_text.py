@@ -20,6 +20,7 @@ from loaderbench.images.filesystem import FileSystem
 from loaderbench.images.scan import DatasetScan
 from loaderbench.printable import clean, clean_lines
 from loaderbench.recording.caveats import Reason
+from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
 from loaderbench.recording.studies import CompareFacts, Comparison, PrecisionResult, SelfTest, Sweep, TuneFacts, Tuning
@@ -33,6 +34,7 @@ from loaderbench.reporting.markdown import render_markdown
 from loaderbench.reporting.precision import print_precision
 from loaderbench.reporting.report import read_report
 from loaderbench.reporting.selftest import print_selftest
+from loaderbench.reporting.sizing import print_sizing
 from loaderbench.reporting.study import print_study, print_tuning
 from loaderbench.reporting.terminal import print_list, print_run, print_table
 from tests import filled as filling
@@ -91,6 +93,7 @@ VIEWS: dict[str, Callable[[Console], None]] = {
     "gaps": lambda console: print_gaps(filled(TraceGaps), console),
     "self-test": lambda console: print_selftest(filled(SelfTest), {"prep": {"prep": 1}}, console),
     "precision": lambda console: print_precision(filled(PrecisionResult), console),
+    "sizing": lambda console: print_sizing(filled(Sizing), console),
     "data set": lambda console: print_scan(scan(), console),
 }
 
