@@ -127,7 +127,7 @@ def _figures(facts: SizeFacts, batch: BatchFacts, before: Estimate | None) -> Ba
         no_prediction=batch.no_prediction,
         label="measured" if batch.known is None else batch.known.label,
         source=None if batch.known is None else batch.known.source,
-        within_latency=_within(facts, alone, batch.known, values[facts.percentile]),
+        within_latency=_within(facts, alone, batch.known, percentiles),
         grows=None if rate is None or before is None else surely_above(rate, before),
     )
 
@@ -171,15 +171,22 @@ def _alone(batch: BatchFacts) -> NDArray[np.float64]:
     return np.concatenate(given) if given else np.empty(0)
 
 
-def _within(facts: SizeFacts, alone: NDArray[np.float64], known: KnownStep | None, value: float | None) -> bool | None:
+def _within(
+    facts: SizeFacts, alone: NDArray[np.float64], known: KnownStep | None, percentiles: Sequence[StepPercentile]
+) -> bool | None:
+    """Whether the asked percentile is within the limit. One that is not known is beyond it where a lower one surely is,
+    or the fastest step."""
     limit = facts.latency_s
     if limit is None:
         return None
     if known is not None:
         return known.step_s <= limit
-    if value is not None:
-        return value <= limit
-    return False if len(alone) and float(alone.min()) > limit else None
+    asked = next(one for one in percentiles if one.percent == facts.percentile)
+    if asked.value is not None:
+        return asked.value <= limit
+    lower = [one.low for one in percentiles if one.low is not None and one.percent < asked.percent]
+    beyond = len(alone) > 0 and max(lower, default=float(alone.min())) > limit
+    return False if beyond else None
 
 
 # -- percentiles -----------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 CHOSEN = "←"
 STAGES = {
-    "storage": "your storage feeds",
-    "prep": "your processors, the files in memory, feed",
-    "loader": "your loader, on that storage, feeds",
+    "storage": "Your storage feeds",
+    "prep": "Your processors, with the files in memory, feed",
+    "loader": "Your loader feeds",
 }
 BOUNDS: dict[SizeBound, str] = {
     "compute": "The bound is compute",
@@ -100,16 +100,15 @@ def legend(sizing: Sizing) -> list[str]:
         return lines
     if sizing.memory_of == "rss_growth_bytes":
         lines.append("RSS growth: of the process's resident memory on the host, not a device's memory.")
-    too_few = [(row.batch_size, one) for row in measured for one in row.percentiles if one.unknown == "too_few_steps"]
-    for percent in dict.fromkeys(one.percent for _, one in too_few):
-        mine = [(size, one) for size, one in too_few if one.percent == percent]
-        of = _listed([str(size) for size, _ in mine])
-        timed = [one.num_steps for _, one in mine]
-        steps = str(timed[0]) if min(timed) == max(timed) else f"{min(timed)} to {max(timed)}"
-        needed = mine[0][1].steps_needed
+    too_few = [one for row in measured for one in row.percentiles if one.unknown == "too_few_steps"]
+    if too_few:
+        needed = {one.percent: one.steps_needed for one in sorted(too_few, key=lambda one: one.percent)}
+        each = ", ".join(f"p{percent:g} needs {steps:,}" for percent, steps in needed.items())
+        timed = [one.num_steps for one in too_few]
+        steps = f"{min(timed):,}" if min(timed) == max(timed) else f"{min(timed):,} to {max(timed):,}"
         lines.append(
-            f"p{percent:g} needs {needed} steps; of batch {of} {steps} were timed: give --steps {needed}, "
-            "and the time for it with --duration."
+            f"{fmt.MISSING} too few steps: {each}; {steps} were timed. Give --steps {max(needed.values())}, and the "
+            "time for it with --duration."
         )
     return lines
 
@@ -200,8 +199,9 @@ def _why(sizing: Sizing, chosen: BatchFigures) -> str:
     if sizing.bound == "memory":
         return "images/s still grew up to this batch, and the next does not fit."
     last = next((row for row in reversed(sizing.batches) if row.samples_per_s is not None), None)
-    if last is chosen and sizing.still_grows and sizing.stopped_by in ("duration", "max_batch", "list", "known"):
-        return "images/s still grew at this batch, so a larger one may do more; none was tried."
+    if last is chosen and sizing.stopped_by in ("duration", "max_batch", "list", "known", "interrupted"):
+        grew = "images/s still grew at this batch" if sizing.still_grows else "this is the largest batch that was tried"
+        return f"{grew}, and a larger one may do more."
     return "no other batch that was measured, and allowed, does more images/s."
 
 
@@ -254,7 +254,8 @@ def _joined(sizing: Sizing, feed: FeedFacts) -> str:
     subject = f"{feed.dataset_name}/{feed.resolution}" if feed.resolution else feed.dataset_name
     how = "" if feed.named else ", the newest of this machine"
     workers = f" with {feed.workers} workers" if feed.workers else ""
-    line = f"Joined with the stored run {feed.run_id}{how}: {feed.loader}{workers} on {subject}."
+    name = "-".join(feed.run_id.split("-")[:3])  # up to the time, as `list` shows it
+    line = f"Joined with the stored run {name}{how}: {feed.loader}{workers} on {subject}."
     if feed.input_size != sizing.input_size:
         size = "uncropped images" if feed.input_size is None else f"images of {feed.input_size}×{feed.input_size}"
         line += f" It prepared {size}, not {sizing.input_size}×{sizing.input_size}."
@@ -264,12 +265,12 @@ def _joined(sizing: Sizing, feed: FeedFacts) -> str:
 def _supply(supply: Supply, feed: FeedFacts) -> str:
     who = STAGES[supply.stage]
     if supply.stage == "loader" and feed.workers:
-        who = f"your {feed.workers} worker{'s' * (feed.workers != 1)} {'feed' if feed.workers != 1 else 'feeds'}"
+        who = f"Your {feed.workers} worker{'s' * (feed.workers != 1)} {'feed' if feed.workers != 1 else 'feeds'}"
     if supply.capacity is None:
-        return f"{supply.stage}: not known, that run did not measure it alone."
+        return f"The stage {supply.stage} is not known: that run did not measure it alone."
     rate = f"{fmt.plus_minus(supply.capacity)} images/s"
     if supply.devices is None:
-        return f"{supply.stage}: {rate}."
+        return f"The stage {supply.stage} does {rate}."
     return f"{who} {fed_devices(supply.devices)} of these devices ({rate})."
 
 

@@ -50,7 +50,7 @@ USUAL_BATCHES = 10
 """Batches among which the time is divided: 1 to 512."""
 CLEAR_GAIN = 1.1
 """Gain over two doublings with which a larger batch is tried, though the intervals overlap."""
-LADDER_FRACTION = 0.5
+LADDER_FRACTION = 0.6
 """Of the time, for the first round: its processes start anew for each batch."""
 START_GROWTH = 1.25
 """By how much starting and warming up are taken to grow from a batch to its double."""

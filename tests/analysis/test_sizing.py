@@ -200,6 +200,17 @@ def test_a_limit_below_batch_one_cannot_be_met_whatever_the_percentile() -> None
     assert found.demand is not None and found.demand.samples_per_s == 100, "the target is what it is"
 
 
+def test_a_percentile_is_beyond_the_limit_where_a_lower_one_surely_is() -> None:
+    # given 60 steps, of which one in four takes 1 ms and the others 30: enough for the median, and not for p99
+    steps = np.full(60, 0.03)
+    steps[::4] = 0.001
+    one = replace(batch(1, 0.01), rounds=(StepRound(steps),))
+    found = sized(facts(one, latency_s=0.02))
+    assert found.batches[0].p50_s == 0.03 and found.batches[0].p99_s is None
+    assert found.batches[0].within_latency is False and found.no_answer == "latency_below_all"
+    assert sized(facts(one, latency_s=0.04)).no_answer == "latency_unknown"
+
+
 def test_a_percentile_of_too_few_steps_decides_nothing() -> None:
     found = sized(facts(batch(1, 0.01, num_steps=10), target_per_s=100.0, latency_s=0.02))
     assert (found.devices_needed, found.no_answer) == (None, "latency_unknown")

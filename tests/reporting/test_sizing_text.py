@@ -74,7 +74,7 @@ def test_what_is_printed_fits_80_columns_and_answers_first() -> None:
         ({"latency_s": None, "stopped_by": "duration"}, "No batch above 4 was measured: the time for it is used up"),
         (
             {"latency_s": None, "stopped_by": "duration"},
-            "images/s still grew at this batch, so a larger one may do more",
+            "images/s still grew at this batch, and a larger one may do more.",
         ),
         ({"batches": (out_of_memory(1),)}, "No answer: no batch was measured."),
     ],
@@ -92,9 +92,9 @@ def test_an_interval_of_the_count_is_said_where_it_has_one() -> None:
 
 def test_who_feeds_them_in_words() -> None:
     found = " ".join(demand_lines(sized(replace(FULL, latency_s=None))))
-    assert "your storage feeds 3.1 (2.9–3.3) of these devices (620 ± 31 images/s)." in found
-    assert "your 8 workers feed 0.90 (0.81–0.99) of these devices" in found
-    assert "prep: not known, that run did not measure it alone." in found
+    assert "Your storage feeds 3.1 (2.9–3.3) of these devices (620 ± 31 images/s)." in found
+    assert "Your 8 workers feed 0.90 (0.81–0.99) of these devices" in found
+    assert "The stage prep is not known: that run did not measure it alone." in found
     other = " ".join(demand_lines(sized(replace(FULL, feed=replace(FEED, input_size=224, named=False)))))
     assert "It prepared images of 224×224, not 28×28." in other and "the newest of this machine" in other
     without = " ".join(demand_lines(sized(facts(*THREE, target_per_s=5.0, no_feed="no run is stored"))))
@@ -105,8 +105,8 @@ def test_who_feeds_them_in_words() -> None:
 
 def test_the_legend_says_how_many_steps_a_percentile_needs() -> None:
     short = facts(batch(1, 0.01, num_steps=30), batch(2, 0.01, num_steps=20), target_per_s=1.0)
-    (p95, p99) = legend(sized(short))
-    assert p95.startswith("p95 needs 132 steps; of batch 1 and 2 60 to 90 were timed") and "--steps 660" in p99
+    (line,) = legend(sized(short))
+    assert line.startswith("– too few steps: p95 needs 132, p99 needs 660; 60 to 90 were timed. Give --steps 660")
     on_cpu = sized(replace(short, device=make_device(emulated=False, on_host_cpus=True)))
     assert "not a device's memory" in legend(on_cpu)[0]
 
@@ -132,7 +132,7 @@ def test_a_report_of_sizing_alone_has_the_answer_and_the_picture(tmp_path: Path)
     page, text = render_html(report), render_markdown(report)
     for rendered in (page, text):
         assert "25 devices for 5,000 images/s" in rendered and "lenet, infer: devices needed" in rendered
-        assert "your storage feeds 3.1" in rendered
+        assert "Your storage feeds 3.1" in rendered
 
 
 def test_the_picture_marks_the_chosen_batch() -> None:

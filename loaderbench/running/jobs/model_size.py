@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
+from loaderbench.errors import OutOfMemory
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.facts import STEP
 from loaderbench.recording.model_size import StepRound
@@ -42,8 +43,7 @@ def time_batch(request: BatchRequest, report: Report) -> TimedBatch:
         stack.callback(device.close)
         device.begin_memory()
         workload = build_workload(step, device, image_size=side, seed=request.seed, num_classes=1)
-        inputs, targets = workload.example("float32")
-        batch = Batch(*device.copy_in(inputs, targets), step.batch_size, 0)
+        batch = _resident(device, workload, step.batch_size)
         report(Phase("warming up"))
         loop = StepLoop(repeat(batch), device, workload, resident=True)
         loop.run(device.num_search_steps, sys.maxsize)
@@ -56,6 +56,18 @@ def time_batch(request: BatchRequest, report: Report) -> TimedBatch:
         facts = device.describe()
         alone_s = None if facts.on_host_cpus else _alone(device, workload, batch, request)
         return TimedBatch(facts, StepRound(np.diff(done_ns) / 1e9, alone_s), memory, workload.describe())
+
+
+def _resident(device: Device, workload: Workload, batch_size: int) -> Batch:
+    """A random batch on the device. Raises OutOfMemory where it does not fit, there or into the host's memory."""
+    try:
+        inputs, targets = workload.example("float32")
+    except RuntimeError as error:
+        whose = device.out_of_memory(error)
+        if whose is None:
+            raise
+        raise OutOfMemory(f"does not fit: a batch of {batch_size} images needs more than {whose}") from error
+    return Batch(*device.copy_in(inputs, targets), batch_size, 0)
 
 
 def _run(loop: StepLoop, num_before: int, request: BatchRequest, report: Report) -> None:
