@@ -492,3 +492,42 @@ def test_a_model_that_cannot_take_the_images_is_refused_before_anything_is_measu
 def test_facts_and_findings_are_of_one_kind(tmp_path: Path) -> None:
     facts = SizeStudy(plan(tmp_path), Store(tmp_path)).facts()
     assert isinstance(facts, SizeFacts) and facts.mode == "infer" and facts.channels == 1 and facts.input_size == 28
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("broken", "OSError: no weights"),
+        ("mapping", "returns a dict, not a torch.nn.Module"),
+        ("absent", "has no callable 'absent'"),
+        ("linear", "does not take images of 1×8×8"),
+    ],
+)
+def test_a_factory_that_makes_no_model_is_refused_in_one_line(
+    name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd_factory.py").write_text(
+        "import torch\n\ndef broken():\n    raise OSError('no weights')\n\ndef mapping():\n    return {}\n\n"
+        "def linear():\n    return torch.nn.Linear(3, 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    flags = ("--device", "cpu", "--target", "1/s", "--input-shape", "1,8,8", "--results", tmp_path / "results")
+    ended = commands.run("model", "size", f"odd_factory:{name}", *flags)
+    assert (ended.code, ended.out) == (2, ""), ended.err
+    assert says in ended.lines[-1] and ended.lines[-1].startswith(f"loaderbench: --model odd_factory:{name}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(0.01, 0), ("OutOfMemory", 0), ("CaseFailed", 1)], ids=["well", "no memory", "failed"]
+)
+def test_the_command_s_exit_code_says_whether_a_batch_failed(
+    answer: Any, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = answer if isinstance(answer, float) else failed("it ended", answer)
+    monkeypatch.setattr(FakeChild, "answers", staticmethod(lambda size: 0.01 if size < 2 else late), raising=False)
+    monkeypatch.setattr(FakeChild, "asked", [], raising=False)
+    monkeypatch.setattr(study_module, "Child", FakeChild)
+    monkeypatch.setattr(study_module, "KeptChild", FakeChild)
+    asked = ("model", "size", "lenet", "--device", "cpu", "--target", "1/s", "--max-batch", "2", "--quiet")
+    ended = commands.call(*asked, "--results", tmp_path)
+    assert (ended.code, ended.out) == (code, ""), ended.err
