@@ -198,6 +198,14 @@ def _why(sizing: Sizing, chosen: BatchFigures) -> str:
         return f"batch {better.batch_size} would do {rate} images/s{_within(sizing, better)}, beyond the limit."
     if sizing.bound == "memory":
         return "images/s still grew up to this batch, and the next does not fit."
+    perhaps = [
+        row.batch_size
+        for row in sizing.batches
+        if row.within_latency is False and row.samples_per_s is not None and chosen.samples_per_s is not None
+        and row.samples_per_s.value > chosen.samples_per_s.value
+    ]  # fmt: skip
+    if perhaps:
+        return f"batch {perhaps[0]}, beyond the limit, may do more images/s, but not beyond the intervals."
     last = next((row for row in reversed(sizing.batches) if row.samples_per_s is not None), None)
     if last is chosen and sizing.stopped_by in ("duration", "max_batch", "list", "known", "interrupted"):
         grew = "images/s still grew at this batch" if sizing.still_grows else "this is the largest batch that was tried"

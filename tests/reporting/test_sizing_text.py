@@ -84,6 +84,14 @@ def test_the_answer_in_words(changes: dict[str, Any], says: str) -> None:
     assert any(says in line for line in lines), lines
 
 
+def test_a_batch_beyond_the_limit_that_may_do_more_is_named() -> None:
+    # given rounds of 30, 36 and 42 ms of four images: 111 a second, and the two images of 20 ms do 100
+    rounds = tuple(StepRound(np.full(700, step_s)) for step_s in (0.030, 0.036, 0.042))
+    found = sized(facts(batch(2, 0.02), replace(batch(4, 0.036), rounds=rounds), latency_s=0.025))
+    assert (found.bound, found.chosen_batch) == ("compute", 2)
+    assert "batch 4, beyond the limit, may do more images/s, but not beyond the intervals." in answer_lines(found)[1]
+
+
 def test_an_interval_of_the_count_is_said_where_it_has_one() -> None:
     rounds = tuple(StepRound(np.full(40, step_s)) for step_s in (0.009, 0.010, 0.011))
     line = answer_lines(sized(facts(replace(THREE[0], rounds=rounds), target_per_s=1000.0)))[0]
