@@ -98,7 +98,9 @@ def test_an_interrupted_study_keeps_what_was_finished(
     assert list(temporary.glob("loaderbench-*")) == []
 
 
-@pytest.mark.parametrize("kind", STUDIES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in ("sweep", "compare") else pytest.mark.slow) for kind in STUDIES]
+)
 def test_a_killed_study_leaves_what_loads_or_is_named(
     kind: StudyKind, kinds: dict[str, Kind], temporary: Path, tmp_path: Path
 ) -> None:

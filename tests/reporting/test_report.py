@@ -502,7 +502,7 @@ document.body.setAttribute("data-seen", JSON.stringify(seen));
 
 
 @needs_chromium
-@pytest.mark.parametrize("size", ["1200,900", "375,800"])
+@pytest.mark.parametrize("size", [pytest.param("1200,900", marks=pytest.mark.slow), "375,800"])
 def test_in_chromium_it_opens_and_its_switches_work(tmp_path: Path, size: str) -> None:
     page = tmp_path / "report.html"
     page.write_text(render_html(read_report(with_comparison(tmp_path / "results"))))
