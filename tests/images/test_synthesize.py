@@ -58,7 +58,7 @@ def test_the_coefficient_counter_agrees_with_a_transform_done_by_hand() -> None:
     [
         (256, 256),
         pytest.param((500, 375), marks=pytest.mark.slow),
-        (512, 512),
+        pytest.param((512, 512), marks=pytest.mark.slow),
         pytest.param((1024, 1024), marks=pytest.mark.slow),
     ],
 )
