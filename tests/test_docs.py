@@ -74,6 +74,7 @@ def test_the_example_loader_runs_as_a_package_of_somebody_else(
     assert "plain" in unknown.err
 
 
+@pytest.mark.slow  # a run, a sweep and a comparison: 10 s
 def test_the_examples_of_python_run(small_set: Path, tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
     assert len(examples) == 3

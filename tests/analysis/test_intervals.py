@@ -129,7 +129,7 @@ def timelines(draw: st.DrawFn) -> tuple[list[Segment], bool, bool]:
     return segments, reads_files, tells_busy
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(timelines(), st.booleans(), st.none() | st.floats(0, 1))
 def test_shares_sum_to_one_on_any_timeline(
     given_: tuple[list[Segment], bool, bool], synchronous: bool, starved: float | None

@@ -84,7 +84,7 @@ def outcome(found: Attribution, truth: dict[Cause, float]) -> str:
     return "right" if all(truth[cause] >= 0.9 * best for cause in found.verdict.joint) else "vague"
 
 
-@pytest.mark.parametrize("drift", [0.005, 0.02])
+@pytest.mark.parametrize("drift", [pytest.param(0.005, marks=pytest.mark.slow), 0.02])
 def test_verdicts_over_random_pipelines(drift: float, capsys: pytest.CaptureFixture[str]) -> None:
     table: Counter[tuple[str, str]] = Counter()
     errors, undetermined = [], 0

@@ -38,7 +38,7 @@ def compared_inside(tree: Path, out: Path, *options: str, **limit: float) -> dic
     Small inputs and inference keep the one slow processor in there from being a second limit.
     """
     command = [sys.executable, "-m", "loaderbench", "compare", f"local={LOCAL}", f"nfs={INSIDE_PATH}"]
-    command += ["--device", "emulated", "--loader", "threaded", "--batch-size", "16", "--cache", "cold"]
+    command += ["--device", "emulated", "--loader", "threaded", "--cache", "cold"]
     command += ["--mode", "infer", "--input-size", "64"]
     command += [
         "--rounds",
@@ -61,7 +61,15 @@ def test_a_capped_wire_is_slower_by_its_storage_and_no_workers_mend_it(
     photographs_on_disk: Path, tmp_path: Path
 ) -> None:
     found = compared_inside(
-        photographs_on_disk, tmp_path, "--workers", "2", "--duration", "30", bandwidth_bits_per_s=20e6
+        photographs_on_disk,
+        tmp_path,
+        "--workers",
+        "2",
+        "--batch-size",
+        "16",
+        "--duration",
+        "60",
+        bandwidth_bits_per_s=20e6,
     )
     assert found["outcome"] == "slower"
     (pair,) = found["pairs"]
@@ -80,7 +88,9 @@ def test_a_capped_wire_is_slower_by_its_storage_and_no_workers_mend_it(
 
 
 def test_a_late_wire_catches_up_with_more_workers(photographs_on_disk: Path, tmp_path: Path) -> None:
-    found = compared_inside(photographs_on_disk, tmp_path, "--workers", "1,4", "--duration", "20", latency_s=0.02)
+    found = compared_inside(
+        photographs_on_disk, tmp_path, "--workers", "1,4", "--batch-size", "4", "--duration", "30", latency_s=0.02
+    )
     one, four = found["pairs"]
     assert (one["workers"], one["outcome"], one["b"]["bottleneck"]) == (1, "slower", "storage")
     assert one["b"]["storage"]["bound_by"] == "latency"

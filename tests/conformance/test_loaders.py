@@ -411,7 +411,13 @@ next(stream)
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("threaded", {}), ("threaded", {"io_threads": 4}), ("torchdata", {}), ("grain", {})]
+    ("name", "options"),
+    [
+        ("threaded", {}),
+        pytest.param("threaded", {"io_threads": 4}, marks=pytest.mark.slow),
+        pytest.param("torchdata", {}, marks=pytest.mark.slow),
+        pytest.param("grain", {}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_program_that_ends_with_a_stream_open_ends(
     name: str, options: dict[str, Any], image_tree: Path, tmp_path: Path

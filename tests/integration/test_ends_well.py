@@ -185,7 +185,7 @@ def test_a_data_set_that_vanishes_fails_the_case_in_one_line(
         assert started.shared_memory_left() == set()
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_making_of_images_resumes(number: int, tmp_path: Path) -> None:
     make = ("dataset", "make", "--res", "128", "--num-images", "150", "--out", tmp_path / "set")
     with Started(*make) as started:

@@ -69,6 +69,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 STUDIES = ["sweep", "compare", "tune", "precision", pytest.param("selftest", marks=pytest.mark.slow)]
+SLOW_STUDIES = ["tune", "precision", "selftest"]
+"""Where their being killed is tested: they end as the others do."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -98,7 +100,7 @@ def test_an_interrupted_study_keeps_what_was_finished(
     assert list(temporary.glob("loaderbench-*")) == []
 
 
-@pytest.mark.parametrize("kind", STUDIES)
+@pytest.mark.parametrize("kind", [*STUDIES[:2], *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW_STUDIES)])
 def test_a_killed_study_leaves_what_loads_or_is_named(
     kind: StudyKind, kinds: dict[str, Kind], temporary: Path, tmp_path: Path
 ) -> None:

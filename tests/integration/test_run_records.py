@@ -169,6 +169,7 @@ def test_a_limit_of_bytes_that_allows_nothing_says_what_would(size: str, small_s
     assert "--max-bytes" in ended.err
 
 
+@pytest.mark.slow  # tests/studies/test_sweep.py has it with simulated runs
 def test_a_sweep_goes_on_where_it_was_interrupted(small_set: Path, tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(f"[study]\ndataset = '{small_set}'\nres = [96, 128]\nloader = 'synthetic'\nworkers = [1]\n")

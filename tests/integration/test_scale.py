@@ -29,8 +29,9 @@ def check(facts: dict[str, Any], num_files: int) -> None:
         assert one["seconds"]["list"] < 2
 
 
-def test_twenty_thousand_files(tmp_path: Path) -> None:
-    check(measured(tmp_path, 20_000, "multiprocess:fork"), 20_000)
+@pytest.mark.parametrize("num_files", [4_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_thousands_of_files(num_files: int, tmp_path: Path) -> None:
+    check(measured(tmp_path, num_files, "multiprocess:fork"), num_files)
 
 
 @pytest.mark.timeout(900)

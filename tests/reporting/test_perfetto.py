@@ -149,7 +149,7 @@ def check_format(trace: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "loader",
-    ["serial", "multiprocess", *(pytest.param(name, marks=pytest.mark.slow) for name in ("threaded", "synthetic"))],
+    ["multiprocess", *(pytest.param(name, marks=pytest.mark.slow) for name in ("serial", "threaded", "synthetic"))],
 )
 def test_a_real_run_makes_a_valid_trace(loader: str, small_set: Path, tmp_path: Path) -> None:
     ended = commands.run("run", small_set, "--res", "96", *TINY, "--loader", loader, "--results", tmp_path)

@@ -209,7 +209,7 @@ def test_a_selftest_finds_what_was_built_into_a_simulated_machine_and_is_kept(
     assert lines[-1].startswith("null loader ")
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), pytest.param(SystemExit(143), marks=pytest.mark.slow)])
 def test_an_interrupted_selftest_keeps_its_cases_and_goes_on_from_there(
     stop: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -295,7 +295,7 @@ def test_what_was_not_tried_is_said_and_the_winner_is_not_called_the_fastest_of_
     assert_kept(tmp_path, "tune")
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), pytest.param(SystemExit(143), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("moment", ["in the first rung", "in the second rung", "in the finals"])
 def test_an_interrupted_search_keeps_what_was_measured(
     moment: str, stop: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

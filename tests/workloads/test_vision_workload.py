@@ -104,7 +104,7 @@ def test_building_leaves_the_callers_random_numbers_alone():
         ("resnext50_32x4d", 64),
         ("regnet_y_400mf", 64),
         ("efficientnet_b0", 64),
-        ("vit_b_32", 224),
+        pytest.param("vit_b_32", 224, marks=pytest.mark.slow),
     ],
 )
 def test_every_family_trains(model, input_size):
