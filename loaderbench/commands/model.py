@@ -4,4 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from loaderbench.commands.model_layers import layers
+
 app = typer.Typer(help="What a model costs: its layers, memory, largest batch, and devices.", no_args_is_help=True)
+app.command("layers")(layers)
