@@ -71,7 +71,7 @@ class LayerTimes:
 
 @dataclass(frozen=True)
 class AloneTimes:
-    """Each call repeated by itself on its own inputs. Seconds of one call, the mean of each block; NaN: not measured."""
+    """Each call repeated by itself on its own inputs: seconds of a call, the mean of each block. NaN: not measured."""
 
     forward_s: NDArray[np.float64]
     """[calls, blocks]"""
@@ -157,7 +157,7 @@ class LayersResult:
     data_set: str | None
     environment: Environment
     rows: tuple[LayerRow, ...]
-    """In the order of the iteration: load, copies, set-up of each call, forward, zero-grad, backward, update, monitor."""
+    """In the order of the iteration: load, copies, set-ups, forward, zero-grad, backward, update, monitor, rest."""
     types: tuple[TypeRow, ...]
     """The most expensive first."""
     forward_s: Estimate | None

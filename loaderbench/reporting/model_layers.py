@@ -54,6 +54,9 @@ def print_layers(result: LayersResult, console: Console | None = None, *, every:
     if len(shown) < len(calls):
         console.print(styled(f"The {len(shown)} most expensive of {len(calls)} calls; --all shows every one.", "dim"))
     console.print()
+    if every:
+        _print_shapes(calls, result, console)
+        console.print()
     _print_types(result, console)
     console.print()
     print_rows(console, summary(result))
@@ -64,8 +67,7 @@ def print_layers(result: LayersResult, console: Console | None = None, *, every:
 
 def settings(result: LayersResult) -> list[str]:
     """What was asked for, in a few words each."""
-    shape = "×".join(map(str, result.input_shape))
-    asked = [result.model, result.mode, result.precision, f"batch {result.batch_size}", shape]
+    asked = [result.model, result.mode, result.precision, f"batch {result.batch_size}", shape_text(result.input_shape)]
     return [*asked, *([result.optimizer] if result.optimizer else []), result.device_name]
 
 
@@ -96,21 +98,49 @@ def calls_of(result: LayersResult) -> list[Call]:
 
 
 def _print_calls(calls: Sequence[Call], result: LayersResult, console: Console) -> None:
+    """The times of calls."""
     trains, alone = result.mode == "train", result.alone_limit_s is not None
     table = plain_table()
     table.add_column("call", overflow="fold")
     table.add_column("type", no_wrap=True)
-    titles = ["output", "forward ms", *(["alone"] if alone else [])]
-    titles += ["backward ms", *(["alone"] if alone else [])] if trains else []
-    for title in (*titles, "share", "GFLOP", "MB"):
+    for title in ("forward ms", "backward ms")[: 2 if trains else 1]:
         table.add_column(title, justify="right", no_wrap=True)
+        if alone:
+            table.add_column("alone", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
     for call in calls:
-        cells = ["×".join(map(str, call.forward.output_shape or ())), *_times(call.forward, alone=alone)]
-        cells += (_times(call.backward, alone=alone)) if trains else []
-        cells += [fmt.percent(call.share, decimals=1), _giga(call.flops), _mega(call.forward.required_bytes)]
+        cells = _times(call.forward, alone=alone)
+        cells += _times(call.backward, alone=alone) if trains else []
         mark = "*" if call.waits else ""
+        cells.append(fmt.percent(call.share, decimals=1))
         table.add_row(styled(call.name + mark), styled(call.forward.type), *(styled(cell) for cell in cells))
     console.print(table)
+
+
+def _print_shapes(calls: Sequence[Call], result: LayersResult, console: Console) -> None:
+    """What the calls make, and the memory required for data so far."""
+    table = plain_table()
+    table.add_column("call", overflow="fold")
+    for title in ("output", "parameters", "GFLOP", "required", "so far"):
+        table.add_column(title, justify="right", no_wrap=True)
+    running = result.required_bytes - sum(call.forward.required_bytes or 0 for call in calls)
+    table.add_row(styled("Input"), styled(shape_text((result.batch_size, *result.input_shape))), "", "", *[
+        styled(fmt.size(running))
+    ] * 2)  # fmt: skip
+    for call in calls:
+        row = call.forward
+        running += row.required_bytes or 0
+        cells = [
+            shape_text(row.output_shape or ()), f"{row.parameters or 0:,}", _giga(call.flops),
+            fmt.size(row.required_bytes), fmt.size(running),
+        ]  # fmt: skip
+        table.add_row(styled(call.name), *(styled(cell) for cell in cells))
+    console.print(table)
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`64×16×24×24`; a scalar is `1`."""
+    return "×".join(map(str, shape)) or "1"
 
 
 def _times(row: LayerRow | None, *, alone: bool) -> list[str]:
@@ -132,10 +162,6 @@ def milliseconds(estimate: Estimate | None, *, spread: bool = True) -> str:
 
 def _giga(flops: int | None) -> str:
     return fmt.number(flops / 1e9) if flops else fmt.MISSING
-
-
-def _mega(num_bytes: int | None) -> str:
-    return fmt.MISSING if num_bytes is None else fmt.number(num_bytes / 1e6)
 
 
 def _print_types(result: LayersResult, console: Console) -> None:
@@ -168,8 +194,8 @@ def summary(result: LayersResult) -> list[tuple[str, str]]:
     ]
     rows = [(name, f"{fmt.plus_minus(_in_ms(one))} ms") for name, one in averages if one is not None]
     rows += [
-        ("rows ÷ whole", fmt.speedup(result.layers_over_whole)),
-        ("with ÷ without stopwatch", fmt.speedup(result.timed_over_untimed)),
+        ("rows ÷ whole", fmt.ratio(result.layers_over_whole)),
+        ("with ÷ without stopwatch", fmt.ratio(result.timed_over_untimed)),
         ("memory required for data", f"{result.required_bytes:,} bytes, as Caffe counts it (no peak)"),
         ("parameters", f"{result.num_parameters:,}"),
         ("FLOPs", f"{fmt.number(result.flops / 1e9)} G an iteration, a multiply-add is two"),
@@ -267,9 +293,7 @@ def _function_names(forward: Sequence[LayerRow]) -> dict[tuple[str, int], str]:
     return names
 
 
-def _functions(
-    rows: Sequence[LayerRow], names: dict[tuple[str, int], str]
-) -> list[tuple[str, list[LayerRow]]]:
+def _functions(rows: Sequence[LayerRow], names: dict[tuple[str, int], str]) -> list[tuple[str, list[LayerRow]]]:
     """Each function's rows in their order, with those of a reshape beside it: the one before it in the forward pass,
     so behind it in the backward pass."""
     backward = bool(rows) and rows[0].phase == "backward"

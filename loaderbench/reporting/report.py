@@ -15,11 +15,13 @@ from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import Severity
+from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
 from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting import words
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
     SIDES,
@@ -36,6 +38,8 @@ from loaderbench.reporting.comparison import (
 from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
+from loaderbench.reporting.model_layers import settings, summary
+from loaderbench.reporting.model_layers_figures import CALL_COLUMNS, NUM_NAMES, call_cells, layers_figures, sentence
 from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
 from loaderbench.reporting.study_figures import study_figures
 from loaderbench.reporting.timeline_figure import timeline_figure
@@ -121,11 +125,12 @@ class Content:
         cleaned: Callable[[Any], Any] = fmt.cleaned if anonymous is None else anonymous
         runs, studies = _chosen(store, names)
         records: list[RunRecord] = [cleaned(run.record) for run in runs if run.record is not None]
-        if not records:
+        known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
+        self.models = [study for study in known if isinstance(study.facts, LayersFacts)]
+        if not records and not self.models:
             raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
         self.folders = {run.run_id: run.path for run in runs}
         self.by_id = {record.run_id: record for record in records}
-        known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
         self.comparisons = [study for study in known if study.kind == "compare"]
         compared = {run for study in self.comparisons for run in study.runs if run in self.by_id}
         groups = gather(record for record in records if record.run_id not in compared)
@@ -170,13 +175,16 @@ def read_report(
     """The report of everything in the store, or of some `names` of it. `on_done` is called with (parts done, all
     parts). `anonymous`, and errors: as in Content."""
     content = Content(store, names, anonymous)
-    total = len(content.groups) + len(content.comparisons)
+    total = len(content.groups) + len(content.comparisons) + len(content.models)
     parts = []
     for number, group in enumerate(content.groups, 1):
         parts.append(_study_part(group, f"study{number}", content.folders, drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
     for number, study in enumerate(reversed(content.comparisons), 1):
         parts.append(_comparison_part(study, content.by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
+        on_done(len(parts), total)
+    for number, study in enumerate(reversed(content.models), 1):
+        parts.append(_layers_part(study, f"layers{number}", drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
@@ -357,6 +365,31 @@ def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tu
         ("Notes", note_lines(facts)),
     ]
     return [(heading, lines) for heading, lines in found if lines]
+
+
+# -- models ----------------------------------------------------------------------------------------------
+
+
+def _layers_part(study: StudyRecord, name: str, *, drawn: bool) -> Part:
+    found = judge(study.facts, {})
+    assert isinstance(found, LayersResult)
+    table = Table("Calls", tuple((title, "") for title in CALL_COLUMNS), call_cells(found), NUM_NAMES)
+    lines = [
+        ("Averages, and whether the rows can be trusted", [": ".join(row) for row in summary(found)]),
+        ("Not measured", [": ".join(row) for row in found.missing.items()]),
+        ("Caveats", [words.sentence(caveat) for caveat in found.caveats]),
+    ]
+    return Part(
+        name=name,
+        title=f"Layers of {found.model} on {found.device_name}",
+        sentence=sentence(found),
+        settings=settings(found),
+        begun_at=study.started_at,
+        records=[],
+        tables=[table] if table.rows else [],
+        findings=[(heading, texts) for heading, texts in lines if texts],
+        figures=layers_figures(found, name) if drawn else [],
+    )
 
 
 # -- environment -----------------------------------------------------------------------------------------

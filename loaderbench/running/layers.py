@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._pytree import tree_leaves
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from loaderbench.devices.base import Device, Event
@@ -39,7 +39,9 @@ class Iteration:
     `batches`: a running loader; None: `resident`, host tensors that are used again each time.
     """
 
-    def __init__(self, device: Device, workload: ModelWorkload, resident: Batch, batches: Iterator[Batch] | None) -> None:
+    def __init__(
+        self, device: Device, workload: ModelWorkload, resident: Batch, batches: Iterator[Batch] | None
+    ) -> None:
         self.device, self.workload, self.batches = device, workload, batches
         self.resident = resident
         self.trains = workload.describe().mode == "train"
@@ -113,7 +115,11 @@ class Found:
     """Of all."""
 
 
-class FlopCount(TorchDispatchMode):
+_Mode: Any = TorchDispatchMode
+"""Its methods carry no annotations."""
+
+
+class FlopCount(_Mode):
     """Floating-point operations (a multiply-add is two) of everything run within it, by PyTorch's own formulas.
 
     `torch.utils.flop_counter.FlopCounterMode` cannot be used: its hooks on modules would be seen as calls.
@@ -182,7 +188,7 @@ class Discovery:
             parameters=self._new_parameters(site, given),
             forward_flops=self._flops.total - before,
             backward_flops=None,
-            reshapes=site.module is None and site.function in RESHAPES or site.type in ("Flatten", "Unflatten"),
+            reshapes=(site.module is None and site.function in RESHAPES) or site.type in ("Flatten", "Unflatten"),
         )
         self._follow(number, made)
         return result
@@ -414,7 +420,9 @@ class Alone:
     def _measure(
         self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backward: bool
     ) -> tuple[Repeated, Repeated]:
-        leaves: list[Any] = [] if site.module is None else [one for one in site.module.parameters() if one.requires_grad]
+        leaves: list[Any] = (
+            [] if site.module is None else [one for one in site.module.parameters() if one.requires_grad]
+        )
         own_args, own_kwargs = _copies((args, dict(kwargs)), [])
         forward = repeated(self._device, lambda: call(*own_args, **own_kwargs), self._limit_s)
         if not (backward and self._trains):

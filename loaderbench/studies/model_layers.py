@@ -1,8 +1,9 @@
-"""`loaderbench model layers`: an iteration of a model by its calls, in the step and alone. docs/model.md defines them."""
+"""`loaderbench model layers`: an iteration of a model by its calls, in the step and alone (docs/model.md)."""
 
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from loaderbench.cases.options import (
     one_of_each,
 )
 from loaderbench.cases.study import plan
+from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError
 from loaderbench.machine import environment
 from loaderbench.recording.facts import SCHEMA, Failure, Status
@@ -79,9 +81,9 @@ def plan_layers(
     """
     if data.data is None and (data.resolution, data.loader, data.workers) != (None, None, None):
         raise ConfigError("--res, --loader and --workers belong to a data set: give --data")
-    planned = plan_model(model, options)
-    if not planned.device.computes:
+    if options.device != "auto" and not traits_of(options.device).computes:
         raise ConfigError(NO_LAYERS)
+    planned = plan_model(model, options)
     on_cpu = planned.device.on_host_cpus
     size = batch_size if batch_size is not None else CPU_BATCH_SIZE if on_cpu and model != LENET else BATCH_SIZE
     steps = num_steps if num_steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
@@ -166,13 +168,12 @@ class LayersStudy:
                 if self._plan.alone:
                     self.store()
                     progress = _Progress(say, "each layer alone")
-                    self._facts = replace(
-                        self._facts, alone=child.ask(TIME_ALONE, self._request, progress.message)
-                    )
+                    self._facts = replace(self._facts, alone=child.ask(TIME_ALONE, self._request, progress.message))
             self._end("ok")
         except JobFailed as error:
             if not self.measured:
                 if error.failure.kind in ("ConfigError", "UnavailableError"):
+                    shutil.rmtree(self._folder.path, ignore_errors=True)  # nothing was asked for that could be kept
                     raise error.error from error
                 self._end(error.status, error.failure)
             else:

@@ -52,13 +52,17 @@ class Site:
         return _MODULES.get(self.function.replace("_", ""), self.function)
 
 
+_Mode: Any = TorchFunctionMode
+"""Its methods carry no annotations."""
+
+
 class Visitor(Protocol):
     """Makes a call and returns its result."""
 
     def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
 
 
-class CallTracer(TorchFunctionMode):
+class CallTracer(_Mode):
     """Shows a model's calls to a visitor, within `installed` and within this context."""
 
     def __init__(self, model: nn.Module) -> None:

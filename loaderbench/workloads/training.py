@@ -2,7 +2,8 @@
 
 Train: forward, cross-entropy, backward, SGD (momentum 0.9, weight decay 1e-4 as in torchvision's ImageNet
 reference), or Adam (PyTorch's defaults) where the step asks for it. SGD's learning rate is 0.01, a tenth of the
-reference's, so that no model's loss overflows while it is measured on few images. Infer: eval and inference_mode. All precisions use channels_last.
+reference's, so that no model's loss overflows while it is measured on few images. Infer: eval and inference_mode. All
+precisions use channels_last.
 
 | precision | weights, gradients, momentum | activations | needs |
 | --- | --- | --- | --- |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,16 +52,12 @@ def _open(request: LayersRequest, stack: ExitStack, report: Report) -> _Opened:
         first = next(batches)
         resident = Batch(first.inputs.clone(), first.targets.clone(), first.num_samples, 0)
         workload = _model(rig.workload, request)
-        return _Opened(
-            rig.device, workload, Iteration(rig.device, workload, resident, batches), rig.buffer_batches
-        )
+        return _Opened(rig.device, workload, Iteration(rig.device, workload, resident, batches), rig.buffer_batches)
     side = image_size(request.step, None)
     device = open_device(request.step, side)
     stack.callback(device.close)
     report(Phase("building the model"))
-    workload = _model(
-        build_workload(request.step, device, image_size=side, seed=request.seed, num_classes=1), request
-    )
+    workload = _model(build_workload(request.step, device, image_size=side, seed=request.seed, num_classes=1), request)
     inputs, targets = workload.example("float32")
     resident = Batch(device.pin(inputs), device.pin(targets), request.step.batch_size, 0)
     return _Opened(device, workload, Iteration(device, workload, resident, None), 0)
@@ -140,7 +136,7 @@ class _Seen:
 def _rounds(
     request: LayersRequest, iteration: Iteration, tracer: CallTracer, watch: Stopwatch, report: Report
 ) -> _Seen:
-    """The rounds: of each, the iterations without and with the stopwatch; which come first alternates."""
+    """The rounds: an iteration without and one with the stopwatch in turns; which comes first alternates."""
     rounds, steps, num_calls = request.num_rounds, request.num_steps, watch.num_known
     seen = _Seen(
         np.empty((rounds, steps)),
@@ -152,18 +148,18 @@ def _rounds(
     done, total, said = 0, 2 * rounds * steps, time.monotonic()
     for number in range(rounds):
         iteration.device.anchor()
-        for timed in (False, True) if number % 2 == 0 else (True, False):
-            with tracer.installed(watch) if timed else nullcontext():
-                for step in range(steps):
-                    if timed:
+        for step in range(steps):
+            for timed in (False, True) if step % 2 == 0 else (True, False):
+                if timed:
+                    with tracer.installed(watch):
                         seen.timed_s[number, step] = iteration.run(watch.mark, tracer) / 1e9
-                        watch.end_step()
-                    else:
-                        seen.plain_s[number, step] = iteration.run() / 1e9
-                    done += 1
-                    if time.monotonic() - said > 1 or done == total:
-                        said = time.monotonic()
-                        report(StepsDone(done, total))
+                    watch.end_step()
+                else:
+                    seen.plain_s[number, step] = iteration.run() / 1e9
+            done += 2
+            if time.monotonic() - said > 1 or done == total:
+                said = time.monotonic()
+                report(StepsDone(done, total))
         for step, times in enumerate(watch.read(num_calls)):
             seen.spans[number, step], seen.lags[number, step] = times.calls_s, times.lag_s
             seen.parts_s[number, step, iteration.parts] = times.parts_s
@@ -209,9 +205,7 @@ def time_alone(request: LayersRequest, report: Report) -> AloneTimes:
         )
 
 
-def _parts_alone(
-    opened: _Opened, inputs: Any, targets: Any, say: Callable[[str], None]
-) -> dict[str, Repeated]:
+def _parts_alone(opened: _Opened, inputs: Any, targets: Any, say: Callable[[str], None]) -> dict[str, Repeated]:
     """The parts that can be repeated by themselves; not `zero_grad`, which has nothing left to free the second time."""
     device, workload, iteration = opened.device, opened.workload, opened.iteration
 
