@@ -65,7 +65,7 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         forward_backward_s=_part(times, "forward", "backward"),
         forward_alone_s=None if alone is None else _alone(alone.parts_s[PARTS.index("forward")]),
         backward_alone_s=None if alone is None else _alone(alone.parts_s[PARTS.index("backward")]),
-        step_s=None if plain is None else _estimates(plain)[0],
+        step_s=None if times is None else _whole(times),
         layers_over_whole=closure,
         timed_over_untimed=cost,
         disturbed=any(caveat.code in ("layers_do_not_sum", "stopwatch_takes_time") for caveat in caveats),
@@ -85,7 +85,9 @@ def layers_of(facts: LayersFacts) -> LayersResult:
 
 def required_bytes(call: CallFacts) -> int:
     """Caffe's count (net.cpp, `memory_used_`): every output, in-place ones too, and where several layers take it the
-    outputs of the Split layer that Caffe puts there, one for each."""
+    outputs of the Split layer that Caffe puts there, one for each. What only arranges values anew makes none."""
+    if call.reshapes:
+        return 0
     return call.top_bytes * (1 + (call.num_consumers if call.num_consumers > 1 else 0))
 
 
@@ -108,7 +110,7 @@ def _missing(facts: LayersFacts) -> dict[str, str]:
 
 def _rows(facts: LayersFacts, times: LayerTimes) -> list[LayerRow]:
     """In the order of an iteration."""
-    whole_s = float(times.plain_s.mean())
+    whole_s = _whole(times).value
     trains = facts.step.mode == "train"
     loads = facts.case is not None
     rows = [_part_row(facts, times, "load", "load_dataset", whole_s, known=loads)]
@@ -131,7 +133,9 @@ def _rows(facts: LayersFacts, times: LayerTimes) -> list[LayerRow]:
 def _part_row(
     facts: LayersFacts, times: LayerTimes, part: Part, name: str, whole_s: float, *, known: bool = True
 ) -> LayerRow:
-    in_step = _part(times, part) if known else None
+    in_step = None
+    if known:
+        in_step = _estimates(_blocks(times.load_s[:, :, None]))[0] if part == "load" else _part(times, part)
     alone = None
     if facts.alone is not None and known:
         alone = _alone(facts.alone.parts_s[PARTS.index(part)])
@@ -202,8 +206,8 @@ def _seconds(rows: Sequence[LayerRow]) -> float:
 
 
 def _sum_of_rows(times: LayerTimes) -> NDArray[np.float64]:
-    """[rounds, steps] seconds of all rows but the rest: each call, and what is around the two passes."""
-    around = [number for number, name in enumerate(PARTS) if name not in ("forward", "backward")]
+    """[rounds, steps] seconds of all rows but the rest and the wait for the batch: each call, and what is around."""
+    around = [number for number, name in enumerate(PARTS) if name not in ("load", "forward", "backward")]
     calls = np.nansum(times.forward_s, axis=2) + np.nansum(times.backward_s, axis=2)
     return np.asarray(calls + np.nansum(times.parts_s[:, :, around], axis=2))
 
@@ -220,6 +224,12 @@ def _estimates(blocks: Blocks) -> list[Estimate]:
         low, high = (max(mean - half, 0.0), mean + half) if math.isfinite(half) else (None, None)
         found.append(Estimate(mean, low, high, "s", len(blocks), METHOD))
     return found
+
+
+def _whole(times: LayerTimes) -> Estimate:
+    """An iteration without the stopwatch; the wait for its batch is that of all iterations."""
+    load_s = times.load_s.reshape(*times.plain_s.shape, 2).mean(axis=2)
+    return _estimates(_blocks((times.plain_s + load_s)[:, :, None]))[0]
 
 
 def _part(times: LayerTimes | None, *names: Part) -> Estimate | None:
@@ -247,15 +257,11 @@ def _ratio(over: Blocks, under: Blocks) -> Estimate:
 def _caveats(rows: Sequence[LayerRow], closure: Estimate | None, cost: Estimate | None) -> list[Caveat]:
     caveats = []
     if closure is not None and not CLOSURE[0] <= closure.value <= CLOSURE[1]:
-        caveats.append(Caveat("layers_do_not_sum", _of(closure)))
+        caveats.append(Caveat("layers_do_not_sum", {"ratio": closure.value}))
     if cost is not None and cost.value > MOST_STOPWATCH:
-        caveats.append(Caveat("stopwatch_takes_time", _of(cost)))
+        caveats.append(Caveat("stopwatch_takes_time", {"ratio": cost.value}))
     waiting = [row for row in rows if row.waits_for_host]
     if waiting:
         share = math.fsum(row.share_fraction or 0.0 for row in waiting)
         caveats.append(Caveat("layers_hold_gaps", {"num": len(waiting), "share": share}))
     return caveats
-
-
-def _of(ratio: Estimate) -> dict[str, float | None]:
-    return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}

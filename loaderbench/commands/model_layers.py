@@ -78,7 +78,7 @@ def _show(study: LayersStudy, output: OutputOptions, csv: Path | None, *, every:
     found = stored.findings
     assert isinstance(found, LayersResult)
     if not output.quiet:
-        print_layers(found, make_console(stderr=output.on_stderr), every=every)
+        print_layers(found, make_console(stderr=output.on_stderr or str(csv) == "-"), every=every)
     if csv is not None and study.measured:
         write_file(profile_csv(found), csv)
     if output.json_out is not None:

@@ -52,8 +52,10 @@ class CallFacts:
 class LayerTimes:
     """Whole iterations without and with the stopwatch, in turns. Seconds."""
 
+    load_s: NDArray[np.float64]
+    """[rounds, 2 · steps]: the wait for the batch, in all iterations."""
     plain_s: NDArray[np.float64]
-    """[rounds, steps]"""
+    """[rounds, steps] without that wait, which follows the loader's bursts."""
     timed_s: NDArray[np.float64]
     """[rounds, steps]"""
     parts_s: NDArray[np.float64]
@@ -170,7 +172,7 @@ class LayersResult:
     step_s: Estimate | None
     """A whole iteration without the stopwatch."""
     layers_over_whole: Estimate | None
-    """All rows but the rest ÷ the whole iteration without the stopwatch."""
+    """All rows but the rest ÷ the whole iteration without the stopwatch, both without the wait for the batch."""
     timed_over_untimed: Estimate | None
     disturbed: bool
     """The rows do not sum to the whole, or the stopwatch took time: the caveats say which."""

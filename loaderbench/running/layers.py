@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from loaderbench.devices.base import Device, Event
 from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.model_layers import PARTS, CallFacts
-from loaderbench.workloads.calls import RESHAPES, CallTracer, Site
+from loaderbench.workloads.calls import RESHAPES, CallTracer, Keywords, Site
 from loaderbench.workloads.training import ModelWorkload
 
 Mark = Callable[[], None]
@@ -47,16 +47,19 @@ class Iteration:
         self.trains = workload.describe().mode == "train"
         self._nothing = contextlib.nullcontext()
 
-    def run(self, mark: Mark = _no_mark, calls: contextlib.AbstractContextManager[Any] | None = None) -> int:
-        """One iteration; returns its nanoseconds on the host, the device's work included.
+    def run(
+        self, mark: Mark = _no_mark, calls: contextlib.AbstractContextManager[Any] | None = None
+    ) -> tuple[int, int]:
+        """One iteration; returns (the wait for its batch, all else with the device's work), ns on the host's clock.
 
         `mark` is called before the first and after each of PARTS (of inference those up to `forward`, and without
         `zero_grad`); `calls` is entered around the forward pass.
         """
         workload = self.workload
-        begun = time.perf_counter_ns()
         mark()
+        called = time.perf_counter_ns()
         batch = self.resident if self.batches is None else next(self.batches)
+        begun = time.perf_counter_ns()
         mark()
         inputs = self.copied_inputs(batch)
         mark()
@@ -76,7 +79,7 @@ class Iteration:
             output.item()
             mark()
         self.device.synchronize()
-        return time.perf_counter_ns() - begun
+        return begun - called, time.perf_counter_ns() - begun
 
     def copied_inputs(self, batch: Batch) -> Any:
         """On the device, in the layout and type of the model."""
@@ -115,18 +118,14 @@ class Found:
     """Of all."""
 
 
-_Mode: Any = TorchDispatchMode
-"""Its methods carry no annotations."""
-
-
-class FlopCount(_Mode):
+class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Floating-point operations (a multiply-add is two) of everything run within it, by PyTorch's own formulas.
 
     `torch.utils.flop_counter.FlopCounterMode` cannot be used: its hooks on modules would be seen as calls.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -159,7 +158,7 @@ class Discovery:
         """(call, FLOPs so far) when its backward began."""
         self.has_backward: list[bool] = []
 
-    def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
         number = len(self.has_backward)
         self.has_backward.append(False)
         given = _tensors_in((args, dict(kwargs)))
@@ -234,7 +233,7 @@ def _version(tensor: Any) -> int:
     return -1 if tensor.is_inference() else int(tensor._version)
 
 
-def _is_in_place(call: Any, kwargs: Mapping[str, Any]) -> bool:
+def _is_in_place(call: Any, kwargs: Keywords) -> bool:
     """By its name or argument; versions, which tell all, are not kept in inference."""
     name = getattr(call, "__name__", "")
     return bool(kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
@@ -294,7 +293,7 @@ class Stopwatch:
     def _begin(self, number: int, gradients: Any) -> None:
         self._stamp(number, BACKWARD)
 
-    def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
         number = self._num_calls
         self._num_calls = number + 1
         self._stamp(number, FORWARD_BEGIN)
@@ -407,7 +406,7 @@ class Alone:
         self.forward: list[Repeated] = []
         self.backward: list[Repeated] = []
 
-    def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
         number = self._number
         self._number += 1
         if number in self._kept:
@@ -418,7 +417,7 @@ class Alone:
         return call(*args, **kwargs)
 
     def _measure(
-        self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backward: bool
+        self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords, backward: bool
     ) -> tuple[Repeated, Repeated]:
         leaves: list[Any] = (
             [] if site.module is None else [one for one in site.module.parameters() if one.requires_grad]

@@ -42,6 +42,8 @@ BATCH_SIZE, CPU_BATCH_SIZE = 64, 8
 """LeNet's batch is BATCH_SIZE on every device: that of its profile of 2019."""
 NUM_STEPS, CPU_NUM_STEPS = 50, 20
 NUM_ROUNDS = 5
+LEAST_RUN_SIZE = 32
+"""Of the plan of a run; LeNet takes smaller images."""
 LOG_FILE = "worker.log"
 NO_LAYERS = "not measured: an emulated device has no layers; use --device cpu or cuda"
 
@@ -115,7 +117,7 @@ def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> C
             batch_size=Numbers((step.batch_size,)),
             model=Words((model,)),
             mode=step.mode,
-            input_size=Side(step.input_size or 0),
+            input_size=Side(max(step.input_size or 0, LEAST_RUN_SIZE)),
             precision=Words((step.precision,)),
             device=step.device,
             overlap=False,
@@ -124,7 +126,7 @@ def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> C
     )
     one_of_each("model layers", asked, "loader", "workers")
     case = plan(resolve(asked, [(data.data, data.resolution)]))[0]
-    return replace(case, step=replace(case.step, optimizer=step.optimizer))
+    return replace(case, step=replace(case.step, optimizer=step.optimizer, input_size=step.input_size))
 
 
 class LayersStudy:

@@ -18,6 +18,8 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+Keywords = Mapping[str, Any]
+"""The keyword arguments of whatever a model calls."""
 LOSS_PATH = "loss"
 """The path of calls that belong to no module: those of the loss."""
 RESHAPES = {
@@ -42,7 +44,9 @@ class Site:
     @property
     def name(self) -> str:
         """`layer1.0.conv1`, `layer1.0.add`."""
-        return self.path if self.module is not None else f"{self.path}.{self.function}".strip(".")
+        if self.module is not None:
+            return self.path or self.type  # a model that is one leaf
+        return f"{self.path}.{self.function}".strip(".")
 
     @property
     def type(self) -> str:
@@ -52,17 +56,13 @@ class Site:
         return _MODULES.get(self.function.replace("_", ""), self.function)
 
 
-_Mode: Any = TorchFunctionMode
-"""Its methods carry no annotations."""
-
-
 class Visitor(Protocol):
     """Makes a call and returns its result."""
 
-    def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
+    def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any: ...
 
 
-class CallTracer(_Mode):
+class CallTracer(TorchFunctionMode):
     """Shows a model's calls to a visitor, within `installed` and within this context."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -92,13 +92,13 @@ class CallTracer(_Mode):
             self._visitor = None
 
     def __enter__(self) -> CallTracer:
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         self._entered = True
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._entered = False
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def _leaf(self, site: Site, forward: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -127,7 +127,7 @@ class CallTracer(_Mode):
         return call
 
     def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Keywords | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name = function.__name__
@@ -139,7 +139,7 @@ class CallTracer(_Mode):
             return self._visit("nll_loss", functional.nll_loss, (scores, targets), {})
         return self._visit(name, function, args, kwargs)
 
-    def _visit(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _visit(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         assert self._visitor is not None
         key = (self._paths[-1], name)
         site = self._sites.get(key)
@@ -171,7 +171,7 @@ PLAIN_LOSS = {"weight": None, "size_average": None, "ignore_index": -100, "reduc
               "label_smoothing": 0.0}  # fmt: skip
 
 
-def _is_plain(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _is_plain(args: tuple[Any, ...], kwargs: Keywords) -> bool:
     """Whether a cross-entropy is the mean over class numbers: then it is exactly log_softmax and nll_loss (ATen's
     LossNLL.cpp), which are two operations with times of their own."""
     usual = all(name in PLAIN_LOSS and PLAIN_LOSS[name] == value for name, value in kwargs.items())

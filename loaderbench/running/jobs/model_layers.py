@@ -112,6 +112,7 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
             int(inputs.numel() * inputs.element_size()),
             tuple(found.calls),
             LayerTimes(
+                load_s=seen.load_s,
                 plain_s=seen.plain_s,
                 timed_s=seen.timed_s,
                 parts_s=seen.parts_s,
@@ -125,6 +126,7 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
 
 @dataclass
 class _Seen:
+    load_s: NDArray[np.float64]
     plain_s: NDArray[np.float64]
     timed_s: NDArray[np.float64]
     parts_s: NDArray[np.float64]
@@ -139,6 +141,7 @@ def _rounds(
     """The rounds: an iteration without and one with the stopwatch in turns; which comes first alternates."""
     rounds, steps, num_calls = request.num_rounds, request.num_steps, watch.num_known
     seen = _Seen(
+        np.empty((rounds, 2 * steps)),
         np.empty((rounds, steps)),
         np.empty((rounds, steps)),
         np.full((rounds, steps, len(PARTS)), np.nan),
@@ -152,10 +155,12 @@ def _rounds(
             for timed in (False, True) if step % 2 == 0 else (True, False):
                 if timed:
                     with tracer.installed(watch):
-                        seen.timed_s[number, step] = iteration.run(watch.mark, tracer) / 1e9
+                        load_ns, ns = iteration.run(watch.mark, tracer)
                     watch.end_step()
                 else:
-                    seen.plain_s[number, step] = iteration.run() / 1e9
+                    load_ns, ns = iteration.run()
+                (seen.timed_s if timed else seen.plain_s)[number, step] = ns / 1e9
+                seen.load_s[number, 2 * step + timed] = load_ns / 1e9
             done += 2
             if time.monotonic() - said > 1 or done == total:
                 said = time.monotonic()
