@@ -422,11 +422,11 @@ class Alone:
         leaves: list[Any] = (
             [] if site.module is None else [one for one in site.module.parameters() if one.requires_grad]
         )
-        own_args, own_kwargs = _copies((args, dict(kwargs)), [])
+        own_args, own_kwargs = copies_of((args, dict(kwargs)), [])
         forward = repeated(self._device, lambda: call(*own_args, **own_kwargs), self._limit_s)
         if not (backward and self._trains):
             return forward, NOTHING
-        own_args, own_kwargs = _copies((args, dict(kwargs)), leaves)
+        own_args, own_kwargs = copies_of((args, dict(kwargs)), leaves)
         result = call(*own_args, **own_kwargs)
         outputs = [one for one in _tensors_in(result) if one.requires_grad]
         gradients = [torch.ones_like(one) for one in outputs]
@@ -437,7 +437,7 @@ class Alone:
         return forward, repeated(self._device, pull, self._limit_s)
 
 
-def _copies(given: Any, leaves: list[Any]) -> Any:
+def copies_of(given: Any, leaves: list[Any]) -> Any:
     """The arguments with copies of their tensors, which can be changed in place; those that need a gradient hang on
     leaves of their own, which are added to `leaves`."""
 
