@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loaderbench.analysis.comparison import compare
+from loaderbench.analysis.model_layers import layers_of
 from loaderbench.analysis.precision import compare_precisions
 from loaderbench.analysis.selftest import score
 from loaderbench.analysis.sizing import sized
 from loaderbench.analysis.study import summarize
 from loaderbench.analysis.tuning import tuned
+from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.model_size import SizeFacts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
@@ -39,5 +41,7 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return compare_precisions(facts)
         case SizeFacts():
             return sized(facts)
+        case LayersFacts():
+            return layers_of(facts)
         case _:
             return summarize([*records.values()])

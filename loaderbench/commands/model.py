@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from loaderbench.commands import model_size
+from loaderbench.commands import model_layers, model_size
 
 app = typer.Typer(help="What a model costs: its layers, memory, largest batch, and devices.", no_args_is_help=True)
+app.command("layers")(model_layers.layers)
 app.command("size")(model_size.size)

@@ -92,6 +92,17 @@ def write_json(value: object, target: str) -> None:
         raise ConfigError(f"cannot write {target}: {error.strerror}") from error
 
 
+def write_file(text: str, path: Path) -> None:
+    """A text in a file, on standard output for `-`. Raises ConfigError where it cannot be written."""
+    if str(path) == "-":
+        write_text(text)
+        return
+    try:
+        _replace(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
 def _replace(path: Path, data: bytes) -> None:
     """Write a file completely or not at all; what is no file (a pipe, /dev/stdout) is written into. Raises OSError."""
     from loaderbench.recording.files import write_atomic

@@ -70,6 +70,10 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "fp32_repeat_not_measured": FIGURE,
         "memory_is_rss": INFORMATION,
         "process_memory_not_measured": FIGURE,
+        # a model's layers
+        "layers_do_not_sum": FIGURE,
+        "stopwatch_takes_time": FIGURE,
+        "layers_hold_gaps": FIGURE,
         # trace files
         "activities_unusable": FIGURE,
         "steps_not_annotated": FIGURE,

@@ -17,6 +17,7 @@ from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.model_size import SizeFacts, Sizing
 from loaderbench.recording.record import (
     Bottleneck,
@@ -30,7 +31,7 @@ from loaderbench.recording.record import (
     ShortRun,
 )
 
-StudyKind = Literal["sweep", "compare", "tune", "selftest", "precision", "model_size"]
+StudyKind = Literal["sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_size"]
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
 Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
@@ -592,8 +593,8 @@ class PrecisionResult:
 
 # -- the file --------------------------------------------------------------------------------------------
 
-StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | SizeFacts
-Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | Sizing
+StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | LayersFacts | SizeFacts
+Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | LayersResult | Sizing
 
 
 @dataclass(frozen=True)
@@ -608,6 +609,7 @@ KINDS: Mapping[StudyKind, StudyTypes] = {
     "tune": StudyTypes(TuneFacts, Tuning),
     "selftest": StudyTypes(SelfTestFacts, SelfTest),
     "precision": StudyTypes(PrecisionFacts, PrecisionResult),
+    "model_layers": StudyTypes(LayersFacts, LayersResult),
     "model_size": StudyTypes(SizeFacts, Sizing),
 }
 

@@ -28,7 +28,7 @@ def render_html(report: Report) -> str:
     )
     return environment.get_template("report.html").render(
         report=report,
-        started=sorted(record.started_at for record in report.records),
+        started=sorted(_begun(report)),
         detailed=report.records[:MOST_DETAILS],
         drawings={figure.name: Markup(svg(figure)) for figure in report.figures},
         csv_url=csv_url,
@@ -37,6 +37,11 @@ def render_html(report: Report) -> str:
         version=__version__,
         fmt=fmt,
     )
+
+
+def _begun(report: Report) -> list[str]:
+    """When what it shows was begun."""
+    return [one.started_at for one in report.records] or [part.begun_at for part in report.parts]
 
 
 def csv_url(figure: Figure) -> str:

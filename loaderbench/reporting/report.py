@@ -15,6 +15,7 @@ from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import Severity
+from loaderbench.recording.model_layers import LayersResult
 from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
@@ -22,6 +23,7 @@ from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
 from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyKind, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import sizing as of_sizing
+from loaderbench.reporting import words
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
     SIDES,
@@ -38,6 +40,8 @@ from loaderbench.reporting.comparison import (
 from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
+from loaderbench.reporting.model_layers import settings, summary
+from loaderbench.reporting.model_layers_figures import CALL_COLUMNS, NUM_NAMES, call_cells, layers_figures, sentence
 from loaderbench.reporting.sizing_figure import sizing_figure
 from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
 from loaderbench.reporting.study_figures import study_figures
@@ -394,7 +398,32 @@ def _size_part(study: StudyRecord, name: str, drawn: bool) -> Part:
     )
 
 
-MODEL_PARTS: Mapping[StudyKind, Callable[[StudyRecord, str, bool], Part]] = {"model_size": _size_part}
+def _layers_part(study: StudyRecord, name: str, drawn: bool) -> Part:
+    found = judge(study.facts, {})
+    assert isinstance(found, LayersResult)
+    table = Table("Calls", tuple((title, "") for title in CALL_COLUMNS), call_cells(found), NUM_NAMES)
+    lines = [
+        ("Averages, and whether the rows can be trusted", [": ".join(row) for row in summary(found)]),
+        ("Not measured", [": ".join(row) for row in found.missing.items()]),
+        ("Caveats", [words.sentence(caveat) for caveat in found.caveats]),
+    ]
+    return Part(
+        name=name,
+        title=f"Layers of {found.model} on {found.device_name}",
+        sentence=sentence(found),
+        settings=settings(found),
+        begun_at=study.started_at,
+        records=[],
+        tables=[table] if table.rows else [],
+        findings=[(heading, texts) for heading, texts in lines if texts],
+        figures=layers_figures(found, name) if drawn else [],
+    )
+
+
+MODEL_PARTS: Mapping[StudyKind, Callable[[StudyRecord, str, bool], Part]] = {
+    "model_layers": _layers_part,
+    "model_size": _size_part,
+}
 """Kind of study that is about a model alone → its part: (study, name, whether it is drawn)."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loaderbench import plain
 from loaderbench.analysis.selftest import confusion
 from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.model_layers import LayersResult
 from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
@@ -23,6 +24,7 @@ from loaderbench.recording.studies import (
     Tuning,
 )
 from loaderbench.reporting.comparison import print_comparison
+from loaderbench.reporting.model_layers import print_layers
 from loaderbench.reporting.precision import print_precision
 from loaderbench.reporting.selftest import print_selftest
 from loaderbench.reporting.sizing import answer_lines, demand_lines, print_sizing
@@ -39,7 +41,7 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
     """The output of `--json`, for the study's command and for `loaderbench show`."""
     if isinstance(facts, TuneFacts) and isinstance(findings, Tuning):
         return {**_named("study_id", study_id), **_tuning(facts, findings)}
-    if isinstance(findings, PrecisionResult):
+    if isinstance(findings, PrecisionResult | LayersResult):
         findings = replace(findings, caveats=tuple(worded_caveat(caveat) for caveat in findings.caveats))
     found = plain.to_json(findings)
     assert isinstance(found, dict)
@@ -113,5 +115,7 @@ def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs
             print_selftest(findings, confusion(findings.cases), console)
         case PrecisionResult():
             print_precision(findings, console)
+        case LayersResult():
+            print_layers(findings, console)
         case Sizing():
             print_sizing(findings, console)

@@ -539,6 +539,17 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     ),
     "memory_is_rss": lambda d: "memory is the growth of the process's peak resident set: the CPU has none of its own",
     "process_memory_not_measured": lambda d: _text(d, "reason"),
+    "layers_do_not_sum": lambda d: (
+        f"the rows are disturbed: together they are {_number(d, 'ratio'):.3f} of the whole iteration without the "
+        "stopwatch, not 0.95 to 1.05"
+    ),
+    "stopwatch_takes_time": lambda d: (
+        f"the rows are disturbed: an iteration with the stopwatch takes {_number(d, 'ratio'):.3f} times one without it"
+    ),
+    "layers_hold_gaps": lambda d: (
+        f"the device had nothing to do before {_number(d, 'num'):.0f} of the rows ({_percent(d, 'share')} of the "
+        "iteration), marked with *: their times hold gaps between kernels"
+    ),
     "activities_unusable": lambda d: (
         f"{_number(d, 'num'):,.0f} device activities have no usable time or duration: their time counts as idle"
     ),
@@ -558,6 +569,9 @@ HINTS: Mapping[str, str] = {
     "overhead_not_measured": "measure again",
     "first_batch_not_measured": "measure again",
     "nvml_device_order": "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
+    "layers_do_not_sum": "measure on a quieter machine, with more --steps or a larger --batch-size",
+    "stopwatch_takes_time": "measure on a quieter machine, with more --steps or a larger --batch-size",
+    "layers_hold_gaps": "a larger --batch-size closes them",
     "facts_missing": "measure again where these figures matter",
     "not_finite": "please report it as a bug",
 }

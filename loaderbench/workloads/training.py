@@ -163,19 +163,50 @@ class ModelWorkload:
             raise
         return seen
 
+    @property
+    def model(self) -> nn.Module:
+        return self._model
+
+    @property
+    def scales_dynamically(self) -> bool:
+        """Whether a step may be skipped, and `update` must follow a `backward`."""
+        return self._scaler is not None
+
+    def prepared(self, inputs: Any) -> Any:
+        """Device inputs as the model takes them: its layout and type, uint8 normalized."""
+        return self._prepare(inputs)
+
+    def zero_gradients(self) -> None:
+        assert self._optimizer is not None
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def forward(self, prepared: Any, targets: Any) -> Any:
+        """The loss of a training step, the model's outputs in inference."""
+        if self._train:
+            with self._autocast():
+                return self._loss(self._model(prepared), targets)
+        with torch.inference_mode(), self._autocast():
+            return self._model(prepared)
+
+    def backward(self, loss: Any) -> None:
+        """Gradients of the loss, scaled where the precision needs that."""
+        self._scaled(loss).backward()
+
+    def update(self) -> None:
+        """The optimizer's step on the gradients of `backward`."""
+        self._update()
+
     def _train_step(self, inputs: Any, targets: Any) -> None:
         self._backward(inputs, targets)
         self._update()
 
     def _backward(self, inputs: Any, targets: Any) -> None:
-        assert self._optimizer is not None
         begun = perf_counter_ns()
-        self._optimizer.zero_grad(set_to_none=True)
-        with self._autocast():
-            loss = self._loss(self._model(self._prepare(inputs)), targets)
+        self.zero_gradients()
+        loss = self.forward(self._prepare(inputs), targets)
         self.last_output = loss.detach()
         forward = perf_counter_ns()
-        self._scaled(loss).backward()
+        self.backward(loss)
         self.phases.append((begun, forward, perf_counter_ns()))
 
     def _scaled(self, loss: Any) -> Any:
@@ -199,8 +230,8 @@ class ModelWorkload:
 
     def _infer_step(self, inputs: Any) -> None:
         begun = perf_counter_ns()
-        with torch.inference_mode(), self._autocast():
-            outputs = self._model(self._prepare(inputs))
+        with torch.inference_mode():
+            outputs = self.forward(self._prepare(inputs), None)
         self.last_output = outputs[0] if isinstance(outputs, tuple) else outputs
         self.phases.append((begun, perf_counter_ns(), -1))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from loaderbench.cases.case import Case, Step
 from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
+from loaderbench.recording.model_layers import AloneTimes, CallFacts, LayerTimes
 from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 
@@ -126,9 +127,39 @@ class TimedBatch:
     workload: WorkloadFacts
 
 
+@dataclass(frozen=True)
+class LayersRequest:
+    """A model's iteration by its calls."""
+
+    step: Step
+    seed: int
+    num_rounds: int
+    num_steps: int
+    """Of each round: as many with the stopwatch as without."""
+    case: Case | None = None
+    """The data set and the loader that feed it; None: a batch in memory."""
+
+    @property
+    def waits_for(self) -> str:
+        return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What `time_layers` found."""
+
+    device: DeviceFacts
+    workload: WorkloadFacts
+    input_bytes: int
+    calls: tuple[CallFacts, ...]
+    times: LayerTimes
+
+
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
 TIME_STEPS: Job[StepsRequest, TimingFacts] = Job("loaderbench.running.jobs.precision", "time_steps")
 FOLLOW_STEPS: Job[StepsRequest, NumberFacts] = Job("loaderbench.running.jobs.precision", "follow_steps")
 TIME_BATCH: Job[BatchRequest, TimedBatch] = Job("loaderbench.running.jobs.model_size", "time_batch")
+TIME_LAYERS: Job[LayersRequest, Layers] = Job("loaderbench.running.jobs.model_layers", "time_layers")
+TIME_ALONE: Job[LayersRequest, AloneTimes] = Job("loaderbench.running.jobs.model_layers", "time_alone")

@@ -1,0 +1,85 @@
+"""`loaderbench model layers`: what each call of a model costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loaderbench.cases.options import ModelOptions, Numbers, Words
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import Interrupted, check_json_target, lines, write_json
+
+if TYPE_CHECKING:
+    from loaderbench.studies.model_layers import LayersStudy
+
+
+@with_options()
+def layers(
+    *,
+    model: Annotated[str, typer.Argument(help="A torchvision model, lenet, or package.module:factory")],
+    options: ModelOptions,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples a step  [default: 64; 8 on the CPU, lenet 64]")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps to time, and as many without  [default: 50; 20 on the CPU]")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="DATASET", help="Folder of images or data set, for the whole iteration")
+    ] = None,
+    res: Annotated[int | None, typer.Option(help="Stored resolution of --data: its variant N")] = None,
+    loader: Annotated[str | None, typer.Option(help="Of --data  [default: as `run`]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Of the loader  [default: usable CPUs]")] = None,
+    alone: Annotated[bool, typer.Option("--alone/--no-alone", help="Also repeat each call by itself")] = True,
+    every: Annotated[bool, typer.Option("--all", help="Show every call, not only the most expensive")] = False,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the iteration as a profile of 2019: a row a function")
+    ] = None,
+    output: OutputOptions,
+) -> None:
+    """Time each call of a model, forward and backward: in the running step, and alone."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.model_layers import DataOptions, LayersStudy, plan_layers
+
+    check_json_target(output.json_out)
+    check_json_target(None if csv is None else str(csv))
+    feed = DataOptions(
+        data, res, None if loader is None else Words.parse(loader), None if workers is None else Numbers((workers,))
+    )
+    planned = plan_layers(model, options, batch_size, steps, alone=alone, data=feed)
+    store = Store(output.results)
+    store.check_writable()
+    study = LayersStudy(planned, store)
+    ended: BaseException | None = None
+    try:
+        with lines(quiet=output.quiet) as tell:
+            study.run(tell)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        ended = stop
+    _show(study, output, csv, every=every)
+    if ended is not None:
+        kept = "the layers in the step are kept" if study.measured else "nothing was finished"
+        raise Interrupted(f"interrupted: {kept}", ended)
+    if study.failed:
+        raise typer.Exit(1)
+
+
+def _show(study: LayersStudy, output: OutputOptions, csv: Path | None, *, every: bool) -> None:
+    """Store, print and write what was measured."""
+    from loaderbench.commands.terminal import write_file
+    from loaderbench.recording.model_layers import LayersResult
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.model_layers import print_layers, profile_csv
+    from loaderbench.reporting.studies import as_json
+
+    stored = study.store()
+    found = stored.findings
+    assert isinstance(found, LayersResult)
+    if not output.quiet:
+        print_layers(found, make_console(stderr=output.on_stderr or str(csv) == "-"), every=every)
+    if csv is not None and study.measured:
+        write_file(profile_csv(found), csv)
+    if output.json_out is not None:
+        write_json(as_json(stored.facts, found, stored.study_id), output.json_out)
