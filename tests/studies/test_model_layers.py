@@ -177,7 +177,7 @@ def test_wrong_requests_are_one_line(asked: tuple[str, ...], said: str, tmp_path
     ("asked", "said"),
     [
         (("squeezenet1_2",), "squeezenet1_1"),
-        (("vgg11", "--input-size", "20"), "its own size is --input-size 224"),
+        (("vgg11", "--input-size", "20"), "give --input-size 32"),
         (("nowhere:factory",), "cannot import nowhere"),
     ],
 )
