@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from loaderbench.cases.case import Case, Step
 from loaderbench.recording.facts import DeviceFacts, Failure, Recording
+from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTrace
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 
 if TYPE_CHECKING:
@@ -102,8 +103,58 @@ class Examined:
     """Precision → why the device cannot compute in it."""
 
 
+@dataclass(frozen=True)
+class TraceRequest:
+    """Trace the memory of these steps, without their device."""
+
+    steps: tuple[Step, ...]
+    seed: int
+    on_accelerator: bool
+
+    @property
+    def waits_for(self) -> str:
+        return f"the tracing of {self.steps[0].model}"
+
+
+@dataclass(frozen=True)
+class MeasureMemoryRequest:
+    """Measure the peaks of a step."""
+
+    step: Step
+    seed: int
+    num_steps: int
+
+    @property
+    def waits_for(self) -> str:
+        return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """Run a step below a limit of memory."""
+
+    step: Step
+    seed: int
+    num_steps: int
+    cap_bytes: int
+    how: CapHow
+
+    @property
+    def waits_for(self) -> str:
+        return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class MemoryMeasured:
+    device: DeviceFacts
+    memory: MeasuredMemory
+
+
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
 TIME_STEPS: Job[StepsRequest, TimingFacts] = Job("loaderbench.running.jobs.precision", "time_steps")
 FOLLOW_STEPS: Job[StepsRequest, NumberFacts] = Job("loaderbench.running.jobs.precision", "follow_steps")
+TRACE_MEMORY: Job[TraceRequest, tuple[MemoryTrace, ...]] = Job("loaderbench.running.jobs.memory", "trace_memory")
+MEASURE_MEMORY: Job[MeasureMemoryRequest, MemoryMeasured] = Job("loaderbench.running.jobs.memory", "measure_memory")
+TRY_BATCH: Job[TrialRequest, MemoryMeasured] = Job("loaderbench.running.jobs.memory", "try_batch")
