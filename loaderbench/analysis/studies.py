@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loaderbench.analysis.comparison import compare
+from loaderbench.analysis.model_memory import fit_of, memory_of
 from loaderbench.analysis.precision import compare_precisions
 from loaderbench.analysis.selftest import score
 from loaderbench.analysis.study import summarize
 from loaderbench.analysis.tuning import tuned
+from loaderbench.recording.model_memory import ModelFitFacts, ModelMemoryFacts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -35,5 +37,9 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return score(facts, records)
         case PrecisionFacts():
             return compare_precisions(facts)
+        case ModelMemoryFacts():
+            return memory_of(facts)
+        case ModelFitFacts():
+            return fit_of(facts)
         case _:
             return summarize([*records.values()])

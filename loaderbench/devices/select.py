@@ -10,7 +10,7 @@ from loaderbench import plugins
 from loaderbench.cases.case import Step
 from loaderbench.cases.traits import DeviceTraits
 from loaderbench.devices.base import Asked, Chosen, Device
-from loaderbench.devices.profile import DEFAULT_MACHINE
+from loaderbench.devices.profile import DEFAULT_MACHINE, named
 from loaderbench.errors import ConfigError, UnavailableError
 
 GPU, STAND_IN = "cuda", "emulated"
@@ -123,6 +123,15 @@ def _gpu_number(detail: str) -> int:
     if number >= num_gpus:
         raise UnavailableError(f"no GPU {number} here: {num_gpus} found, counted from 0; use a lower --device cuda:N")
     return number
+
+
+def profile_memory(device: str) -> tuple[int, str] | None:
+    """(bytes, its source) of the memory of an emulated device, by its profile; None where the profile does not say.
+
+    Raises ConfigError where there is no such profile.
+    """
+    constant = named(device.partition(":")[2]).memory_bytes
+    return None if constant is None else (round(constant.value), f"{constant.label}: {constant.source}")
 
 
 def nvml_ordinal(device: str) -> int | None:

@@ -25,7 +25,6 @@ EVENT_FIELDS = ("allocation", "sign", "phase", "operator", "module")
 TrialOutcome = Literal["fits", "out_of_memory", "killed", "unknown"]
 CapHow = Literal["ledger", "rlimit"]
 CAP_HOWS: tuple[CapHow, ...] = get_args(CapHow)
-TrialRole = Literal["search", "confirmation"]
 
 # -- the trace -------------------------------------------------------------------------------------------
 
@@ -66,7 +65,7 @@ class MemoryTrace:
 
 @dataclass(frozen=True)
 class MeasuredMemory:
-    """Peaks of the running step. Three figures that mean different things; what is unknown is None, `missing` says why."""
+    """Peaks of the running step: three figures that mean different things. Unknown is None; `missing` says why."""
 
     peak_live_bytes: int | None
     """Memory in use by tensors and kernels: CUDA's allocator's, on the CPU the profiler's memory events."""
@@ -179,9 +178,8 @@ class TrialFacts:
     """One batch size tried in a process of its own."""
 
     batch_size: int
-    role: TrialRole
     how: str
-    """What held the limit: `ledger`, `rlimit`, `cuda fraction`."""
+    """What held the limit: `ledger`, `rlimit`, `fraction`."""
     num_steps: int
     """Steps that were to be done."""
     failure: Failure | None
@@ -203,8 +201,10 @@ class ModelFitFacts:
     memory_bytes: int
     memory_source: str
     """Where the limit comes from, in words."""
+    memory_asked: int | None
+    """What the user asked for; None: what is there."""
     how: str
-    """`ledger`, `rlimit`, `cuda fraction`; `prediction` where the device computes nothing."""
+    """`ledger`, `rlimit`, `fraction` (of a GPU's memory); `prediction` where the device computes nothing."""
     traces: tuple[MemoryTrace, ...]
     """Two batch sizes, through which each allocation has its line; more where the line was checked."""
     trace_failure: Failure | None
@@ -214,14 +214,12 @@ class ModelFitFacts:
     """Largest batch that is tried."""
     trials: tuple[TrialFacts, ...] = ()
     interrupted: bool = False
-    resumed: str | None = None
-    """Id of the study whose trials were taken over."""
+    """It did not come to its end."""
 
 
 @dataclass(frozen=True)
 class FitTrial:
     batch_size: int
-    role: TrialRole
     outcome: TrialOutcome
     peak_live_bytes: int | None
     predicted_bytes: int | None
@@ -264,6 +262,7 @@ class ModelFit:
     line_holds: bool | None
     """Each allocation follows one line over the batch; None where this was not looked at."""
     num_search_trials: int
+    """Of other batches than the largest and the next one."""
     not_monotone: bool
     """A smaller batch failed where a larger one fitted."""
     trials: tuple[FitTrial, ...]

@@ -17,6 +17,7 @@ from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.model_memory import ModelFit, ModelFitFacts, ModelMemory, ModelMemoryFacts
 from loaderbench.recording.record import (
     Bottleneck,
     Bound,
@@ -29,7 +30,7 @@ from loaderbench.recording.record import (
     ShortRun,
 )
 
-StudyKind = Literal["sweep", "compare", "tune", "selftest", "precision"]
+StudyKind = Literal["sweep", "compare", "tune", "selftest", "precision", "model_memory", "model_fit"]
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
 Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
@@ -591,8 +592,8 @@ class PrecisionResult:
 
 # -- the file --------------------------------------------------------------------------------------------
 
-StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts
-Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult
+StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | ModelMemoryFacts | ModelFitFacts
+Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | ModelMemory | ModelFit
 
 
 @dataclass(frozen=True)
@@ -607,6 +608,8 @@ KINDS: Mapping[StudyKind, StudyTypes] = {
     "tune": StudyTypes(TuneFacts, Tuning),
     "selftest": StudyTypes(SelfTestFacts, SelfTest),
     "precision": StudyTypes(PrecisionFacts, PrecisionResult),
+    "model_memory": StudyTypes(ModelMemoryFacts, ModelMemory),
+    "model_fit": StudyTypes(ModelFitFacts, ModelFit),
 }
 
 

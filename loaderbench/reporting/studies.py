@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loaderbench import plain
 from loaderbench.analysis.selftest import confusion
 from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.model_memory import ModelFit, ModelMemory
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -22,6 +23,7 @@ from loaderbench.recording.studies import (
     Tuning,
 )
 from loaderbench.reporting.comparison import print_comparison
+from loaderbench.reporting.model_memory import print_fit, print_memory
 from loaderbench.reporting.precision import print_precision
 from loaderbench.reporting.selftest import print_selftest
 from loaderbench.reporting.snippet import snippet
@@ -109,3 +111,7 @@ def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs
             print_selftest(findings, confusion(findings.cases), console)
         case PrecisionResult():
             print_precision(findings, console)
+        case ModelMemory():
+            print_memory(findings, console)
+        case ModelFit():
+            print_fit(findings, console)
