@@ -28,7 +28,7 @@ def render_html(report: Report) -> str:
     )
     return environment.get_template("report.html").render(
         report=report,
-        started=sorted(record.started_at for record in report.records),
+        started=sorted(record.started_at for record in report.records) or sorted(p.begun_at for p in report.parts),
         detailed=report.records[:MOST_DETAILS],
         drawings={figure.name: Markup(svg(figure)) for figure in report.figures},
         csv_url=csv_url,

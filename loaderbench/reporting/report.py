@@ -36,25 +36,14 @@ from loaderbench.reporting.comparison import (
 from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
+from loaderbench.reporting.pages import page_of
 from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
 from loaderbench.reporting.study_figures import study_figures
+from loaderbench.reporting.tables import Cells, Table
 from loaderbench.reporting.timeline_figure import timeline_figure
 
-Cells = list[list[str]]
 MOST_DRAWN = 8
 """Newest studies, and newest comparisons, that get figures; older ones only have tables."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Text in rows and columns. A column is (heading, name of its definition in the method, or empty)."""
-
-    title: str
-    columns: tuple[tuple[str, str], ...]
-    rows: Cells
-    num_left: int
-    """Number of leading columns that hold names, not figures."""
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,11 +110,13 @@ class Content:
         cleaned: Callable[[Any], Any] = fmt.cleaned if anonymous is None else anonymous
         runs, studies = _chosen(store, names)
         records: list[RunRecord] = [cleaned(run.record) for run in runs if run.record is not None]
-        if not records:
+        known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
+        self.pages = [study for study in known if page_of(study.findings) is not None]
+        """Studies that have a page instead of runs, oldest first."""
+        if not records and not self.pages:
             raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
         self.folders = {run.run_id: run.path for run in runs}
         self.by_id = {record.run_id: record for record in records}
-        known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
         self.comparisons = [study for study in known if study.kind == "compare"]
         compared = {run for study in self.comparisons for run in study.runs if run in self.by_id}
         groups = gather(record for record in records if record.run_id not in compared)
@@ -170,13 +161,16 @@ def read_report(
     """The report of everything in the store, or of some `names` of it. `on_done` is called with (parts done, all
     parts). `anonymous`, and errors: as in Content."""
     content = Content(store, names, anonymous)
-    total = len(content.groups) + len(content.comparisons)
+    total = len(content.groups) + len(content.comparisons) + len(content.pages)
     parts = []
     for number, group in enumerate(content.groups, 1):
         parts.append(_study_part(group, f"study{number}", content.folders, drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
     for number, study in enumerate(reversed(content.comparisons), 1):
         parts.append(_comparison_part(study, content.by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
+        on_done(len(parts), total)
+    for number, study in enumerate(reversed(content.pages), 1):
+        parts.append(_page_part(study, f"model{number}"))
         on_done(len(parts), total)
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
@@ -192,6 +186,21 @@ def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings
     """The findings of a stored study by today's rules, from the records of the runs that it names. Missing runs are
     left out."""
     return judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
+
+
+def _page_part(study: StudyRecord, name: str) -> Part:
+    page = page_of(judge(study.facts, {}))
+    assert page is not None
+    return Part(
+        name=name,
+        title=page.title,
+        sentence=page.sentence,
+        settings=page.settings,
+        begun_at=study.started_at,
+        records=[],
+        tables=page.tables,
+        findings=page.findings,
+    )
 
 
 # -- studies ---------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def _path(step: Step, *, on_accelerator: bool) -> Path | None:
         "step": plain.to_json(replace(step, device="")),
         "on_accelerator": on_accelerator,
         "torch": str(torch.__version__),
-        "torchvision": str(torchvision.__version__),
+        "models": str(torchvision.__version__),
         "loaderbench": loaderbench.__version__,
         "trace": TRACE_VERSION,
         "cpu": torch.backends.cpu.get_cpu_capability(),

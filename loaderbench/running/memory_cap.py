@@ -21,6 +21,8 @@ class MemoryCap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
     def __init__(self, cap_bytes: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.cap_bytes, self.live_bytes, self.peak_bytes = cap_bytes, 0, 0
+        self.passed = False
+        """An operator was ended."""
         self._live: dict[int, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +34,7 @@ class MemoryCap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if key in self._live or not size or tensor.device.type != "cpu":
+        if key in self._live or not size or not tensor.is_cpu:
             return
 
         def gone(_: object) -> None:
@@ -43,6 +45,7 @@ class MemoryCap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         if self.live_bytes > self.cap_bytes:
+            self.passed = True
             raise RuntimeError(
                 f"DefaultCPUAllocator: can't allocate memory: you tried to allocate {size} bytes. Error code 12 "
                 "(Cannot allocate memory)"

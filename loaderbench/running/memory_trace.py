@@ -96,7 +96,7 @@ def _built(step: Step, seed: int) -> ModelWorkload:
     try:
         with torch.device("meta"):
             workload = build()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, ConfigError):  # a user's model may need values to be made or checked
         workload = build()
     if not isinstance(workload, ModelWorkload):
         raise ConfigError(f"--model {step.model} is no model of PyTorch, whose memory could be traced")

@@ -1,6 +1,6 @@
 """`loaderbench model memory`: what a step needs in memory, predicted without the device and measured on it.
 
-docs/model.md defines every figure.
+docs/model-memory.md defines every figure.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from loaderbench.analysis.memory import peak_bytes
 from loaderbench.analysis.model_memory import memory_of
@@ -102,7 +103,6 @@ class MemoryStudy:
             ConfigError: the model is unknown, or takes none of the batches.
             CaseFailed: the results cannot be written.
         """
-        self._folder.path.mkdir(parents=True, exist_ok=True)
         self._predict(say)
         self._folder.write(self.study())
         if self._plan.not_measured is not None:
@@ -127,8 +127,9 @@ class MemoryStudy:
         return self._folder.path / LOG_FILE
 
     def _predict(self, say: Say) -> None:
+        """Nothing is stored before a batch is known to be possible."""
         errors: list[LoaderbenchError] = []
-        with Child(self._log) as child:
+        with TemporaryDirectory(prefix="loaderbench-memory-") as folder, Child(Path(folder, LOG_FILE)) as child:
             for size in self._plan.batch_sizes:
                 say(f"batch {size}: predicting", False)
                 trace: MemoryTrace | None = None

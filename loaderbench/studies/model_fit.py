@@ -1,6 +1,6 @@
 """`loaderbench model fit`: the largest batch that fits, predicted, then tried in fresh processes below the limit.
 
-docs/model.md defines every figure.
+docs/model-memory.md defines every figure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from loaderbench.analysis.memory import line_through
 from loaderbench.analysis.model_memory import NUM_CONFIRMATIONS, bounds_of, counted, fit_of, outcome_of
@@ -179,7 +180,6 @@ class FitStudy:
             ConfigError: the model is unknown, or does not take the images.
             CaseFailed: the results cannot be written.
         """
-        self._folder.path.mkdir(parents=True, exist_ok=True)
         if self.num_taken_over:
             say(f"{self.num_taken_over} trials are taken over from {self._folder.study_id}", True)
         if not self._facts.traces:
@@ -206,7 +206,7 @@ class FitStudy:
         traces: tuple[MemoryTrace, ...] = ()
         failure: Failure | None = None
         try:
-            with Child(self._log) as child:
+            with TemporaryDirectory(prefix="loaderbench-fit-") as folder, Child(Path(folder, LOG_FILE)) as child:
                 traces = predict_traces(child, self._facts.step, (*LINE_BATCHES, CHECK_BATCH), self._facts.seed)
         except JobFailed as error:
             if isinstance(error.error, ConfigError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import resource
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,16 +69,24 @@ def try_batch(request: TrialRequest, report: Report) -> MemoryMeasured:
             return MemoryMeasured(device.describe(), _on_gpu(measuring, device, report))
         if request.how == "rlimit":
             return MemoryMeasured(device.describe(), _below_rlimit(measuring, device, request.cap_bytes, report))
-        with MemoryCap(request.cap_bytes):
-            measured = _on_host(measuring, device, report, every_step=True)
-        peak = measured.peak_live_bytes
-        if peak is not None and peak > request.cap_bytes:
-            # The operators' own workspaces, which only the profiler sees, went above it.
-            raise OutOfMemory(
-                f"does not fit: the profiler's memory events reached {peak:,} bytes, above the cap of "
-                f"{request.cap_bytes:,}"
-            )
-        return MemoryMeasured(device.describe(), measured)
+        return MemoryMeasured(device.describe(), _below_ledger(measuring, device, request.cap_bytes, report))
+
+
+def _below_ledger(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
+    """The ledger's limit: tensors may take so many bytes while the steps run, and so may all that the profiler saw."""
+    cap = MemoryCap(cap_bytes)
+    try:
+        with cap:
+            measured = _on_host(request, device, report, every_step=True)
+    except (OutOfMemory, RuntimeError) as error:
+        if not cap.passed:
+            raise
+        raise OutOfMemory(f"does not fit: tensors took more than the cap of {cap_bytes:,} bytes") from error
+    peak = measured.peak_live_bytes
+    if peak is not None and peak > cap_bytes:
+        # Operators' own workspaces, which only the profiler sees, went above it.
+        raise OutOfMemory(f"does not fit: PyTorch's allocator gave out {peak:,} bytes, above the cap of {cap_bytes:,}")
+    return measured
 
 
 def _opened(step: Any, stack: ExitStack) -> Device:
@@ -125,6 +135,11 @@ class _MemoryEvents:
         return int(max(self.live[inside].max(initial=0), earlier[-1] if len(earlier) else 0))
 
 
+M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 128 * 1024
+"""<malloc.h>; glibc's own threshold at the start."""
+WARM_BATCH = 2
+NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
+"""In errors of oneDNN and the C++ library where the kernel refuses memory."""
 STEP_MARK = "loaderbench step "
 
 
@@ -193,15 +208,21 @@ def _cap_gpu(device: Device, cap_bytes: int) -> None:
 def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
     """The kernel's limit: the process's data may grow by so many bytes (RLIMIT_DATA of getrlimit(2)).
 
-    Thread stacks and the C library's arenas count too, so it is looser than the ledger. Peaks are not known.
+    A step of WARM_BATCH images first starts the threads and builds oneDNN's kernels, whose memory would count. The
+    interpreter's own memory counts, so the limit is not as exact as the ledger's. Peaks are not known.
     """
+    _keep_heap_small()
+    _steps(replace(request, step=replace(request.step, batch_size=WARM_BATCH), num_steps=1), device, report)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     device.begin_memory()
-    torch.ones(64, 64) @ torch.ones(64, 64)  # starts the threads, whose stacks would count
     resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + cap_bytes, resource.RLIM_INFINITY))
     try:
         _steps(request, device, report)
-    except MemoryError as error:
-        raise OutOfMemory(f"does not fit below RLIMIT_DATA: {error or 'no memory'}") from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_DATA):
+            raise OutOfMemory(f"does not fit below RLIMIT_DATA: {error or 'no memory'}") from error
+        raise
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     growth = device.memory()
@@ -212,6 +233,12 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
     if growth.rss_growth_bytes is None:
         missing["peak_process_bytes"] = growth.missing["rss_growth_bytes"]
     return MeasuredMemory(None, None, growth.rss_growth_bytes, request.num_steps, missing)
+
+
+def _keep_heap_small() -> None:
+    """Let every tensor have a mapping of its own, which goes back to the kernel when it is freed: by default glibc
+    raises the size from which it maps with what it frees, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD)."""
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def _data_bytes() -> int:
