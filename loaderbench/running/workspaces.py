@@ -34,7 +34,8 @@ def workspace_bytes(operator: str, arguments: Sequence[Any], results: Sequence[A
     - forward: the weight reordered into oneDNN's layout.
     - backward, with a gradient of the weight: the gradient in oneDNN's layout and, where it is made contiguous
       (`mkldnn_to_dense`), once more before it takes the weight's channels_last layout. In bf16 oneDNN sums the gradient
-      in fp32, in a scratchpad as large as both together.
+      in fp32, in a scratchpad twice as large, before that. With groups it pads the channels of each group, except
+      for depthwise convolutions of images that are at least as large as the kernel, for which it has kernels.
     - backward, without it: the weight reordered.
 
     Others unfold the image into columns (aten/src/ATen/native/ConvolutionMM2d.cpp), except for 1x1 kernels. Max pooling
@@ -48,9 +49,14 @@ def workspace_bytes(operator: str, arguments: Sequence[Any], results: Sequence[A
         return _blocked_bytes(weight)
     if operator == "aten.convolution_backward.default":
         output, images, weight = arguments[:3]
-        if not _in_onednn(images, weight, arguments[9]):
+        groups = arguments[9]
+        if not _in_onednn(images, weight, groups):
             return _columns_bytes(weight, output)
-        return _blocked_bytes(weight) + (0 if results[1] is None else _bytes_of(results[1]))
+        if results[1] is None:
+            return _blocked_bytes(weight)
+        blocked, dense = _gradient_bytes(weight, images, groups), _bytes_of(results[1])
+        summed = 2 * blocked if weight.dtype == torch.bfloat16 else 0
+        return blocked + max(dense, summed - dense)
     if operator == "aten.max_pool2d.default":
         return int(results[0].numel()) * INDEX_BYTES
     return 0
@@ -71,6 +77,18 @@ def _columns_bytes(weight: torch.Tensor, output: torch.Tensor) -> int:
 
 def _bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+def _gradient_bytes(weight: torch.Tensor, images: torch.Tensor, groups: int) -> int:
+    """Bytes of the gradient of a weight [out, in of a group, …] in oneDNN's layout."""
+    if groups == 1:
+        return _blocked_bytes(weight)
+    num_out, num_in = weight.shape[0] // groups, weight.shape[1]
+    has_kernel = num_out == num_in == 1 and min(images.shape[2:]) >= min(weight.shape[2:])
+    if has_kernel:
+        return _bytes_of(weight)
+    padded = (-(-num_out // BLOCK) * BLOCK) * (-(-num_in // BLOCK) * BLOCK)
+    return _bytes_of(weight) // (num_out * num_in) * padded
 
 
 def _blocked_bytes(weight: torch.Tensor) -> int:

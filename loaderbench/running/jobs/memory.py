@@ -183,9 +183,9 @@ def _events_of(profiler: Any) -> _MemoryEvents:
 
 
 def _on_gpu(request: MeasureMemoryRequest, device: Device, report: Report) -> MeasuredMemory:
-    """The allocator's peaks of the last step, and the driver's figure for the process behind it."""
+    """The allocator's peaks of the last step, without what the algorithm search left, and the driver's figure for the process behind it."""
     device.begin_memory()
-    _steps(request, device, report, before_last=device.reset_peak_memory)
+    _steps(request, device, report, before_last=device.release_memory)
     memory = device.memory()
     names = {
         "peak_live_bytes": ("allocated_bytes", memory.allocated_bytes),
@@ -219,10 +219,12 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
     resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + cap_bytes, resource.RLIM_INFINITY))
     try:
         _steps(request, device, report)
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_DATA):
-            raise OutOfMemory(f"does not fit below RLIMIT_DATA: {error or 'no memory'}") from error
-        raise
+    except (OutOfMemory, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_DATA):
+            raise
+        first = (str(error.__cause__ or error).strip().splitlines() or ["no memory"])[0]
+        limit = f"RLIMIT_DATA of {cap_bytes:,} bytes more than before the model"
+        raise OutOfMemory(f"does not fit below an {limit}: {first[:200]}") from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     growth = device.memory()
