@@ -122,6 +122,33 @@ def memory_limit_bytes(root: Path = Path("/")) -> tuple[int | None, str]:
     return min(limits, default=(None, "no /proc/meminfo"))
 
 
+def available_memory_bytes(root: Path = Path("/")) -> tuple[int | None, str]:
+    """(bytes, source): what a program can take now: the kernel's MemAvailable (proc(5)), or what a cgroup's limit
+    leaves, if that is less; None where /proc is not there."""
+    found = []
+    for line in (_text(root / "proc/meminfo") or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            found.append((int(line.split()[1]) * 1024, "MemAvailable"))
+    for folder in _cgroup_folders("memory", root):
+        for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            most, used = _text(folder / limit), _text(folder / usage)
+            if most is not None and most.isdigit() and int(most) < UNLIMITED_BYTES and used and used.isdigit():
+                found.append((max(int(most) - int(used), 0), f"the cgroup's {limit} less {usage}"))
+    return min(found, default=(None, "no /proc/meminfo"))
+
+
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """Processes of this process's cgroup that the kernel's OOM killer has ended so far; None where the kernel does not
+    tell (memory.events, memory.oom_control: the kernel's cgroup documents)."""
+    for folder in _cgroup_folders("memory", root):
+        for name in ("memory.events", "memory.oom_control"):
+            for line in (_text(folder / name) or "").splitlines():
+                key, _, number = line.partition(" ")
+                if key == "oom_kill" and number.isdigit():
+                    return int(number)
+    return None
+
+
 def shm_bytes(path: str = "/dev/shm") -> tuple[int, int] | None:
     """(size, free) of the shared memory that worker processes pass batches through; None where there is none."""
     try:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from loaderbench.analysis.comparison import compare
 from loaderbench.analysis.model_layers import layers_of
+from loaderbench.analysis.model_memory import fit_of, memory_of
 from loaderbench.analysis.precision import compare_precisions
 from loaderbench.analysis.selftest import score
 from loaderbench.analysis.sizing import sized
 from loaderbench.analysis.study import summarize
 from loaderbench.analysis.tuning import tuned
 from loaderbench.recording.model_layers import LayersFacts
+from loaderbench.recording.model_memory import ModelFitFacts, ModelMemoryFacts
 from loaderbench.recording.model_size import SizeFacts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
@@ -43,5 +45,9 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return sized(facts)
         case LayersFacts():
             return layers_of(facts)
+        case ModelMemoryFacts():
+            return memory_of(facts)
+        case ModelFitFacts():
+            return fit_of(facts)
         case _:
             return summarize([*records.values()])

@@ -66,6 +66,8 @@ class Profile:
     """Time from the last kernel's issue to its end."""
     link_bytes_per_s: Constant
     """Copy rate from pinned host memory to the device."""
+    memory_bytes: Constant | None = None
+    """Memory of the device that a program can use; None where the file does not say."""
 
     def duration_ms(self, num_samples: int, input_size: float | None = None) -> Constant:
         """Device time of a step of `num_samples` images of `input_size`² pixels, with its label."""
@@ -162,6 +164,7 @@ def load(path: Path) -> Profile:
             issue_ms=_constant(record["issue_ms"], "issue_ms"),
             tail_ms=_constant(record["tail_ms"], "tail_ms"),
             link_bytes_per_s=_constant(record["link_bytes_per_s"], "link_bytes_per_s"),
+            memory_bytes=_constant(record["memory_bytes"], "memory_bytes") if "memory_bytes" in record else None,
         )
         _check(profile)
     except KeyError as error:
@@ -188,6 +191,8 @@ def _check(profile: Profile) -> None:
         raise ValueError("issue_ms and tail_ms must be 0 or more, input_size 1 or more")
     if profile.link_bytes_per_s.value <= 0:
         raise ValueError("link_bytes_per_s must be more than 0")
+    if profile.memory_bytes is not None and profile.memory_bytes.value <= 0:
+        raise ValueError("memory_bytes must be more than 0")
 
 
 def from_record(record: RunRecord, path: Path) -> Profile:
@@ -228,6 +233,7 @@ def from_record(record: RunRecord, path: Path) -> Profile:
         issue_ms=measured(1e3 * device.held_issue_s, "median host time to enqueue a step that was held back"),
         tail_ms=Constant(0.0, "assumed", "not measured: a kernel takes microseconds"),
         link_bytes_per_s=measured(record.transfer.ceiling_bytes_per_s, "fastest of 8 pinned copies of 64 MiB"),
+        memory_bytes=None if device.memory_bytes is None else measured(device.memory_bytes, "the driver's total"),
     )
     if not path.exists():
         return made
@@ -249,6 +255,7 @@ def save(profile: Profile, path: Path) -> None:
     plain = ("machine", "device_name", "model", "mode", "precision", "input_size")
     lines = [f"{name} = {json.dumps(getattr(profile, name))}" for name in plain]
     lines += [f"{name} = {text(getattr(profile, name))}" for name in ("issue_ms", "tail_ms", "link_bytes_per_s")]
+    lines += [] if profile.memory_bytes is None else [f"memory_bytes = {text(profile.memory_bytes)}"]
     for step in profile.steps:
         lines += ["", "[[steps]]", f"batch_size = {step.batch_size}"]
         lines += [f"{name} = {text(getattr(step, name))}" for name in ("duration_ms", "busy_ms")]

@@ -10,7 +10,7 @@ from loaderbench import plugins
 from loaderbench.cases.case import Step
 from loaderbench.cases.traits import DeviceTraits
 from loaderbench.devices.base import Asked, Chosen, Device, KnownTimes
-from loaderbench.devices.profile import DEFAULT_MACHINE
+from loaderbench.devices.profile import DEFAULT_MACHINE, named
 from loaderbench.errors import ConfigError, UnavailableError
 
 GPU, STAND_IN = "cuda", "emulated"
@@ -137,6 +137,15 @@ def known_times(device: str) -> KnownTimes | None:
         return None
     times: KnownTimes = plugins.function(traits.times)(detail)
     return times
+
+
+def profile_memory(device: str) -> tuple[int, str] | None:
+    """(bytes, its source) of the memory of an emulated device, by its profile; None where the profile does not say.
+
+    Raises ConfigError where there is no such profile.
+    """
+    constant = named(device.partition(":")[2]).memory_bytes
+    return None if constant is None else (round(constant.value), f"{constant.label}: {constant.source}")
 
 
 def nvml_ordinal(device: str) -> int | None:

@@ -18,6 +18,7 @@ from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
+from loaderbench.recording.model_memory import ModelFit, ModelFitFacts, ModelMemory, ModelMemoryFacts
 from loaderbench.recording.model_size import SizeFacts, Sizing
 from loaderbench.recording.record import (
     Bottleneck,
@@ -31,7 +32,9 @@ from loaderbench.recording.record import (
     ShortRun,
 )
 
-StudyKind = Literal["sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_size"]
+StudyKind = Literal[
+    "sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_memory", "model_fit", "model_size"
+]
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
 Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
@@ -593,8 +596,10 @@ class PrecisionResult:
 
 # -- the file --------------------------------------------------------------------------------------------
 
-StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | LayersFacts | SizeFacts
-Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | LayersResult | Sizing
+ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts
+ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing
+StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | ModelFacts
+Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | ModelFindings
 
 
 @dataclass(frozen=True)
@@ -611,6 +616,8 @@ KINDS: Mapping[StudyKind, StudyTypes] = {
     "precision": StudyTypes(PrecisionFacts, PrecisionResult),
     "model_layers": StudyTypes(LayersFacts, LayersResult),
     "model_size": StudyTypes(SizeFacts, Sizing),
+    "model_memory": StudyTypes(ModelMemoryFacts, ModelMemory),
+    "model_fit": StudyTypes(ModelFitFacts, ModelFit),
 }
 
 

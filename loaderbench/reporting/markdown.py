@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from loaderbench import __version__
-from loaderbench.reporting.report import Report, Table
+from loaderbench.reporting.report import Report
+from loaderbench.reporting.tables import Table
 
 
 def render_markdown(report: Report) -> str:

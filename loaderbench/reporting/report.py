@@ -15,15 +15,11 @@ from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import Severity
-from loaderbench.recording.model_layers import LayersResult
-from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
-from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyKind, StudyRecord, Sweep
+from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting import sizing as of_sizing
-from loaderbench.reporting import words
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
     SIDES,
@@ -40,28 +36,14 @@ from loaderbench.reporting.comparison import (
 from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
-from loaderbench.reporting.model_layers import settings, summary
-from loaderbench.reporting.model_layers_figures import CALL_COLUMNS, NUM_NAMES, call_cells, layers_figures, sentence
-from loaderbench.reporting.sizing_figure import sizing_figure
+from loaderbench.reporting.pages import PAGED, page_of
 from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
 from loaderbench.reporting.study_figures import study_figures
+from loaderbench.reporting.tables import Cells, Table
 from loaderbench.reporting.timeline_figure import timeline_figure
 
-Cells = list[list[str]]
 MOST_DRAWN = 8
 """Newest studies, and newest comparisons, that get figures; older ones only have tables."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Text in rows and columns. A column is (heading, name of its definition in the method, or empty)."""
-
-    title: str
-    columns: tuple[tuple[str, str], ...]
-    rows: Cells
-    num_left: int
-    """Number of leading columns that hold names, not figures."""
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,7 +111,7 @@ class Content:
         runs, studies = _chosen(store, names)
         records: list[RunRecord] = [cleaned(run.record) for run in runs if run.record is not None]
         known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
-        self.of_models = [study for study in known if study.kind in MODEL_PARTS]
+        self.of_models = [study for study in known if study.kind in PAGED]
         """Studies of a model alone, which have no runs."""
         if not records and not self.of_models:
             raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
@@ -188,7 +170,7 @@ def read_report(
         parts.append(_comparison_part(study, content.by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
     for number, study in enumerate(reversed(content.of_models), 1):
-        parts.append(MODEL_PARTS[study.kind](study, f"model{number}", number <= MOST_DRAWN))
+        parts.append(_page_part(study, f"model{number}", drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
@@ -204,6 +186,21 @@ def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings
     """The findings of a stored study by today's rules, from the records of the runs that it names. Missing runs are
     left out."""
     return judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
+
+
+def _page_part(study: StudyRecord, name: str, *, drawn: bool) -> Part:
+    page = page_of(judge(study.facts, {}), name, drawn=drawn)
+    return Part(
+        name=name,
+        title=page.title,
+        sentence=page.sentence,
+        settings=page.settings,
+        begun_at=study.started_at,
+        records=[],
+        tables=page.tables,
+        findings=page.findings,
+        figures=page.figures,
+    )
 
 
 # -- studies ---------------------------------------------------------------------------------------------
@@ -369,62 +366,6 @@ def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tu
         ("Notes", note_lines(facts)),
     ]
     return [(heading, lines) for heading, lines in found if lines]
-
-
-# -- models ----------------------------------------------------------------------------------------------
-
-
-def _size_part(study: StudyRecord, name: str, drawn: bool) -> Part:
-    sizing = judge(study.facts, {})
-    assert isinstance(sizing, Sizing)
-    columns, rows = of_sizing.batch_table(sizing)
-    figure = sizing_figure(sizing, name) if drawn else None
-    table = Table("Batches", tuple((title, "") for title in columns), rows, 1, " ".join(of_sizing.legend(sizing)))
-    found = [
-        ("Answer", of_sizing.answer_lines(sizing)),
-        ("What loader and storage must deliver", of_sizing.demand_lines(sizing)),
-        ("Not measured", of_sizing.missing_lines(sizing)),
-    ]
-    return Part(
-        name=name,
-        title=f"{sizing.model}, {sizing.mode}: devices needed",
-        sentence=of_sizing.headline(sizing),
-        settings=of_sizing.settings(sizing),
-        begun_at=study.started_at,
-        records=[],
-        tables=[table] if rows else [],
-        findings=[(heading, lines) for heading, lines in found if lines],
-        figures=[] if figure is None else [figure],
-    )
-
-
-def _layers_part(study: StudyRecord, name: str, drawn: bool) -> Part:
-    found = judge(study.facts, {})
-    assert isinstance(found, LayersResult)
-    table = Table("Calls", tuple((title, "") for title in CALL_COLUMNS), call_cells(found), NUM_NAMES)
-    lines = [
-        ("Averages, and whether the rows can be trusted", [": ".join(row) for row in summary(found)]),
-        ("Not measured", [": ".join(row) for row in found.missing.items()]),
-        ("Caveats", [words.sentence(caveat) for caveat in found.caveats]),
-    ]
-    return Part(
-        name=name,
-        title=f"Layers of {found.model} on {found.device_name}",
-        sentence=sentence(found),
-        settings=settings(found),
-        begun_at=study.started_at,
-        records=[],
-        tables=[table] if table.rows else [],
-        findings=[(heading, texts) for heading, texts in lines if texts],
-        figures=layers_figures(found, name) if drawn else [],
-    )
-
-
-MODEL_PARTS: Mapping[StudyKind, Callable[[StudyRecord, str, bool], Part]] = {
-    "model_layers": _layers_part,
-    "model_size": _size_part,
-}
-"""Kind of study that is about a model alone → its part: (study, name, whether it is drawn)."""
 
 
 # -- environment -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from loaderbench import plain
 from loaderbench.analysis.selftest import confusion
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.model_layers import LayersResult
+from loaderbench.recording.model_memory import ModelFit, ModelMemory
 from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
@@ -25,6 +26,7 @@ from loaderbench.recording.studies import (
 )
 from loaderbench.reporting.comparison import print_comparison
 from loaderbench.reporting.model_layers import print_layers
+from loaderbench.reporting.model_memory import print_fit, print_memory
 from loaderbench.reporting.precision import print_precision
 from loaderbench.reporting.selftest import print_selftest
 from loaderbench.reporting.sizing import answer_lines, demand_lines, print_sizing
@@ -119,3 +121,7 @@ def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs
             print_layers(findings, console)
         case Sizing():
             print_sizing(findings, console)
+        case ModelMemory():
+            print_memory(findings, console)
+        case ModelFit():
+            print_fit(findings, console)

@@ -111,6 +111,40 @@ class ModelWorkload:
         self.last_output: Any = None
         """The last step's loss (train; scalar) or logits (infer), still on the device. Reading its value waits."""
 
+    @property
+    def model(self) -> nn.Module:
+        """The model itself, on the device."""
+        return self._model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """None in inference."""
+        return self._optimizer
+
+    def give_memory(self, device: torch.device) -> None:
+        """Give each weight of a workload that was built on the meta device memory on `device`, without values.
+
+        Weights that are shared stay shared. The optimizer is made anew.
+        """
+        made: dict[int, torch.Tensor] = {}
+        for module in self._model.modules():
+            groups: Any = (module._parameters, module._buffers)
+            for owned in groups:
+                for name, tensor in owned.items():
+                    if tensor is None:
+                        continue
+                    if id(tensor) not in made:
+                        empty = torch.empty_like(tensor, device=device)
+                        is_parameter = isinstance(tensor, nn.Parameter)
+                        made[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+                    owned[name] = made[id(tensor)]
+        self._device = device
+        self._scale = torch.empty_like(self._scale, device=device)
+        self._shift = torch.empty_like(self._shift, device=device)
+        if self._scaler is not None:
+            self._scaler = torch.amp.GradScaler(device.type, INITIAL_DYNAMIC_SCALE)
+        self._optimizer = self._build_optimizer() if self._train else None
+
     def _build_optimizer(self) -> torch.optim.Optimizer:
         if self._asked.optimizer == "adam":
             return torch.optim.Adam(self._model.parameters(), lr=ADAM_LEARNING_RATE)
@@ -162,10 +196,6 @@ class ModelWorkload:
             self._raise_if_out_of_memory(error)
             raise
         return seen
-
-    @property
-    def model(self) -> nn.Module:
-        return self._model
 
     @property
     def scales_dynamically(self) -> bool:

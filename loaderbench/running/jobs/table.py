@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from loaderbench.cases.case import Case, Step
 from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
 from loaderbench.recording.model_layers import AloneTimes, CallFacts, LayerTimes
+from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTrace
 from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 
@@ -155,6 +156,53 @@ class Layers:
     times: LayerTimes
 
 
+@dataclass(frozen=True)
+class TraceRequest:
+    """Trace the memory of these steps, without their device."""
+
+    steps: tuple[Step, ...]
+    seed: int
+    on_accelerator: bool
+
+    @property
+    def waits_for(self) -> str:
+        return f"the tracing of {self.steps[0].model}"
+
+
+@dataclass(frozen=True)
+class MeasureMemoryRequest:
+    """Measure the peaks of a step."""
+
+    step: Step
+    seed: int
+    num_steps: int
+
+    @property
+    def waits_for(self) -> str:
+        return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """Run a step below a limit of memory."""
+
+    step: Step
+    seed: int
+    num_steps: int
+    cap_bytes: int
+    how: CapHow
+
+    @property
+    def waits_for(self) -> str:
+        return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class MemoryMeasured:
+    device: DeviceFacts
+    memory: MeasuredMemory
+
+
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
@@ -163,3 +211,6 @@ FOLLOW_STEPS: Job[StepsRequest, NumberFacts] = Job("loaderbench.running.jobs.pre
 TIME_BATCH: Job[BatchRequest, TimedBatch] = Job("loaderbench.running.jobs.model_size", "time_batch")
 TIME_LAYERS: Job[LayersRequest, Layers] = Job("loaderbench.running.jobs.model_layers", "time_layers")
 TIME_ALONE: Job[LayersRequest, AloneTimes] = Job("loaderbench.running.jobs.model_layers", "time_alone")
+TRACE_MEMORY: Job[TraceRequest, tuple[MemoryTrace, ...]] = Job("loaderbench.running.jobs.memory", "trace_memory")
+MEASURE_MEMORY: Job[MeasureMemoryRequest, MemoryMeasured] = Job("loaderbench.running.jobs.memory", "measure_memory")
+TRY_BATCH: Job[TrialRequest, MemoryMeasured] = Job("loaderbench.running.jobs.memory", "try_batch")

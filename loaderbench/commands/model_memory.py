@@ -1,0 +1,73 @@
+"""`loaderbench model memory`: predicted and measured memory of a step, by kind and by layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loaderbench.cases.options import ModelOptions
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import Interrupted, check_json_target, lines, write_json
+from loaderbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from loaderbench.studies.memory import MemoryStudy
+
+
+@with_options()
+def memory(
+    *,
+    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
+    batch_size: Annotated[str, typer.Option(help="Samples a step, several with commas")] = "1,8",
+    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Also measure on the device")] = True,
+    every: Annotated[bool, typer.Option("--all/--no-all", "--layers", help="Print every layer")] = False,
+    options: ModelOptions,
+    output: OutputOptions,
+) -> None:
+    """What a step of a model needs in memory: predicted without the device, measured on it, by kind and by layer."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.memory import MemoryStudy, plan_memory
+
+    check_json_target(output.json_out)
+    plan = plan_memory(model, options, _numbers(batch_size), measure=measure)
+    store = Store(output.results)
+    store.check_writable()
+    study = MemoryStudy(plan, store)
+    ended: BaseException | None = None
+    try:
+        with lines(quiet=output.quiet) as tell:
+            study.run(tell)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        ended = stop
+    _show(study, output, every=every)
+    statuses = [one.status for one in study.batches]
+    if ended is not None:
+        done = sum(one.status not in ("interrupted", "skipped") for one in study.batches)
+        raise Interrupted(f"interrupted: {done} of {len(plan.batch_sizes)} batches were measured and are kept", ended)
+    if "failed" in statuses or any(one.trace is None for one in study.batches):
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    from loaderbench.cases.options import Numbers
+
+    try:
+        return Numbers.parse(text)
+    except ValueError:
+        raise ConfigError(f"--batch-size takes {Numbers.wants}, not {text!r}") from None
+
+
+def _show(study: MemoryStudy, output: OutputOptions, *, every: bool) -> None:
+    """Store, print and write what is known."""
+    from loaderbench.recording.model_memory import ModelMemory
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.model_memory import print_memory
+    from loaderbench.reporting.studies import as_json
+
+    stored = study.store()
+    assert isinstance(stored.findings, ModelMemory)
+    if not output.quiet and study.batches:
+        print_memory(stored.findings, make_console(stderr=output.on_stderr), every=every)
+    if output.json_out is not None:
+        write_json(as_json(stored.facts, stored.findings, stored.study_id), output.json_out)

@@ -1,0 +1,250 @@
+"""Jobs of the memory studies: a step's trace without its device, its measured peaks, and a trial below a limit."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from loaderbench.devices.base import Device
+from loaderbench.devices.select import open_device, traits_of
+from loaderbench.errors import ConfigError, OutOfMemory
+from loaderbench.recording.model_memory import MeasuredMemory, MemoryTrace
+from loaderbench.recording.progress import Phase, Report, StepsDone
+from loaderbench.running.jobs.table import MeasureMemoryRequest, MemoryMeasured, TraceRequest, TrialRequest
+from loaderbench.running.kept_traces import trace_of
+from loaderbench.running.memory_cap import MemoryCap
+from loaderbench.workloads import build_workload
+from loaderbench.workloads.example import image_size
+from loaderbench.workloads.training import ModelWorkload
+
+NO_RESERVE = "the CPU's allocator reserves nothing: it takes from the C library and gives back"
+
+
+def trace_memory(request: TraceRequest, report: Report) -> tuple[MemoryTrace, ...]:
+    """The step's traces at each batch size.
+
+    Raises:
+        ConfigError, UnavailableError: as trace_step.
+    """
+    traces = []
+    for step in request.steps:
+        report(Phase(f"tracing batch {step.batch_size}"))
+        traces.append(trace_of(step, request.seed, on_accelerator=request.on_accelerator))
+    return tuple(traces)
+
+
+def measure_memory(request: MeasureMemoryRequest, report: Report) -> MemoryMeasured:
+    """Peaks of the last of `num_steps` steps, everything since the model was built counted.
+
+    Raises:
+        LoaderbenchError: as the device's and the workload's build, and the step.
+    """
+    with ExitStack() as stack:
+        device = _opened(request.step, stack)
+        measure = _on_host if traits_of(request.step.device).on_host_cpus else _on_gpu
+        return MemoryMeasured(device.describe(), measure(request, device, report))
+
+
+def try_batch(request: TrialRequest, report: Report) -> MemoryMeasured:
+    """Run the steps of one batch size below a limit of memory.
+
+    Raises:
+        OutOfMemory: it does not fit below the limit.
+        LoaderbenchError: as the device's and the workload's build, and the step.
+    """
+    with ExitStack() as stack:
+        device = _opened(request.step, stack)
+        measuring = MeasureMemoryRequest(request.step, request.seed, request.num_steps)
+        if not traits_of(request.step.device).on_host_cpus:
+            _cap_gpu(device, request.cap_bytes)
+            return MemoryMeasured(device.describe(), _on_gpu(measuring, device, report))
+        if request.how == "rlimit":
+            return MemoryMeasured(device.describe(), _below_rlimit(measuring, device, request.cap_bytes, report))
+        return MemoryMeasured(device.describe(), _below_ledger(measuring, device, request.cap_bytes, report))
+
+
+def _below_ledger(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
+    """The ledger's limit: tensors may take so many bytes while the steps run, and so may all that the profiler saw."""
+    cap = MemoryCap(cap_bytes)
+    try:
+        with cap:
+            measured = _on_host(request, device, report, every_step=True)
+    except (OutOfMemory, RuntimeError) as error:
+        if not cap.passed:
+            raise
+        raise OutOfMemory(f"does not fit: tensors took more than the cap of {cap_bytes:,} bytes") from error
+    peak = measured.peak_live_bytes
+    if peak is not None and peak > cap_bytes:
+        # Operators' own workspaces, which only the profiler sees, went above it.
+        raise OutOfMemory(f"does not fit: PyTorch's allocator gave out {peak:,} bytes, above the cap of {cap_bytes:,}")
+    return measured
+
+
+def _opened(step: Any, stack: ExitStack) -> Device:
+    device = open_device(step, image_size(step, None))
+    stack.callback(device.close)
+    return device
+
+
+def _steps(
+    request: MeasureMemoryRequest, device: Device, report: Report, before_last: Any = None, mark: Any = None
+) -> ModelWorkload:
+    """Build the model and run its steps. `before_last` is called before the last one; `mark(number)` gives the context
+    of each step."""
+    step = request.step
+    report(Phase("building the model"))
+    workload = build_workload(step, device, image_size=image_size(step, None), seed=request.seed, num_classes=1)
+    if not isinstance(workload, ModelWorkload):
+        raise ConfigError(f"--model {step.model} is no model of PyTorch, whose memory could be measured")
+    inputs, targets = device.copy_in(*workload.example("float32"))
+    for number in range(request.num_steps):
+        if before_last is not None and number == request.num_steps - 1:
+            before_last()
+        with ExitStack() as stack:
+            if mark is not None:
+                stack.enter_context(mark(number))
+            workload.step(inputs, targets)
+        device.synchronize()
+        report(StepsDone(number + 1, request.num_steps))
+    return workload
+
+
+@dataclass(frozen=True)
+class _MemoryEvents:
+    """torch.profiler's memory events of the CPU, in order, and when each step ran."""
+
+    at_ns: np.ndarray[Any, np.dtype[np.int64]]
+    live: np.ndarray[Any, np.dtype[np.int64]]
+    """After each event, from the profiler's start."""
+    steps: tuple[tuple[int, int], ...]
+
+    def peak_bytes(self, first_step: int) -> int:
+        """Most bytes live at once from that step's begin to the last one's end."""
+        begin, end = self.steps[first_step][0], self.steps[-1][1]
+        inside = (self.at_ns >= begin) & (self.at_ns <= end)
+        earlier = self.live[self.at_ns < begin]
+        return int(max(self.live[inside].max(initial=0), earlier[-1] if len(earlier) else 0))
+
+
+M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 128 * 1024
+"""<malloc.h>; glibc's own threshold at the start."""
+WARM_BATCH = 2
+NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
+"""In errors of oneDNN and the C++ library where the kernel refuses memory."""
+STEP_MARK = "loaderbench step "
+
+
+def _on_host(
+    request: MeasureMemoryRequest, device: Device, report: Report, *, every_step: bool = False
+) -> MeasuredMemory:
+    """The profiler's memory events over the whole life: every byte that PyTorch's allocator for the CPU gave out.
+
+    `every_step`: the peak of all steps, else of the last.
+    """
+    device.begin_memory()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        _steps(request, device, report, mark=lambda number: torch.profiler.record_function(f"{STEP_MARK}{number}"))
+    report(Phase("reading the profiler's events"))
+    events = _events_of(profiler)
+    growth = device.memory()
+    missing = {"peak_reserved_bytes": NO_RESERVE}
+    if growth.rss_growth_bytes is None:
+        missing["peak_process_bytes"] = growth.missing["rss_growth_bytes"]
+    return MeasuredMemory(
+        peak_live_bytes=events.peak_bytes(0 if every_step else request.num_steps - 1),
+        peak_reserved_bytes=None,
+        peak_process_bytes=growth.rss_growth_bytes,
+        num_steps=request.num_steps,
+        missing=missing,
+    )
+
+
+def _events_of(profiler: Any) -> _MemoryEvents:
+    changes, steps = [], {}
+    for event in profiler.profiler.kineto_results.events():
+        name = event.name()
+        if name == "[memory]":
+            changes.append((event.start_ns(), event.nbytes()))
+        elif name.startswith(STEP_MARK):
+            number = int(name.removeprefix(STEP_MARK))
+            steps[number] = (event.start_ns(), event.start_ns() + event.duration_ns())
+    changes.sort(key=lambda change: change[0])  # stable: what happened in one nanosecond stays in its order
+    table = np.array(changes, dtype=np.int64).reshape(-1, 2)
+    return _MemoryEvents(table[:, 0], np.cumsum(table[:, 1]), tuple(steps[number] for number in sorted(steps)))
+
+
+def _on_gpu(request: MeasureMemoryRequest, device: Device, report: Report) -> MeasuredMemory:
+    """The allocator's peaks of the last step, without what the algorithm search left, and the driver's figure for the process behind it."""
+    device.begin_memory()
+    _steps(request, device, report, before_last=device.release_memory)
+    memory = device.memory()
+    names = {
+        "peak_live_bytes": ("allocated_bytes", memory.allocated_bytes),
+        "peak_reserved_bytes": ("reserved_bytes", memory.reserved_bytes),
+        "peak_process_bytes": ("process_bytes", memory.process_bytes),
+    }
+    missing = {name: memory.missing[of] for name, (of, value) in names.items() if value is None}
+    return MeasuredMemory(
+        memory.allocated_bytes, memory.reserved_bytes, memory.process_bytes, request.num_steps, missing
+    )
+
+
+def _cap_gpu(device: Device, cap_bytes: int) -> None:
+    """Let PyTorch's allocator hold at most so many bytes of the GPU's memory."""
+    total = device.describe().memory_bytes
+    if total is not None and cap_bytes < total:
+        torch.cuda.set_per_process_memory_fraction(cap_bytes / total, device.torch_device)
+
+
+def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
+    """The kernel's limit: the process's data may grow by so many bytes (RLIMIT_DATA of getrlimit(2)).
+
+    A step of WARM_BATCH images first starts the threads and builds oneDNN's kernels, whose memory would count. The
+    interpreter's own memory counts, so the limit is not as exact as the ledger's. Peaks are not known.
+    """
+    _keep_heap_small()
+    _steps(replace(request, step=replace(request.step, batch_size=WARM_BATCH), num_steps=1), device, report)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    device.begin_memory()
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + cap_bytes, resource.RLIM_INFINITY))
+    try:
+        _steps(request, device, report)
+    except (OutOfMemory, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_DATA):
+            raise
+        first = (str(error.__cause__ or error).strip().splitlines() or ["no memory"])[0]
+        limit = f"RLIMIT_DATA of {cap_bytes:,} bytes more than before the model"
+        raise OutOfMemory(f"does not fit below an {limit}: {first[:200]}") from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    growth = device.memory()
+    missing = {
+        "peak_live_bytes": "the profiler, which tells it, would need memory below the limit itself",
+        "peak_reserved_bytes": NO_RESERVE,
+    }
+    if growth.rss_growth_bytes is None:
+        missing["peak_process_bytes"] = growth.missing["rss_growth_bytes"]
+    return MeasuredMemory(None, None, growth.rss_growth_bytes, request.num_steps, missing)
+
+
+def _keep_heap_small() -> None:
+    """Let every tensor have a mapping of its own, which goes back to the kernel when it is freed: by default glibc
+    raises the size from which it maps with what it frees, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD)."""
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+def _data_bytes() -> int:
+    """The process's data segment: private writable memory (VmData of proc(5))."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        pages = int(file.read().split()[5])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,292 @@
+"""The memory of one step, traced without its device: every allocation and release, in order.
+
+The step is the one that is measured (workloads/training.py), run on fake tensors: they have shapes, types and storages,
+and no memory (torch._subclasses.fake_tensor). A dispatch mode sees each operator's results; a storage counts from the
+operator that made it until it is gone. Weights and optimizer state are there when the step begins, as from the second
+step on.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from loaderbench.cases.case import Step
+from loaderbench.devices.shapes import ShapesDevice
+from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.recording.model_memory import (
+    ALLOCATION_FIELDS,
+    EVENT_FIELDS,
+    MEMORY_KINDS,
+    STEP_PHASES,
+    LayerOutput,
+    MemoryTrace,
+)
+from loaderbench.running.workspaces import CUBLAS_BYTES, CUDA_ROUNDING, workspace_bytes
+from loaderbench.workloads import build_workload
+from loaderbench.workloads.example import image_size
+from loaderbench.workloads.training import ModelWorkload
+
+TRACE_VERSION = 1
+"""Raise it when a trace of the same step changes: kept ones are then made anew."""
+PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
+STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))
+NO_LAYER = (torch.ops.aten._to_copy.default, torch.ops.aten.detach.default, torch.ops.aten.clone.default)
+"""Operators that PyTorch adds between a model's own."""
+_graph: Any = torch._C
+_autograd: Any = torch._C._autograd
+
+
+def trace_step(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
+    """Trace one step in its steady state.
+
+    Args:
+        on_accelerator: by the rules of CUDA's allocator (sizes rounded, grouped optimizer, cuBLAS's workspace); else
+            by those of the CPU's (bytes as they are, oneDNN's workspaces).
+
+    Raises:
+        ConfigError: as the workload's build.
+        UnavailableError: the model cannot be traced, for it reads values.
+    """
+    begun = time.perf_counter()
+    workload = _built(step, seed)
+    tracer = _Tracer(rounding=CUDA_ROUNDING if on_accelerator else 1, inside=not on_accelerator)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            workload.give_memory(torch.device("cpu"))
+            if on_accelerator:
+                _group_updates(workload.optimizer)
+                tracer.stand_library(CUBLAS_BYTES)
+            inputs, targets = workload.example("float32")
+            _settle(workload, inputs, targets)
+            tracer.stand(PARAMETERS, (*workload.model.parameters(), *workload.model.buffers()))
+            tracer.stand(GRADIENTS, _gradients(workload))
+            tracer.stand(OPTIMIZER, _state(workload.optimizer))
+            tracer.stand(ACTIVATIONS, (inputs, targets))
+            tracer.stand(TEMPORARY, [] if workload.last_output is None else [workload.last_output])
+            with tracer.following(workload):
+                workload.step(inputs, targets)
+    except (RuntimeError, NotImplementedError, TypeError) as error:
+        reason = (str(error).strip().splitlines() or ["no message"])[0]
+        raise UnavailableError(
+            f"{step.model} cannot be traced without its values ({type(error).__name__}: {reason[:200]}): "
+            "its memory can be measured, not predicted"
+        ) from error
+    return replace(tracer.trace(step.batch_size), seconds=time.perf_counter() - begun)
+
+
+def _built(step: Step, seed: int) -> ModelWorkload:
+    """The workload on the meta device; a model whose construction needs values is made on the CPU first."""
+    here, size = replace(step, device="cpu"), image_size(step, None)
+
+    def build() -> Any:
+        return build_workload(here, ShapesDevice(), image_size=size, seed=seed, num_classes=1)
+
+    try:
+        with torch.device("meta"):
+            workload = build()
+    except (RuntimeError, NotImplementedError, ConfigError):  # a user's model may need values to be made or checked
+        workload = build()
+    if not isinstance(workload, ModelWorkload):
+        raise ConfigError(f"--model {step.model} is no model of PyTorch, whose memory could be traced")
+    return workload
+
+
+def _group_updates(optimizer: torch.optim.Optimizer | None) -> None:
+    """Let the optimizer update all parameters in groups, as it does by default on CUDA."""
+    for group in () if optimizer is None else optimizer.param_groups:
+        if not group.get("fused"):
+            group["foreach"] = True
+
+
+def _settle(workload: ModelWorkload, inputs: Any, targets: Any) -> None:
+    """What earlier steps leave: gradients, the optimizer's state, and the last output."""
+    if workload.optimizer is None:
+        workload.step(inputs, targets)
+        return
+    for parameter in workload.model.parameters():
+        parameter.grad = torch.empty_like(parameter)
+    workload.optimizer.step()
+
+
+class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotations there
+    """Keeps what the operators within its context allocate and release, beside what stands already."""
+
+    def __init__(self, *, rounding: int, inside: bool) -> None:
+        """`inside`: count what operators of the CPU allocate and give back."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rounding, self._inside = rounding, inside
+        self._allocations: list[list[int]] = []
+        self._events: list[tuple[int, int, int, int, int]] = []
+        self._live: dict[int, tuple[Any, int]] = {}
+        """Address of a storage → (its weak reference, its allocation)."""
+        self._operators: dict[str, int] = {"": 0}
+        self._modules: dict[str, int] = {"": 0}
+        self._phase, self._operator, self._module = STANDING, 0, 0
+        self._paths: dict[int, str] = {}
+        self._stack: list[tuple[int, bool]] = []
+        """Modules that are being run: (number of the path, has no modules inside)."""
+        self._module_of_node: dict[int, int] = {}
+        """Autograd node, by its sequence number → module whose operator made it."""
+        self._layers: list[LayerOutput] = []
+
+    # -- what the trace is told
+
+    def stand(self, kind: int, tensors: Iterable[torch.Tensor]) -> None:
+        """What is there when the step begins."""
+        for tensor in tensors:
+            self._see(tensor, kind)
+
+    def stand_library(self, size: int) -> None:
+        """Memory that a library keeps."""
+        self._allocate(size, TEMPORARY)
+
+    @contextmanager
+    def following(self, workload: ModelWorkload) -> Iterator[None]:
+        """The step is run within this context."""
+        self._paths = {id(module): path for path, module in workload.model.named_modules()}
+        self._phase = FORWARD
+
+        def begin_update(*_: Any) -> None:
+            self._phase, self._module = UPDATE, 0
+            self._name(GRADIENTS, _gradients(workload))
+
+        with ExitStack() as stack:
+            if workload.optimizer is not None:
+                stack.callback(workload.optimizer.register_step_pre_hook(begin_update).remove)
+            stack.callback(register_module_forward_pre_hook(self._enter).remove)
+            stack.callback(register_module_forward_hook(self._leave).remove)
+            with self:
+                yield
+
+    def trace(self, batch_size: int) -> MemoryTrace:
+        """What was followed."""
+        return MemoryTrace(
+            batch_size,
+            np.array(self._allocations, dtype=np.int64).reshape(-1, len(ALLOCATION_FIELDS)),
+            np.array(self._events, dtype=np.int64).reshape(-1, len(EVENT_FIELDS)),
+            tuple(self._operators),
+            tuple(self._modules),
+            tuple(self._layers),
+            seconds=0.0,
+        )
+
+    # -- what it sees
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        self._operator = self._operators.setdefault(name, len(self._operators))
+        self._locate()
+        out = func(*args, **(kwargs or {}))
+        results = out if isinstance(out, list | tuple) else (out,)
+        for tensor in _flat(results):
+            self._see(tensor, TEMPORARY)
+        if self._inside and (extra := workspace_bytes(name, args, results)):
+            self._release(self._allocate(extra, TEMPORARY))
+        if self._phase == FORWARD and self._stack and not self._stack[-1][1]:
+            self._see_function(func, results)
+        return out
+
+    def _locate(self) -> None:
+        """The phase and the module that the operator belongs to."""
+        node = _graph._current_autograd_node()
+        if node is not None:
+            if self._phase == FORWARD:
+                self._begin_backward()
+            # Nodes that add up gradients have no operator of the forward pass: they are the last one's.
+            self._module = self._module_of_node.get(node._sequence_nr(), self._module)
+        elif self._phase == FORWARD:
+            self._module = self._stack[-1][0] if self._stack else 0
+            # The operator's node was made just before it; operators without one must not take the last one's number.
+            self._module_of_node.setdefault(_autograd._get_sequence_nr() - 1, self._module)
+
+    def _begin_backward(self) -> None:
+        """What the forward pass made and is live still is kept for the backward pass."""
+        self._phase = BACKWARD
+        for _, allocation in self._live.values():
+            if self._allocations[allocation][1] == TEMPORARY:
+                self._allocations[allocation][1] = ACTIVATIONS
+
+    def _see(self, tensor: torch.Tensor, kind: int) -> None:
+        """Count the tensor's storage, if it is new."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._live or not size:
+            return
+        allocation = self._allocate(size, kind)
+
+        def gone(_: object) -> None:
+            del self._live[key]
+            self._release(allocation)
+
+        self._live[key] = weakref.ref(storage, gone), allocation
+
+    def _allocate(self, size: int, kind: int) -> int:
+        self._allocations.append([-(-size // self._rounding) * self._rounding, kind])
+        self._event(len(self._allocations) - 1, 1)
+        return len(self._allocations) - 1
+
+    def _release(self, allocation: int) -> None:
+        self._event(allocation, -1)
+
+    def _event(self, allocation: int, sign: int) -> None:
+        self._events.append((allocation, sign, self._phase, self._operator, self._module))
+
+    def _name(self, kind: int, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            known = self._live.get(tensor.untyped_storage()._cdata)
+            if known is not None:
+                self._allocations[known[1]][1] = kind
+
+    # -- layers
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        path = self._paths.get(id(module), "")
+        is_leaf = next(module.children(), None) is None
+        self._stack.append((self._modules.setdefault(path, len(self._modules)), is_leaf))
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        _, is_leaf = self._stack.pop()
+        if is_leaf and isinstance(output, torch.Tensor):
+            self._add_layer(self._paths.get(id(module), ""), type(module).__name__, output)
+
+    def _see_function(self, func: Any, results: Sequence[Any]) -> None:
+        """A function between the modules. Not views, and not autocast's conversions."""
+        if not isinstance(results[0], torch.Tensor) or func.is_view or func in NO_LAYER:
+            return
+        name = func._schema.name.partition("::")[2]
+        path = list(self._modules)[self._stack[-1][0]]
+        self._add_layer(f"{path}.{name}" if path else name, name, results[0])
+
+    def _add_layer(self, name: str, kind: str, output: torch.Tensor) -> None:
+        size = output.numel() * output.element_size()
+        self._layers.append(LayerOutput(name, kind, tuple(output.shape), size, len(self._events)))
+
+
+def _flat(results: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among results, one level of lists deep (operators on groups of tensors return lists)."""
+    for result in results:
+        if isinstance(result, torch.Tensor):
+            yield result
+        elif isinstance(result, list | tuple):
+            yield from (inner for inner in result if isinstance(inner, torch.Tensor))
+
+
+def _gradients(workload: ModelWorkload) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in workload.model.parameters() if parameter.grad is not None]
+
+
+def _state(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
+    states = () if optimizer is None else optimizer.state.values()
+    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]

@@ -1,0 +1,197 @@
+"""`loaderbench model memory`: what a step needs in memory, predicted without the device and measured on it.
+
+docs/model-memory.md defines every figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from loaderbench.analysis.memory import peak_bytes
+from loaderbench.analysis.model_memory import memory_of
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.cases.case import Step
+from loaderbench.cases.options import ModelOptions
+from loaderbench.devices.select import traits_of
+from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.machine import environment
+from loaderbench.recording.facts import SCHEMA, DeviceFacts, Failure
+from loaderbench.recording.model_memory import BatchMemoryFacts, MemoryTrace, ModelMemoryFacts
+from loaderbench.recording.progress import Message, Phase, StepsDone
+from loaderbench.recording.store import Store, StudyFolder
+from loaderbench.recording.studies import StudyRecord
+from loaderbench.running.jobs.table import MEASURE_MEMORY, TRACE_MEMORY, MeasureMemoryRequest, TraceRequest
+from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.measure import quiet
+from loaderbench.studies.model import plan_model
+
+NUM_STEPS = 3
+"""Steps of a measurement: momentum and the optimizer's state are there from the second on; the last one counts."""
+LOG_FILE = "worker.log"
+EMULATED = "an emulated device builds no model: its memory is predicted by the rules of an accelerator's allocator"
+NOT_ASKED = "not asked for (--no-measure)"
+
+Say = Callable[[str, bool], None]
+"""Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
+
+
+def predict_traces(child: Child, step: Step, batch_sizes: Sequence[int], seed: int = 0) -> tuple[MemoryTrace, ...]:
+    """The step's traces at these batch sizes, from the child process, or kept from an earlier time.
+
+    Raises:
+        JobFailed: as the job: the model is unknown, does not take the images, or cannot be traced.
+    """
+    steps = tuple(replace(step, batch_size=size) for size in batch_sizes)
+    return child.ask(TRACE_MEMORY, TraceRequest(steps, seed, on_accelerator(step)), quiet)
+
+
+def predict_peak(child: Child, step: Step, seed: int = 0) -> int:
+    """Predicted peak of the step's live memory in bytes, at its batch size. No device is used.
+
+    `child`: any measuring process; it imports torch at the first job. Raises JobFailed as predict_traces.
+    """
+    return peak_bytes(predict_traces(child, step, [step.batch_size], seed)[0])
+
+
+def on_accelerator(step: Step) -> bool:
+    """Whether the step's memory is an accelerator's own, or that of one that is emulated."""
+    return not traits_of(step.device).on_host_cpus
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What `model memory` is to do."""
+
+    step: Step
+    """Of batch 1."""
+    batch_sizes: tuple[int, ...]
+    seed: int
+    not_measured: str | None
+
+
+def plan_memory(model: str, options: ModelOptions, batch_sizes: Sequence[int], *, measure: bool) -> MemoryPlan:
+    """The batches to look at.
+
+    Raises:
+        ConfigError: as plan_model, or a batch size below 1.
+    """
+    for size in batch_sizes:
+        if size < 1:
+            raise ConfigError(f"--batch-size must be at least 1, not {size}")
+    planned = plan_model(model, options)
+    reason = EMULATED if not planned.device.computes else None if measure else NOT_ASKED
+    return MemoryPlan(planned.step, tuple(dict.fromkeys(batch_sizes)), planned.seed, reason)
+
+
+class MemoryStudy:
+    """All batch sizes of one model. What is finished is kept and stored, however `run` ends."""
+
+    def __init__(self, plan: MemoryPlan, store: Store) -> None:
+        self._plan, self._step = plan, plan.step
+        self._folder: StudyFolder = store.new_study("model_memory", [plan.step.model, plan.step.mode])
+        self._environment = environment()
+        self._device: DeviceFacts | None = None
+        self.batches: list[BatchMemoryFacts] = []
+
+    def run(self, say: Say) -> None:
+        """Predict every batch, then measure each in a process of its own.
+
+        Raises:
+            ConfigError: the model is unknown, or takes none of the batches.
+            CaseFailed: the results cannot be written.
+        """
+        self._predict(say)
+        self._folder.write(self.study())
+        if self._plan.not_measured is not None:
+            return
+        for number, one in enumerate(self.batches):
+            self.batches[number] = replace(one, status="interrupted")
+        for number in range(len(self.batches)):
+            if self.batches[number].trace_failure is None or not self._is_wrong(number):
+                self._measure(number, say)
+            self._folder.write(self.study())
+
+    def _is_wrong(self, number: int) -> bool:
+        """Whether the model does not take this batch, so that there is nothing to measure."""
+        failure = self.batches[number].trace_failure
+        wrong = failure is not None and failure.kind == ConfigError.__name__
+        if wrong:
+            self.batches[number] = replace(self.batches[number], status="failed", failure=failure)
+        return wrong
+
+    @property
+    def _log(self) -> Path:
+        return self._folder.path / LOG_FILE
+
+    def _predict(self, say: Say) -> None:
+        """Nothing is stored before a batch is known to be possible."""
+        errors: list[LoaderbenchError] = []
+        with TemporaryDirectory(prefix="loaderbench-memory-") as folder, Child(Path(folder, LOG_FILE)) as child:
+            for size in self._plan.batch_sizes:
+                say(f"batch {size}: predicting", False)
+                trace: MemoryTrace | None = None
+                failure: Failure | None = None
+                try:
+                    (trace,) = predict_traces(child, self._step, [size], self._plan.seed)
+                except JobFailed as error:
+                    failure = error.failure
+                    errors.append(error.error)
+                self.batches.append(BatchMemoryFacts(size, trace, failure, "skipped"))
+        if len(errors) == len(self.batches) and isinstance(errors[0], ConfigError):
+            raise errors[0]
+
+    def _measure(self, number: int, say: Say) -> None:
+        facts = self.batches[number]
+        step = replace(self._step, batch_size=facts.batch_size)
+        where = f"[{number + 1}/{len(self.batches)}] batch {facts.batch_size}"
+
+        def message(told: Message) -> None:
+            if isinstance(told, StepsDone):
+                say(f"{where}: step {told.done} of {told.total}", False)
+            elif isinstance(told, Phase):
+                say(f"{where}: {told.text}", False)
+
+        say(f"{where}: measuring {NUM_STEPS} steps", True)
+        try:
+            with Child(self._log) as child:
+                request = MeasureMemoryRequest(step, self._plan.seed, NUM_STEPS)
+                done = child.ask(MEASURE_MEMORY, request, message)
+            self._device = done.device
+            self.batches[number] = replace(facts, status="ok", measured=done.memory)
+        except JobFailed as error:
+            self.batches[number] = replace(facts, status=error.status, failure=error.failure)
+            say(f"{where}: {error.failure.message}", True)
+
+    def facts(self) -> ModelMemoryFacts:
+        """What is known so far."""
+        return ModelMemoryFacts(
+            step=self._step,
+            seed=self._plan.seed,
+            on_accelerator=on_accelerator(self._step),
+            environment=self._environment,
+            device=self._device,
+            not_measured=self._plan.not_measured,
+            batches=tuple(self.batches),
+        )
+
+    def study(self) -> StudyRecord:
+        """The study as it is stored."""
+        facts = self.facts()
+        return StudyRecord(
+            schema=SCHEMA,
+            rules_version=RULES_VERSION,
+            study_id=self._folder.study_id,
+            kind="model_memory",
+            started_at=self._folder.started_at,
+            facts=facts,
+            findings=memory_of(facts),
+        )
+
+    def store(self) -> StudyRecord:
+        """Store what is known so far. Raises CaseFailed where it cannot be written."""
+        study = self.study()
+        self._folder.write(study)
+        return study

@@ -1,0 +1,282 @@
+"""`loaderbench model fit`: the largest batch that fits, predicted, then tried in fresh processes below the limit.
+
+docs/model-memory.md defines every figure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from loaderbench.analysis.memory import line_through
+from loaderbench.analysis.model_memory import NUM_CONFIRMATIONS, bounds_of, counted, fit_of, outcome_of
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.cases.case import Step
+from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.study import check_choice
+from loaderbench.devices.select import nvml_ordinal, profile_memory
+from loaderbench.errors import ConfigError
+from loaderbench.machine import available_memory_bytes, environment, oom_kills
+from loaderbench.recording.facts import SCHEMA, Failure
+from loaderbench.recording.model_memory import CAP_HOWS, CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
+from loaderbench.recording.progress import Message, Phase, StepsDone
+from loaderbench.recording.store import Store, StudyFolder
+from loaderbench.recording.studies import StudyRecord
+from loaderbench.running.jobs.table import TRY_BATCH, TrialRequest
+from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.memory import NUM_STEPS, on_accelerator, predict_traces
+from loaderbench.studies.model import plan_model
+
+LINE_BATCHES, CHECK_BATCH = (2, 4), 3
+"""Batch sizes of the traces through which the line goes, and of the one that checks it. A batch of 1 is no point of the
+line: some layouts and kernels differ there."""
+MOST_BATCH = 1 << 16
+MOST_TRIES = 4
+"""Trials of one batch size: where they contradict each other, it is left unconfirmed."""
+MOST_UNKNOWN = 2
+LOG_FILE = "worker.log"
+EMULATED = "an emulated device builds no model: the largest batch is by its ledger, which is the prediction"
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+Say = Callable[[str, bool], None]
+"""Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of `16G`, in binary units, as memory is sold: 16 GiB.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?B)?", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"--memory takes a size such as 16G or 500M, not {text!r}")
+    return round(float(match[1]) * UNITS[match[2].upper()])
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """What `model fit` is to do."""
+
+    step: Step
+    """Of batch 1."""
+    seed: int
+    memory_bytes: int
+    memory_source: str
+    memory_asked: int | None
+    how: str
+    not_tried: str | None
+    """Why no trial is run."""
+
+
+def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | None) -> FitPlan:
+    """The limit and what holds it.
+
+    Raises:
+        ConfigError: as plan_model, a size that is none, a way that the device has not, or no limit known.
+    """
+    planned = plan_model(model, options)
+    asked = None if memory is None else parse_memory(memory)
+    size, source = (asked, "--memory") if asked is not None else _memory_of(planned.step, planned.device.on_host_cpus)
+    if how is not None:
+        check_choice("--how", how, CAP_HOWS)
+        if not planned.device.on_host_cpus:
+            raise ConfigError("--how says what holds the limit on the CPU: leave it out, or give --device cpu")
+    if not planned.device.computes:
+        used, not_tried = "prediction", EMULATED
+    else:
+        used, not_tried = (how or "ledger") if planned.device.on_host_cpus else "fraction", None
+    return FitPlan(planned.step, planned.seed, size, source, asked, used, not_tried)
+
+
+def _memory_of(step: Step, on_host: bool) -> tuple[int, str]:
+    """(bytes, source) of the memory that the device has.
+
+    Raises:
+        ConfigError: it is not known.
+    """
+    if on_host:
+        size, source = available_memory_bytes()
+        if size is not None:
+            return size, f"this machine's free memory ({source})"
+    elif (ordinal := nvml_ordinal(step.device)) is not None:
+        gpus = environment().gpus
+        if ordinal < len(gpus):
+            return gpus[ordinal].memory_total_bytes, f"the memory of {gpus[ordinal].name}"
+    elif (known := profile_memory(step.device)) is not None:
+        return known
+    raise ConfigError(f"the memory of {step.device} is not known: give --memory 16G")
+
+
+def next_batch(trials: Sequence[TrialFacts], guess: int, most: int = MOST_BATCH) -> int | None:
+    """The batch to try next; None where all is known, or cannot be.
+
+    The guess first, then its neighbour; away from it in growing strides while it was wrong, and by halves once the
+    answer is between two batches. The largest that fits and the next one are tried until each is confirmed.
+    """
+    fitted, failed = bounds_of(trials)
+    guess = min(max(guess, 1), most)
+    if not trials:
+        wanted: int | None = guess
+    elif failed is None:
+        wanted = min(fitted + max(fitted - guess, 0) + 1, most) if fitted else guess
+        if fitted == most:
+            wanted = most if counted(trials, most, fits=True) < NUM_CONFIRMATIONS else None
+    elif failed > fitted + 1:
+        wanted = max(failed - (guess - failed) - 1, 1) if fitted == 0 and failed <= guess else (fitted + failed) // 2
+    elif fitted and counted(trials, fitted, fits=True) < NUM_CONFIRMATIONS:
+        wanted = fitted
+    else:
+        wanted = failed if counted(trials, failed, fits=False) < NUM_CONFIRMATIONS else None
+    if wanted is None:
+        return None
+    same = [outcome_of(one) for one in trials if one.batch_size == wanted]
+    return None if len(same) >= MOST_TRIES or same.count("unknown") >= MOST_UNKNOWN else wanted
+
+
+class FitStudy:
+    """The search for one model's largest batch. Each trial is stored at once; `resume` continues an interrupted one."""
+
+    def __init__(self, plan: FitPlan, store: Store, *, resume: bool = False) -> None:
+        begun = _unfinished(store, plan) if resume else None
+        if begun is None:
+            self._folder: StudyFolder = store.new_study("model_fit", [plan.step.model, plan.step.mode])
+            self._facts = ModelFitFacts(
+                step=plan.step,
+                seed=plan.seed,
+                on_accelerator=on_accelerator(plan.step),
+                environment=environment(),
+                device=None,
+                memory_bytes=plan.memory_bytes,
+                memory_source=plan.memory_source,
+                memory_asked=plan.memory_asked,
+                how=plan.how,
+                traces=(),
+                trace_failure=None,
+                not_measured=plan.not_tried,
+                most=MOST_BATCH,
+                interrupted=True,
+            )
+        else:
+            self._folder, facts = store.open_study(begun), begun.facts
+            assert isinstance(facts, ModelFitFacts)
+            self._facts = facts
+        self.num_taken_over = len(self._facts.trials)
+
+    @property
+    def trials(self) -> tuple[TrialFacts, ...]:
+        """Those that were done."""
+        return self._facts.trials
+
+    def run(self, say: Say) -> None:
+        """Predict, then try.
+
+        Raises:
+            ConfigError: the model is unknown, or does not take the images.
+            CaseFailed: the results cannot be written.
+        """
+        if self.num_taken_over:
+            say(f"{self.num_taken_over} trials are taken over from {self._folder.study_id}", True)
+        if not self._facts.traces:
+            say("predicting", False)
+            self._predict()
+        self.store()
+        line = line_through(self._facts.traces)
+        guess = 1 if line is None else line.largest_batch(self._facts.memory_bytes, self._facts.most)
+        if line is not None:
+            say(f"predicted: batch {guess}", True)
+        if self._facts.not_measured is None:
+            while (batch_size := next_batch(self._facts.trials, guess, self._facts.most)) is not None:
+                trial = self._try(batch_size, say)
+                self._facts = replace(self._facts, trials=(*self._facts.trials, trial))
+                self.store()
+        self._facts = replace(self._facts, interrupted=False)
+
+    @property
+    def _log(self) -> Path:
+        return self._folder.path / LOG_FILE
+
+    def _predict(self) -> None:
+        """The traces of the line. A model that no batch of which can be traced is tried without a guess."""
+        traces: tuple[MemoryTrace, ...] = ()
+        failure: Failure | None = None
+        try:
+            with TemporaryDirectory(prefix="loaderbench-fit-") as folder, Child(Path(folder, LOG_FILE)) as child:
+                traces = predict_traces(child, self._facts.step, (*LINE_BATCHES, CHECK_BATCH), self._facts.seed)
+        except JobFailed as error:
+            if isinstance(error.error, ConfigError):
+                raise error.error from error
+            failure = error.failure
+        self._facts = replace(self._facts, traces=traces, trace_failure=failure)
+
+    def _try(self, batch_size: int, say: Say) -> TrialFacts:
+        where = f"trial {len(self._facts.trials) + 1}, batch {batch_size}"
+
+        def message(told: Message) -> None:
+            if isinstance(told, StepsDone):
+                say(f"{where}: step {told.done} of {told.total}", False)
+            elif isinstance(told, Phase):
+                say(f"{where}: {told.text}", False)
+
+        say(f"{where}: starting", False)
+        how: CapHow = "rlimit" if self._facts.how == "rlimit" else "ledger"
+        step = replace(self._facts.step, batch_size=batch_size)
+        request = TrialRequest(step, self._facts.seed, NUM_STEPS, self._facts.memory_bytes, how)
+        begun, kills = time.monotonic(), oom_kills()
+        trial = TrialFacts(batch_size, self._facts.how, NUM_STEPS, None, None, None)
+        try:
+            with Child(self._log) as child:
+                done = child.ask(TRY_BATCH, request, message)
+            self._facts = replace(self._facts, device=done.device)
+            trial = replace(trial, peak_live_bytes=done.memory.peak_live_bytes)
+        except JobFailed as error:
+            if isinstance(error.error, ConfigError):
+                raise error.error from error
+            trial = replace(trial, failure=error.failure)
+        now = oom_kills()
+        killed = None if kills is None or now is None else now - kills
+        trial = replace(trial, oom_kills=killed, wall_s=time.monotonic() - begun)
+        say(f"{where}: {outcome_of(trial).replace('_', ' ')}, {math.ceil(trial.wall_s)} s", True)
+        return trial
+
+    def study(self) -> StudyRecord:
+        """The study as it is stored."""
+        return StudyRecord(
+            schema=SCHEMA,
+            rules_version=RULES_VERSION,
+            study_id=self._folder.study_id,
+            kind="model_fit",
+            started_at=self._folder.started_at,
+            facts=self._facts,
+            findings=self.findings(),
+        )
+
+    def findings(self) -> ModelFit:
+        """What is known so far."""
+        return fit_of(self._facts)
+
+    def store(self) -> StudyRecord:
+        """Store what is known so far. Raises CaseFailed where it cannot be written."""
+        study = self.study()
+        self._folder.write(study)
+        return study
+
+
+def _unfinished(store: Store, plan: FitPlan) -> StudyRecord | None:
+    """The newest fit of the same request that was interrupted."""
+    for stored in reversed(store.studies()):
+        study = stored.study
+        if study is None or not isinstance(study.facts, ModelFitFacts):
+            continue
+        facts = study.facts
+        same = (facts.step, facts.seed, facts.memory_asked, facts.how) == (
+            plan.step, plan.seed, plan.memory_asked, plan.how,
+        )  # fmt: skip
+        if same and facts.interrupted:
+            return study
+    return None

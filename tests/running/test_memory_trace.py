@@ -1,0 +1,171 @@
+"""The traced memory of a step against torch.profiler's memory events of the same step, and against arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from loaderbench.analysis.memory import BYTES, KIND, layers_of, peak_bytes, peak_of
+from loaderbench.cases.case import Mode, Optimizer, Precision, Step
+from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
+from loaderbench.recording.model_memory import MEMORY_KINDS, MeasuredMemory
+from loaderbench.running import kept_traces
+from loaderbench.running.jobs.memory import measure_memory, trace_memory, try_batch
+from loaderbench.running.jobs.table import MeasureMemoryRequest, TraceRequest, TrialRequest
+from loaderbench.running.kept_traces import trace_of
+from loaderbench.running.memory_cap import MemoryCap
+from loaderbench.running.memory_trace import trace_step
+
+LENET_PARAMETERS = 16 * 25 + 16 + 16 * 16 * 25 + 16 + 256 * 50 + 50 + 50 * 10 + 10
+"""Two convolutions of 16 maps with 5x5 kernels, 256 x 50 and 50 x 10 weights, and their biases."""
+
+
+def step(
+    model: str, batch: int = 2, size: int = 64, mode: Mode = "train", optimizer: Optimizer = "sgd",
+    precision: Precision = "fp32",
+) -> Step:  # fmt: skip
+    lenet = model == "lenet"
+    return Step(model, mode, precision, "cpu", batch, 28 if lenet else size, optimizer=optimizer,
+                channels=1 if lenet else 3)  # fmt: skip
+
+
+def measured(asked: Step) -> MeasuredMemory:
+    return measure_memory(MeasureMemoryRequest(asked, 0, 3), lambda message: None).memory
+
+
+CASES = [
+    step("lenet", 16),
+    step("lenet", 16, mode="infer"),
+    step("lenet", 4, optimizer="adam"),
+    step("squeezenet1_1", 4, optimizer="adam"),
+    step("squeezenet1_1", 4, mode="infer"),
+    step("resnet18", 2),
+    step("resnet18", 2, mode="infer", precision="amp-bf16"),
+]
+SLOW_CASES = [step("squeezenet1_1", 1), step("resnet18", 4, optimizer="adam", precision="amp-bf16")]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [*CASES, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW_CASES)],
+    ids=lambda one: f"{one.model}-{one.mode}-{one.precision}-{one.optimizer}",
+)
+def test_the_predicted_peak_is_the_profilers(asked: Step) -> None:
+    predicted, found = peak_bytes(trace_step(asked, 0, on_accelerator=False)), measured(asked)
+    assert found.peak_live_bytes is not None
+    assert abs(predicted / found.peak_live_bytes - 1) <= 0.02
+    assert found.peak_reserved_bytes is None and "peak_reserved_bytes" in found.missing
+
+
+@pytest.mark.parametrize(("optimizer", "states"), [("sgd", 1), ("adam", 2)])
+def test_what_stands_is_what_arithmetic_says(optimizer: Optimizer, states: int) -> None:
+    trace = trace_step(step("lenet", 3, optimizer=optimizer), 0, on_accelerator=False)
+    standing = trace.allocations[trace.events[trace.events[:, 2] == 0][:, 0]]
+    by_kind = {
+        name: int(standing[standing[:, KIND] == number, BYTES].sum()) for number, name in enumerate(MEMORY_KINDS)
+    }
+    assert by_kind["parameters"] == 4 * LENET_PARAMETERS == by_kind["gradients"]
+    counters = 0 if optimizer == "sgd" else 8 * 4  # one fp32 count of steps for each of the eight parameters
+    assert by_kind["optimizer"] == 4 * LENET_PARAMETERS * states + counters
+    assert by_kind["activations"] == 3 * 28 * 28 * 4 + 3 * 8  # the images, and int64 labels
+
+
+def test_an_accelerators_sizes_are_rounded_and_its_library_stands() -> None:
+    trace = trace_step(step("lenet", 3), 0, on_accelerator=True)
+    assert not (trace.allocations[:, BYTES] % 512).any() and trace.allocations[:, BYTES].max() == 32 * 2**20
+    assert any("_foreach_" in name for name in trace.operators)
+
+
+def test_layers_are_the_models_and_so_is_the_place_of_the_peak() -> None:
+    trace = trace_step(step("resnet18", 4), 0, on_accelerator=False)
+    rows = layers_of(trace)
+    # the first convolution: 64 maps of 32x32, 4 bytes each; the residual sums are rows too
+    assert (rows[0].name, rows[0].shape, rows[0].output_bytes) == ("conv1", (4, 64, 32, 32), 4 * 64 * 32 * 32 * 4)
+    assert sum(row.type.startswith("add") for row in rows) == 8
+    assert rows[-1].required_bytes == sum(row.output_bytes for row in rows)
+    peak = peak_of(trace)
+    assert "conv" in peak.place.module and peak.place.operator.startswith("aten.convolution_backward")
+
+
+class Reading(torch.nn.Module):
+    """A model that looks at its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3 * 8 * 8, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(images.flatten(1))
+        return out * 2 if bool(out.sum() > 0) else out
+
+
+def test_a_model_that_reads_values_is_not_predicted_but_measured() -> None:
+    asked = Step("tests.running.test_memory_trace:Reading", "train", "fp32", "cpu", 2, 8)
+    with pytest.raises(UnavailableError, match="cannot be traced without its values"):
+        trace_step(asked, 0, on_accelerator=False)
+    assert measured(asked).peak_live_bytes
+
+
+def test_a_model_that_takes_no_such_images_says_so() -> None:
+    with pytest.raises(ConfigError, match="its own size is --input-size 299"):
+        trace_step(step("inception_v3", size=64), 0, on_accelerator=False)
+
+
+# -- kept traces -----------------------------------------------------------------------------------------
+
+
+def test_a_trace_is_kept_and_a_damaged_one_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = step("lenet", 3)
+    first = trace_of(asked, 0, on_accelerator=False)
+    (kept,) = (tmp_path / "loaderbench" / "memory").iterdir()
+    # when it is asked for again, nothing is traced
+    with monkeypatch.context() as patched:
+        patched.setattr(kept_traces, "trace_step", None)
+        again = trace_of(asked, 0, on_accelerator=False)
+    assert again.seconds == 0 and peak_bytes(again) == peak_bytes(first) and again.layers == first.layers
+    # when the file is damaged, it is traced again and kept again
+    kept.write_bytes(kept.read_bytes()[:-100])
+    assert trace_of(asked, 0, on_accelerator=False).seconds > 0
+    assert trace_of(asked, 0, on_accelerator=False).seconds == 0
+    # and another step has another trace
+    trace_of(step("lenet", 3, optimizer="adam"), 0, on_accelerator=False)
+    assert len([*kept.parent.iterdir()]) == 2
+
+
+def test_a_job_traces_several_batches() -> None:
+    asked = TraceRequest((step("lenet", 2), step("lenet", 5)), 0, on_accelerator=False)
+    assert [one.batch_size for one in trace_memory(asked, lambda message: None)] == [2, 5]
+
+
+# -- limits ----------------------------------------------------------------------------------------------
+
+
+def test_the_cap_ends_what_passes_it_with_the_allocators_own_error() -> None:
+    with MemoryCap(1000) as cap:
+        first = torch.zeros(100)
+        assert cap.live_bytes == 400
+        second = first + 1
+        third = second.view(10, 10)  # takes nothing
+        assert cap.live_bytes == 800
+        del second
+        assert cap.live_bytes == 800
+        del third
+        assert cap.live_bytes == 400 and cap.peak_bytes == 800 and not cap.passed
+        with pytest.raises(RuntimeError, match=r"DefaultCPUAllocator: can't allocate memory.* 800 bytes"):
+            torch.zeros(200)
+    assert cap.passed
+
+
+def test_a_trial_fits_at_its_peak_and_fails_a_byte_below() -> None:
+    asked = step("lenet", 8)
+    free = try_batch(TrialRequest(asked, 0, 3, 10**9, "ledger"), lambda message: None).memory.peak_live_bytes
+    assert free is not None
+    fits = TrialRequest(asked, 0, 3, free, "ledger")
+    assert try_batch(fits, lambda message: None).memory.peak_live_bytes == free
+    with pytest.raises(OutOfMemory, match="does not fit"):
+        try_batch(TrialRequest(asked, 0, 3, free - 1, "ledger"), lambda message: None)
+    with pytest.raises(OutOfMemory, match="tensors took more than the cap of 10,000 bytes"):
+        try_batch(TrialRequest(asked, 0, 3, 10_000, "ledger"), lambda message: None)

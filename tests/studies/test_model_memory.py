@@ -1,0 +1,262 @@
+"""The memory studies: commands with real measurements on the CPU, and made-up processes for what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call
+
+from loaderbench.analysis.model_memory import bounds_of, fit_of, outcome_of
+from loaderbench.cases.options import ModelOptions
+from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.recording.facts import Failure
+from loaderbench.recording.model_memory import ModelFitFacts, TrialFacts
+from loaderbench.recording.store import Store
+from loaderbench.recording.studies import StudyRecord
+from loaderbench.running.jobs.table import Job
+from loaderbench.running.supervisor import JobFailed
+from loaderbench.studies import memory as memory_module
+from loaderbench.studies import model_fit as fit_module
+from loaderbench.studies.memory import MemoryStudy, plan_memory, predict_peak
+from loaderbench.studies.model_fit import FitStudy, next_batch, parse_memory, plan_fit
+from tests.studies.kept import assert_kept, only_study
+
+LENET = ModelOptions(device="cpu", seed=1)
+KILLED = Failure("CaseFailed", "the measuring process was killed by SIGKILL (out of memory?)")
+HUNG = Failure("CaseFailed", "no sign of life for 900 s: does the device cpu hang?")
+TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap")
+
+
+class Here:
+    """A measuring process that is this one: jobs run at once, and may be made to fail."""
+
+    failing: Callable[[Any], Failure | None] = staticmethod(lambda request: None)
+
+    def __init__(self, log: Path) -> None:
+        pass
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def ask(self, job: Job[Any, Any], request: Any, on_message: Callable[[Any], None]) -> Any:
+        import importlib
+
+        if (failure := type(self).failing(request)) is not None:
+            raise JobFailed(failure)
+        try:
+            return getattr(importlib.import_module(job.module), job.function)(request, on_message)
+        except LoaderbenchError as error:
+            raise JobFailed(Failure(type(error).__name__, str(error))) from error
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Here]:
+    """Jobs in this process, with a cache folder of their own."""
+
+    class Own(Here):
+        pass
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(memory_module, "Child", Own)
+    monkeypatch.setattr(fit_module, "Child", Own)
+    return Own
+
+
+# -- model memory ----------------------------------------------------------------------------------------
+
+
+def test_the_command_predicts_measures_and_keeps_what_it_found(tmp_path: Path, here: type[Here]) -> None:
+    results = tmp_path / "results"
+    done = call(
+        "model", "memory", "lenet", "--device", "cpu", "--batch-size", "2,16", "--json", "-", "--results", results
+    )
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    small, large = found["batches"]
+    assert (small["batch_size"], large["batch_size"], large["mode"]) == (2, 16, "train")
+    assert large["predicted"]["parameters_bytes"] == 4 * 20192 and abs(large["error_fraction"]) <= 0.02
+    kinds = ("parameters", "gradients", "optimizer", "activations", "temporary")
+    assert sum(large["predicted"][f"{kind}_bytes"] for kind in kinds) == large["predicted"]["peak_live_bytes"]
+    assert large["measured"]["peak_reserved_bytes"] is None and large["measured"]["missing"]["peak_reserved_bytes"]
+    assert "16" in done.err and "conv1" in done.err
+    study = assert_kept(results, "model_memory", num_runs=0)
+    listed = call("list", "--results", results)
+    assert study.study_id in listed.out
+    page = call("report", "--results", results, "--format", "md", "--out", "-")
+    assert page.code == 0 and "Memory of lenet" in page.out and "affine1" in page.out
+
+
+def test_a_batch_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here: type[Here]) -> None:
+    here.failing = staticmethod(
+        lambda request: TOO_LARGE if getattr(getattr(request, "step", None), "batch_size", 0) == 4 else None
+    )
+    study = MemoryStudy(plan_memory("lenet", LENET, [2, 4, 8], measure=True), Store(tmp_path))
+    study.run(lambda line, keep: None)
+    assert [one.status for one in study.batches] == ["ok", "failed", "ok"]
+    failed = study.batches[1]
+    assert failed.failure == TOO_LARGE and failed.trace is not None and failed.measured is None
+    shown = call("show", study.store().study_id, "--results", tmp_path)
+    assert "tensors took more than the cap" in " ".join(shown.out.split())
+
+
+def test_without_measuring_there_is_a_reason_and_no_figure(tmp_path: Path, here: type[Here]) -> None:
+    done = call(
+        "model", "memory", "lenet", "--device", "cpu", "--no-measure", "--batch-size", "3", "--results", tmp_path
+    )
+    assert done.code == 0 and "not asked for (--no-measure)" in " ".join(done.out.split())
+    facts = only_study(tmp_path).facts
+    assert facts.batches[0].measured is None and facts.batches[0].status == "skipped"  # type: ignore[union-attr]
+
+
+def test_an_emulated_device_is_predicted_and_says_why_nothing_is_measured(tmp_path: Path, here: type[Here]) -> None:
+    emulated = ("--device", "emulated", "--input-size", "64", "--results", tmp_path)
+    done = call("model", "memory", "resnet50", "--batch-size", "2", *emulated)
+    assert done.code == 0 and "an emulated device builds no model" in " ".join(done.out.split())
+    fit = call("model", "fit", "resnet50", "--json", "-", *emulated)
+    found = json.loads(fit.out)
+    assert fit.code == 0 and found["how"] == "prediction" and found["trials"] == [] and not found["confirmed"]
+    assert found["memory_bytes"] == 139 * 2**30 and found["largest_batch"] > 1000
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("memory", "resnet5"), "close names: resnet50"),
+        (("memory", "lenet", "--batch-size", "0"), "--batch-size must be at least 1"),
+        (("memory", "lenet", "--batch-size", "x"), "--batch-size takes whole numbers"),
+        (("memory", "vgg16", "--input-size", "16"), "its own size is --input-size 224"),
+        (("fit", "lenet", "--memory", "16Q"), "--memory takes a size such as 16G"),
+        (("fit", "lenet", "--how", "magic"), "--how"),
+        (("fit", "nothing_there:factory"), "cannot import"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    args: tuple[str, ...], said: str, tmp_path: Path, here: type[Here]
+) -> None:
+    done = call("model", *args, "--device", "cpu", "--results", tmp_path)
+    assert done.code == 2 and said in done.lines[-1]
+    assert [*tmp_path.glob("2*")] == []
+
+
+def test_a_step_has_its_predicted_peak(tmp_path: Path, here: type[Here]) -> None:
+    planned = plan_memory("lenet", LENET, [1], measure=False)
+    assert predict_peak(here(tmp_path), planned.step) > 4 * 20192 * 3  # type: ignore[arg-type]
+
+
+# -- model fit -------------------------------------------------------------------------------------------
+
+
+def trial(batch: int, failure: Failure | None = None, kills: int | None = None) -> TrialFacts:
+    return TrialFacts(batch, "ledger", 3, failure, None, kills)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kills", "outcome"),
+    [
+        (None, 0, "fits"),
+        (TOO_LARGE, 0, "out_of_memory"),
+        (Failure("RuntimeError", "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), 0, "out_of_memory"),
+        (KILLED, 1, "killed"),
+        (KILLED, None, "killed"),
+        (KILLED, 0, "unknown"),  # somebody else killed it
+        (HUNG, 0, "unknown"),
+        (Failure("ValueError", "ValueError: it broke"), 0, "unknown"),
+    ],
+)
+def test_how_a_trial_ended(failure: Failure | None, kills: int | None, outcome: str) -> None:
+    assert outcome_of(trial(4, failure, kills)) == outcome
+
+
+@pytest.mark.parametrize("largest", [1, 2, 5, 16, 100])
+@pytest.mark.parametrize("off", [-4, -3, -2, -1, 0, 1, 2, 3])
+def test_the_search_ends_at_the_largest_batch_with_few_trials(largest: int, off: int) -> None:
+    trials: list[TrialFacts] = []
+    while (batch := next_batch(trials, largest + off)) is not None:
+        trials.append(trial(batch, None if batch <= largest else TOO_LARGE))
+        assert len(trials) < 20
+    assert bounds_of(trials) == (largest, largest + 1)
+    tried = [one.batch_size for one in trials]
+    assert tried.count(largest) == tried.count(largest + 1) == 2
+    assert len(trials) - 4 <= (3 if abs(off) <= 2 else 4)  # search trials
+
+
+def test_batch_one_that_does_not_fit_is_tried_twice_and_no_more() -> None:
+    trials: list[TrialFacts] = []
+    while (batch := next_batch(trials, 1)) is not None:
+        trials.append(trial(batch, TOO_LARGE))
+    assert [one.batch_size for one in trials] == [1, 1]
+
+
+def test_what_is_unknown_is_tried_once_more_and_never_counts_as_no() -> None:
+    assert next_batch([trial(8, HUNG)], 8) == 8
+    assert next_batch([trial(8, HUNG), trial(8, HUNG)], 8) is None
+    assert bounds_of([trial(8, HUNG)]) == (0, None)
+
+
+def fit_study(tmp_path: Path, memory: str, *, resume: bool = False) -> FitStudy:
+    return FitStudy(plan_fit("lenet", LENET, memory, None), Store(tmp_path), resume=resume)
+
+
+def test_the_largest_batch_is_confirmed_by_the_profilers_peaks(tmp_path: Path, here: type[Here]) -> None:
+    study = fit_study(tmp_path, "1500K")
+    study.run(lambda line, keep: None)
+    found = study.findings()
+    # given the peaks of the batches that fitted, by the profiler, and of the first that did not, by the prediction
+    peaks = {one.batch_size: one.peak_live_bytes for one in found.trials if one.outcome == "fits"}
+    largest = found.largest_batch
+    assert largest is not None and found.confirmed and found.num_search_trials <= 3
+    assert (peaks[largest] or 0) <= found.memory_bytes < (found.needs_bytes or 0)
+    assert len(found.trials) == 4 + found.num_search_trials and found.line_holds
+    study.store()
+    assert_kept(tmp_path, "model_fit", num_runs=0)
+    page = call("report", "--results", tmp_path, "--format", "md", "--out", "-")
+    assert "Largest batch of lenet" in page.out
+
+
+def test_batch_one_does_not_fit(tmp_path: Path, here: type[Here]) -> None:
+    done = call("model", "fit", "lenet", "--device", "cpu", "--memory", "100K", "--results", tmp_path)
+    assert done.code == 1
+    assert "Batch 1 does not fit: needs about" in " ".join(done.out.split())
+    study = only_study(tmp_path)
+    assert study.findings.largest_batch == 0  # type: ignore[union-attr]
+
+
+def test_an_interrupted_fit_keeps_its_trials_and_goes_on(tmp_path: Path, here: type[Here]) -> None:
+    asked: list[int] = []
+
+    def third_is_interrupted(request: Any) -> Failure | None:
+        if hasattr(request, "cap_bytes"):
+            asked.append(request.step.batch_size)
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+        return None
+
+    here.failing = staticmethod(third_is_interrupted)
+    command = ("model", "fit", "lenet", "--device", "cpu", "--seed", "1", "--memory", "1500K", "--results", tmp_path)
+    first = call(*command)
+    assert first.code == 130 and "2 trials are kept; --resume continues" in first.lines[-1]
+    again = call(*command, "--resume")
+    assert again.code == 0 and "2 trials are taken over" in again.err
+    # no trial was done twice for it: four in all, besides the one that was interrupted
+    study: StudyRecord = only_study(tmp_path)
+    assert isinstance(study.facts, ModelFitFacts) and not study.facts.interrupted
+    assert len(study.facts.trials) == len(asked) - 1 and fit_of(study.facts).confirmed
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("16G", 16 * 2**30), ("500M", 500 * 2**20), ("1.5GiB", 3 * 2**29), ("7", 7)]
+)
+def test_memory_is_in_binary_units(text: str, size: int) -> None:
+    assert parse_memory(text) == size
+
+
+def test_a_limit_on_the_cpu_alone_has_a_way() -> None:
+    with pytest.raises(ConfigError, match="--how"):
+        plan_fit("resnet50", ModelOptions(device="emulated"), "1G", "ledger")
