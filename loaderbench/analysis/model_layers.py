@@ -263,9 +263,9 @@ def _ratio(over: Blocks, under: Blocks) -> Estimate:
 def _caveats(rows: Sequence[LayerRow], closure: Estimate | None, cost: Estimate | None) -> list[Caveat]:
     caveats = []
     if closure is not None and not CLOSURE[0] <= closure.value <= CLOSURE[1]:
-        caveats.append(Caveat("layers_do_not_sum", {"ratio": closure.value}))
+        caveats.append(Caveat("layers_do_not_sum", {"ratio": closure.value, "low": closure.low, "high": closure.high}))
     if cost is not None and cost.value > MOST_STOPWATCH:
-        caveats.append(Caveat("stopwatch_takes_time", {"ratio": cost.value}))
+        caveats.append(Caveat("stopwatch_takes_time", {"ratio": cost.value, "low": cost.low, "high": cost.high}))
     waiting = [row for row in rows if row.waits_for_host]
     if waiting:
         share = math.fsum(row.share_fraction or 0.0 for row in waiting)
