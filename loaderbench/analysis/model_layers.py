@@ -47,7 +47,7 @@ def layers_of(facts: LayersFacts) -> LayersResult:
     closure = None if plain is None or total is None else _ratio(total, plain)
     cost = None if plain is None or timed is None else _ratio(timed, plain)
     caveats = _caveats(rows, closure, cost)
-    alone = facts.alone
+    alone, num_parameters = facts.alone, sum(call.parameters for call in facts.calls)
     return LayersResult(
         model=step.model,
         mode=step.mode,
@@ -70,7 +70,8 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         timed_over_untimed=cost,
         disturbed=any(caveat.code in ("layers_do_not_sum", "stopwatch_takes_time") for caveat in caveats),
         required_bytes=facts.input_bytes + sum(map(required_bytes, facts.calls)),
-        num_parameters=sum(call.parameters for call in facts.calls),
+        num_parameters=num_parameters,
+        num_uncalled_parameters=_of_the_model(facts, num_parameters) - num_parameters,
         flops=sum(call.forward_flops + (call.backward_flops or 0) for call in facts.calls),
         num_steps=0 if times is None else times.plain_s.size,
         num_rounds=0 if times is None else len(times.plain_s),
@@ -81,6 +82,11 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         status=facts.status,
         failure=facts.failure,
     )
+
+
+def _of_the_model(facts: LayersFacts, otherwise: int) -> int:
+    known = None if facts.workload is None else facts.workload.num_parameters
+    return otherwise if known is None else known
 
 
 def required_bytes(call: CallFacts) -> int:
@@ -257,9 +263,9 @@ def _ratio(over: Blocks, under: Blocks) -> Estimate:
 def _caveats(rows: Sequence[LayerRow], closure: Estimate | None, cost: Estimate | None) -> list[Caveat]:
     caveats = []
     if closure is not None and not CLOSURE[0] <= closure.value <= CLOSURE[1]:
-        caveats.append(Caveat("layers_do_not_sum", {"ratio": closure.value}))
+        caveats.append(Caveat("layers_do_not_sum", {"ratio": closure.value, "low": closure.low, "high": closure.high}))
     if cost is not None and cost.value > MOST_STOPWATCH:
-        caveats.append(Caveat("stopwatch_takes_time", {"ratio": cost.value}))
+        caveats.append(Caveat("stopwatch_takes_time", {"ratio": cost.value, "low": cost.low, "high": cost.high}))
     waiting = [row for row in rows if row.waits_for_host]
     if waiting:
         share = math.fsum(row.share_fraction or 0.0 for row in waiting)

@@ -24,7 +24,7 @@ def layers(
         int | None, typer.Option(help="Samples a step  [default: 64; 8 on the CPU, lenet 64]")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Steps to time, and as many without  [default: 50; 20 on the CPU]")
+        int | None, typer.Option(help="Steps to time, and as many without  [default: 50; 20 on the CPU, lenet 100]")
     ] = None,
     data: Annotated[
         str | None, typer.Option(metavar="DATASET", help="Folder of images or data set, for the whole iteration")

@@ -179,6 +179,9 @@ class LayersResult:
     required_bytes: int
     """Of all calls and of the input."""
     num_parameters: int
+    """Of all calls."""
+    num_uncalled_parameters: int
+    """Of the model's parts that the forward pass does not use, such as auxiliary classifiers in inference."""
     flops: int
     """Of an iteration."""
     num_steps: int

@@ -192,12 +192,13 @@ def summary(result: LayersResult) -> list[tuple[str, str]]:
         ("average forward-backward", result.forward_backward_s if result.backward_s is not None else None),
         ("whole iteration", result.step_s),
     ]
+    uncalled = result.num_uncalled_parameters
     rows = [(name, f"{fmt.plus_minus(_in_ms(one))} ms") for name, one in averages if one is not None]
     rows += [
         ("rows ÷ whole", fmt.ratio(result.layers_over_whole)),
         ("with ÷ without stopwatch", fmt.ratio(result.timed_over_untimed)),
         ("memory required for data", f"{result.required_bytes:,} bytes, as Caffe counts it (no peak)"),
-        ("parameters", f"{result.num_parameters:,}"),
+        ("parameters", f"{result.num_parameters:,}" + (f", and {uncalled:,} that no call uses" if uncalled else "")),
         ("FLOPs", f"{fmt.number(result.flops / 1e9)} G an iteration, a multiply-add is two"),
         ("steps", f"{result.num_steps} with the stopwatch and as many without, {result.num_rounds} rounds in turns"),
     ]

@@ -422,6 +422,12 @@ def _half_width(d: Details) -> str:
     return "no interval" if d.get("half_width") is None else f"± {_number(d, 'half_width'):.1%}"
 
 
+def _ends(d: Details) -> str:
+    """` (0.93 to 1.15)`; empty without an interval."""
+    known = _is_finite(d, "low") and _is_finite(d, "high")
+    return f" ({_number(d, 'low'):.2f} to {_number(d, 'high'):.2f})" if known else ""
+
+
 def _faults(d: Details) -> str:
     faults = cast(list[Mapping[str, Json]], d.get("faults") or [])
     return "; ".join(FAULTS[str(one["code"])](cast(Details, one["details"])) for one in faults)
@@ -540,11 +546,12 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "memory_is_rss": lambda d: "memory is the growth of the process's peak resident set: the CPU has none of its own",
     "process_memory_not_measured": lambda d: _text(d, "reason"),
     "layers_do_not_sum": lambda d: (
-        f"the rows are disturbed: together they are {_number(d, 'ratio'):.3f} of the whole iteration without the "
-        "stopwatch, not 0.95 to 1.05"
+        f"the rows are disturbed: together they are {_number(d, 'ratio'):.3f}{_ends(d)} of the whole iteration "
+        "without the stopwatch, not 0.95 to 1.05"
     ),
     "stopwatch_takes_time": lambda d: (
-        f"the rows are disturbed: an iteration with the stopwatch takes {_number(d, 'ratio'):.3f} times one without it"
+        f"the rows are disturbed: an iteration with the stopwatch takes {_number(d, 'ratio'):.3f}{_ends(d)} times one "
+        "without it"
     ),
     "layers_hold_gaps": lambda d: (
         f"the device had nothing to do before {_number(d, 'num'):.0f} of the rows ({_percent(d, 'share')} of the "

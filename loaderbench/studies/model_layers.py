@@ -40,7 +40,8 @@ from loaderbench.studies.request import resolve
 
 BATCH_SIZE, CPU_BATCH_SIZE = 64, 8
 """LeNet's batch is BATCH_SIZE on every device: that of its profile of 2019."""
-NUM_STEPS, CPU_NUM_STEPS = 50, 20
+NUM_STEPS, CPU_NUM_STEPS, LENET_NUM_STEPS = 50, 20, 100
+"""LeNet's iteration takes milliseconds, so that 20 would be one moment of the machine."""
 NUM_ROUNDS = 5
 LEAST_RUN_SIZE = 32
 """Of the plan of a run; LeNet takes smaller images."""
@@ -88,7 +89,8 @@ def plan_layers(
     planned = plan_model(model, options)
     on_cpu = planned.device.on_host_cpus
     size = batch_size if batch_size is not None else CPU_BATCH_SIZE if on_cpu and model != LENET else BATCH_SIZE
-    steps = num_steps if num_steps is not None else CPU_NUM_STEPS if on_cpu else NUM_STEPS
+    usual = LENET_NUM_STEPS if model == LENET else CPU_NUM_STEPS if on_cpu else NUM_STEPS
+    steps = num_steps if num_steps is not None else usual
     for flag, value, least in (("--batch-size", size, 1), ("--steps", steps, NUM_ROUNDS)):
         if value < least:
             raise ConfigError(f"{flag} must be at least {least}, not {value}")

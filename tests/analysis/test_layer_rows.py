@@ -149,14 +149,14 @@ def test_the_alone_column() -> None:
 
 
 def test_an_interval_covers_its_mean_under_noise() -> None:
-    """Steps with 20 % noise: the 95 % interval of a row's mean misses the truth in about 5 % of 100 studies."""
+    """Steps with 20 % noise: the 95 % interval of a row's mean misses the truth in about 5 % of 60 studies."""
     random = np.random.default_rng(7)
     missed = 0
-    for _ in range(100):
+    for _ in range(60):
         noisy = over(FORWARD_S) * (1 + 0.2 * random.standard_normal((ROUNDS, STEPS, 3)))
         row = rows(layers_of(facts(forward_s=noisy)))["forward", "conv", 1].in_step_s
         missed += not row.low <= 0.010 <= row.high
-    assert missed <= 0.13 * 100
+    assert missed <= 0.15 * 60
 
 
 def test_nothing_measured_yet() -> None:

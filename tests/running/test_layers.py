@@ -220,7 +220,17 @@ def timed(iteration: Iteration, num_steps: int = 1) -> tuple[list[CallFacts], An
     return found.calls, [(one, found.kept) for one in watch.read(len(found.has_backward))]
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """A pool of threads that slept takes milliseconds to come back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.alone
+@pytest.mark.usefixtures("one_thread")
 def test_each_call_has_its_own_time_and_no_others() -> None:
     iteration = iteration_of(replace(STEP, input_size=2, channels=3), Sleepy())
     iteration.run()

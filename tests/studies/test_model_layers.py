@@ -100,7 +100,7 @@ def test_rows_add_up_to_their_pass(result: LayersResult) -> None:
 
 @pytest.mark.alone
 def test_the_rows_sum_to_the_whole_iteration(tmp_path: Path) -> None:
-    study = LayersStudy(plan_layers("lenet", CPU_ADAM, 256, 20, alone=False), Store(tmp_path))
+    study = LayersStudy(plan_layers("lenet", CPU_ADAM, 64, 20, alone=False), Store(tmp_path))
     study.run(ignore)
     found = study.store().findings
     assert isinstance(found, LayersResult) and found.layers_over_whole is not None
