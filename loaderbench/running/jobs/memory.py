@@ -183,7 +183,8 @@ def _events_of(profiler: Any) -> _MemoryEvents:
 
 
 def _on_gpu(request: MeasureMemoryRequest, device: Device, report: Report) -> MeasuredMemory:
-    """The allocator's peaks of the last step, without what the algorithm search left, and the driver's figure for the process behind it."""
+    """The allocator's peaks of the last step, without what the algorithm search left; and the driver's figure for the
+    process after it."""
     device.begin_memory()
     _steps(request, device, report, before_last=device.release_memory)
     memory = device.memory()
