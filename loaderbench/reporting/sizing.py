@@ -69,6 +69,8 @@ def batch_table(sizing: Sizing) -> tuple[list[str], list[list[str]]]:
     memory = [] if known else ["RSS growth" if sizing.memory_of == "rss_growth_bytes" else "peak memory"]
     columns = ["batch", "ms/image", "images/s", "step", *(f"p{percent:g}" for percent in percents), *memory]
     columns += ["its profile's"] if known else []
+    predicted = any(row.predicted_peak_bytes is not None for row in measured)
+    columns += ["predicted memory"] if predicted else []
     rows = []
     for row in measured:
         assert row.step_s is not None and row.s_per_sample is not None
@@ -78,6 +80,7 @@ def batch_table(sizing: Sizing) -> tuple[list[str], list[list[str]]]:
             str(row.batch_size), fmt.number(row.s_per_sample * 1e3), fmt.plus_minus_percent(row.samples_per_s),
             fmt.duration(row.step_s.value), *(fmt.duration(values[percent]) for percent in percents),
             *([] if known else [fmt.size(peak)]), *([row.label] if known else []),
+            *([fmt.size(row.predicted_peak_bytes)] if predicted else []),
             CHOSEN if row.batch_size == sizing.chosen_batch else "",
         ])  # fmt: skip
     return [*columns, ""], rows
@@ -92,7 +95,7 @@ def legend(sizing: Sizing) -> list[str]:
     if is_known(sizing):
         lines.append(
             "Nothing was measured here: the times are the constants of the emulated device's profile. It has no "
-            "spread, so no percentiles and no intervals, and it builds no model, so no memory."
+            "spread, so no percentiles and no intervals, and it builds no model, so memory is predicted, not measured."
         )
         for label, source in dict.fromkeys((row.label, row.source) for row in measured):
             sizes = [str(row.batch_size) for row in measured if (row.label, row.source) == (label, source)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loaderbench.analysis.memory import peak_bytes
+from loaderbench.analysis.memory import line_through, peak_bytes
 from loaderbench.analysis.model_memory import memory_of
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import Step
@@ -30,6 +30,9 @@ from loaderbench.studies.model import plan_model
 
 NUM_STEPS = 3
 """Steps of a measurement: momentum and the optimizer's state are there from the second on; the last one counts."""
+LINE_BATCHES = (2, 4)
+"""Batch sizes of the traces through which the line goes. A batch of 1 is no point of it: some layouts and kernels
+differ there."""
 LOG_FILE = "worker.log"
 EMULATED = "an emulated device builds no model: its memory is predicted by the rules of an accelerator's allocator"
 NOT_ASKED = "not asked for (--no-measure)"
@@ -48,12 +51,17 @@ def predict_traces(child: Child, step: Step, batch_sizes: Sequence[int], seed: i
     return child.ask(TRACE_MEMORY, TraceRequest(steps, seed, on_accelerator(step)), quiet)
 
 
-def predict_peak(child: Child, step: Step, seed: int = 0) -> int:
-    """Predicted peak of the step's live memory in bytes, at its batch size. No device is used.
+def predict_peaks(child: Child, step: Step, batch_sizes: Sequence[int], seed: int = 0) -> dict[int, int]:
+    """Batch size → predicted peak of the step's live memory in bytes. No device is used.
 
+    By the line through two traces; a batch below these, and a model whose traces do not line up, by its own trace.
     `child`: any measuring process; it imports torch at the first job. Raises JobFailed as predict_traces.
     """
-    return peak_bytes(predict_traces(child, step, [step.batch_size], seed)[0])
+    above = [size for size in batch_sizes if size > LINE_BATCHES[-1]]
+    line = line_through(predict_traces(child, step, LINE_BATCHES, seed)) if above else None
+    exact = [size for size in batch_sizes if line is None or size not in above]
+    peaks = {trace.batch_size: peak_bytes(trace) for trace in predict_traces(child, step, exact, seed)}
+    return peaks if line is None else peaks | {size: line.peak_bytes(size) for size in above}
 
 
 def on_accelerator(step: Step) -> bool:

@@ -29,12 +29,11 @@ from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.running.jobs.table import TRY_BATCH, TrialRequest
 from loaderbench.running.supervisor import Child, JobFailed
-from loaderbench.studies.memory import NUM_STEPS, on_accelerator, predict_traces
+from loaderbench.studies.memory import LINE_BATCHES, NUM_STEPS, on_accelerator, predict_traces
 from loaderbench.studies.model import plan_model
 
-LINE_BATCHES, CHECK_BATCH = (2, 4), 3
-"""Batch sizes of the traces through which the line goes, and of the one that checks it. A batch of 1 is no point of the
-line: some layouts and kernels differ there."""
+CHECK_BATCH = 3
+"""Batch size of the trace that checks the line."""
 MOST_BATCH = 1 << 16
 MOST_TRIES = 4
 """Trials of one batch size: where they contradict each other, it is left unconfirmed."""

@@ -40,6 +40,7 @@ from loaderbench.recording.studies import StudyRecord
 from loaderbench.running.jobs.table import EXAMINE_DEVICE, TIME_BATCH, BatchRequest, ExamineRequest, TimedBatch
 from loaderbench.running.supervisor import Child, JobFailed, KeptChild
 from loaderbench.studies.measure import quiet
+from loaderbench.studies.memory import predict_peaks
 from loaderbench.studies.model import plan_model
 from loaderbench.studies.stored_feed import find_feed
 
@@ -166,6 +167,7 @@ class SizeStudy:
         else:
             self._climb(progress)
             self._measure_again(progress)
+        self._predict_memory(say)
         self._folder.write(self.study())
 
     @property
@@ -178,6 +180,26 @@ class SizeStudy:
                 self._device = child.ask(EXAMINE_DEVICE, ExamineRequest(self._plan.step, ()), quiet).device
         except JobFailed as error:
             raise error.error from error
+
+    def _predict_memory(self, say: Say) -> None:
+        """Predict each batch's peak of live memory, without the device."""
+        plan, sizes = self._plan, [batch.batch_size for batch in self.batches if batch.rounds or batch.known]
+        if not sizes:
+            return
+        say("predicting memory", False)
+        peaks: dict[int, int] = {}
+        reason = None
+        try:
+            with Child(self._log) as child:
+                peaks = predict_peaks(child, plan.step, sizes, plan.seed)
+        except JobFailed as error:
+            reason = error.failure.message
+        self.batches = [
+            replace(batch, predicted_peak_bytes=peaks.get(batch.batch_size), no_prediction=reason)
+            if batch.batch_size in sizes
+            else batch
+            for batch in self.batches
+        ]
 
     # -- known times -----------------------------------------------------------------------------------------
 
@@ -194,7 +216,7 @@ class SizeStudy:
             time_ms = times.period_ms(size, plan.step.input_size)
             known = KnownStep(time_ms.value / 1e3, time_ms.label, time_ms.source)
             memory = MemoryFacts(None, None, None, None, missing)
-            self.batches.append(BatchFacts(size, "ok", memory=memory, known=known, no_prediction=NO_MODEL))
+            self.batches.append(BatchFacts(size, "ok", memory=memory, known=known))
         listed = plan.batch_sizes is not None
         short = plan.max_batch is not None and plan.max_batch < times.largest_batch
         self._stopped_by = "list" if listed else "max_batch" if short else "known"
