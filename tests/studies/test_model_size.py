@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -92,6 +92,10 @@ class FakeChild:
         return TimedBatch(device, rounds, memory, WorkloadFacts("lenet", "infer", "fp32"))
 
 
+def predicted(child: object, step: Step, batch_sizes: Sequence[int], seed: int) -> dict[int, int]:
+    return {size: 1000 * size for size in batch_sizes}
+
+
 def failed(message: str, kind: str = "CaseFailed") -> JobFailed:
     return JobFailed(Failure(kind, message))
 
@@ -103,6 +107,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
         monkeypatch.setattr(FakeChild, "asked", [], raising=False)
         monkeypatch.setattr(study_module, "Child", FakeChild)
         monkeypatch.setattr(study_module, "KeptChild", FakeChild)
+        monkeypatch.setattr(study_module, "predict_peaks", predicted)
         study = SizeStudy(plan(tmp_path, **changes), Store(tmp_path))
         with contextlib.suppress(KeyboardInterrupt):
             study.run(lambda line, keep: None)
@@ -530,6 +535,7 @@ def test_the_command_s_exit_code_says_whether_a_batch_failed(
     monkeypatch.setattr(FakeChild, "asked", [], raising=False)
     monkeypatch.setattr(study_module, "Child", FakeChild)
     monkeypatch.setattr(study_module, "KeptChild", FakeChild)
+    monkeypatch.setattr(study_module, "predict_peaks", predicted)
     asked = ("model", "size", "lenet", "--device", "cpu", "--target", "1/s", "--max-batch", "2", "--quiet")
     ended = commands.call(*asked, "--results", tmp_path)
     assert (ended.code, ended.out) == (code, ""), ended.err
