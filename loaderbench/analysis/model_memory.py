@@ -127,6 +127,7 @@ def fit_of(facts: ModelFitFacts) -> ModelFit:
         how=facts.how,
         largest_batch=largest,
         confirmed=confirmed,
+        at_most=largest == facts.most,
         predicted_batch=predicted_batch,
         needs_bytes=None if largest is None else _predicted(line, exact, largest + 1),
         predicted=tuple(

@@ -56,7 +56,7 @@ class MemoryTrace:
     operators: tuple[str, ...]
     modules: tuple[str, ...]
     layers: tuple[LayerOutput, ...]
-    seconds: float
+    seconds: float | None
     """What tracing took, 0 where it was kept from an earlier time."""
 
 
@@ -252,7 +252,9 @@ class ModelFit:
     largest_batch: int | None
     """0: batch 1 does not fit. None: not known (yet)."""
     confirmed: bool
-    """It fitted twice, and the next one failed twice."""
+    """It fitted twice, and the next one failed twice, unless it is the most that is tried."""
+    at_most: bool
+    """It is the largest that is tried or predicted, so that a larger one may fit."""
     predicted_batch: int | None
     """By the prediction alone."""
     needs_bytes: int | None

@@ -19,8 +19,8 @@ MOST_LAYERS = 10
 BATCH_COLUMNS = ("batch", "predicted", "measured", "error", "reserved", "process")
 LAYER_COLUMNS = ("type", "output", "bytes", "required", "live")
 LAYERS_NOTE = (
-    "Required: the outputs' running sum, as Caffe counted it; it is no peak. Live: all that is in memory when the "
-    "layer has run."
+    "Required: the outputs' running sum; it is no peak (`model layers` has Caffe's count of it). Live: all that is in "
+    "memory when the layer has run."
 )
 TRIAL_COLUMNS = ("trial", "batch", "ended", "live peak", "predicted", "took")
 KIND_COLUMNS = ("parameters", "gradients", "optimizer", "activations", "temporary")
@@ -243,6 +243,8 @@ def _answer(result: ModelFit, limit: str) -> str:
     if result.largest_batch == 0:
         needs = "" if result.needs_bytes is None else f": needs about {memory_size(result.needs_bytes)} of {limit}"
         return f"Batch 1 does not fit{needs}."
+    if result.at_most:
+        return f"Batch {result.largest_batch} fits within {limit}; no larger one is tried."
     if result.not_measured is not None:
         return f"The largest batch within {limit} is {result.largest_batch}, by the prediction."
     if result.confirmed:

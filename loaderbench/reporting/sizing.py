@@ -9,6 +9,7 @@ from loaderbench.recording.model_size import BatchFigures, FeedFacts, SizeBound,
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.model_memory import memory_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +81,7 @@ def batch_table(sizing: Sizing) -> tuple[list[str], list[list[str]]]:
             str(row.batch_size), fmt.number(row.s_per_sample * 1e3), fmt.plus_minus_percent(row.samples_per_s),
             fmt.duration(row.step_s.value), *(fmt.duration(values[percent]) for percent in percents),
             *([] if known else [fmt.size(peak)]), *([row.label] if known else []),
-            *([fmt.size(row.predicted_peak_bytes)] if predicted else []),
+            *([memory_size(row.predicted_peak_bytes)] if predicted else []),
             CHOSEN if row.batch_size == sizing.chosen_batch else "",
         ])  # fmt: skip
     return [*columns, ""], rows
@@ -121,7 +122,8 @@ def legend(sizing: Sizing) -> list[str]:
 
 def headline(sizing: Sizing) -> str:
     """The answer in a sentence."""
-    limit = "" if sizing.latency_s is None else f" within {fmt.duration(sizing.latency_s)} (p{sizing.percentile:g})"
+    which = "by the profile's step, whose percentiles are not known" if is_known(sizing) else f"p{sizing.percentile:g}"
+    limit = "" if sizing.latency_s is None else f" within {fmt.duration(sizing.latency_s)} ({which})"
     if sizing.no_answer is not None:
         return _no_answer(sizing)
     chosen = chosen_row(sizing)

@@ -67,7 +67,7 @@ def _read(path: Path) -> MemoryTrace | None:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as tables:
             arrays = {name: tables[name] for name in tables.files}
         described = json.loads(bytes(arrays.pop("described")))
-        return replace(plain.from_json(MemoryTrace, described, arrays), seconds=0.0)
+        return replace(plain.from_json(MemoryTrace, described, arrays), seconds=None)
     except Exception:  # whatever may be in a damaged file
         return None
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loaderbench.analysis.memory import line_through, peak_bytes
+from loaderbench.analysis.memory import line_holds, line_through, peak_bytes
 from loaderbench.analysis.model_memory import memory_of
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
 from loaderbench.devices.select import traits_of
-from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.errors import BatchTooSmall, ConfigError, LoaderbenchError
 from loaderbench.machine import environment
 from loaderbench.recording.facts import SCHEMA, DeviceFacts, Failure
 from loaderbench.recording.model_memory import BatchMemoryFacts, MemoryTrace, ModelMemoryFacts
@@ -33,6 +33,8 @@ NUM_STEPS = 3
 LINE_BATCHES = (2, 4)
 """Batch sizes of the traces through which the line goes. A batch of 1 is no point of it: some layouts and kernels
 differ there."""
+CHECK_BATCH = 3
+"""Batch size of the trace that checks the line."""
 LOG_FILE = "worker.log"
 EMULATED = "an emulated device builds no model: its memory is predicted by the rules of an accelerator's allocator"
 NOT_ASKED = "not asked for (--no-measure)"
@@ -54,11 +56,15 @@ def predict_traces(child: Child, step: Step, batch_sizes: Sequence[int], seed: i
 def predict_peaks(child: Child, step: Step, batch_sizes: Sequence[int], seed: int = 0) -> dict[int, int]:
     """Batch size → predicted peak of the step's live memory in bytes. No device is used.
 
-    By the line through two traces; a batch below these, and a model whose traces do not line up, by its own trace.
+    By the line through two traces, where a third confirms it; a smaller batch, and a model without such a line, by its
+    own trace.
     `child`: any measuring process; it imports torch at the first job. Raises JobFailed as predict_traces.
     """
     above = [size for size in batch_sizes if size > LINE_BATCHES[-1]]
-    line = line_through(predict_traces(child, step, LINE_BATCHES, seed)) if above else None
+    traces = predict_traces(child, step, (*LINE_BATCHES, CHECK_BATCH), seed) if above else ()
+    line = line_through(traces)
+    if line is not None and not line_holds(line, traces[-1]):
+        line = None
     exact = [size for size in batch_sizes if line is None or size not in above]
     peaks = {trace.batch_size: peak_bytes(trace) for trace in predict_traces(child, step, exact, seed)}
     return peaks if line is None else peaks | {size: line.peak_bytes(size) for size in above}
@@ -125,7 +131,7 @@ class MemoryStudy:
     def _is_wrong(self, number: int) -> bool:
         """Whether the model does not take this batch, so that there is nothing to measure."""
         failure = self.batches[number].trace_failure
-        wrong = failure is not None and failure.kind == ConfigError.__name__
+        wrong = failure is not None and failure.kind in (ConfigError.__name__, BatchTooSmall.__name__)
         if wrong:
             self.batches[number] = replace(self.batches[number], status="failed", failure=failure)
         return wrong

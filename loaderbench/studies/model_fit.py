@@ -20,7 +20,7 @@ from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
 from loaderbench.cases.study import check_choice
 from loaderbench.devices.select import nvml_ordinal, profile_memory
-from loaderbench.errors import ConfigError
+from loaderbench.errors import BatchTooSmall, ConfigError
 from loaderbench.machine import available_memory_bytes, environment, oom_kills
 from loaderbench.recording.facts import SCHEMA, Failure
 from loaderbench.recording.model_memory import CAP_HOWS, CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
@@ -29,11 +29,12 @@ from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.running.jobs.table import TRY_BATCH, TrialRequest
 from loaderbench.running.supervisor import Child, JobFailed
-from loaderbench.studies.memory import LINE_BATCHES, NUM_STEPS, on_accelerator, predict_traces
+from loaderbench.studies.measure import same_machine
+from loaderbench.studies.memory import CHECK_BATCH, LINE_BATCHES, NUM_STEPS, on_accelerator, predict_traces
 from loaderbench.studies.model import plan_model
 
-CHECK_BATCH = 3
-"""Batch size of the trace that checks the line."""
+PROCESS_BYTES = 1 << 30
+"""Kept free for a trial's interpreter, PyTorch and the profiler's events: 0.5 GB at import, and a few 100 MB more."""
 MOST_BATCH = 1 << 16
 MOST_TRIES = 4
 """Trials of one batch size: where they contradict each other, it is left unconfirmed."""
@@ -81,7 +82,13 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
     """
     planned = plan_model(model, options)
     asked = None if memory is None else parse_memory(memory)
-    size, source = (asked, "--memory") if asked is not None else _memory_of(planned.step, planned.device.on_host_cpus)
+    there = _memory_of(planned.step, planned.device.on_host_cpus)
+    if asked is None and there is None:
+        raise ConfigError(f"the memory of {planned.step.device} is not known: give --memory 16G")
+    if asked is not None and there is not None and asked > there[0] and planned.device.computes:
+        raise ConfigError(f"--memory {memory} is more than there is to try it with: {there[0]:,} bytes, {there[1]}")
+    size, source = (asked, "--memory") if asked is not None or there is None else there
+    assert size is not None
     if how is not None:
         check_choice("--how", how, CAP_HOWS)
         if not planned.device.on_host_cpus:
@@ -93,23 +100,20 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
     return FitPlan(planned.step, planned.seed, size, source, asked, used, not_tried)
 
 
-def _memory_of(step: Step, on_host: bool) -> tuple[int, str]:
-    """(bytes, source) of the memory that the device has.
-
-    Raises:
-        ConfigError: it is not known.
-    """
+def _memory_of(step: Step, on_host: bool) -> tuple[int, str] | None:
+    """(bytes, source) of the memory that a model can have on the device; None where that is not known."""
     if on_host:
         size, source = available_memory_bytes()
         if size is not None:
-            return size, f"this machine's free memory ({source})"
+            free = max(size - PROCESS_BYTES, 0)
+            return free, f"this machine's free memory ({source}) less 1 GiB for the process itself"
     elif (ordinal := nvml_ordinal(step.device)) is not None:
         gpus = environment().gpus
         if ordinal < len(gpus):
             return gpus[ordinal].memory_total_bytes, f"the memory of {gpus[ordinal].name}"
     elif (known := profile_memory(step.device)) is not None:
         return known
-    raise ConfigError(f"the memory of {step.device} is not known: give --memory 16G")
+    return None
 
 
 def next_batch(trials: Sequence[TrialFacts], guess: int, most: int = MOST_BATCH) -> int | None:
@@ -142,6 +146,7 @@ class FitStudy:
     """The search for one model's largest batch. Each trial is stored at once; `resume` continues an interrupted one."""
 
     def __init__(self, plan: FitPlan, store: Store, *, resume: bool = False) -> None:
+        self._asked_to_resume = resume
         begun = _unfinished(store, plan) if resume else None
         if begun is None:
             self._folder: StudyFolder = store.new_study("model_fit", [plan.step.model, plan.step.mode])
@@ -179,6 +184,8 @@ class FitStudy:
             ConfigError: the model is unknown, or does not take the images.
             CaseFailed: the results cannot be written.
         """
+        if self._asked_to_resume and not self.num_taken_over:
+            say("nothing to continue: a new fit is begun", True)
         if self.num_taken_over:
             say(f"{self.num_taken_over} trials are taken over from {self._folder.study_id}", True)
         if not self._facts.traces:
@@ -235,13 +242,26 @@ class FitStudy:
             trial = replace(trial, peak_live_bytes=done.memory.peak_live_bytes)
         except JobFailed as error:
             if isinstance(error.error, ConfigError):
-                raise error.error from error
+                self._facts = replace(self._facts, interrupted=False)
+                self.store()
+                raise self._wrong(error.error) from error
             trial = replace(trial, failure=error.failure)
         now = oom_kills()
         killed = None if kills is None or now is None else now - kills
         trial = replace(trial, oom_kills=killed, wall_s=time.monotonic() - begun)
         say(f"{where}: {outcome_of(trial).replace('_', ' ')}, {math.ceil(trial.wall_s)} s", True)
         return trial
+
+    def _wrong(self, error: ConfigError) -> ConfigError:
+        """The error of a batch of one that batch norm refuses, in terms of the memory that the next one needs."""
+        line = line_through(self._facts.traces)
+        if not isinstance(error, BatchTooSmall) or line is None:
+            return error
+        needs, limit = line.peak_bytes(2), self._facts.memory_bytes
+        return ConfigError(
+            f"does not fit: batch 2 of {self._facts.step.model}, the least in training on such small images, needs "
+            f"about {needs:,} bytes of {limit:,}; give a larger --memory"
+        )
 
     def study(self) -> StudyRecord:
         """The study as it is stored."""
@@ -267,7 +287,8 @@ class FitStudy:
 
 
 def _unfinished(store: Store, plan: FitPlan) -> StudyRecord | None:
-    """The newest fit of the same request that was interrupted."""
+    """The newest fit of the same request on this machine, where it was interrupted."""
+    here = environment()
     for stored in reversed(store.studies()):
         study = stored.study
         if study is None or not isinstance(study.facts, ModelFitFacts):
@@ -276,6 +297,6 @@ def _unfinished(store: Store, plan: FitPlan) -> StudyRecord | None:
         same = (facts.step, facts.seed, facts.memory_asked, facts.how) == (
             plan.step, plan.seed, plan.memory_asked, plan.how,
         )  # fmt: skip
-        if same and facts.interrupted:
-            return study
+        if same and same_machine(facts.environment, here):
+            return study if facts.interrupted else None
     return None

@@ -26,7 +26,7 @@ from loaderbench.cases.options import (
 )
 from loaderbench.cases.study import plan
 from loaderbench.devices.select import traits_of
-from loaderbench.errors import ConfigError
+from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment
 from loaderbench.recording.facts import SCHEMA, Failure, Status
 from loaderbench.recording.model_layers import LayersFacts
@@ -176,7 +176,7 @@ class LayersStudy:
             self._end("ok")
         except JobFailed as error:
             if not self.measured:
-                if error.failure.kind in ("ConfigError", "UnavailableError"):
+                if isinstance(error.error, ConfigError | UnavailableError):
                     shutil.rmtree(self._folder.path, ignore_errors=True)  # nothing was asked for that could be kept
                     raise error.error from error
                 self._end(error.status, error.failure)

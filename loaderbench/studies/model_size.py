@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.sizing import sized, steps_needed, surely_above
@@ -22,7 +21,7 @@ from loaderbench.cases.options import ModelOptions, SizeOptions
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
-from loaderbench.machine import environment
+from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.recording.facts import SCHEMA, DeviceFacts, Failure, MemoryFacts, Status, WorkloadFacts
 from loaderbench.recording.model_size import (
     BatchFacts,
@@ -316,8 +315,8 @@ class SizeStudy:
             return None
         (first, less), (second, more) = grown[-2:]
         expected = more + max(0.0, (more - less) / (second - first)) * (size - second)
-        free = min(psutil.virtual_memory().available, self._environment.memory_limit_bytes or math.inf)
-        if expected <= free:
+        free = available_memory_bytes()[0]
+        if free is None or expected <= free:
             return None
         return f"not tried: it needs about {expected / 1e9:.1f} GB by its growth so far, {free / 1e9:.1f} GB are free"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ def measured(asked: Step) -> MeasuredMemory:
     return measure_memory(MeasureMemoryRequest(asked, 0, 3), lambda message: None).memory
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """oneDNN's workspaces depend on their number (docs/model-memory.md); tests beside each other have one each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 CASES = [
     step("lenet", 16),
     step("lenet", 16, mode="infer"),
@@ -52,7 +62,7 @@ SLOW_CASES = [step("squeezenet1_1", 1), step("resnet18", 4, optimizer="adam", pr
     [*CASES, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW_CASES)],
     ids=lambda one: f"{one.model}-{one.mode}-{one.precision}-{one.optimizer}",
 )
-def test_the_predicted_peak_is_the_profilers(asked: Step) -> None:
+def test_the_predicted_peak_is_the_profilers(asked: Step, two_threads: None) -> None:
     predicted, found = peak_bytes(trace_step(asked, 0, on_accelerator=False)), measured(asked)
     assert found.peak_live_bytes is not None
     assert abs(predicted / found.peak_live_bytes - 1) <= 0.02
@@ -109,7 +119,7 @@ def test_a_model_that_reads_values_is_not_predicted_but_measured() -> None:
 
 
 def test_a_model_that_takes_no_such_images_says_so() -> None:
-    with pytest.raises(ConfigError, match="its own size is --input-size 299"):
+    with pytest.raises(ConfigError, match="from 299×299 on"):
         trace_step(step("inception_v3", size=64), 0, on_accelerator=False)
 
 
@@ -125,11 +135,11 @@ def test_a_trace_is_kept_and_a_damaged_one_made_anew(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(kept_traces, "trace_step", None)
         again = trace_of(asked, 0, on_accelerator=False)
-    assert again.seconds == 0 and peak_bytes(again) == peak_bytes(first) and again.layers == first.layers
+    assert again.seconds is None and peak_bytes(again) == peak_bytes(first) and again.layers == first.layers
     # when the file is damaged, it is traced again and kept again
     kept.write_bytes(kept.read_bytes()[:-100])
     assert trace_of(asked, 0, on_accelerator=False).seconds > 0
-    assert trace_of(asked, 0, on_accelerator=False).seconds == 0
+    assert trace_of(asked, 0, on_accelerator=False).seconds is None
     # and another step has another trace
     trace_of(step("lenet", 3, optimizer="adam"), 0, on_accelerator=False)
     assert len([*kept.parent.iterdir()]) == 2

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from commands import call
 
+from loaderbench.analysis.memory import peak_bytes
 from loaderbench.analysis.model_memory import bounds_of, fit_of, outcome_of
 from loaderbench.cases.options import ModelOptions
 from loaderbench.errors import ConfigError, LoaderbenchError
@@ -21,7 +22,7 @@ from loaderbench.running.jobs.table import Job
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import memory as memory_module
 from loaderbench.studies import model_fit as fit_module
-from loaderbench.studies.memory import MemoryStudy, plan_memory, predict_peak
+from loaderbench.studies.memory import MemoryStudy, plan_memory, predict_peaks, predict_traces
 from loaderbench.studies.model_fit import FitStudy, next_batch, parse_memory, plan_fit
 from tests.studies.kept import assert_kept, only_study
 
@@ -131,7 +132,7 @@ def test_an_emulated_device_is_predicted_and_says_why_nothing_is_measured(tmp_pa
         (("memory", "resnet5"), "close names: resnet50"),
         (("memory", "lenet", "--batch-size", "0"), "--batch-size must be at least 1"),
         (("memory", "lenet", "--batch-size", "x"), "--batch-size takes whole numbers"),
-        (("memory", "vgg16", "--input-size", "16"), "its own size is --input-size 224"),
+        (("memory", "vgg16", "--input-size", "16"), "takes images from 32×32 on"),
         (("fit", "lenet", "--memory", "16Q"), "--memory takes a size such as 16G"),
         (("fit", "lenet", "--how", "magic"), "--how"),
         (("fit", "nothing_there:factory"), "cannot import"),
@@ -147,7 +148,11 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 def test_a_step_has_its_predicted_peak(tmp_path: Path, here: type[Here]) -> None:
     planned = plan_memory("lenet", LENET, [1], measure=False)
-    assert predict_peak(here(tmp_path), planned.step) > 4 * 20192 * 3  # type: ignore[arg-type]
+    peaks = predict_peaks(here(tmp_path), planned.step, [1, 2, 9])  # type: ignore[arg-type]
+    assert 4 * 20192 * 3 < peaks[1] < peaks[2] < peaks[9]
+    # batch 9, by the line through others, is that of its own trace
+    (trace,) = predict_traces(here(tmp_path), planned.step, [9])  # type: ignore[arg-type]
+    assert peaks[9] == peak_bytes(trace)
 
 
 # -- model fit -------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import pytest
 import torch
 from commands import Started
 
+from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions, Numbers, Rate, SizeOptions, Time
 from loaderbench.devices.emulated import EmulatedDevice
 from loaderbench.devices.profile import named
@@ -150,10 +151,7 @@ def test_out_of_memory_ends_the_ladder_and_bounds(run: Run, tmp_path: Path) -> N
 
 def test_a_batch_that_would_not_fit_the_host_is_not_tried(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     # given memory that grows by 1 GB an image, and 6 GB that are free
-    class Free:
-        available = 6_000_000_000
-
-    monkeypatch.setattr(study_module.psutil, "virtual_memory", Free)
+    monkeypatch.setattr(study_module, "available_memory_bytes", lambda: (6_000_000_000, "made up"))
     _, found = run(lambda size: (0.01, size * 1_000_000_000))
     assert sizes(found) == [1, 2, 4, 8] and FakeChild.asked[:3] == [1, 2, 4] and 8 not in FakeChild.asked
     last = found.batches[-1]
