@@ -45,7 +45,12 @@ def memory_of(facts: ModelMemoryFacts) -> ModelMemory:
         device_name=step.device if facts.device is None else facts.device.name,
         not_measured=facts.not_measured,
         batches=tuple(_batch(one, step.mode) for one in facts.batches),
+        unchecked_on=_unchecked_on([one.trace for one in facts.batches if one.trace is not None]),
     )
+
+
+def _unchecked_on(traces: Sequence[MemoryTrace]) -> str | None:
+    return next((trace.unchecked_on for trace in traces if trace.unchecked_on is not None), None)
 
 
 def _optimizer(step: Step) -> str | None:
@@ -128,6 +133,7 @@ def fit_of(facts: ModelFitFacts) -> ModelFit:
         largest_batch=largest,
         confirmed=confirmed,
         at_most=largest == facts.most,
+        unchecked_on=_unchecked_on(facts.traces),
         predicted_batch=predicted_batch,
         needs_bytes=None if largest is None else _predicted(line, exact, largest + 1),
         predicted=tuple(

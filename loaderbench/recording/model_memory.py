@@ -57,7 +57,10 @@ class MemoryTrace:
     modules: tuple[str, ...]
     layers: tuple[LayerOutput, ...]
     seconds: float | None
-    """What tracing took, 0 where it was kept from an earlier time."""
+    """What tracing took; None where it was kept from an earlier time."""
+    unchecked_on: str | None = None
+    """The CPU's vector units, where the rules for its operators' workspaces were not checked on such ones; None: they
+    were, or the memory is an accelerator's."""
 
 
 # -- model memory ----------------------------------------------------------------------------------------
@@ -168,6 +171,8 @@ class ModelMemory:
     not_measured: str | None
     batches: tuple[BatchMemory, ...]
     caveats: tuple[Caveat, ...] = ()
+    unchecked_on: str | None = None
+    """As in MemoryTrace."""
 
 
 # -- model fit -------------------------------------------------------------------------------------------
@@ -255,6 +260,8 @@ class ModelFit:
     """It fitted twice, and the next one failed twice, unless it is the most that is tried."""
     at_most: bool
     """It is the largest that is tried or predicted, so that a larger one may fit."""
+    unchecked_on: str | None
+    """As in MemoryTrace."""
     predicted_batch: int | None
     """By the prediction alone."""
     needs_bytes: int | None

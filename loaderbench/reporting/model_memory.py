@@ -52,6 +52,16 @@ def print_memory(result: ModelMemory, console: Console | None = None, *, every: 
         console.print()
         _print_layers(predicted[-1], console, every=every)
     print_bullets(console, "Without a figure", [*_failures(result), *_reasons(result)])
+    print_bullets(console, "Beware", _unchecked(result))
+
+
+def _unchecked(result: ModelMemory | ModelFit) -> list[str]:
+    if result.unchecked_on is None:
+        return []
+    return [
+        "the rules for what the CPU's operators allocate inside were checked on processors with AVX-512; this one has "
+        f"{result.unchecked_on}, where predictions were seen to be off by a quarter for training at small inputs"
+    ]
 
 
 def _asked(result: ModelMemory | ModelFit) -> list[str]:
@@ -163,7 +173,7 @@ def memory_page(result: ModelMemory) -> Page:
         tables.append(_table(title, ("layer", *LAYER_COLUMNS), [*map(_layer_cells, last.layers)], 2, LAYERS_NOTE))
     lines = [*_failures(result), *_reasons(result)]
     places = [f"batch {one.batch_size}: {place_words(one.peak)}" for one in predicted if one.peak is not None]
-    found = [("Where the peak is", places), ("Without a figure", lines)]
+    found = [("Where the peak is", places), ("Without a figure", lines), ("Beware", _unchecked(result))]
     return Page(
         f"Memory of {result.model}",
         memory_sentence(result),
@@ -228,6 +238,7 @@ def fit_lines(result: ModelFit) -> list[str]:
     peaks = [f"{one.batch_size}: {memory_size(one.peak_live_bytes)}" for one in result.predicted]
     if peaks:
         lines.append(f"Predicted peaks by batch: {', '.join(peaks)}.")
+    lines += _unchecked(result)
     if result.line_holds is False:
         lines.append("The allocations do not follow one line over the batch: the prediction is not to be trusted.")
     if result.not_monotone:

@@ -33,7 +33,7 @@ from loaderbench.recording.model_memory import (
     LayerOutput,
     MemoryTrace,
 )
-from loaderbench.running.workspaces import CUBLAS_BYTES, CUDA_ROUNDING, workspace_bytes
+from loaderbench.running.workspaces import CUBLAS_BYTES, CUDA_ROUNDING, unchecked_processor, workspace_bytes
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
@@ -83,7 +83,8 @@ def trace_step(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
             f"{step.model} cannot be traced without its values ({type(error).__name__}: {reason[:200]}): "
             "its memory can be measured, not predicted"
         ) from error
-    return replace(tracer.trace(step.batch_size), seconds=time.perf_counter() - begun)
+    unchecked_on = None if on_accelerator else unchecked_processor()
+    return replace(tracer.trace(step.batch_size), seconds=time.perf_counter() - begun, unchecked_on=unchecked_on)
 
 
 def _built(step: Step, seed: int) -> ModelWorkload:
@@ -179,7 +180,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
             tuple(self._operators),
             tuple(self._modules),
             tuple(self._layers),
-            seconds=0.0,
+            seconds=None,
         )
 
     # -- what it sees

@@ -26,6 +26,16 @@ CUDA_ROUNDING = 512
 """kMinBlockSize of PyTorch's allocator for CUDA (c10/cuda/CUDACachingAllocator.cpp): sizes are rounded up to it."""
 
 
+CHECKED_ON = "AVX512"
+"""What torch.backends.cpu.get_cpu_capability says of the processors on which the rules were checked."""
+
+
+def unchecked_processor() -> str | None:
+    """This processor's vector units, where the rules were not checked on such ones."""
+    capability = str(torch.backends.cpu.get_cpu_capability())
+    return None if capability == CHECKED_ON else capability
+
+
 def workspace_bytes(operator: str, arguments: Sequence[Any], results: Sequence[Any]) -> int:
     """Most bytes that the operator holds on the CPU besides its arguments and results; 0 where no rule is known.
 

@@ -18,6 +18,7 @@ from loaderbench.running.jobs.table import MeasureMemoryRequest, TraceRequest, T
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
 from loaderbench.running.memory_trace import trace_step
+from loaderbench.running.workspaces import unchecked_processor
 
 LENET_PARAMETERS = 16 * 25 + 16 + 16 * 16 * 25 + 16 + 256 * 50 + 50 + 50 * 10 + 10
 """Two convolutions of 16 maps with 5x5 kernels, 256 x 50 and 50 x 10 weights, and their biases."""
@@ -34,6 +35,12 @@ def step(
 
 def measured(asked: Step) -> MeasuredMemory:
     return measure_memory(MeasureMemoryRequest(asked, 0, 3), lambda message: None).memory
+
+
+needs_checked_processor = pytest.mark.skipif(
+    unchecked_processor() is not None,
+    reason=f"the rules for workspaces hold for AVX-512, and this processor has {unchecked_processor()}",
+)
 
 
 @pytest.fixture
@@ -57,6 +64,7 @@ CASES = [
 SLOW_CASES = [step("squeezenet1_1", 1), step("resnet18", 4, optimizer="adam", precision="amp-bf16")]
 
 
+@needs_checked_processor
 @pytest.mark.parametrize(
     "asked",
     [*CASES, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW_CASES)],
@@ -121,6 +129,13 @@ def test_a_model_that_reads_values_is_not_predicted_but_measured() -> None:
 def test_a_model_that_takes_no_such_images_says_so() -> None:
     with pytest.raises(ConfigError, match="from 299×299 on"):
         trace_step(step("inception_v3", size=64), 0, on_accelerator=False)
+
+
+def test_a_processor_on_which_the_rules_were_not_checked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    asked = step("lenet", 2)
+    assert trace_step(asked, 0, on_accelerator=False).unchecked_on == "AVX2"
+    assert trace_step(asked, 0, on_accelerator=True).unchecked_on is None
 
 
 # -- kept traces -----------------------------------------------------------------------------------------
