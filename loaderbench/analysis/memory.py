@@ -24,7 +24,7 @@ BYTES, KIND = 0, 1
 """Columns of MemoryTrace.allocations."""
 ALLOCATION, SIGN, PHASE, OPERATOR, MODULE = range(5)
 """Columns of MemoryTrace.events."""
-MOST_BATCH = 1 << 20
+MOST_BATCH = 1 << 16
 """Where the search for the largest batch ends."""
 
 

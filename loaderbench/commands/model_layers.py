@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loaderbench.cases.options import ModelOptions, Numbers, Words
+from loaderbench.commands.kept import run_study, write_study
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, lines, write_json
+from loaderbench.commands.terminal import Interrupted, check_json_target
 
 if TYPE_CHECKING:
     from loaderbench.studies.model_layers import LayersStudy
@@ -52,12 +53,7 @@ def layers(
     store = Store(output.results)
     store.check_writable()
     study = LayersStudy(planned, store)
-    ended: BaseException | None = None
-    try:
-        with lines(quiet=output.quiet) as tell:
-            study.run(tell)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        ended = stop
+    ended = run_study(study, output)
     _show(study, output, csv, every=every)
     if ended is not None:
         kept = "the layers in the step are kept" if study.measured else "nothing was finished"
@@ -72,7 +68,6 @@ def _show(study: LayersStudy, output: OutputOptions, csv: Path | None, *, every:
     from loaderbench.recording.model_layers import LayersResult
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.model_layers import print_layers, profile_csv
-    from loaderbench.reporting.studies import as_json
 
     stored = study.store()
     found = stored.findings
@@ -81,5 +76,4 @@ def _show(study: LayersStudy, output: OutputOptions, csv: Path | None, *, every:
         print_layers(found, make_console(stderr=output.on_stderr or str(csv) == "-"), every=every)
     if csv is not None and study.measured:
         write_file(profile_csv(found), csv)
-    if output.json_out is not None:
-        write_json(as_json(stored.facts, found, stored.study_id), output.json_out)
+    write_study(stored, output)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.options import ModelOptions, Numbers, read
+from loaderbench.commands.kept import run_study, write_study
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, lines, write_json
-from loaderbench.errors import ConfigError
+from loaderbench.commands.terminal import Interrupted, check_json_target
 
 if TYPE_CHECKING:
     from loaderbench.studies.memory import MemoryStudy
@@ -30,16 +30,11 @@ def memory(
     from loaderbench.studies.memory import MemoryStudy, plan_memory
 
     check_json_target(output.json_out)
-    plan = plan_memory(model, options, _numbers(batch_size), measure=measure)
+    plan = plan_memory(model, options, read("batch_size", Numbers, batch_size), measure=measure)
     store = Store(output.results)
     store.check_writable()
     study = MemoryStudy(plan, store)
-    ended: BaseException | None = None
-    try:
-        with lines(quiet=output.quiet) as tell:
-            study.run(tell)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        ended = stop
+    ended = run_study(study, output)
     _show(study, output, every=every)
     statuses = [one.status for one in study.batches]
     if ended is not None:
@@ -49,25 +44,14 @@ def memory(
         raise typer.Exit(1)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    from loaderbench.cases.options import Numbers
-
-    try:
-        return Numbers.parse(text)
-    except ValueError:
-        raise ConfigError(f"--batch-size takes {Numbers.wants}, not {text!r}") from None
-
-
 def _show(study: MemoryStudy, output: OutputOptions, *, every: bool) -> None:
     """Store, print and write what is known."""
     from loaderbench.recording.model_memory import ModelMemory
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.model_memory import print_memory
-    from loaderbench.reporting.studies import as_json
 
     stored = study.store()
     assert isinstance(stored.findings, ModelMemory)
     if not output.quiet and study.batches:
         print_memory(stored.findings, make_console(stderr=output.on_stderr), every=every)
-    if output.json_out is not None:
-        write_json(as_json(stored.facts, stored.findings, stored.study_id), output.json_out)
+    write_study(stored, output)

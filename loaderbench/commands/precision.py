@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from loaderbench.cases.case import PRECISIONS
+from loaderbench.commands.kept import run_study, show_study
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target, lines, say, write_json
+from loaderbench.commands.terminal import Interrupted, check_json_target, say
 from loaderbench.errors import ConfigError, UnavailableError
-
-if TYPE_CHECKING:
-    from loaderbench.studies.precision import PrecisionStudy
 
 
 @with_options()
@@ -49,29 +47,11 @@ def precision(
     store = Store(output.results)
     store.check_writable()
     study = PrecisionStudy(plan, store)
-    ended: BaseException | None = None
-    try:
-        with lines(quiet=output.quiet) as tell:
-            study.run(tell)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        ended = stop
-    _show(study, output)
+    ended = run_study(study, output)
+    show_study(study, output)
     if ended is not None:
         num_done = sum(mode.status != "interrupted" for mode in study.modes)
         raise Interrupted(f"interrupted: {num_done} of {len(plan.steps)} modes were finished and are kept", ended)
     statuses = [one.status for one in study.modes]
     if "failed" in statuses or all(status == "skipped" for status in statuses):
         raise typer.Exit(1)
-
-
-def _show(study: PrecisionStudy, output: OutputOptions) -> None:
-    """Store, print and write what was measured."""
-    from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.studies import as_json, print_findings
-
-    stored = study.store()
-    assert stored.findings is not None
-    if not output.quiet and study.modes:
-        print_findings(stored.facts, stored.findings, make_console(stderr=output.on_stderr))
-    if output.json_out is not None:
-        write_json(as_json(stored.facts, stored.findings, stored.study_id), output.json_out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class MemoryCap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for tensor in _tensors(out if isinstance(out, list | tuple) else (out,)):
+        for tensor in tensors_among(out if isinstance(out, list | tuple) else (out,)):
             self._see(tensor)
         return out
 
@@ -52,8 +52,8 @@ class MemoryCap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
             )
 
 
-def _tensors(results: Iterable[Any]) -> Iterable[torch.Tensor]:
-    """The tensors among results, one level of lists deep."""
+def tensors_among(results: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among results, one level of lists deep (operators on groups of tensors return lists)."""
     for result in results:
         if isinstance(result, torch.Tensor):
             yield result

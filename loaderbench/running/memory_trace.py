@@ -33,6 +33,7 @@ from loaderbench.recording.model_memory import (
     LayerOutput,
     MemoryTrace,
 )
+from loaderbench.running.memory_cap import tensors_among
 from loaderbench.running.workspaces import CUBLAS_BYTES, CUDA_ROUNDING, unchecked_processor, workspace_bytes
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
@@ -77,7 +78,7 @@ def trace_step(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
             tracer.stand(TEMPORARY, [] if workload.last_output is None else [workload.last_output])
             with tracer.following(workload):
                 workload.step(inputs, targets)
-    except (RuntimeError, NotImplementedError, TypeError) as error:
+    except (RuntimeError, TypeError) as error:
         reason = (str(error).strip().splitlines() or ["no message"])[0]
         raise UnavailableError(
             f"{step.model} cannot be traced without its values ({type(error).__name__}: {reason[:200]}): "
@@ -97,7 +98,7 @@ def _built(step: Step, seed: int) -> ModelWorkload:
     try:
         with torch.device("meta"):
             workload = build()
-    except (RuntimeError, NotImplementedError, ConfigError):  # a user's model may need values to be made or checked
+    except (RuntimeError, ConfigError):  # a user's model may need values to be made or checked
         workload = build()
     if not isinstance(workload, ModelWorkload):
         raise ConfigError(f"--model {step.model} is no model of PyTorch, whose memory could be traced")
@@ -191,7 +192,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
         self._locate()
         out = func(*args, **(kwargs or {}))
         results = out if isinstance(out, list | tuple) else (out,)
-        for tensor in _flat(results):
+        for tensor in tensors_among(results):
             self._see(tensor, TEMPORARY)
         if self._inside and (extra := workspace_bytes(name, args, results)):
             self._release(self._allocate(extra, TEMPORARY))
@@ -273,15 +274,6 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
     def _add_layer(self, name: str, kind: str, output: torch.Tensor) -> None:
         size = output.numel() * output.element_size()
         self._layers.append(LayerOutput(name, kind, tuple(output.shape), size, len(self._events)))
-
-
-def _flat(results: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors among results, one level of lists deep (operators on groups of tensors return lists)."""
-    for result in results:
-        if isinstance(result, torch.Tensor):
-            yield result
-        elif isinstance(result, list | tuple):
-            yield from (inner for inner in result if isinstance(inner, torch.Tensor))
 
 
 def _gradients(workload: ModelWorkload) -> list[torch.Tensor]:

@@ -5,26 +5,23 @@ docs/model-memory.md defines every figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from loaderbench.analysis.memory import line_holds, line_through, peak_bytes
-from loaderbench.analysis.model_memory import memory_of
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import BatchTooSmall, ConfigError, LoaderbenchError
 from loaderbench.machine import environment
-from loaderbench.recording.facts import SCHEMA, DeviceFacts, Failure
+from loaderbench.recording.facts import DeviceFacts, Failure
 from loaderbench.recording.model_memory import BatchMemoryFacts, MemoryTrace, ModelMemoryFacts
-from loaderbench.recording.progress import Message, Phase, StepsDone
-from loaderbench.recording.store import Store, StudyFolder
-from loaderbench.recording.studies import StudyRecord
+from loaderbench.recording.store import LOG_FILE, Store
 from loaderbench.running.jobs.table import MEASURE_MEMORY, TRACE_MEMORY, MeasureMemoryRequest, TraceRequest
 from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.kept import KeptStudy, Say, told
 from loaderbench.studies.measure import quiet
 from loaderbench.studies.model import plan_model
 
@@ -35,12 +32,8 @@ LINE_BATCHES = (2, 4)
 differ there."""
 CHECK_BATCH = 3
 """Batch size of the trace that checks the line."""
-LOG_FILE = "worker.log"
 EMULATED = "an emulated device builds no model: its memory is predicted by the rules of an accelerator's allocator"
 NOT_ASKED = "not asked for (--no-measure)"
-
-Say = Callable[[str, bool], None]
-"""Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
 
 
 def predict_traces(child: Child, step: Step, batch_sizes: Sequence[int], seed: int = 0) -> tuple[MemoryTrace, ...]:
@@ -100,12 +93,12 @@ def plan_memory(model: str, options: ModelOptions, batch_sizes: Sequence[int], *
     return MemoryPlan(planned.step, tuple(dict.fromkeys(batch_sizes)), planned.seed, reason)
 
 
-class MemoryStudy:
+class MemoryStudy(KeptStudy):
     """All batch sizes of one model. What is finished is kept and stored, however `run` ends."""
 
     def __init__(self, plan: MemoryPlan, store: Store) -> None:
         self._plan, self._step = plan, plan.step
-        self._folder: StudyFolder = store.new_study("model_memory", [plan.step.model, plan.step.mode])
+        super().__init__("model_memory", store.new_study("model_memory", [plan.step.model, plan.step.mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self.batches: list[BatchMemoryFacts] = []
@@ -136,10 +129,6 @@ class MemoryStudy:
             self.batches[number] = replace(self.batches[number], status="failed", failure=failure)
         return wrong
 
-    @property
-    def _log(self) -> Path:
-        return self._folder.path / LOG_FILE
-
     def _predict(self, say: Say) -> None:
         """Nothing is stored before a batch is known to be possible."""
         errors: list[LoaderbenchError] = []
@@ -162,22 +151,20 @@ class MemoryStudy:
         step = replace(self._step, batch_size=facts.batch_size)
         where = f"[{number + 1}/{len(self.batches)}] batch {facts.batch_size}"
 
-        def message(told: Message) -> None:
-            if isinstance(told, StepsDone):
-                say(f"{where}: step {told.done} of {told.total}", False)
-            elif isinstance(told, Phase):
-                say(f"{where}: {told.text}", False)
-
         say(f"{where}: measuring {NUM_STEPS} steps", True)
         try:
             with Child(self._log) as child:
                 request = MeasureMemoryRequest(step, self._plan.seed, NUM_STEPS)
-                done = child.ask(MEASURE_MEMORY, request, message)
+                done = child.ask(MEASURE_MEMORY, request, told(say, where))
             self._device = done.device
             self.batches[number] = replace(facts, status="ok", measured=done.memory)
         except JobFailed as error:
             self.batches[number] = replace(facts, status=error.status, failure=error.failure)
             say(f"{where}: {error.failure.message}", True)
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.batches)
 
     def facts(self) -> ModelMemoryFacts:
         """What is known so far."""
@@ -190,22 +177,3 @@ class MemoryStudy:
             not_measured=self._plan.not_measured,
             batches=tuple(self.batches),
         )
-
-    def study(self) -> StudyRecord:
-        """The study as it is stored."""
-        facts = self.facts()
-        return StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self._folder.study_id,
-            kind="model_memory",
-            started_at=self._folder.started_at,
-            facts=facts,
-            findings=memory_of(facts),
-        )
-
-    def store(self) -> StudyRecord:
-        """Store what is known so far. Raises CaseFailed where it cannot be written."""
-        study = self.study()
-        self._folder.write(study)
-        return study

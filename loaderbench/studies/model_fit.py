@@ -8,43 +8,37 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loaderbench.analysis.memory import line_through
+from loaderbench.analysis.memory import MOST_BATCH, line_through
 from loaderbench.analysis.model_memory import NUM_CONFIRMATIONS, bounds_of, counted, fit_of, outcome_of
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
 from loaderbench.cases.study import check_choice
 from loaderbench.devices.select import nvml_ordinal, profile_memory
 from loaderbench.errors import BatchTooSmall, ConfigError
 from loaderbench.machine import available_memory_bytes, environment, oom_kills
-from loaderbench.recording.facts import SCHEMA, Failure
+from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import CAP_HOWS, CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
-from loaderbench.recording.progress import Message, Phase, StepsDone
-from loaderbench.recording.store import Store, StudyFolder
+from loaderbench.recording.store import LOG_FILE, Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.running.jobs.table import TRY_BATCH, TrialRequest
 from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.kept import KeptStudy, Say, told
 from loaderbench.studies.measure import same_machine
 from loaderbench.studies.memory import CHECK_BATCH, LINE_BATCHES, NUM_STEPS, on_accelerator, predict_traces
 from loaderbench.studies.model import plan_model
 
 PROCESS_BYTES = 1 << 30
 """Kept free for a trial's interpreter, PyTorch and the profiler's events: 0.5 GB at import, and a few 100 MB more."""
-MOST_BATCH = 1 << 16
 MOST_TRIES = 4
 """Trials of one batch size: where they contradict each other, it is left unconfirmed."""
 MOST_UNKNOWN = 2
-LOG_FILE = "worker.log"
 EMULATED = "an emulated device builds no model: the largest batch is by its ledger, which is the prediction"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-Say = Callable[[str, bool], None]
-"""Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
 
 
 def parse_memory(text: str) -> int:
@@ -142,14 +136,14 @@ def next_batch(trials: Sequence[TrialFacts], guess: int, most: int = MOST_BATCH)
     return None if len(same) >= MOST_TRIES or same.count("unknown") >= MOST_UNKNOWN else wanted
 
 
-class FitStudy:
+class FitStudy(KeptStudy):
     """The search for one model's largest batch. Each trial is stored at once; `resume` continues an interrupted one."""
 
     def __init__(self, plan: FitPlan, store: Store, *, resume: bool = False) -> None:
         self._asked_to_resume = resume
         begun = _unfinished(store, plan) if resume else None
         if begun is None:
-            self._folder: StudyFolder = store.new_study("model_fit", [plan.step.model, plan.step.mode])
+            super().__init__("model_fit", store.new_study("model_fit", [plan.step.model, plan.step.mode]))
             self._facts = ModelFitFacts(
                 step=plan.step,
                 seed=plan.seed,
@@ -167,7 +161,8 @@ class FitStudy:
                 interrupted=True,
             )
         else:
-            self._folder, facts = store.open_study(begun), begun.facts
+            super().__init__("model_fit", store.open_study(begun))
+            facts = begun.facts
             assert isinstance(facts, ModelFitFacts)
             self._facts = facts
         self.num_taken_over = len(self._facts.trials)
@@ -203,10 +198,6 @@ class FitStudy:
                 self.store()
         self._facts = replace(self._facts, interrupted=False)
 
-    @property
-    def _log(self) -> Path:
-        return self._folder.path / LOG_FILE
-
     def _predict(self) -> None:
         """The traces of the line. A model that no batch of which can be traced is tried without a guess."""
         traces: tuple[MemoryTrace, ...] = ()
@@ -223,12 +214,6 @@ class FitStudy:
     def _try(self, batch_size: int, say: Say) -> TrialFacts:
         where = f"trial {len(self._facts.trials) + 1}, batch {batch_size}"
 
-        def message(told: Message) -> None:
-            if isinstance(told, StepsDone):
-                say(f"{where}: step {told.done} of {told.total}", False)
-            elif isinstance(told, Phase):
-                say(f"{where}: {told.text}", False)
-
         say(f"{where}: starting", False)
         how: CapHow = "rlimit" if self._facts.how == "rlimit" else "ledger"
         step = replace(self._facts.step, batch_size=batch_size)
@@ -237,7 +222,7 @@ class FitStudy:
         trial = TrialFacts(batch_size, self._facts.how, NUM_STEPS, None, None, None)
         try:
             with Child(self._log) as child:
-                done = child.ask(TRY_BATCH, request, message)
+                done = child.ask(TRY_BATCH, request, told(say, where))
             self._facts = replace(self._facts, device=done.device)
             trial = replace(trial, peak_live_bytes=done.memory.peak_live_bytes)
         except JobFailed as error:
@@ -263,27 +248,13 @@ class FitStudy:
             f"about {needs:,} bytes of {limit:,}; give a larger --memory"
         )
 
-    def study(self) -> StudyRecord:
-        """The study as it is stored."""
-        return StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self._folder.study_id,
-            kind="model_fit",
-            started_at=self._folder.started_at,
-            facts=self._facts,
-            findings=self.findings(),
-        )
+    def facts(self) -> ModelFitFacts:
+        """What is known so far."""
+        return self._facts
 
     def findings(self) -> ModelFit:
         """What is known so far."""
         return fit_of(self._facts)
-
-    def store(self) -> StudyRecord:
-        """Store what is known so far. Raises CaseFailed where it cannot be written."""
-        study = self.study()
-        self._folder.write(study)
-        return study
 
 
 def _unfinished(store: Store, plan: FitPlan) -> StudyRecord | None:

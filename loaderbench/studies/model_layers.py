@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from loaderbench.analysis.model_layers import layers_of
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import Case, Step
 from loaderbench.cases.options import (
     EffortOptions,
@@ -28,13 +24,13 @@ from loaderbench.cases.study import plan
 from loaderbench.devices.select import traits_of
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment
-from loaderbench.recording.facts import SCHEMA, Failure, Status
+from loaderbench.recording.facts import Failure, Status
 from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.progress import Message, Phase, StepsDone
-from loaderbench.recording.store import Store, StudyFolder
-from loaderbench.recording.studies import StudyRecord
+from loaderbench.recording.store import Store
 from loaderbench.running.jobs.table import TIME_ALONE, TIME_LAYERS, LayersRequest
 from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.model import LENET, plan_model
 from loaderbench.studies.request import resolve
 
@@ -45,11 +41,7 @@ NUM_STEPS, CPU_NUM_STEPS, LENET_NUM_STEPS = 50, 20, 100
 NUM_ROUNDS = 5
 LEAST_RUN_SIZE = 32
 """Of the plan of a run; LeNet takes smaller images."""
-LOG_FILE = "worker.log"
 NO_LAYERS = "not measured: an emulated device has no layers; use --device cpu or cuda"
-
-Say = Callable[[str, bool], None]
-"""Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +123,13 @@ def _case(model: str, options: ModelOptions, data: DataOptions, step: Step) -> C
     return replace(case, step=replace(case.step, optimizer=step.optimizer, input_size=step.input_size))
 
 
-class LayersStudy:
+class LayersStudy(KeptStudy):
     """One model's layers. What was measured is kept and stored, however `run` ends."""
 
     def __init__(self, planned: LayersPlan, store: Store) -> None:
         self._plan, self._request = planned, planned.request
         step = planned.request.step
-        self._folder: StudyFolder = store.new_study("model_layers", [step.model, step.mode])
+        super().__init__("model_layers", store.new_study("model_layers", [step.model, step.mode]))
         self._facts = LayersFacts(step, planned.request.seed, environment(), planned.request.case)
 
     @property
@@ -184,26 +176,12 @@ class LayersStudy:
                 self._facts = replace(self._facts, no_alone=error.failure.message)
                 self._end("ok")
 
-    @property
-    def _log(self) -> Path:
-        return self._folder.path / LOG_FILE
+    def facts(self) -> LayersFacts:
+        """What was measured so far."""
+        return self._facts
 
     def _end(self, status: Status, failure: Failure | None = None) -> None:
         self._facts = replace(self._facts, status=status, failure=failure)
-
-    def store(self) -> StudyRecord:
-        """Store what was measured so far. Raises CaseFailed where it cannot be written."""
-        study = StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self._folder.study_id,
-            kind="model_layers",
-            started_at=self._folder.started_at,
-            facts=self._facts,
-            findings=layers_of(self._facts),
-        )
-        self._folder.write(study)
-        return study
 
 
 class _Progress:

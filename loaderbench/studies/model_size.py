@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.sizing import sized, steps_needed, surely_above
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions, SizeOptions
@@ -22,7 +20,7 @@ from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
 from loaderbench.machine import available_memory_bytes, environment
-from loaderbench.recording.facts import SCHEMA, DeviceFacts, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Status, WorkloadFacts
 from loaderbench.recording.model_size import (
     BatchFacts,
     BatchFigures,
@@ -34,10 +32,10 @@ from loaderbench.recording.model_size import (
     StoppedBy,
 )
 from loaderbench.recording.progress import Message, StepsDone
-from loaderbench.recording.store import Store, StudyFolder
-from loaderbench.recording.studies import StudyRecord
+from loaderbench.recording.store import Store
 from loaderbench.running.jobs.table import EXAMINE_DEVICE, TIME_BATCH, BatchRequest, ExamineRequest, TimedBatch
 from loaderbench.running.supervisor import Child, JobFailed, KeptChild
+from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.measure import quiet
 from loaderbench.studies.memory import predict_peaks
 from loaderbench.studies.model import plan_model
@@ -54,11 +52,7 @@ LADDER_FRACTION = 0.6
 """Of the time, for the first round: its processes start anew for each batch."""
 START_GROWTH = 1.25
 """By how much starting and warming up are taken to grow from a batch to its double."""
-LOG_FILE = "worker.log"
 NO_MODEL = "an emulated device builds no model"
-
-Say = Callable[[str, bool], None]
-"""Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +132,12 @@ def _mean_file_bytes(asked: SizeOptions, feed: FeedFacts | None) -> tuple[float 
     return mean, None if mean is None else "run"
 
 
-class SizeStudy:
+class SizeStudy(KeptStudy):
     """All batches of one model. What was measured is kept and stored, however `run` ends."""
 
     def __init__(self, plan: SizePlan, store: Store) -> None:
         self._plan = plan
-        self._folder: StudyFolder = store.new_study("model_size", [plan.step.model, plan.step.mode])
+        super().__init__("model_size", store.new_study("model_size", [plan.step.model, plan.step.mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self._workload: WorkloadFacts | None = None
@@ -168,10 +162,6 @@ class SizeStudy:
             self._measure_again(progress)
         self._predict_memory(say)
         self._folder.write(self.study())
-
-    @property
-    def _log(self) -> Path:
-        return self._folder.path / LOG_FILE
 
     def _examine(self) -> None:
         try:
@@ -371,6 +361,10 @@ class SizeStudy:
 
     # -- what is kept ----------------------------------------------------------------------------------------
 
+    @property
+    def begun(self) -> bool:
+        return bool(self.batches)
+
     def facts(self) -> SizeFacts:
         """What was measured so far."""
         plan, step = self._plan, self._plan.step
@@ -399,25 +393,6 @@ class SizeStudy:
             mean_file_bytes=plan.mean_file_bytes,
             mean_file_source=plan.mean_file_source,
         )
-
-    def study(self) -> StudyRecord:
-        """The study as it is stored."""
-        facts = self.facts()
-        return StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self._folder.study_id,
-            kind="model_size",
-            started_at=self._folder.started_at,
-            facts=facts,
-            findings=sized(facts),
-        )
-
-    def store(self) -> StudyRecord:
-        """Store what was measured so far. Raises CaseFailed where it cannot be written."""
-        study = self.study()
-        self._folder.write(study)
-        return study
 
     @property
     def failed(self) -> bool:

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from loaderbench.analysis.precision import REFERENCE, compare_precisions
-from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.analysis.precision import REFERENCE
 from loaderbench.cases.case import MODES, PRECISIONS, Step
 from loaderbench.cases.study import SCALED_PRECISIONS, check_choice, check_loss_scale
 from loaderbench.devices.select import DeviceChoice, num_visible_gpus, parse_device, traits_of
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.machine import environment
 from loaderbench.recording.caveats import Caveat
-from loaderbench.recording.facts import SCHEMA, DeviceFacts, Failure, Status
+from loaderbench.recording.facts import DeviceFacts, Failure, Status
 from loaderbench.recording.progress import Message, StepsDone
-from loaderbench.recording.store import Store, StudyFolder
-from loaderbench.recording.studies import ModeFacts, NumberFacts, PrecisionFacts, StudyRecord, TimingFacts
+from loaderbench.recording.store import Store
+from loaderbench.recording.studies import ModeFacts, NumberFacts, PrecisionFacts, TimingFacts
 from loaderbench.running.jobs.table import EXAMINE_DEVICE, FOLLOW_STEPS, TIME_STEPS, ExamineRequest, StepsRequest
 from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.measure import quiet
 
 NUM_STEPS, BATCH_SIZE, INPUT_SIZE = 100, 64, 224
@@ -33,10 +32,6 @@ CPU_NUM_STEPS, CPU_BATCH_SIZE, CPU_INPUT_SIZE = 30, 8, 64
 """Defaults on the CPU, where a step of the GPU's size would take a minute."""
 OTHER_ROUNDING = "1000"
 """A loss scale that changes only the last bits of fp32's weights: it is not a power of two."""
-LOG_FILE = "worker.log"
-
-Say = Callable[[str, bool], None]
-"""Called with (a line, whether it stays); a line that does not stay is replaced by the next."""
 
 
 @dataclass(frozen=True)
@@ -129,12 +124,12 @@ def _note(request: PrecisionRequest, num_steps: int, step: Step) -> str:
     )
 
 
-class PrecisionStudy:
+class PrecisionStudy(KeptStudy):
     """All modes of one model. Finished modes are kept and stored, however `run` ends."""
 
     def __init__(self, plan: PrecisionPlan, store: Store) -> None:
         self._plan, self._steps = plan, plan.steps
-        self._folder: StudyFolder = store.new_study("precision", [plan.steps[0].model, plan.steps[0].mode])
+        super().__init__("precision", store.new_study("precision", [plan.steps[0].model, plan.steps[0].mode]))
         self._environment = environment()
         self._device: DeviceFacts | None = None
         self._repeat: NumberFacts | None = None
@@ -161,10 +156,6 @@ class PrecisionStudy:
                 self._follow_again(step, progress)
             progress.finish(self.modes[-1])
             self._folder.write(self.study())
-
-    @property
-    def _log(self) -> Path:
-        return self._folder.path / LOG_FILE
 
     def _examine(self) -> dict[str, str]:
         """The precisions that the device lacks, and why."""
@@ -207,6 +198,10 @@ class PrecisionStudy:
         except JobFailed as error:
             self._caveats.append(Caveat("fp32_repeat_not_measured", {"reason": error.failure.message}))
 
+    @property
+    def begun(self) -> bool:
+        return bool(self.modes)
+
     def facts(self) -> PrecisionFacts:
         """What was measured so far."""
         step = self._steps[0]
@@ -224,25 +219,6 @@ class PrecisionStudy:
             repeat=self._repeat,
             caveats=tuple(self._caveats),
         )
-
-    def study(self) -> StudyRecord:
-        """The study as it is stored."""
-        facts = self.facts()
-        return StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self._folder.study_id,
-            kind="precision",
-            started_at=self._folder.started_at,
-            facts=facts,
-            findings=compare_precisions(facts),
-        )
-
-    def store(self) -> StudyRecord:
-        """Store what was measured so far. Raises CaseFailed where it cannot be written."""
-        study = self.study()
-        self._folder.write(study)
-        return study
 
 
 class _Progress:

@@ -74,12 +74,10 @@ class ScreenRequest:
 
 
 @dataclass(frozen=True)
-class StepsRequest:
-    """Steps of a model on batches that need no loader."""
+class DeviceRequest:
+    """Something of a step on its device."""
 
     step: Step
-    num_steps: int
-    seed: int
 
     @property
     def waits_for(self) -> str:
@@ -87,15 +85,18 @@ class StepsRequest:
 
 
 @dataclass(frozen=True)
-class ExamineRequest:
+class StepsRequest(DeviceRequest):
+    """Steps of a model on batches that need no loader."""
+
+    num_steps: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class ExamineRequest(DeviceRequest):
     """A device's facts, and which of some precisions it lacks."""
 
-    step: Step
     precisions: tuple[str, ...]
-
-    @property
-    def waits_for(self) -> str:
-        return f"the device {self.step.device}"
 
 
 @dataclass(frozen=True)
@@ -106,18 +107,13 @@ class Examined:
 
 
 @dataclass(frozen=True)
-class BatchRequest:
+class BatchRequest(DeviceRequest):
     """Steps of one batch of a model, until `num_steps` or `seconds` are over; at least `least_steps`."""
 
-    step: Step
     num_steps: int
     least_steps: int
     seconds: float
     seed: int
-
-    @property
-    def waits_for(self) -> str:
-        return f"the device {self.step.device}"
 
 
 @dataclass(frozen=True)
@@ -129,20 +125,15 @@ class TimedBatch:
 
 
 @dataclass(frozen=True)
-class LayersRequest:
+class LayersRequest(DeviceRequest):
     """A model's iteration by its calls."""
 
-    step: Step
     seed: int
     num_rounds: int
     num_steps: int
     """Of each round: as many with the stopwatch as without."""
     case: Case | None = None
     """The data set and the loader that feed it; None: a batch in memory."""
-
-    @property
-    def waits_for(self) -> str:
-        return f"the device {self.step.device}"
 
 
 @dataclass(frozen=True)
@@ -170,31 +161,21 @@ class TraceRequest:
 
 
 @dataclass(frozen=True)
-class MeasureMemoryRequest:
+class MeasureMemoryRequest(DeviceRequest):
     """Measure the peaks of a step."""
 
-    step: Step
     seed: int
     num_steps: int
 
-    @property
-    def waits_for(self) -> str:
-        return f"the device {self.step.device}"
-
 
 @dataclass(frozen=True)
-class TrialRequest:
+class TrialRequest(DeviceRequest):
     """Run a step below a limit of memory."""
 
-    step: Step
     seed: int
     num_steps: int
     cap_bytes: int
     how: CapHow
-
-    @property
-    def waits_for(self) -> str:
-        return f"the device {self.step.device}"
 
 
 @dataclass(frozen=True)
