@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import commands
+import numpy as np
 import pytest
 from commands import DEVICE, TINY, Started, call
+from numpy.typing import NDArray
+from pictures import write_tree
 
 from loaderbench.cases.case import PRECISIONS
 from loaderbench.recording.store import Store
@@ -138,12 +141,15 @@ def test_a_killed_study_leaves_what_loads_or_is_named(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_whose_advice_is_being_verified_keeps_its_record(
-    number: int, small_set: Path, temporary: Path, tmp_path: Path
+    number: int, photographs: list[NDArray[np.uint8]], temporary: Path, tmp_path: Path
 ) -> None:
     results = tmp_path / "results"
-    options = ("--res", "128", *DEVICE, "--workers", "1", "--loader", "serial", "--cache", "warm", "--verify")
-    enough = ("--steps", "30", "--duration", "6")  # for a verdict on a busy machine: without one nothing is advised
-    with Started("run", small_set, *options, *enough, "--quiet", "--results", results) as started:
+    # Decoding takes several times the device's step: a verdict on a busy machine too; without one nothing is advised.
+    large = tmp_path / "large"
+    write_tree(large / "400", photographs, [(400, 400)] * 24)
+    options = ("--res", "400", *DEVICE, "--loader", "serial", "--cache", "warm", "--verify")
+    enough = ("--steps", "30", "--duration", "6")
+    with Started("run", large, *options, *enough, "--quiet", "--results", results) as started:
         started.wait_for(lambda: commands.records(results))
         started.wait_for(lambda: list(temporary.glob("loaderbench-verify-*/worker.log")))
         started.process.send_signal(number)
