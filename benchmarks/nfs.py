@@ -85,7 +85,9 @@ def main() -> None:
             with uml_nfs(tree) as bed:
                 ended = bed.run(inside, out_dir=out, timeout_s=1800.0)
             if ended.rc:
-                failed = f"inside the bed it ended with {ended.rc}: {ended.stderr.strip().splitlines()[-1:]}"
+                # All of it: behind the error itself stand those of the workers that were ended for it.
+                print(ended.stderr, file=sys.stderr)
+                failed = f"inside the bed it ended with {ended.rc}, see above"
         except LoaderbenchError as error:
             failed = str(error)
         except KeyboardInterrupt:
