@@ -59,6 +59,8 @@ class _Card:
         """Those that others than the hooks hold."""
         self._kept: set[int] = set()
         """Those that the hooks hold on the device."""
+        self._begun: set[int] = set()
+        """Those that were packed."""
         self._out_end: dict[int, float] = {}
         self._in_end: dict[int, float] = {}
         self._out_free = self._in_free = 0.0
@@ -77,7 +79,8 @@ class _Card:
         elif what == OPERATOR:
             self.now += value * seconds_per_flop
         elif what == HOLD:
-            self._take(value, self._held)
+            if not self._stands_on_host(value):
+                self._take(value, self._held)
         elif what == LET_GO:
             self._drop(value, self._held)
         elif what == FORGET:
@@ -89,6 +92,10 @@ class _Card:
             self._after_hook()
 
     # -- memory
+
+    def _stands_on_host(self, saved: int) -> bool:
+        """It is there when the step begins, and nobody has asked for it yet."""
+        return saved in self._plan.start_on_host and saved not in self._begun
 
     def _is_here(self, saved: int) -> bool:
         return saved in self._held or saved in self._kept
@@ -118,8 +125,9 @@ class _Card:
             self._wait(self._in_end.pop(saved, self.now))
             self._take(saved, self._held)
             self._take(saved, self._kept)
-        elif saved not in self._plan.start_on_host or self._is_here(saved):
+        elif not self._stands_on_host(saved):
             self._take(saved, self._kept)
+        self._begun.add(saved)
 
     def _after_hook(self) -> None:
         """What the plan does after a hook event: evictions, then releases, then prefetches."""

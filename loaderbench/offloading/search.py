@@ -1,4 +1,4 @@
-"""Which thresholds to try: the settings whose plans differ, and the next one to time."""
+"""Which thresholds to try: the settings whose plans differ, and, guided by replays, the next one to time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from loaderbench.errors import DoesNotFit
 from loaderbench.offloading.plan import Plan, ledger, plan_for
+from loaderbench.offloading.replay import replay
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadLedger, OffloadSetting
 
@@ -15,10 +18,15 @@ LEAST_BYTES = 1024
 """Smallest threshold besides 0: KB are the unit of `--offload-above`."""
 LEAST_DIFFERENCE = 0.02
 """Of all saved bytes, by which two thresholds must differ in what they reach."""
-AFTER = (0.0, 0.2, 0.4, 0.6, 0.8)
+AFTER = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Fractions of the device's memory from which on thresholds set in."""
 BUDGET_FRACTION = 1 / 3
-"""Of the settings that the search may time."""
+"""Of the settings, that the search may time."""
+LEAST_TRIED = 5
+RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.02, 50, 33))
+"""Seconds to copy all saved bytes ÷ seconds of the step, among which the search looks for the device's own."""
+NO_GAIN = 0.99
+"""The search goes on while another setting may take less than this part of the best one's time."""
 
 
 @dataclass(frozen=True)
@@ -67,43 +75,80 @@ def thresholds(trace: SavedTrace) -> tuple[int | None, ...]:
 
 
 def candidates(trace: SavedTrace, memory_bytes: int) -> tuple[Candidate, ...]:
-    """Every pair of thresholds that has a plan, those that come to the same plan once: the one that sets in first."""
+    """Every pair of thresholds that has a plan. Those that come to the same plan stand there once, by the simplest of
+    their settings: without a threshold, else from the first byte on, else the one that sets in first."""
+    simple_first = sorted(
+        ((above, after) for above in thresholds(trace) for after in AFTER if above is not None or not after),
+        key=lambda pair: (pair[0] is not None, pair[1], pair[0] or 0),
+    )
     found: list[Candidate] = []
-    for above in thresholds(trace):
-        for after in AFTER if above is not None else AFTER[:1]:
-            try:
-                one = candidate(trace, OffloadSetting(above, after), memory_bytes)
-            except DoesNotFit:
-                continue
-            if all(one.plan != other.plan for other in found):
-                found.append(one)
+    for above, after in simple_first:
+        try:
+            one = candidate(trace, OffloadSetting(above, after), memory_bytes)
+        except DoesNotFit:
+            continue
+        if all(one.plan != other.plan for other in found):
+            found.append(one)
     return tuple(found)
 
 
-def budget(num_settings: int) -> int:
-    """How many of the settings the search times at most; at least two, so that there is something to compare."""
-    return max(min(2, num_settings), math.floor(num_settings * BUDGET_FRACTION))
+class Search:
+    """Which setting to time next.
 
-
-def next_setting(found: Sequence[Candidate], seconds: Mapping[OffloadSetting, float | None]) -> Candidate | None:
-    """What to time next; None where the search has ended.
-
-    In the order of the bytes that a step moves the time falls as fewer are moved, until copies begin too late to be
-    hidden. So the search times settings spread over that order, both ends among them, then those around the fastest.
-
-    Args:
-        seconds: setting → its step's time, None where it failed; of those that were timed.
+    Two things about the device decide how a plan's copies fall: how long the step is, and how fast copies are. Both are
+    fitted to the times so far, by replays of the trace; the fit tells which of the other settings is the fastest, which
+    is timed next. Times decide, replays only lead: a fit that is wrong costs trials.
     """
-    order = sorted(found, key=lambda one: one.moved_bytes)
-    allowed = budget(len(order))
-    if len(seconds) >= allowed:
-        return None
-    num_spread = min(len(order), max(2, (allowed + 1) // 2))
-    spread = [round(number * (len(order) - 1) / max(num_spread - 1, 1)) for number in range(num_spread)]
-    for place in spread:
-        if order[place].setting not in seconds:
-            return order[place]
-    timed = [(value, place) for place, one in enumerate(order) if (value := seconds.get(one.setting)) is not None]
-    best = min(timed, default=(0.0, 0))[1]
-    untried = [place for place, one in enumerate(order) if one.setting not in seconds]
-    return order[min(untried, key=lambda place: abs(place - best))] if untried else None
+
+    def __init__(self, trace: SavedTrace, found: Sequence[Candidate], *, hides: bool) -> None:
+        """`hides`: the device copies beside its compute; else the compute waits for every copy."""
+        self._trace, self._found, self._hides = trace, {one.setting: one for one in found}, hides
+        self._saved_bytes = max(int(trace.saved[:, 0].sum()), 1)
+        self._replays: dict[tuple[OffloadSetting, float], float] = {}
+
+    @property
+    def budget(self) -> int:
+        """How many settings it times at most: a third of all, but two where there are two."""
+        return max(min(2, len(self._found)), math.floor(len(self._found) * BUDGET_FRACTION))
+
+    def next(self, seconds: Mapping[OffloadSetting, float | None]) -> Candidate | None:
+        """What to time next; None where the search has ended.
+
+        Args:
+            seconds: setting → its step's time, None where it failed; of those that were timed.
+        """
+        untried = [one for setting, one in self._found.items() if setting not in seconds]
+        if not untried or len(seconds) >= self.budget:
+            return None
+        timed = {setting: value for setting, value in seconds.items() if value is not None}
+        if len(seconds) < 2 or not timed:  # the least that can move, then the most
+            ends = min if not seconds else max
+            return ends(untried, key=lambda one: one.moved_bytes)
+        ratio, scale = self._fit(timed)
+        expected = {one.setting: scale * self._relative(one.setting, ratio) for one in untried}
+        first = min(untried, key=lambda one: expected[one.setting])
+        if len(seconds) >= LEAST_TRIED and expected[first.setting] > NO_GAIN * min(timed.values()):
+            return None
+        return first
+
+    def _fit(self, timed: Mapping[OffloadSetting, float]) -> tuple[float, float]:
+        """(ratio, seconds of the step without copies) that fit the times best, by least squares of relative errors."""
+        best = (math.inf, RATIOS[0], 1.0)
+        for ratio in RATIOS:
+            shape = np.array([self._relative(setting, ratio) for setting in timed]) / np.array([*timed.values()])
+            scale = float(shape.sum() / (shape**2).sum())
+            error = float(((scale * shape - 1) ** 2).sum())
+            best = min(best, (error, ratio, scale))
+        return best[1], best[2]
+
+    def _relative(self, setting: OffloadSetting, ratio: float) -> float:
+        """The step's time under a setting ÷ that without copies."""
+        key = setting, ratio
+        if key not in self._replays:
+            one = self._found[setting]
+            if self._hides:
+                rate = self._saved_bytes / ratio
+                self._replays[key] = replay(self._trace, one.plan, step_s=1.0, link_bytes_per_s=rate).step_s
+            else:
+                self._replays[key] = 1 + ratio * one.moved_bytes / self._saved_bytes
+        return self._replays[key]

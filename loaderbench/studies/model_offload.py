@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from loaderbench.analysis.offload import EVERYTHING, HOST_MEMORY, outcome_of
 from loaderbench.errors import BatchTooSmall, ConfigError, DoesNotFit
 from loaderbench.machine import available_memory_bytes, environment
-from loaderbench.offloading.search import Candidate, candidate, candidates, next_setting
+from loaderbench.offloading.search import Candidate, Search, candidate, candidates
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, SettingFacts
@@ -217,8 +217,9 @@ class OffloadStudy(KeptStudy):
             self._run(runs, key, trace, found[0])
             return
         self._facts = replace(self._facts, num_settings=len(found))
+        search = Search(trace, found, hides=not self._plan.on_host)
         seconds: dict[OffloadSetting, float | None] = {}
-        while (one := next_setting(found, seconds)) is not None:
+        while (one := search.next(seconds)) is not None:
             key = self._begin(trace.batch_size, one)
             self._run(runs, key, trace, one)
             seconds[one.setting] = step_seconds(self._known[key])
