@@ -15,10 +15,11 @@ from loaderbench.reporting.tables import Page, Table
 if TYPE_CHECKING:
     from rich.console import Console
 
-COLUMNS = ("On the host", "after", "ms/image", "× batch 1", "peak", "host", "moved", "hidden", "exposed", "")
-NUM_NAMES = 2
+COLUMNS = ("On the host", "ms/image", "ratio", "peak", "host", "moved", "hidden", "exposed")
+NUM_NAMES = 1
 """Leading columns that hold no figures."""
-BEST = "← best"
+BEST = "→ "
+MIB = 2**20
 OUTCOMES: dict[OffloadOutcome, str] = {
     "fits": "",
     "out_of_memory": "does not fit",
@@ -27,8 +28,9 @@ OUTCOMES: dict[OffloadOutcome, str] = {
     "not_tried": "not tried",
 }
 COLUMN_NOTE = (
-    "Moved: bytes to the host and back in a step. Hidden and exposed: time of the copies behind the compute, and what "
-    "the compute waited for them, in a step."
+    "→ the best. Ratio: to the time per image of the smallest batch. Peak: in device memory; host: on the host at "
+    "once; moved: to the host and back in a step, all in MiB. Hidden, exposed: milliseconds of a step's copies behind "
+    "the compute, and what the compute waited for them."
 )
 TRAIN_MEANS = (
     "What the forward pass keeps for the backward pass goes to the host and is back before it is used; weights, "
@@ -55,8 +57,7 @@ def print_offload(result: ModelOffload, console: Console | None = None) -> None:
         console.print()
         table = plain_table()
         for number, title in enumerate(COLUMNS):
-            left = number < NUM_NAMES or not title
-            table.add_column(title, justify="left" if left else "right", no_wrap=True)
+            table.add_column(title, justify="left" if number < NUM_NAMES else "right", no_wrap=True)
         for cells in rows:
             table.add_row(*(styled(cell) for cell in cells))
         console.print(table)
@@ -175,8 +176,13 @@ def what_moves(row: OffloadRow) -> str:
 
 def times(ratio: Estimate) -> str:
     """1.10× (1.05–1.14)"""
-    spread = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f}–{ratio.high:.2f})"
-    return f"{ratio.value:.2f}×{spread}"
+    spread = "" if ratio.low is None or ratio.high is None else f" ({_ratio(ratio.low)}–{_ratio(ratio.high)})"
+    return f"{_ratio(ratio.value)}×{spread}"
+
+
+def _ratio(value: float) -> str:
+    """1.10; 0.026"""
+    return f"{value:.2f}" if value >= 0.1 else fmt.number(value, 2)
 
 
 def _ms(row: OffloadRow) -> str:
@@ -202,26 +208,22 @@ def offload_rows(result: ModelOffload) -> list[list[str]]:
 
 def _name(row: OffloadRow) -> str:
     if row.above_bytes is None:
-        return "only what would not fit"
-    return "everything" if row.above_bytes == 0 else f"from {memory_size(row.above_bytes)}"
+        return "what would not fit"
+    what = "everything" if row.above_bytes == 0 else f"from {memory_size(row.above_bytes)}"
+    return f"{what} after {fmt.percent(row.after_fraction)}" if row.after_fraction else what
 
 
 def _cells(name: str, row: OffloadRow, result: ModelOffload) -> list[str]:
-    peak = row.peak_live_bytes
-    peak_text = memory_size(peak)
-    if peak is None and row.predicted_peak_bytes is not None:
-        peak_text = f"{memory_size(row.predicted_peak_bytes)}*"
+    peak, star = (row.peak_live_bytes, "") if row.peak_live_bytes is not None else (row.predicted_peak_bytes, "*")
+    bytes_shown = [None if size is None else size / MIB for size in (peak, row.host_bytes, row.moved_bytes_per_step)]
+    copies = [None if seconds is None else seconds * 1e3 for seconds in (row.hidden_s, row.exposed_s)]
+    peak_text, *others = map(fmt.number, (*bytes_shown, *copies))
     return [
-        name,
-        "" if row.after_fraction is None or row.above_bytes is None else fmt.percent(row.after_fraction),
-        _ms(row),
-        fmt.MISSING if row.to_batch_one is None else f"{row.to_batch_one.value:.2f}",
-        peak_text,
-        memory_size(row.host_bytes),
-        memory_size(row.moved_bytes_per_step),
-        fmt.duration(row.hidden_s),
-        fmt.duration(row.exposed_s),
-        BEST if row == result.best else OUTCOMES[row.outcome],
+        f"{BEST if row == result.best else ''}{name}",
+        _ms(row) if row.s_per_image is not None else OUTCOMES[row.outcome] or fmt.MISSING,
+        fmt.MISSING if row.to_batch_one is None else _ratio(row.to_batch_one.value),
+        peak_text if peak is None else f"{peak_text}{star}",
+        *others,
     ]
 
 

@@ -98,10 +98,10 @@ class Replays:
 
     def told(self, facts: OffloadFacts) -> OffloadFacts:
         """With the card's constants and where they come from."""
-        lines = [
-            f"a step of batch {size} takes {one.value:.4g} ms ({one.label}: {one.source})"
-            for size, one in self._taken.items()
-        ]
+        origins: dict[tuple[str, str], list[str]] = {}
+        for size, one in self._taken.items():
+            origins.setdefault((one.label, one.source), []).append(f"{one.value:.4g} ms at batch {size}")
+        lines = [f"a step takes {', '.join(known)} ({label}: {source})" for (label, source), known in origins.items()]
         link = f"copies each way run at {self._link / 1e9:.4g} GB/s ({self._link_source})"
         return replace(facts, link_bytes_per_s=self._link, assumptions=(*lines, link, BY_FLOPS))
 

@@ -1,4 +1,4 @@
-"""Jobs of `model offload`: what a step saves, its time under a plan, and the memory that it then needs."""
+"""Jobs of `model offload`: a step's time under a plan, and the memory that it then needs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from loaderbench.devices.select import open_device, traits_of
 from loaderbench.errors import ConfigError
 from loaderbench.offloading.hooks import Offload, OffloadStatistics, offload
 from loaderbench.offloading.inference import InferenceOffload
-from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadTurn
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.memory import STEP_MARK, cap_gpu, events_of
-from loaderbench.running.jobs.table import OffloadRequest, OffloadTimed, SavedTraceRequest
-from loaderbench.running.offload_trace import saved_trace
+from loaderbench.running.jobs.table import OffloadRequest, OffloadTimed
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
@@ -32,20 +30,6 @@ NUM_WARM = 2
 """Steps before the clock, beside the device's own: momentum and the pool of host buffers are there after the first."""
 NUM_COUNTED = 2
 """Steps while memory is counted; the last one counts."""
-
-
-def trace_saved(request: SavedTraceRequest, report: Report) -> SavedTrace:
-    """The step's trace by saved storages.
-
-    Raises:
-        ConfigError, UnavailableError: as saved_trace.
-    """
-    report(Phase(f"tracing batch {request.step.batch_size}"))
-    traits, where = traits_of(request.step.device), "cpu"
-    with ExitStack() as stack:
-        if traits.computes and not traits.on_host_cpus:  # what autograd saves depends on the device
-            where = str(_opened(request.step, stack).torch_device)
-        return saved_trace(request.step, request.seed, on_accelerator=request.on_accelerator, device=where)
 
 
 def time_offload(request: OffloadRequest, report: Report) -> OffloadTimed:

@@ -230,6 +230,6 @@ TIME_ALONE: Job[LayersRequest, AloneTimes] = Job("loaderbench.running.jobs.model
 TRACE_MEMORY: Job[TraceRequest, tuple[MemoryTrace, ...]] = Job("loaderbench.running.jobs.memory", "trace_memory")
 MEASURE_MEMORY: Job[MeasureMemoryRequest, MemoryMeasured] = Job("loaderbench.running.jobs.memory", "measure_memory")
 TRY_BATCH: Job[TrialRequest, MemoryMeasured] = Job("loaderbench.running.jobs.memory", "try_batch")
-TRACE_SAVED: Job[SavedTraceRequest, SavedTrace] = Job("loaderbench.running.jobs.offload", "trace_saved")
+TRACE_SAVED: Job[SavedTraceRequest, SavedTrace] = Job("loaderbench.running.jobs.saved_trace", "trace_saved")
 TIME_OFFLOAD: Job[OffloadRequest, OffloadTimed] = Job("loaderbench.running.jobs.offload", "time_offload")
 COUNT_OFFLOAD: Job[OffloadRequest, int | None] = Job("loaderbench.running.jobs.offload", "count_offload")
