@@ -11,7 +11,9 @@ from loaderbench.cases.case import Mode
 from loaderbench.recording.model_offload import SAVED_EVENTS, SavedTrace
 
 
-def trace_of(sizes: Sequence[int], *rows: tuple[Any, int], mode: Mode = "train", clean: Sequence[int] = ()) -> SavedTrace:
+def trace_of(
+    sizes: Sequence[int], *rows: tuple[Any, int], mode: Mode = "train", clean: Sequence[int] = ()
+) -> SavedTrace:
     """`rows`: (name in SAVED_EVENTS, value). `clean`: saved storages of which the host has a copy."""
     saved = np.array([[size, int(number in clean), 0] for number, size in enumerate(sizes)], dtype=np.int64)
     table = np.array([[SAVED_EVENTS.index(what), value, 0, 0, 0] for what, value in rows], dtype=np.int64)

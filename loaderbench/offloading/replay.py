@@ -12,6 +12,9 @@ out is how a plan's copies and waits fall on each other, not how fast a device i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import IntEnum
+
 from loaderbench.offloading.plan import Plan
 from loaderbench.recording.model_offload import NOT_SAVED, SAVED_EVENTS, SavedTrace
 from loaderbench.recording.offload_study import OffloadReplay
@@ -23,34 +26,73 @@ BYTES, CLEAN = 0, 1
 """Columns of SavedTrace.saved."""
 
 
-def replay(trace: SavedTrace, plan: Plan, *, step_s: float, link_bytes_per_s: float) -> OffloadReplay:
-    """The step under the plan.
+class Act(IntEnum):
+    """What a plan does with a saved storage, as far as it takes time."""
+
+    OUT = 0
+    """Its copy to the host begins."""
+    EMPTIED = 1
+    """The compute waits until it is out."""
+    IN = 2
+    """Its copy back begins."""
+    USED = 3
+    """The compute waits until it is back."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What takes time in a step under a plan, in order; how fast compute and copies are is left open."""
+
+    acts: tuple[tuple[int, Act, int, int], ...]
+    """(FLOPs before it, what, saved storage, bytes)."""
+    flops: int
+    """Of the whole step."""
+    peak_live_bytes: int
+
+
+def schedule(trace: SavedTrace, plan: Plan) -> Schedule:
+    """The plan's acts over the trace."""
+    card = _Card(trace, plan)
+    for what, value in trace.rows[:, :2].tolist():
+        card.row(what, value)
+    return Schedule(tuple(card.acts), card.flops, card.peak)
+
+
+def timed(found: Schedule, *, step_s: float, link_bytes_per_s: float) -> OffloadReplay:
+    """The step's time.
 
     Args:
         step_s: seconds of the step without any copy.
         link_bytes_per_s: of copies of either way; they do not slow each other down.
     """
-    card = _Card(trace, plan, link_bytes_per_s)
-    flops = trace.rows[trace.rows[:, WHAT] == OPERATOR, VALUE].sum()
-    seconds_per_flop = step_s / int(flops) if flops else 0.0
-    for what, value in trace.rows[:, :2].tolist():
-        card.row(what, value, seconds_per_flop)
-    if not flops:
-        card.now += step_s
-    return OffloadReplay(
-        step_s=step_s + card.waited,
-        compute_s=step_s,
-        exposed_s=card.waited,
-        copy_s=card.copied,
-        peak_live_bytes=card.peak,
-    )
+    per_flop = step_s / found.flops if found.flops else 0.0
+    out_end: dict[int, float] = {}
+    in_end: dict[int, float] = {}
+    out_free = in_free = waited = copied = 0.0
+    for flops, act, saved, size in found.acts:
+        now, seconds = flops * per_flop + waited, size / link_bytes_per_s
+        if act is Act.OUT:
+            out_free = out_end[saved] = max(now, out_free) + seconds
+            copied += seconds
+        elif act is Act.IN:
+            in_free = in_end[saved] = max(now, in_free, out_end.get(saved, 0.0)) + seconds
+            copied += seconds
+        else:
+            end = (out_end if act is Act.EMPTIED else in_end).pop(saved, now)
+            waited += max(end - now, 0.0)
+    return OffloadReplay(step_s + waited, step_s, waited, copied, found.peak_live_bytes)
+
+
+def replay(trace: SavedTrace, plan: Plan, *, step_s: float, link_bytes_per_s: float) -> OffloadReplay:
+    """The step under the plan; arguments as of `timed`."""
+    return timed(schedule(trace, plan), step_s=step_s, link_bytes_per_s=link_bytes_per_s)
 
 
 class _Card:
-    """The card's state while a step goes by."""
+    """What is on the card while a step goes by."""
 
-    def __init__(self, trace: SavedTrace, plan: Plan, link_bytes_per_s: float) -> None:
-        self._plan, self._rate = plan, link_bytes_per_s
+    def __init__(self, trace: SavedTrace, plan: Plan) -> None:
+        self._plan = plan
         self._sizes: list[int] = trace.saved[:, BYTES].tolist()
         clean: list[int] = trace.saved[:, CLEAN].tolist()
         self._on_host = {number for number, flag in enumerate(clean) if flag}
@@ -61,23 +103,20 @@ class _Card:
         """Those that the hooks hold on the device."""
         self._begun: set[int] = set()
         """Those that were packed."""
-        self._out_end: dict[int, float] = {}
-        self._in_end: dict[int, float] = {}
-        self._out_free = self._in_free = 0.0
-        """When the queues of copies are empty."""
         self._hook = 0
         self._live = 0
-        self.now = self.waited = self.copied = 0.0
+        self.flops = 0
         self.peak = 0
+        self.acts: list[tuple[int, Act, int, int]] = []
 
-    def row(self, what: int, value: int, seconds_per_flop: float) -> None:
+    def row(self, what: int, value: int) -> None:
         """One row of the trace."""
         if what == ALLOCATE:
             self._grow(value)
         elif what == RELEASE:
             self._live -= value
         elif what == OPERATOR:
-            self.now += value * seconds_per_flop
+            self.flops += value
         elif what == HOLD:
             if not self._stands_on_host(value):
                 self._take(value, self._held)
@@ -90,6 +129,9 @@ class _Card:
             if value != NOT_SAVED:
                 self._use(value, unpacked=what == UNPACK)
             self._after_hook()
+
+    def _act(self, act: Act, saved: int) -> None:
+        self.acts.append((self.flops, act, saved, self._sizes[saved]))
 
     # -- memory
 
@@ -121,8 +163,8 @@ class _Card:
         """A saved storage is packed, or wanted back."""
         if unpacked:
             if not self._is_here(saved):
-                self._begin_in(saved)
-            self._wait(self._in_end.pop(saved, self.now))
+                self._act(Act.IN, saved)
+            self._act(Act.USED, saved)
             self._take(saved, self._held)
             self._take(saved, self._kept)
         elif not self._stands_on_host(saved):
@@ -133,35 +175,16 @@ class _Card:
         """What the plan does after a hook event: evictions, then releases, then prefetches."""
         number, self._hook = self._hook, self._hook + 1
         for saved in self._plan.evict.get(number, ()):
-            self._begin_out(saved)
+            if saved not in self._on_host:
+                self._on_host.add(saved)
+                self._act(Act.OUT, saved)
         for saved in self._plan.release.get(number, ()):
             self._release(saved)
         for saved in self._plan.prefetch.get(number, ()):
-            self._begin_in(saved)
+            if not self._is_here(saved):
+                self._act(Act.IN, saved)
             self._take(saved, self._kept)
 
     def _release(self, saved: int) -> None:
-        self._wait(self._out_end.pop(saved, self.now))
+        self._act(Act.EMPTIED, saved)
         self._drop(saved, self._kept)
-
-    # -- copies
-
-    def _begin_out(self, saved: int) -> None:
-        if saved in self._on_host:
-            return
-        seconds = self._sizes[saved] / self._rate
-        self._out_free = self._out_end[saved] = max(self.now, self._out_free) + seconds
-        self._on_host.add(saved)
-        self.copied += seconds
-
-    def _begin_in(self, saved: int) -> None:
-        seconds = self._sizes[saved] / self._rate
-        begin = max(self.now, self._in_free, self._out_end.get(saved, 0.0))
-        self._in_free = self._in_end[saved] = begin + seconds
-        self.copied += seconds
-
-    def _wait(self, end: float) -> None:
-        """The compute goes on no earlier than that."""
-        if end > self.now:
-            self.waited += end - self.now
-            self.now = end

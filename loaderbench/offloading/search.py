@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from loaderbench.errors import DoesNotFit
 from loaderbench.offloading.plan import Plan, ledger, plan_for
-from loaderbench.offloading.replay import replay
+from loaderbench.offloading.replay import Schedule, schedule, timed
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadLedger, OffloadSetting
 
@@ -22,8 +22,9 @@ AFTER = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Fractions of the device's memory from which on thresholds set in."""
 BUDGET_FRACTION = 1 / 3
 """Of the settings, that the search may time."""
-LEAST_TRIED = 5
-RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.02, 50, 33))
+LEAST_TRIED = 8
+"""Settings, where the search may time so many, before it believes a fit that promises no gain."""
+RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.02, 50, 25))
 """Seconds to copy all saved bytes ÷ seconds of the step, among which the search looks for the device's own."""
 NO_GAIN = 0.99
 """The search goes on while another setting may take less than this part of the best one's time."""
@@ -74,7 +75,22 @@ def thresholds(trace: SavedTrace) -> tuple[int | None, ...]:
     return (*found, None)
 
 
-def candidates(trace: SavedTrace, memory_bytes: int) -> tuple[Candidate, ...]:
+@dataclass(frozen=True)
+class Choice:
+    """The settings to choose from."""
+
+    found: tuple[Candidate, ...]
+    """Those whose plans differ."""
+    num_settings: int
+    """All that have a plan."""
+
+    @property
+    def budget(self) -> int:
+        """How many of them the search times at most: a third of all settings."""
+        return min(len(self.found), max(2, math.floor(self.num_settings * BUDGET_FRACTION)))
+
+
+def candidates(trace: SavedTrace, memory_bytes: int) -> Choice:
     """Every pair of thresholds that has a plan. Those that come to the same plan stand there once, by the simplest of
     their settings: without a threshold, else from the first byte on, else the one that sets in first."""
     simple_first = sorted(
@@ -82,14 +98,16 @@ def candidates(trace: SavedTrace, memory_bytes: int) -> tuple[Candidate, ...]:
         key=lambda pair: (pair[0] is not None, pair[1], pair[0] or 0),
     )
     found: list[Candidate] = []
+    num_settings = 0
     for above, after in simple_first:
         try:
             one = candidate(trace, OffloadSetting(above, after), memory_bytes)
         except DoesNotFit:
             continue
+        num_settings += 1
         if all(one.plan != other.plan for other in found):
             found.append(one)
-    return tuple(found)
+    return Choice(tuple(found), num_settings)
 
 
 class Search:
@@ -100,16 +118,12 @@ class Search:
     is timed next. Times decide, replays only lead: a fit that is wrong costs trials.
     """
 
-    def __init__(self, trace: SavedTrace, found: Sequence[Candidate], *, hides: bool) -> None:
+    def __init__(self, trace: SavedTrace, choice: Choice, *, hides: bool) -> None:
         """`hides`: the device copies beside its compute; else the compute waits for every copy."""
-        self._trace, self._found, self._hides = trace, {one.setting: one for one in found}, hides
+        self._trace, self._choice, self._hides = trace, choice, hides
+        self._found = {one.setting: one for one in choice.found}
         self._saved_bytes = max(int(trace.saved[:, 0].sum()), 1)
-        self._replays: dict[tuple[OffloadSetting, float], float] = {}
-
-    @property
-    def budget(self) -> int:
-        """How many settings it times at most: a third of all, but two where there are two."""
-        return max(min(2, len(self._found)), math.floor(len(self._found) * BUDGET_FRACTION))
+        self._schedules: dict[OffloadSetting, Schedule] = {}
 
     def next(self, seconds: Mapping[OffloadSetting, float | None]) -> Candidate | None:
         """What to time next; None where the search has ended.
@@ -118,24 +132,24 @@ class Search:
             seconds: setting → its step's time, None where it failed; of those that were timed.
         """
         untried = [one for setting, one in self._found.items() if setting not in seconds]
-        if not untried or len(seconds) >= self.budget:
+        if not untried or len(seconds) >= self._choice.budget:
             return None
-        timed = {setting: value for setting, value in seconds.items() if value is not None}
-        if len(seconds) < 2 or not timed:  # the least that can move, then the most
+        known = {setting: value for setting, value in seconds.items() if value is not None}
+        if len(seconds) < 2 or not known:  # the least that can move, then the most
             ends = min if not seconds else max
             return ends(untried, key=lambda one: one.moved_bytes)
-        ratio, scale = self._fit(timed)
+        ratio, scale = self._fit(known)
         expected = {one.setting: scale * self._relative(one.setting, ratio) for one in untried}
         first = min(untried, key=lambda one: expected[one.setting])
-        if len(seconds) >= LEAST_TRIED and expected[first.setting] > NO_GAIN * min(timed.values()):
+        if len(seconds) >= LEAST_TRIED and expected[first.setting] > NO_GAIN * min(known.values()):
             return None
         return first
 
-    def _fit(self, timed: Mapping[OffloadSetting, float]) -> tuple[float, float]:
+    def _fit(self, known: Mapping[OffloadSetting, float]) -> tuple[float, float]:
         """(ratio, seconds of the step without copies) that fit the times best, by least squares of relative errors."""
         best = (math.inf, RATIOS[0], 1.0)
         for ratio in RATIOS:
-            shape = np.array([self._relative(setting, ratio) for setting in timed]) / np.array([*timed.values()])
+            shape = np.array([self._relative(setting, ratio) for setting in known]) / np.array([*known.values()])
             scale = float(shape.sum() / (shape**2).sum())
             error = float(((scale * shape - 1) ** 2).sum())
             best = min(best, (error, ratio, scale))
@@ -143,12 +157,9 @@ class Search:
 
     def _relative(self, setting: OffloadSetting, ratio: float) -> float:
         """The step's time under a setting ÷ that without copies."""
-        key = setting, ratio
-        if key not in self._replays:
-            one = self._found[setting]
-            if self._hides:
-                rate = self._saved_bytes / ratio
-                self._replays[key] = replay(self._trace, one.plan, step_s=1.0, link_bytes_per_s=rate).step_s
-            else:
-                self._replays[key] = 1 + ratio * one.moved_bytes / self._saved_bytes
-        return self._replays[key]
+        one = self._found[setting]
+        if not self._hides:
+            return 1 + ratio * one.moved_bytes / self._saved_bytes
+        if setting not in self._schedules:
+            self._schedules[setting] = schedule(self._trace, one.plan)
+        return timed(self._schedules[setting], step_s=1.0, link_bytes_per_s=self._saved_bytes / ratio).step_s

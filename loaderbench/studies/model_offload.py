@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from loaderbench.analysis.offload import EVERYTHING, HOST_MEMORY, outcome_of
 from loaderbench.errors import BatchTooSmall, ConfigError, DoesNotFit
 from loaderbench.machine import available_memory_bytes, environment
-from loaderbench.offloading.search import Candidate, Search, candidate, candidates
+from loaderbench.offloading.search import Candidate, Choice, Search, candidate, candidates
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, SettingFacts
@@ -106,17 +106,17 @@ class OffloadStudy(KeptStudy):
             CaseFailed: the results cannot be written.
         """
         trace, small = self._traces(say)
-        found = self._candidates(trace)
+        choice = self._choose_from(trace)
         if self._plan.times is None:
-            self._look_at_host(found)
+            self._look_at_host(choice.found)
         self._folder.path.mkdir(parents=True, exist_ok=True)
         with self._runs(say) as runs:
             traces = {one.batch_size: one for one in (small, trace) if one is not None}
             for size, one in traces.items():
                 key = self._begin(size, candidate(one, NOTHING, None), without=True)
                 self._run(runs, key, one)
-            self._over(runs, trace, found)
-            self._further(runs, traces, found)
+            self._over(runs, trace, choice)
+            self._further(runs, traces, choice)
         self._facts = replace(self._facts, interrupted=False)
 
     def _runs(self, say: Say) -> Runs:
@@ -155,14 +155,14 @@ class OffloadStudy(KeptStudy):
                 raise
             return self._trace(child, SMALL_BATCHES[1])
 
-    def _candidates(self, trace: SavedTrace) -> tuple[Candidate, ...]:
+    def _choose_from(self, trace: SavedTrace) -> Choice:
         """The settings to choose from. Raises ConfigError where there is none."""
         memory = self._plan.memory_bytes
         try:
             if self._plan.is_study:
                 candidate(trace, EVERYTHING, memory)
                 return candidates(trace, memory)
-            return (candidate(trace, self._plan.setting, memory),)
+            return Choice((candidate(trace, self._plan.setting, memory),), 1)
         except DoesNotFit as error:
             raise ConfigError(f"{error}; give a larger --memory or a smaller --batch-size") from error
 
@@ -210,28 +210,28 @@ class OffloadStudy(KeptStudy):
         self._facts = runs.told(self._facts)
         self.store()
 
-    def _over(self, runs: Runs, trace: SavedTrace, found: tuple[Candidate, ...]) -> None:
+    def _over(self, runs: Runs, trace: SavedTrace, choice: Choice) -> None:
         """A turn of the setting that was asked for, or of those of the search and of the curve."""
         if not self._plan.is_study:
-            key = self._begin(trace.batch_size, found[0])
-            self._run(runs, key, trace, found[0])
+            (asked,) = choice.found
+            self._run(runs, self._begin(trace.batch_size, asked), trace, asked)
             return
-        self._facts = replace(self._facts, num_settings=len(found))
-        search = Search(trace, found, hides=not self._plan.on_host)
+        self._facts = replace(self._facts, num_settings=choice.num_settings)
+        search = Search(trace, choice, hides=not self._plan.on_host)
         seconds: dict[OffloadSetting, float | None] = {}
         while (one := search.next(seconds)) is not None:
             key = self._begin(trace.batch_size, one)
             self._run(runs, key, trace, one)
             seconds[one.setting] = step_seconds(self._known[key])
             self._facts = replace(self._facts, num_searched=len(seconds))
-        for one in found:
+        for one in choice.found:
             if not one.setting.after_fraction and one.setting not in seconds:
                 self._run(runs, self._begin(trace.batch_size, one), trace, one)
 
-    def _further(self, runs: Runs, traces: Mapping[int, SavedTrace], found: tuple[Candidate, ...]) -> None:
+    def _further(self, runs: Runs, traces: Mapping[int, SavedTrace], choice: Choice) -> None:
         """Further rounds over all that was timed, in the other order each time: slow drift of the machine shows in the
         intervals."""
-        plans = {one.setting: one for one in found}
+        plans = {one.setting: one for one in choice.found}
         order = list(self._known)
         self._facts = replace(self._facts, num_rounds=1)
         for number in range(1, runs.num_rounds):

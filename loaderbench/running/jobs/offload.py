@@ -99,11 +99,16 @@ class _Run:
         """One step, from an idle device to its end."""
         self.device.synchronize()
         begun = time.perf_counter()
-        if self.offloading is not None:
-            self.offloading.begin_step()
+        engine = self.offloading
+        if isinstance(engine, InferenceOffload):
+            engine.begin_step(self.inputs, self.targets)
+        elif engine is not None:
+            engine.begin_step()
         self.workload.step(self.inputs, self.targets)
-        if self.offloading is not None:
-            self.statistics.append(self.offloading.end_step())
+        if isinstance(engine, InferenceOffload):
+            self.statistics.append(engine.end_step(self.workload.last_output))
+        elif engine is not None:
+            self.statistics.append(engine.end_step())
         self.device.synchronize()
         self.seconds.append(time.perf_counter() - begun)
 
