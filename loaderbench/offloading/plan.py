@@ -287,9 +287,7 @@ class _Walk:
 
     def _is_large(self, saved: int) -> bool:
         return (
-            self._above is not None
-            and self._timeline.sizes[saved] >= self._above
-            and self._device.live >= self._after
+            self._above is not None and self._timeline.sizes[saved] >= self._above and self._device.live >= self._after
         )
 
     def _let_go(self, row: int, saved: int) -> None:
