@@ -149,14 +149,15 @@ class CudaStreams:
     """A CUDA device's."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.out, self.back = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        cuda: Any = torch.cuda  # its streams and events have no annotations
+        self._device, self._cuda = device, cuda
+        self.out, self.back = cuda.Stream(device), cuda.Stream(device)
 
     def compute(self) -> Any:
         return torch.cuda.current_stream(self._device)
 
     def record(self, stream: Any) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
+        event = self._cuda.Event(enable_timing=True)
         event.record(stream)
         return event
 
@@ -249,7 +250,7 @@ class StreamCopier:
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     """A storage's bytes: uint8 [bytes], over the same memory."""
     empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return empty.set_(storage)  # type: ignore[call-overload, no-any-return]
+    return empty.set_(storage)
 
 
 def copier_for(device: torch.device) -> Copier:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -152,7 +152,7 @@ class Offload:
         times, statistics = self._copier.times(), self._statistics
         statistics.copy_s, statistics.exposed_s = times.copy_s, times.exposed_s
         statistics.host_reserved_bytes = self._copier.pool.reserved_bytes
-        return statistics
+        return replace(statistics)
 
     @property
     def live_bytes(self) -> int:
@@ -182,13 +182,15 @@ class Offload:
             self._act(self._source.after(NOT_SAVED, 0, is_pack=False))
             return packed.tensor
         ticket, view = packed
-        saved = ticket.storage
+        saved: _Storage = ticket.storage
         self._source.check(saved.index, saved.num_bytes)
         self._bring(saved)
         saved.check()
         if saved.copy is not None:
             self._copier.use(saved.copy)
-        tensor = view.over(saved.on_device())
+        storage = saved.on_device()
+        assert storage is not None
+        tensor: torch.Tensor = view.over(storage)
         self._act(self._source.after(saved.index, saved.num_bytes, is_pack=False))
         return tensor
 
@@ -327,7 +329,7 @@ def name_of(tensor: torch.Tensor) -> str:
 def changed_in_place(named: str, version: int, expected: int) -> RuntimeError:
     """Autograd's own error (torch/csrc/autograd/saved_variable.cpp, SavedVariable::unpack)."""
     return RuntimeError(
-        f"one of the variables needed for gradient computation has been modified by an inplace operation: {named} is at "
-        f"version {version}; expected version {expected} instead. Hint: enable anomaly detection to find the operation "
-        "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+        f"one of the variables needed for gradient computation has been modified by an inplace operation: {named} is "
+        f"at version {version}; expected version {expected} instead. Hint: enable anomaly detection to find the "
+        "operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
     )

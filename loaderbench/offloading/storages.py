@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 
 def is_plain(tensor: torch.Tensor, *more: type) -> bool:
@@ -42,7 +44,7 @@ class SavedView:
             tensor.dtype,
             tensor.device,
             tensor.untyped_storage().nbytes(),
-            tensor.storage_offset(),
+            int(tensor.storage_offset()),
             tuple(tensor.shape),
             tensor.stride(),
         )
@@ -50,4 +52,23 @@ class SavedView:
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """The tensor again, over a storage of as many bytes."""
         empty = torch.empty(0, dtype=self.dtype, device=self.device)
-        return empty.set_(storage, self.offset, self.shape, self.stride)  # type: ignore[call-overload, no-any-return]
+        return empty.set_(storage, self.offset, self.shape, self.stride)
+
+
+NO_WORK = ("prim", "profiler")
+"""Namespaces of operators that compute nothing: questions to a tensor, marks for a profiler."""
+
+
+def does_no_work(operator: Any) -> bool:
+    """Whether the operator touches no memory."""
+    return operator.namespace in NO_WORK
+
+
+def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that the operator writes, by its schema."""
+    written: list[Any] = []
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[number] if number < len(args) else kwargs.get(argument.name)
+            written += tree_leaves(value)
+    return written

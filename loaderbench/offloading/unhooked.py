@@ -1,7 +1,7 @@
 """What a model keeps for its backward pass beside autograd's own way: no hook sees it, so it stays on the device.
 
-It is found in autograd's graph: tensors among the attributes of a custom function's context (`ctx.x = tensor` instead of
-`ctx.save_for_backward`). What a function holds elsewhere, as in a closure, cannot be found.
+It is found in autograd's graph: tensors among the attributes of a custom function's context (`ctx.x = tensor` instead
+of `ctx.save_for_backward`). What a function holds elsewhere, as in a closure, cannot be found.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def unhooked_in(output: Any) -> tuple[str, ...]:
             kept.setdefault(node.name(), {})[storage._cdata] = storage.nbytes()
             names.setdefault(node.name(), set()).add(attribute)
     return tuple(
-        f"{name} keeps {sum(storages.values()):,} bytes in {', '.join(sorted(names[name]))} of its context: no hook sees "
-        "them, so they stay on the device; use ctx.save_for_backward"
+        f"{name} keeps {sum(storages.values()):,} bytes in {', '.join(sorted(names[name]))} of its context: no hook "
+        "sees them, so they stay on the device; use ctx.save_for_backward"
         for name, storages in sorted(kept.items())
     )
 

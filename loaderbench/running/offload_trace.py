@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from loaderbench.cases.case import Mode, Step
-from loaderbench.offloading.storages import SavedView, is_plain, storage_key
+from loaderbench.offloading.storages import SavedView, does_no_work, is_plain, storage_key, written_by
 from loaderbench.recording.model_offload import (
     NOT_SAVED,
     ROW_FIELDS,
@@ -43,8 +43,6 @@ from loaderbench.workloads.training import ModelWorkload
 WHAT = {name: number for number, name in enumerate(SAVED_EVENTS)}
 WIDEST = 16
 """Bytes of a complex128."""
-NO_WORK = ("prim", "profiler")
-"""Operators that compute nothing: questions to a tensor, marks for a profiler."""
 
 
 def saved_trace(step: Step, seed: int, *, on_accelerator: bool, device: str = "cpu") -> SavedTrace:
@@ -94,7 +92,7 @@ class _Saved:
         return self.num_copies > 0 or (tensor is not None and tensor._version == self._version)
 
 
-class RowTracer(StepTracer):
+class RowTracer(StepTracer):  # type: ignore[no-untyped-call]  # torch has no annotations there
     """A tracer that keeps the rows of a SavedTrace."""
 
     mode: Mode
@@ -130,7 +128,7 @@ class RowTracer(StepTracer):
         )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in NO_WORK:
+        if does_no_work(func):
             return func(*args, **(kwargs or {}))
         out = super().__torch_dispatch__(func, types, args, kwargs)
         self._add("operator", flops_of(func, args, kwargs or {}, out))
@@ -168,7 +166,7 @@ class RowTracer(StepTracer):
         return saved
 
 
-class TrainTracer(RowTracer):
+class TrainTracer(RowTracer):  # type: ignore[no-untyped-call]
     """Traces what autograd saves, by hooks that hold nothing."""
 
     mode = "train"
@@ -268,7 +266,7 @@ class TrainTracer(RowTracer):
             super()._gone(saved)
 
 
-class InferTracer(RowTracer):
+class InferTracer(RowTracer):  # type: ignore[no-untyped-call]
     """Traces every storage that operators read or write; a storage that is written becomes another saved one."""
 
     mode = "infer"
@@ -287,7 +285,7 @@ class InferTracer(RowTracer):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace in NO_WORK:
+        if does_no_work(func):
             return func(*args, **kwargs)
         self._operator = self._operators.setdefault(str(func), len(self._operators))
         self._locate()
@@ -323,13 +321,3 @@ class InferTracer(RowTracer):
         tensors = [value for value in values if isinstance(value, torch.Tensor) and is_plain(value, FakeTensor)]
         known = [self._live.get(storage_key(tensor)) for tensor in tensors]
         return list(dict.fromkeys(one[1] for one in known if one is not None))
-
-
-def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The arguments that the operator writes, by its schema."""
-    written: list[Any] = []
-    for number, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[number] if number < len(args) else kwargs.get(argument.name)
-            written += tree_leaves(value)
-    return written
