@@ -22,8 +22,9 @@ AFTER = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Fractions of the device's memory from which on thresholds set in."""
 BUDGET_FRACTION = 1 / 3
 """Of the settings, that the search may time."""
-LEAST_TRIED = 8
-"""Settings, where the search may time so many, before it believes a fit that promises no gain."""
+LEAST_TRIED, LEAST_UNHIDDEN = 12, 5
+"""Settings, where the search may time so many, before it believes a fit that promises no gain: where copies hide behind
+the compute, and where each costs its own time."""
 RATIOS = tuple(float(ratio) for ratio in np.geomspace(0.02, 50, 25))
 """Seconds to copy all saved bytes ÷ seconds of the step, among which the search looks for the device's own."""
 NO_GAIN = 0.99
@@ -141,7 +142,8 @@ class Search:
         ratio, scale = self._fit(known)
         expected = {one.setting: scale * self._relative(one.setting, ratio) for one in untried}
         first = min(untried, key=lambda one: expected[one.setting])
-        if len(seconds) >= LEAST_TRIED and expected[first.setting] > NO_GAIN * min(known.values()):
+        least = LEAST_TRIED if self._hides else LEAST_UNHIDDEN
+        if len(seconds) >= least and expected[first.setting] > NO_GAIN * min(known.values()):
             return None
         return first
 

@@ -9,7 +9,7 @@ from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.model_memory import memory_size
-from loaderbench.reporting.offload_figure import offload_figure
+from loaderbench.reporting.offload_figure import offload_figure, threshold_text
 from loaderbench.reporting.tables import Page, Table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ OUTCOMES: dict[OffloadOutcome, str] = {
     "not_tried": "not tried",
 }
 COLUMN_NOTE = (
-    "→ the best. Ratio: to the time per image of the smallest batch. Peak: in device memory; host: on the host at "
+    "Ratio: to the time per image of the smallest batch. Peak: in device memory; host: on the host at "
     "once; moved: to the host and back in a step, all in MiB. Hidden, exposed: milliseconds of a step's copies behind "
     "the compute, and what the compute waited for them."
 )
@@ -61,7 +61,7 @@ def print_offload(result: ModelOffload, console: Console | None = None) -> None:
         for cells in rows:
             table.add_row(*(styled(cell) for cell in cells))
         console.print(table)
-        console.print(styled(COLUMN_NOTE, "dim"))
+        console.print(styled(_column_note(result), "dim"))
     for title, lines in notes(result):
         print_bullets(console, title, lines)
 
@@ -147,11 +147,16 @@ def _run_parts(result: ModelOffload) -> list[str]:
 def _gain_lines(result: ModelOffload) -> list[str]:
     lines = []
     if result.best_to_everything is not None:
-        lines.append(f"The best does {times(result.best_to_everything)} the images/s of everything offloaded.")
+        low = result.best_to_everything.low
+        doubt = ", which its interval leaves open" if low is not None and low < 1 else ""
+        gain = times(result.best_to_everything)
+        lines.append(f"The best does {gain} the images/s of everything offloaded{doubt}.")
     if result.is_study and result.best is not None:
         lines.append(f"To run it: {flags(result.best)}.")
     if result.is_study and result.num_settings:
-        lines.append(f"{result.num_searched} of {result.num_settings} settings were tried.")
+        more = sum(row.outcome != "not_tried" for row in result.thresholds) - result.num_searched
+        curve = f"; the curve has {more} more" if more > 0 else ""
+        lines.append(f"The search tried {result.num_searched} of {result.num_settings} settings{curve}.")
     if result.interrupted:
         lines.append("Interrupted: not all settings were timed.")
     return lines
@@ -170,7 +175,7 @@ def what_moves(row: OffloadRow) -> str:
         return "nothing"
     if row.above_bytes is None:
         return "only what would not fit"
-    what = "everything" if row.above_bytes == 0 else f"tensors from {memory_size(row.above_bytes)}"
+    what = "everything" if row.above_bytes == 0 else f"tensors from {threshold_text(row.above_bytes)}"
     return what if not row.after_fraction else f"{what} once {fmt.percent(row.after_fraction)} is in use"
 
 
@@ -206,10 +211,14 @@ def offload_rows(result: ModelOffload) -> list[list[str]]:
     return [*rows, *(_cells(_name(row), row, result) for row in result.thresholds)]
 
 
+def _column_note(result: ModelOffload) -> str:
+    return COLUMN_NOTE if result.best is None else f"{BEST}the best. {COLUMN_NOTE}"
+
+
 def _name(row: OffloadRow) -> str:
     if row.above_bytes is None:
         return "what would not fit"
-    what = "everything" if row.above_bytes == 0 else f"from {memory_size(row.above_bytes)}"
+    what = "everything" if row.above_bytes == 0 else f"from {threshold_text(row.above_bytes)}"
     return f"{what} after {fmt.percent(row.after_fraction)}" if row.after_fraction else what
 
 
@@ -253,7 +262,7 @@ def _what(row: OffloadRow, result: ModelOffload) -> str:
 def offload_page(result: ModelOffload, name: str, *, drawn: bool) -> Page:
     """The study in a report. `name`: prefix of its figures' names; `drawn`: whether it has any."""
     rows = offload_rows(result)
-    table = Table("Settings", tuple((title, "") for title in COLUMNS), rows, NUM_NAMES, COLUMN_NOTE)
+    table = Table("Settings", tuple((title, "") for title in COLUMNS), rows, NUM_NAMES, _column_note(result))
     figure = offload_figure(result, name) if drawn else None
     return Page(
         title=f"{result.model}, {result.mode}: offloading",

@@ -54,7 +54,7 @@ def _point(row: OffloadRow, result: ModelOffload) -> _Point:
     time = row.s_per_image
     low, high = (None if time is None or end is None else end * 1e3 for end in _ends(row))
     peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
-    threshold = "none" if row.above_bytes is None else "all" if not row.above_bytes else memory_size(row.above_bytes)
+    threshold = "none" if row.above_bytes is None else "all" if not row.above_bytes else threshold_text(row.above_bytes)
     return _Point(
         threshold,
         row.above_bytes,
@@ -66,6 +66,11 @@ def _point(row: OffloadRow, result: ModelOffload) -> _Point:
         None if row.host_bytes is None else row.host_bytes / MIB,
         "yes" if row == result.best else "no",
     )
+
+
+def threshold_text(num_bytes: int) -> str:
+    """64 KiB, not 64.0 KiB"""
+    return memory_size(num_bytes).replace(".0 ", " ")
 
 
 def _ends(row: OffloadRow) -> tuple[float | None, float | None]:

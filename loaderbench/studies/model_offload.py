@@ -164,7 +164,7 @@ class OffloadStudy(KeptStudy):
                 return candidates(trace, memory)
             return Choice((candidate(trace, self._plan.setting, memory),), 1)
         except DoesNotFit as error:
-            raise ConfigError(f"{error}; give a larger --memory or a smaller --batch-size") from error
+            raise ConfigError(str(error)) from error
 
     # -- the host's memory -----------------------------------------------------------------------------------
 

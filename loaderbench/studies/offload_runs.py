@@ -158,7 +158,7 @@ class TimedRuns:
         if self._plan.on_host and not facts.turns:
             peak = child.ask(COUNT_OFFLOAD, request, told(self._say, f"{where}, counting memory"))
         mean_s = float(done.turn.step_s.mean())
-        self._say(f"{where}: {mean_s * 1e3 / facts.batch_size:.4g} ms an image", True)
+        self._say(f"{where}: {mean_s * 1e3 / facts.batch_size:.4g} ms an image", not facts.turns)
         return replace(facts, turns=(*facts.turns, done.turn), peak_live_bytes=peak)
 
     def _where(self, facts: SettingFacts) -> str:
