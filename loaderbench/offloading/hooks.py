@@ -86,12 +86,11 @@ class _Storage:
                 self.alias = tensor.detach()
         return self.memory if self.alias is None else self.alias.untyped_storage()
 
-    def check(self) -> None:
-        """Raise the RuntimeError that autograd raises where the values were changed in place."""
+    def is_changed(self) -> bool:
+        """Whether the values were changed in place before they were copied whole."""
         if self.alias is not None and self.alias._version != self.version:
-            raise changed_in_place(self.named, self.alias._version, self.version)
-        if self.stale_version is not None:
-            raise changed_in_place(self.named, self.stale_version, self.version)
+            self.stale_version = self.alias._version
+        return self.stale_version is not None
 
     def release(self) -> None:
         self.alias = self.memory = None
@@ -185,7 +184,8 @@ class Offload:
         saved: _Storage = ticket.storage
         self._source.check(saved.index, saved.num_bytes)
         self._bring(saved)
-        saved.check()
+        if saved.is_changed():
+            raise changed_in_place(saved.named, saved.stale_version, saved.version)
         if saved.copy is not None:
             self._copier.use(saved.copy)
         storage = saved.on_device()
@@ -238,8 +238,7 @@ class Offload:
         storage = saved.on_device()
         if saved.copy is not None or storage is None:
             return
-        if saved.alias is not None and saved.alias._version != saved.version:
-            saved.stale_version = saved.alias._version
+        if saved.is_changed():
             return
         saved.copy = self._copier.out(storage)
         self._host_bytes += saved.num_bytes
@@ -249,6 +248,7 @@ class Offload:
         statistics.host_peak_bytes = max(statistics.host_peak_bytes, self._host_bytes)
 
     def _release(self, saved: _Storage) -> None:
+        saved.is_changed()  # while it was copied: the copy may be of both
         if saved.copy is not None:
             self._copier.let_go(saved.copy)
         if saved.copy is not None or saved.stale_version is not None:
@@ -321,13 +321,12 @@ def offload(
 
 def name_of(tensor: torch.Tensor) -> str:
     """A tensor as autograd's errors name it."""
-    made = tensor.grad_fn
-    by = "" if made is None else f", which is output {tensor.output_nr} of {made.name()},"
-    return f"[{tensor.type()} {list(tensor.shape)}]{by}"
+    return f"[{tensor.type()} {list(tensor.shape)}]"
 
 
-def changed_in_place(named: str, version: int, expected: int) -> RuntimeError:
-    """Autograd's own error (torch/csrc/autograd/saved_variable.cpp, SavedVariable::unpack)."""
+def changed_in_place(named: str, version: int | None, expected: int) -> RuntimeError:
+    """Autograd's own error, without the name of the function that made the tensor
+    (torch/csrc/autograd/saved_variable.cpp, SavedVariable::unpack)."""
     return RuntimeError(
         f"one of the variables needed for gradient computation has been modified by an inplace operation: {named} is "
         f"at version {version}; expected version {expected} instead. Hint: enable anomaly detection to find the "

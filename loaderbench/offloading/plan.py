@@ -277,10 +277,10 @@ class _Walk:
     def _pack(self, row: int, saved: int) -> None:
         is_first = saved not in self._packed
         self._packed.setdefault(saved, self._timeline.event[row])
-        if saved in self.starts:
+        if saved in self.starts or not is_first:
             return
         self._device.add(saved, self._device.ours)
-        if not is_first or self._timeline.infers or self._next_use(saved) in self._timeline.held_when_used:
+        if self._timeline.infers or self._next_use(saved) in self._timeline.held_when_used:
             return
         if self._is_large(saved):
             self._send(row, saved)
@@ -428,7 +428,7 @@ class _Count:
                         reloads.append((row, value))
                 if what in (HOLD, UNPACK) and not (what == HOLD and stands_on_host):
                     device.add(value, device.held)
-                if what in (PACK, UNPACK) and not (what == PACK and stands_on_host):
+                if what == UNPACK or (what == PACK and value not in begun and not stands_on_host):
                     device.add(value, device.ours)
                 if what == PACK:
                     begun.add(value)

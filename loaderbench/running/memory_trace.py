@@ -39,7 +39,7 @@ from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 """Raise it when a trace of the same step changes: kept ones are then made anew."""
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
 STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))
@@ -90,6 +90,7 @@ def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bo
             tracer.stand(GRADIENTS, _gradients(workload))
             tracer.stand(OPTIMIZER, _state(workload.optimizer))
             tracer.stand(ACTIVATIONS, (inputs, targets))
+            tracer.stand(TEMPORARY, workload.constants)
             tracer.stand(TEMPORARY, [] if workload.last_output is None else [workload.last_output])
             with tracer.following(workload):
                 workload.step(inputs, targets)
