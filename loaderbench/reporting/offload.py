@@ -229,7 +229,7 @@ def _cells(name: str, row: OffloadRow, result: ModelOffload) -> list[str]:
     peak_text, *others = map(fmt.number, (*bytes_shown, *copies))
     return [
         f"{BEST if row == result.best else ''}{name}",
-        _ms(row) if row.s_per_image is not None else OUTCOMES[row.outcome] or fmt.MISSING,
+        OUTCOMES[row.outcome] or _ms(row),
         fmt.MISSING if row.to_batch_one is None else _ratio(row.to_batch_one.value),
         peak_text if peak is None else f"{peak_text}{star}",
         *others,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loaderbench.recording.offload_study import ModelOffload, OffloadRow
+from loaderbench.reporting import format as fmt
 from loaderbench.reporting.figures import Figure, colour, errors
 from loaderbench.reporting.model_memory import memory_size
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 MIB = 2**20
+FAR = 1.5
+"""Times the axis's end."""
 
 
 class _Point(NamedTuple):
@@ -51,8 +54,10 @@ def offload_figure(result: ModelOffload, name: str) -> Figure | None:
 
 
 def _point(row: OffloadRow, result: ModelOffload) -> _Point:
-    time = row.s_per_image
-    low, high = (None if time is None or end is None else end * 1e3 for end in _ends(row))
+    time = row.s_per_image if row.outcome == "fits" else None
+    low, high = (
+        None if end is None else end * 1e3 for end in ((None, None) if time is None else (time.low, time.high))
+    )
     peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
     threshold = "none" if row.above_bytes is None else "all" if not row.above_bytes else threshold_text(row.above_bytes)
     return _Point(
@@ -73,10 +78,6 @@ def threshold_text(num_bytes: int) -> str:
     return memory_size(num_bytes).replace(".0 ", " ")
 
 
-def _ends(row: OffloadRow) -> tuple[float | None, float | None]:
-    return (None, None) if row.s_per_image is None else (row.s_per_image.low, row.s_per_image.high)
-
-
 def _draw(drawing: Drawing, points: Sequence[_Point], result: ModelOffload) -> None:
     left, right = drawing.subplots(1, 2)
     names = list(dict.fromkeys(point.threshold for point in points))
@@ -85,9 +86,9 @@ def _draw(drawing: Drawing, points: Sequence[_Point], result: ModelOffload) -> N
     _times(left, curve, later, names)
     one = result.batch_one_s_per_image
     if one is not None and result.batch_one is not None:
-        _level(left, one * 1e3, f"batch {result.batch_one.batch_size}")
+        _level(left, one * 1e3, f"batch {result.batch_one.batch_size}", "ms")
     _memories(right, curve, names)
-    _level(right, result.memory_bytes / MIB, "the device's memory")
+    _level(right, result.memory_bytes / MIB, "the device's memory", "MiB")
     for axes in (left, right):
         axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=7)
         axes.set_xlabel("on the host: tensors from")
@@ -121,10 +122,11 @@ def _memories(axes: Axes, curve: Sequence[_Point], names: Sequence[str]) -> None
     axes.legend(fontsize=7)
 
 
-def _level(axes: Axes, value: float, name: str) -> None:
-    """A dotted level with its name."""
+def _level(axes: Axes, value: float, name: str, unit: str) -> None:
+    """A dotted level with its name; one that is far above all else is only told."""
+    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6.5, "color": colour("soft")}
+    if value > FAR * axes.get_ylim()[1]:
+        axes.annotate(f"{name}: {fmt.number(value)} {unit}", (0.01, 1.0), (0, 3), xycoords="axes fraction", **style)
+        return
     axes.axhline(value, color=colour("soft"), linewidth=1, linestyle=":")
-    axes.annotate(
-        name, (0.01, value), (0, 2), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=6.5,
-        color=colour("soft"),
-    )  # fmt: skip
+    axes.annotate(name, (0.01, value), (0, 2), xycoords=("axes fraction", "data"), **style)
