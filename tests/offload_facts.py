@@ -71,6 +71,7 @@ def study(**changes: Any) -> OffloadFacts:
         "device": make_device(),
         "memory_bytes": 100 * MIB,
         "memory_source": "--memory",
+        "planned_bytes": 100 * MIB,
         "host_free_bytes": 2**33,
         "batch_one": ONE,
         "without": WITHOUT,

@@ -54,6 +54,7 @@ def offload_of(facts: OffloadFacts) -> ModelOffload:
         on_host=facts.on_host,
         memory_bytes=facts.memory_bytes,
         memory_source=facts.memory_source,
+        planned_bytes=facts.planned_bytes,
         host_free_bytes=facts.host_free_bytes,
         not_measured=facts.not_measured,
         assumptions=facts.assumptions,

@@ -45,10 +45,14 @@ class Candidate:
         return self.ledger.out_bytes + self.ledger.in_bytes
 
 
-def candidate(trace: SavedTrace, setting: OffloadSetting, memory_bytes: int | None) -> Candidate:
-    """The setting's plan below so much memory (None: no limit). Raises DoesNotFit where there is none."""
-    after_bytes = 0 if memory_bytes is None else round(setting.after_fraction * memory_bytes)
-    plan = plan_for(trace, above_bytes=setting.above_bytes, after_bytes=after_bytes, cap_bytes=memory_bytes)
+def candidate(trace: SavedTrace, setting: OffloadSetting, memory_bytes: int, cap_bytes: int | None) -> Candidate:
+    """The setting's plan on a device of so much memory that keeps below the cap (None: no limit).
+
+    Raises:
+        DoesNotFit: there is none.
+    """
+    after_bytes = round(setting.after_fraction * memory_bytes)
+    plan = plan_for(trace, above_bytes=setting.above_bytes, after_bytes=after_bytes, cap_bytes=cap_bytes)
     found = ledger(trace, plan)
     return Candidate(
         setting,
@@ -91,7 +95,7 @@ class Choice:
         return min(len(self.found), max(2, math.floor(self.num_settings * BUDGET_FRACTION)))
 
 
-def candidates(trace: SavedTrace, memory_bytes: int) -> Choice:
+def candidates(trace: SavedTrace, memory_bytes: int, cap_bytes: int) -> Choice:
     """Every pair of thresholds that has a plan. Those that come to the same plan stand there once, by the simplest of
     their settings: without a threshold, else from the first byte on, else the one that sets in first."""
     simple_first = sorted(
@@ -102,7 +106,7 @@ def candidates(trace: SavedTrace, memory_bytes: int) -> Choice:
     num_settings = 0
     for above, after in simple_first:
         try:
-            one = candidate(trace, OffloadSetting(above, after), memory_bytes)
+            one = candidate(trace, OffloadSetting(above, after), memory_bytes, cap_bytes)
         except DoesNotFit:
             continue
         num_settings += 1

@@ -108,6 +108,8 @@ class OffloadFacts:
     device: DeviceFacts | None
     memory_bytes: int
     memory_source: str
+    planned_bytes: int
+    """Below which the plans keep: the memory, less what is left for what no trace shows."""
     host_free_bytes: int | None
     """The host's free memory before it began; None where it is not known, or nothing is put there."""
     link_bytes_per_s: float | None = None
@@ -184,6 +186,7 @@ class ModelOffload:
     on_host: bool
     memory_bytes: int
     memory_source: str
+    planned_bytes: int
     host_free_bytes: int | None
     not_measured: str | None
     assumptions: tuple[str, ...]

@@ -40,6 +40,7 @@ INFER_MEANS = (
     "In inference nothing is kept for a backward pass: parameters, inputs and the activations that are still to be "
     "used are what lives on the host; parameters have their copy there and are dropped, not copied out."
 )
+UNTRACED = "workspaces and fragmentation, which no trace shows"
 ON_HOST = (
     "The device's memory is this machine's own: what is offloaded goes to a second part of the same RAM, so bytes are "
     "real and times say nothing of another device."
@@ -240,6 +241,9 @@ def notes(result: ModelOffload) -> list[tuple[str, list[str]]]:
     """(heading, lines): what the figures mean, and why some are missing."""
     means = [TRAIN_MEANS if result.mode == "train" else INFER_MEANS]
     means += [ON_HOST] if result.on_host else []
+    if result.planned_bytes < result.memory_bytes:
+        below, limit = memory_size(result.planned_bytes), memory_size(result.memory_bytes)
+        means.append(f"Plans keep below {below} of {limit}: the rest is left for {UNTRACED}.")
     every = [row for row in (result.batch_one, result.without, *result.thresholds) if row is not None]
     if any(row.peak_live_bytes is None and row.predicted_peak_bytes is not None for row in every):
         means.append("*: predicted from the trace; it was not run, or its peak was not measured.")

@@ -58,6 +58,7 @@ class OffloadStudy(KeptStudy):
             device=None,
             memory_bytes=plan.memory_bytes,
             memory_source=plan.memory_source,
+            planned_bytes=plan.planned_bytes,
             host_free_bytes=None,
             not_measured=None if plan.times is None else EMULATED,
         )
@@ -113,7 +114,7 @@ class OffloadStudy(KeptStudy):
         with self._runs(say) as runs:
             traces = {one.batch_size: one for one in (small, trace) if one is not None}
             for size, one in traces.items():
-                key = self._begin(size, candidate(one, NOTHING, None), without=True)
+                key = self._begin(size, candidate(one, NOTHING, 0, None), without=True)
                 self._run(runs, key, one)
             self._over(runs, trace, choice)
             self._further(runs, traces, choice)
@@ -157,12 +158,12 @@ class OffloadStudy(KeptStudy):
 
     def _choose_from(self, trace: SavedTrace) -> Choice:
         """The settings to choose from. Raises ConfigError where there is none."""
-        memory = self._plan.memory_bytes
+        plan = self._plan
         try:
-            if self._plan.is_study:
-                candidate(trace, EVERYTHING, memory)
-                return candidates(trace, memory)
-            return Choice((candidate(trace, self._plan.setting, memory),), 1)
+            if plan.is_study:
+                candidate(trace, EVERYTHING, plan.memory_bytes, plan.planned_bytes)
+                return candidates(trace, plan.memory_bytes, plan.planned_bytes)
+            return Choice((candidate(trace, plan.setting, plan.memory_bytes, plan.planned_bytes),), 1)
         except DoesNotFit as error:
             raise ConfigError(str(error)) from error
 
@@ -193,7 +194,7 @@ class OffloadStudy(KeptStudy):
         key: Key = batch_size, None if without else found.setting
         facts = SettingFacts(batch_size, key[1], found.ledger)
         free, needs, peak = self._facts.host_free_bytes, self._host_needs(found), found.ledger.peak_live_bytes
-        if free is not None and needs > free:
+        if free is not None and needs > free and not without:
             failure = Failure(HOST_MEMORY, f"it needs {needs:,} bytes of this machine's memory; {free:,} are free")
             facts = replace(facts, failure=failure, tried=False)
         elif self._plan.times is not None and peak > self._plan.memory_bytes:

@@ -20,6 +20,8 @@ LEAST_STEPS = 2
 STEPS, CPU_STEPS = 30, 12
 """Of a setting, all rounds together, where none are asked for."""
 KB = 1024
+RESERVE_FRACTION = 0.1
+"""Of an accelerator's memory, left for what no trace shows: cuDNN's workspaces, and the allocator's fragmentation."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class OffloadPlan:
     is_study: bool
     memory_bytes: int
     memory_source: str
+    planned_bytes: int
+    """Below which plans keep."""
     on_host: bool
     num_steps: int
     """Of a setting in a round."""
@@ -81,6 +85,7 @@ def plan_offload(
         is_study=study,
         memory_bytes=size,
         memory_source=source,
+        planned_bytes=size if on_host or not computes else round(size * (1 - RESERVE_FRACTION)),
         on_host=on_host,
         num_steps=math.ceil(wanted / NUM_ROUNDS),
         times=known_times(planned.step.device),

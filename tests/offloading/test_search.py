@@ -31,7 +31,8 @@ def choice_of(trace_key: tuple[str, Mode, int, int], part: float) -> Choice:
     """The settings in a memory between the least there must be (0) and what the batch needs by itself (1)."""
     trace = traced(*trace_key)
     full, least = ledger(trace, unlimited(trace)).peak_bytes, least_cap(trace)
-    return candidates(trace, round(least + part * (full - least)))
+    memory = round(least + part * (full - least))
+    return candidates(trace, memory, memory)
 
 
 def other_card(trace: SavedTrace, seed: int) -> SavedTrace:
@@ -107,7 +108,7 @@ def test_where_copies_hide_nowhere_the_least_moved_is_the_best() -> None:
 
 def test_a_setting_that_fails_is_not_tried_again() -> None:
     trace = chain([50, 30, 80, 60, 40, 90], [3, 1, 4, 1, 5, 9])
-    choice = candidates(trace, 200)
+    choice = candidates(trace, 200, 200)
     search, seconds = Search(trace, choice, hides=True), {}
     while (one := search.next(seconds)) is not None:
         seconds[one.setting] = None
@@ -121,7 +122,7 @@ def test_thresholds_rise_from_all_to_none_and_each_reaches_less() -> None:
 
 def test_settings_of_one_plan_count_once() -> None:
     trace = chain([100, 100, 100], [1, 1, 1])
-    choice = candidates(trace, 10_000)  # everything fits, so that late thresholds move nothing, as none does
+    choice = candidates(trace, 10_000, 10_000)  # everything fits, so that late thresholds move nothing, as none does
     assert choice.num_settings > len(choice.found)
     assert choice.found[0].setting == OffloadSetting(None, 0.0) and choice.found[0].moved_bytes == 0
     plans = [one.plan for one in choice.found]
@@ -130,5 +131,5 @@ def test_settings_of_one_plan_count_once() -> None:
 
 def test_a_setting_sets_in_at_its_fraction_of_the_memory() -> None:
     trace = chain([100, 100, 100, 100], [1, 1, 1, 1])
-    moved = [candidate(trace, OffloadSetting(0, after), 400).ledger.num_evicted for after in (0.0, 0.5, 1.0)]
+    moved = [candidate(trace, OffloadSetting(0, after), 400, 400).ledger.num_evicted for after in (0.0, 0.5, 1.0)]
     assert moved[0] > moved[1] > moved[2]

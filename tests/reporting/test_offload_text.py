@@ -113,3 +113,8 @@ def test_the_json_has_the_promised_names() -> None:
     }
     answer = written["answer"]
     assert isinstance(answer, list) and "does not fit" in str(answer[0]) and ONE.turns
+
+
+def test_what_plans_leave_free_is_said() -> None:
+    assert "Plans keep below 90.0 MiB of 100 MiB" in text_of(study(planned_bytes=90 * MIB))
+    assert "Plans keep" not in text_of(study())
