@@ -167,8 +167,8 @@ class _Card:
             self._act(Act.USED, saved)
             self._take(saved, self._held)
             self._take(saved, self._kept)
-        elif not self._stands_on_host(saved):
-            self._take(saved, self._kept)
+        elif saved not in self._begun and saved not in self._plan.start_on_host:
+            self._take(saved, self._kept)  # a second pack does not bring back what has left
         self._begun.add(saved)
 
     def _after_hook(self) -> None:
