@@ -6,7 +6,8 @@ On CUDA one stream copies out and another one in. The rules, where `compute` is 
   of, for compute's next work may get that memory;
 - memory for a copy in is allocated for compute, so the copy waits for what compute was given until then, and compute
   waits for its end before it uses the memory or lets go of it;
-- a buffer's next copy waits for its last one.
+- compute waits for a buffer's copies before the buffer is given back, so its next copy out, which waits for compute,
+  comes behind them.
 
 The host waits for nothing.
 """
@@ -59,7 +60,7 @@ class Copier(Protocol):
         ...
 
     def back(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
-        """Begin to copy into a storage of the device, which was allocated for compute just now."""
+        """Begin to copy into a storage of the device, which was allocated for compute just now, after `let_go`."""
         ...
 
     def use(self, copy: HostCopy) -> None:
@@ -188,11 +189,8 @@ class StreamCopier:
     def out(self, storage: torch.UntypedStorage) -> HostCopy:
         streams, num_bytes = self.streams, storage.nbytes()
         copy = HostCopy(self.pool.take(num_bytes), num_bytes, source=bytes_of(storage))
-        if copy.buffer.busy is not None:
-            streams.wait(streams.out, copy.buffer.busy)
         streams.wait(streams.out, streams.record(streams.compute()))
         copy.out = self._copy(streams.out, copy.buffer.memory[:num_bytes], copy.source)
-        copy.buffer.busy = copy.out
         return copy
 
     def let_go(self, copy: HostCopy) -> None:
@@ -203,11 +201,8 @@ class StreamCopier:
 
     def back(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
         streams = self.streams
-        if copy.out is not None:
-            streams.wait(streams.back, copy.out)
         streams.wait(streams.back, streams.record(streams.compute()))
         copy.back = self._copy(streams.back, bytes_of(storage), copy.buffer.memory[: copy.num_bytes])
-        copy.buffer.busy = copy.back
 
     def use(self, copy: HostCopy) -> None:
         if copy.back is not None:

@@ -130,6 +130,8 @@ class Offload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+        self._watched.clear()  # they are in circles of references, which would keep the model
+        self._tickets.clear()
 
     def begin_step(self) -> None:
         """A step begins. A plan needs it before each one; without a plan it begins its statistics."""
@@ -153,7 +155,6 @@ class Offload:
         statistics.host_reserved_bytes = self._copier.pool.reserved_bytes
         return replace(statistics)
 
-    @property
     def live_bytes(self) -> int:
         """What the device's allocator has given out; on the CPU, whose does not tell, what the hooks hold."""
         if torch.empty(0, device=self._device).is_cuda:
@@ -314,8 +315,9 @@ def offload(
     copier = copier_for(device)
     if plan is not None:
         return Offload(model, PlanSource(plan), copier)
-    source = SizeSource(above_bytes or 0, after_bytes, lambda: engine.live_bytes)
+    source = SizeSource(above_bytes or 0, after_bytes)
     engine = Offload(model, source, copier)
+    source.live_bytes = weakref.WeakMethod(engine.live_bytes)
     return engine
 
 

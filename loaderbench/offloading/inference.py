@@ -68,7 +68,10 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         for stored in [*self._stored.values()]:
             self._bring(stored)
+            if stored.copy is not None:
+                self._copier.use(stored.copy)
             self._forget(stored)
+        self._inputs = []
 
     def begin_step(self, *inputs: torch.Tensor) -> None:
         """A forward pass on these inputs begins.
@@ -261,6 +264,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             del self._stored[stored.key]
         self._by_index.pop(stored.index, None)
         self._drop_copy(stored)
+        stored.storage = lambda: None  # no circle of references is left, which would keep the model
 
     def _drop_copy(self, stored: _Stored) -> None:
         if stored.copy is not None:

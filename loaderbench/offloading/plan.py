@@ -61,7 +61,7 @@ class Ledger:
     num_out: int
     num_in: int
     live_bytes: NDArray[np.int64]
-    """[rows]: on the device after each row, and after what the plan does behind it."""
+    """[rows]: the most on the device in each row and in what the plan does behind it."""
 
     @property
     def moved_bytes(self) -> int:
@@ -315,8 +315,8 @@ class _Walk:
         while sum(self._device.sizes[one] for one in self._going) > self._timeline.window:
             self._give_up(row, self._going.popleft())
 
-    def _give_up(self, row: int, saved: int) -> None:
-        """It leaves the device, after the last hook event."""
+    def _give_up(self, row: int, saved: int, *, before: bool = False) -> None:
+        """It leaves the device, after the last hook event; `before`: the row is one, and needs the room."""
         self._device.drop(saved, self._device.ours)
         if self._timeline.clean[saved]:
             if saved not in self.starts:
@@ -326,7 +326,7 @@ class _Walk:
         elif saved not in self._on_host:
             self.evict.append((self._packed[saved], saved))
             self._on_host.add(saved)
-        self.release.append((self._timeline.event[row], saved))
+        self.release.append((self._timeline.event[row] - before, saved))
 
     def _make_room(self, row: int, need: int) -> None:
         """Let storages go until so many bytes more are below the cap."""
@@ -342,7 +342,7 @@ class _Walk:
             victim = max(free, key=lambda one: (self._distance(one), one)) if going is None else going
             if victim in self._going:
                 self._going.remove(victim)
-            self._give_up(row, victim)
+            self._give_up(row, victim, before=self._timeline.what[row] == UNPACK)
 
     def _distance(self, saved: int) -> int:
         """Row of the next use; a parameter's is in the next step after its last."""
@@ -365,7 +365,9 @@ def _prefetch(timeline: _Timeline, plan: Plan, cap: int | None) -> dict[int, tup
     """Of a plan without: each reload as early as the cap allows, in the order of their uses, with at most the window's
     bytes ahead. In training they begin when the forward pass has ended."""
     reloads: list[tuple[int, int]] = []
-    live = _Count(timeline, plan).run(reloads).live_bytes.copy()
+    count = _Count(timeline, plan)
+    count.run(reloads)
+    live = np.array(count.left, dtype=np.int64)
     ahead = np.zeros(len(live), dtype=np.int64)
     left: dict[int, list[int]] = {}
     for event, storages in plan.release.items():
@@ -409,6 +411,8 @@ class _Count:
     def __init__(self, timeline: _Timeline, plan: Plan) -> None:
         self._timeline, self._plan = timeline, plan
         self._device, self._moves = _Device(timeline.sizes), _Moves()
+        self.left: list[int] = []
+        """Row → what is on the device behind it and the plan's actions."""
         for saved in plan.start_on_host:
             self._to_host(saved)
 
@@ -436,9 +440,11 @@ class _Count:
                     device.drop(value, device.held)
                 elif what == FORGET:
                     self._forget(value)
+            within = device.live
             if what in (PACK, UNPACK):
                 self._act(timeline.event[row])
-            live.append(device.live)
+            live.append(max(within, device.live))
+            self.left.append(device.live)
         table = np.array(live, dtype=np.int64)
         peak_row = int(np.argmax(table)) if len(table) else 0
         return Ledger(

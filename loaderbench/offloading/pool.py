@@ -29,8 +29,6 @@ class HostBuffer:
 
     memory: Any
     bytes: int
-    busy: Any = None
-    """The event behind its last copy; whoever writes into it next waits for that."""
 
 
 @dataclass

@@ -107,11 +107,13 @@ def is_alike(num_bytes: int, traced: int) -> bool:
 
 
 class SizeSource:
-    """The first rule alone, without a trace: storages of at least `above_bytes` go as soon as they are saved, once
-    `live_bytes()` has reached `after_bytes`; they come back in reverse order, one ahead."""
+    """The first rule alone, without a trace: storages of at least `above_bytes` go as soon as they are saved, once so
+    many bytes as `after_bytes` are live; they come back in reverse order, one ahead."""
 
-    def __init__(self, above_bytes: int, after_bytes: int, live_bytes: Callable[[], int]) -> None:
-        self._above, self._after, self._live = above_bytes, after_bytes, live_bytes
+    def __init__(self, above_bytes: int, after_bytes: int) -> None:
+        self._above, self._after = above_bytes, after_bytes
+        self.live_bytes: Callable[[], Callable[[], int] | None] = lambda: None
+        """Gives what tells the bytes that are live; a weak reference to it, for the engine has this."""
         self._going: list[int] = []
         """Copied out, and on the device still."""
         self._gone: dict[int, None] = {}
@@ -136,7 +138,7 @@ class SizeSource:
         if not is_pack:
             self.forget(saved)
             return Actions(prefetch=self._next())
-        if saved in self._known or num_bytes < self._above or (self._after and self._live() < self._after):
+        if saved in self._known or num_bytes < self._above or not self._has_begun():
             self._known.add(saved)
             return NOTHING
         self._known.add(saved)
@@ -144,6 +146,10 @@ class SizeSource:
         leave, self._going = self._going[:-NUM_GOING], self._going[-NUM_GOING:]
         self._gone.update(dict.fromkeys(leave))
         return Actions(evict=(saved,), release=leave)
+
+    def _has_begun(self) -> bool:
+        live = self.live_bytes()
+        return not self._after or (live is not None and live() >= self._after)
 
     def forget(self, saved: int) -> None:
         if saved in self._going:

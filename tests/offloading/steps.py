@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from contextlib import nullcontext
 from typing import Any
 
@@ -91,6 +92,7 @@ def equal(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 def profiled_peak(step: Step, plan: Plan | None) -> int:
     """Most bytes that PyTorch's allocator for the CPU has given out at once in the third step, by the profiler's memory
     events; those of building the model count."""
+    gc.collect()  # what others left must not be freed meanwhile
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         running = Running(step)
         with running.engine(plan, None) as engine:

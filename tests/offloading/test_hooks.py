@@ -1,4 +1,4 @@
-"""Training with what autograd saves on the host: gradients bit-equal, memory below the cap, and autograd's own errors."""
+"""Training with what autograd saves on the host: gradients bit-equal, memory below the cap, autograd's own errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import loaderbench
-from loaderbench.cases.case import Step
+from loaderbench.cases.case import Mode, Step
 from loaderbench.errors import ConfigError, PlanMismatch
 from loaderbench.offloading.plan import Plan, least_cap, ledger, plan_for
 from tests.offloading.models import NAMES, Hidden
@@ -159,6 +159,22 @@ def test_what_is_not_needed_any_more_leaves_the_host() -> None:
     assert kept.host_reserved_bytes <= 12 * 8192  # the buffers of one step serve all
 
 
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_the_model_is_gone_with_its_last_reference(mode: Mode) -> None:
+    gc.collect()
+    step = step_of("lenet", 4, mode=mode)
+    running = Running(step)
+    seen = weakref.ref(running.workload.model)
+    with running.engine(plan_for(traced(step), above_bytes=0), None) as engine:
+        running.once(engine)
+    gc.disable()
+    try:
+        del running, engine
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
 def changed_in_place(offloaded: bool, late: bool) -> str:
     layer = nn.Linear(4, 4)
     first = torch.ones(2, 4, requires_grad=True)
@@ -255,9 +271,11 @@ def test_only_from_so_many_bytes_on_and_behind_so_many() -> None:
 
 def test_what_a_custom_function_hides_is_said() -> None:
     model = Hidden()
-    with pytest.warns(UserWarning, match="HiddenCubeBackward keeps 4,096 bytes in squares"):
-        with loaderbench.offload(model) as offloading:
-            model(torch.randn(2, 3, 8, 8)).sum().backward()
+    with (
+        pytest.warns(UserWarning, match="HiddenCubeBackward keeps 4,096 bytes in squares"),
+        loaderbench.offload(model) as offloading,
+    ):
+        model(torch.randn(2, 3, 8, 8)).sum().backward()
     (sentence,) = offloading.unhooked
     assert "use ctx.save_for_backward" in sentence
     with warnings.catch_warnings():
