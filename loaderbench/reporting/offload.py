@@ -19,6 +19,8 @@ COLUMNS = ("On the host", "ms/image", "ratio", "peak", "host", "moved", "hidden"
 NUM_NAMES = 1
 """Leading columns that hold no figures."""
 BEST = "→ "
+WIDE = 20
+"""An interval whose ends are more than so many times apart says nothing."""
 MIB = 2**20
 OUTCOMES: dict[OffloadOutcome, str] = {
     "fits": "",
@@ -101,7 +103,13 @@ def _fit(result: ModelOffload) -> str:
     peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
     needs = f" (it needs {memory_size(peak)})" if peak is not None and peak > result.memory_bytes else ""
     if row.outcome == "fits":
-        return f"Batch {result.batch_size} fits in {limit} without offloading"
+        ratio = "" if row.to_batch_one is None or row == result.batch_one else f", at {times(row.to_batch_one)}"
+        of = (
+            ""
+            if not ratio or result.batch_one is None
+            else f" the time per image of batch {result.batch_one.batch_size}"
+        )
+        return f"Batch {result.batch_size} fits in {limit} without offloading{ratio}{of}"
     if row.outcome == "out_of_memory":
         return f"Batch {result.batch_size} does not fit in {limit}{needs}"
     return f"Batch {result.batch_size} without offloading {OUTCOMES[row.outcome]}"
@@ -182,13 +190,16 @@ def what_moves(row: OffloadRow) -> str:
 
 def times(ratio: Estimate) -> str:
     """1.10× (1.05–1.14)"""
-    spread = "" if ratio.low is None or ratio.high is None else f" ({_ratio(ratio.low)}–{_ratio(ratio.high)})"
-    return f"{_ratio(ratio.value)}×{spread}"
+    if ratio.low is None or ratio.high is None:
+        return f"{_ratio(ratio.value)}×"
+    if ratio.high > WIDE * ratio.low:
+        return f"{_ratio(ratio.value)}× (too few steps to tell: give more --steps)"
+    return f"{_ratio(ratio.value)}× ({_ratio(ratio.low)}–{_ratio(ratio.high)})"
 
 
 def _ratio(value: float) -> str:
     """1.10; 0.026"""
-    return f"{value:.2f}" if value >= 0.1 else fmt.number(value, 2)
+    return f"{value:.2f}" if value >= 0.0995 else fmt.number(value, 2)
 
 
 def _ms(row: OffloadRow) -> str:
