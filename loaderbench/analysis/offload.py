@@ -17,7 +17,6 @@ from loaderbench.recording.offload_study import (
     OffloadFacts,
     OffloadOutcome,
     OffloadRow,
-    OffloadSetting,
     SettingFacts,
 )
 from loaderbench.recording.record import Estimate
@@ -26,8 +25,6 @@ HOST_MEMORY = "HostMemory"
 """Kind of the failure of a setting for which the host has too little memory."""
 NO_MEMORY_KINDS = ("OutOfMemory", "DoesNotFit")
 REPLAYED = "a replay of the model's trace over an emulated card, assumed"
-EVERYTHING = OffloadSetting(0, 0.0)
-"""All that can go is on the host, from the first byte on."""
 NO_COPY_TIME = "the copies' own time is not known"
 UNTRIED = "it was interrupted before"
 

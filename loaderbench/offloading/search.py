@@ -14,6 +14,8 @@ from loaderbench.offloading.replay import Schedule, schedule, timed
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadLedger, OffloadSetting
 
+EVERYTHING = OffloadSetting(0, 0.0)
+"""All that can go is on the host, from the first byte on."""
 LEAST_BYTES = 1024
 """Smallest threshold besides 0: KB are the unit of `--offload-above`."""
 LEAST_DIFFERENCE = 0.02
@@ -97,7 +99,8 @@ class Choice:
 
 def candidates(trace: SavedTrace, memory_bytes: int, cap_bytes: int) -> Choice:
     """Every pair of thresholds that has a plan. Those that come to the same plan stand there once, by the simplest of
-    their settings: without a threshold, else from the first byte on, else the one that sets in first."""
+    their settings: without a threshold, else from the first byte on, else the one that sets in first. Everything on the
+    host always stands there."""
     simple_first = sorted(
         ((above, after) for above in thresholds(trace) for after in AFTER if above is not None or not after),
         key=lambda pair: (pair[0] is not None, pair[1], pair[0] or 0),
@@ -110,7 +113,7 @@ def candidates(trace: SavedTrace, memory_bytes: int, cap_bytes: int) -> Choice:
         except DoesNotFit:
             continue
         num_settings += 1
-        if all(one.plan != other.plan for other in found):
+        if one.setting == EVERYTHING or all(one.plan != other.plan for other in found):
             found.append(one)
     return Choice(tuple(found), num_settings)
 

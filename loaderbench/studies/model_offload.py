@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loaderbench.analysis.offload import EVERYTHING, HOST_MEMORY, outcome_of
+from loaderbench.analysis.offload import HOST_MEMORY, outcome_of
 from loaderbench.errors import BatchTooSmall, ConfigError, DoesNotFit
 from loaderbench.machine import available_memory_bytes, environment
-from loaderbench.offloading.search import Candidate, Choice, Search, candidate, candidates
+from loaderbench.offloading.search import EVERYTHING, Candidate, Choice, Search, candidate, candidates
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, SettingFacts

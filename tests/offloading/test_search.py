@@ -125,6 +125,7 @@ def test_settings_of_one_plan_count_once() -> None:
     choice = candidates(trace, 10_000, 10_000)  # everything fits, so that late thresholds move nothing, as none does
     assert choice.num_settings > len(choice.found)
     assert choice.found[0].setting == OffloadSetting(None, 0.0) and choice.found[0].moved_bytes == 0
+    assert choice.found[1].setting == OffloadSetting(0, 0.0)
     plans = [one.plan for one in choice.found]
     assert all(plan not in plans[:number] for number, plan in enumerate(plans))
 

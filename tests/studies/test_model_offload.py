@@ -265,6 +265,18 @@ def test_an_interrupted_study_keeps_what_was_timed(tmp_path: Path, here: type[He
     assert_kept(tmp_path, "model_offload", num_runs=0)
 
 
+def test_an_interrupt_before_anything_was_timed_leaves_no_figure(tmp_path: Path, here: type[Here]) -> None:
+    def interrupted(request: Any) -> Failure | None:
+        raise KeyboardInterrupt
+
+    here.failing = staticmethod(interrupted)
+    done = lenet(tmp_path, "--study", "--json", "-")
+    assert done.code == 130 and "interrupted: 0 settings were timed" in done.lines[-1]
+    found = json.loads(done.out)
+    assert (found["thresholds"], found["best"], found["batch_one_s_per_image"]) == ([], None, None)
+    assert_kept(tmp_path, "model_offload", num_runs=0)
+
+
 def test_a_setting_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here: type[Here]) -> None:
     plans: list[Plan] = []
 
