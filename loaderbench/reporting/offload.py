@@ -42,6 +42,7 @@ INFER_MEANS = (
     "In inference nothing is kept for a backward pass: parameters, inputs and the activations that are still to be "
     "used are what lives on the host; parameters have their copy there and are dropped, not copied out."
 )
+ASSUMED = "all times are those of a replay, assumed"
 UNTRACED = "workspaces and fragmentation, which no trace shows"
 ON_HOST = (
     "The device's memory is this machine's own: what is offloaded goes to a second part of the same RAM, so bytes are "
@@ -93,6 +94,8 @@ def offload_sentence(result: ModelOffload) -> str:
         parts += _study_parts(result)
     else:
         parts += _run_parts(result)
+    if result.not_measured is not None:
+        parts.append(ASSUMED)
     return "; ".join(part for part in parts if part) + "."
 
 

@@ -63,7 +63,8 @@ def test_a_replay_says_why_nothing_is_measured() -> None:
                   assumptions=("a step takes 10 ms (assumed)",))  # fmt: skip
     text = text_of(facts)
     assert "not measured: no model is run" in text and "a step takes 10 ms (assumed)" in text and "±" not in text
-    assert "the best, only what would not fit: 1.10 ms an image" in text
+    assert "the best, only what would not fit: 1.10 ms an image; all times are those of a replay, assumed." in text
+    assert "assumed" not in text_of(study())
 
 
 def test_one_setting_has_no_best() -> None:
