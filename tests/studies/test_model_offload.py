@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ended, call
+from commands import Ended, Started, call
 
 from loaderbench.analysis.offload import offload_of
 from loaderbench.cases.case import Step
@@ -262,6 +263,19 @@ def test_an_interrupted_study_keeps_what_was_timed(tmp_path: Path, here: type[He
     assert isinstance(found, ModelOffload) and found.interrupted and found.batch_one_s_per_image is not None
     assert [row.outcome for row in found.thresholds].count("fits") == 1
     assert "Interrupted: not all settings were timed." in " ".join(done.out.split())
+    assert_kept(tmp_path, "model_offload", num_runs=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_interrupt_keeps_what_was_timed_and_leaves_no_process(number: int, tmp_path: Path) -> None:
+    arguments = ("--study", "--device", "cpu", "--memory", str(between("train")), "--steps", "3000")
+    with Started("model", "offload", "lenet", "--batch-size", str(BATCH), *arguments, "--results", tmp_path) as command:
+        command.wait_for(lambda: [*tmp_path.glob("*/study.json")], timeout_s=100)
+        command.process.send_signal(number)
+        ended = command.end()
+        command.wait_until_gone()
+    assert ended.code == 128 + number and "are kept" in ended.lines[-1]
     assert_kept(tmp_path, "model_offload", num_runs=0)
 
 
