@@ -12,7 +12,7 @@ import numpy as np
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import KnownTime, KnownTimes
 from loaderbench.devices.select import profile_link
-from loaderbench.errors import ConfigError
+from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.offloading.plan import Plan
 from loaderbench.offloading.replay import replay
 from loaderbench.offloading.search import unlimited
@@ -54,6 +54,7 @@ class Runs(Protocol):
 
         Raises:
             ConfigError: the request is wrong.
+            UnavailableError: the device does not start.
         """
         ...
 
@@ -137,7 +138,7 @@ class TimedRuns:
             return self._turn(facts, OffloadRequest(step, asked.seed, asked.num_steps, plan, asked.memory_bytes))
         except JobFailed as error:
             self._kept.end()
-            if isinstance(error.error, ConfigError):
+            if isinstance(error.error, ConfigError | UnavailableError):
                 raise error.error from error
             self._say(f"{self._where(facts)}: {error.failure.message}", True)
             return replace(facts, failure=error.failure)
