@@ -285,6 +285,21 @@ def test_what_a_custom_function_hides_is_said() -> None:
     assert offloading.unhooked == ()
 
 
+def test_one_engine_serves_one_context_after_another() -> None:
+    step = step_of("Reused")
+    running = Running(step)
+    expected, _ = results(step)
+    engine = running.engine(plan_for(traced(step), above_bytes=0), None)
+    found, reserved = [], []
+    for _ in range(2):
+        with engine:
+            statistics = running.once(engine)
+        found += running.results()
+        assert statistics is not None
+        reserved.append(statistics.host_reserved_bytes)
+    assert equal(found, expected) and reserved[0] == reserved[1] > 0  # the buffers stay
+
+
 def test_the_graph_may_be_used_twice() -> None:
     values = torch.randn(4, 8, requires_grad=True)
     with loaderbench.offload(nn.Linear(2, 2)):
