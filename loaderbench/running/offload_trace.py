@@ -107,9 +107,12 @@ class RowTracer(StepTracer):  # type: ignore[no-untyped-call]  # torch has no an
         """Allocation → the row that tells it."""
         self._num_rows = 0
         """What comes behind the step is not of it."""
+        self._device: torch.device | None = None
+        """The model's, once it is known: on CUDA a step has some small tensors on the CPU."""
 
     @contextmanager
     def following(self, workload: ModelWorkload) -> Iterator[None]:
+        self._device = next((one.device for one in workload.model.parameters()), None)
         with super().following(workload):
             yield
         self._num_rows = len(self._rows)
@@ -137,6 +140,9 @@ class RowTracer(StepTracer):  # type: ignore[no-untyped-call]  # torch has no an
     def _add(self, what: SavedEvent, value: int) -> int:
         self._rows.append([WHAT[what], value, self._phase, self._operator, self._here()])
         return len(self._rows) - 1
+
+    def _can_go(self, tensor: torch.Tensor) -> bool:
+        return is_plain(tensor, FakeTensor) and self._device in (None, tensor.device)
 
     def _here(self) -> int:
         """The module that is being run."""
@@ -189,7 +195,7 @@ class TrainTracer(RowTracer):  # type: ignore[no-untyped-call]
 
     def pack(self, tensor: torch.Tensor) -> Any:
         """Autograd saves a tensor: what it is given back is the place in a saved storage."""
-        known = self._live.get(storage_key(tensor)) if is_plain(tensor, FakeTensor) else None
+        known = self._live.get(storage_key(tensor)) if self._can_go(tensor) else None
         if known is None or self._allocations[known[1]][1] == PARAMETERS:
             self._add("pack", NOT_SAVED)
             return tensor.detach()
@@ -318,6 +324,6 @@ class InferTracer(RowTracer):  # type: ignore[no-untyped-call]
 
     def _allocations_of(self, values: Iterable[Any]) -> list[int]:
         """Allocations of the tensors among values, each once, in their order."""
-        tensors = [value for value in values if isinstance(value, torch.Tensor) and is_plain(value, FakeTensor)]
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and self._can_go(value)]
         known = [self._live.get(storage_key(tensor)) for tensor in tensors]
         return list(dict.fromkeys(one[1] for one in known if one is not None))
