@@ -18,7 +18,7 @@ from loaderbench.analysis.offload import offload_of
 from loaderbench.cases.case import Step
 from loaderbench.errors import LoaderbenchError
 from loaderbench.offloading.plan import Plan, least_cap, ledger
-from loaderbench.offloading.search import unlimited
+from loaderbench.offloading.search import candidates, unlimited
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
@@ -264,6 +264,28 @@ def test_an_interrupted_study_keeps_what_was_timed(tmp_path: Path, here: type[He
     assert [row.outcome for row in found.thresholds].count("fits") == 1
     assert "Interrupted: not all settings were timed." in " ".join(done.out.split())
     assert_kept(tmp_path, "model_offload", num_runs=0)
+
+
+def test_settings_for_which_the_host_has_too_little_are_left_out(
+    tmp_path: Path, here: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = between("train")
+    needs = sorted(  # on the CPU the device's share and the host's are of one memory
+        one.ledger.host_bytes + one.ledger.peak_live_bytes
+        for one in candidates(lenet_trace("train"), memory, round(memory * 0.995)).found
+    )
+    free = (needs[0] + needs[-1]) // 2
+    monkeypatch.setattr(study_module, "available_memory_bytes", lambda: ((1 << 30) + free, "MemAvailable"))
+    done = lenet(tmp_path, "--study")
+    found = only_study(tmp_path).findings
+    assert isinstance(found, ModelOffload) and done.code == 0
+    outcomes = {row.outcome for row in found.thresholds}
+    assert outcomes == {"fits", "no_host_memory"} and found.best is not None
+    (left_out,) = [row for row in found.thresholds if row.above_bytes == 0 and not row.after_fraction]
+    assert (
+        left_out.outcome == "no_host_memory" and left_out.s_per_image is None and f"{free:,} are free" in str(left_out)
+    )
+    assert "no host memory" in " ".join(done.out.split())
 
 
 @pytest.mark.slow
