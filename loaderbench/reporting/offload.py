@@ -15,7 +15,8 @@ from loaderbench.reporting.tables import Page, Table
 if TYPE_CHECKING:
     from rich.console import Console
 
-COLUMNS = ("On the host", "ms/image", "ratio", "peak", "host", "moved", "hidden", "exposed")
+RATIO = "ratio"
+COLUMNS = ("On the host", "ms/image", RATIO, "peak", "host", "moved", "hidden", "exposed")
 NUM_NAMES = 1
 """Leading columns that hold no figures."""
 BEST = "→ "
@@ -29,8 +30,9 @@ OUTCOMES: dict[OffloadOutcome, str] = {
     "failed": "failed",
     "not_tried": "not tried",
 }
+RATIO_NOTE = "Ratio: to the time per image of the smallest batch. "
 COLUMN_NOTE = (
-    "Ratio: to the time per image of the smallest batch. Peak: in device memory; host: on the host at "
+    "Peak: in device memory; host: on the host at "
     "once; moved: to the host and back in a step, all in MiB. Hidden, exposed: milliseconds of a step's copies behind "
     "the compute, and what the compute waited for them."
 )
@@ -60,7 +62,7 @@ def print_offload(result: ModelOffload, console: Console | None = None) -> None:
     if rows:
         console.print()
         table = plain_table()
-        for number, title in enumerate(COLUMNS):
+        for number, title in enumerate(offload_columns(result)):
             table.add_column(title, justify="left" if number < NUM_NAMES else "right", no_wrap=True)
         for cells in rows:
             table.add_row(*(styled(cell) for cell in cells))
@@ -145,7 +147,7 @@ def _run_parts(result: ModelOffload) -> list[str]:
     row = result.thresholds[0]
     what = f"with {what_moves(row)} on the host"
     if row.moved_bytes_per_step == 0:
-        what = "with this setting nothing moves"
+        what = "with this setting nothing moves, and"
     if row.s_per_image is None:
         return [f"{what} it {OUTCOMES[row.outcome] or 'has no time'}"]
     ratio = ""
@@ -216,6 +218,11 @@ def _ms(row: OffloadRow) -> str:
 # -- the table -------------------------------------------------------------------------------------------
 
 
+def offload_columns(result: ModelOffload) -> list[str]:
+    """Without the ratio where there is nothing to compare with."""
+    return [title for title in COLUMNS if title != RATIO or result.batch_one is not None]
+
+
 def offload_rows(result: ModelOffload) -> list[list[str]]:
     """A row a setting: the smallest batch and the batch without offloading first."""
     rows = []
@@ -227,7 +234,8 @@ def offload_rows(result: ModelOffload) -> list[list[str]]:
 
 
 def _column_note(result: ModelOffload) -> str:
-    return COLUMN_NOTE if result.best is None else f"{BEST}the best. {COLUMN_NOTE}"
+    best = "" if result.best is None else f"{BEST}the best. "
+    return best + ("" if result.batch_one is None else RATIO_NOTE) + COLUMN_NOTE
 
 
 def _name(row: OffloadRow) -> str:
@@ -242,10 +250,11 @@ def _cells(name: str, row: OffloadRow, result: ModelOffload) -> list[str]:
     bytes_shown = [None if size is None else size / MIB for size in (peak, row.host_bytes, row.moved_bytes_per_step)]
     copies = [None if seconds is None else seconds * 1e3 for seconds in (row.hidden_s, row.exposed_s)]
     peak_text, *others = map(fmt.number, (*bytes_shown, *copies))
+    ratio = fmt.MISSING if row.to_batch_one is None else _ratio(row.to_batch_one.value)
     return [
         f"{BEST if row == result.best else ''}{name}",
         OUTCOMES[row.outcome] or _ms(row),
-        fmt.MISSING if row.to_batch_one is None else _ratio(row.to_batch_one.value),
+        *([] if result.batch_one is None else [ratio]),
         peak_text if peak is None else f"{peak_text}{star}",
         *others,
     ]
@@ -280,7 +289,9 @@ def _what(row: OffloadRow, result: ModelOffload) -> str:
 def offload_page(result: ModelOffload, name: str, *, drawn: bool) -> Page:
     """The study in a report. `name`: prefix of its figures' names; `drawn`: whether it has any."""
     rows = offload_rows(result)
-    table = Table("Settings", tuple((title, "") for title in COLUMNS), rows, NUM_NAMES, _column_note(result))
+    table = Table(
+        "Settings", tuple((title, "") for title in offload_columns(result)), rows, NUM_NAMES, _column_note(result)
+    )
     figure = offload_figure(result, name) if drawn else None
     return Page(
         title=f"{result.model}, {result.mode}: offloading",
