@@ -186,7 +186,8 @@ def _ratio(given: SettingFacts, other: SettingFacts) -> Estimate | None:
         return None
     per_image = other.batch_size / given.batch_size
     value = one[0] / two[0] * per_image
-    if min(one[2], two[2]) < 2 or given is other:
+    is_itself = (given.batch_size, given.setting) == (other.batch_size, other.setting)
+    if min(one[2], two[2]) < 2 or is_itself:
         return Estimate(value, None, None, "1", 1, "one block of steps: the width of the interval is unknown")
     return interval(value, one[1] / two[1] * per_image, "1", min(one[2], two[2]))
 

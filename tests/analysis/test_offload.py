@@ -93,6 +93,10 @@ def test_batch_one_itself_may_be_what_was_asked_for() -> None:
     found = offload_of(study(step=step, without=ONE, settings=(replace(timed(0.02, None), batch_size=1),)))
     assert found.without is not None and found.without.outcome == "fits"
     assert found.without.to_batch_one is not None and found.without.to_batch_one.value == pytest.approx(1.0)
+    read_again = offload_of(
+        study(step=step, without=replace(ONE), settings=(replace(timed(0.02, None), batch_size=1),))
+    )
+    assert read_again == found
 
 
 def test_steps_of_several_rounds_widen_the_interval() -> None:
