@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
+from loaderbench.errors import ConfigError
 from loaderbench.offloading.pool import HostBuffer, HostPool, pinned, second_arena
 
 
@@ -249,5 +250,14 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def copier_for(device: torch.device) -> Copier:
-    """The way to copy between the host and a device."""
-    return StreamCopier(CudaStreams(device)) if torch.empty(0, device=device).is_cuda else CpuCopier()
+    """The way to copy between the host and a device.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    some = torch.empty(0, device=device)
+    if some.is_cuda:
+        return StreamCopier(CudaStreams(device))
+    if some.is_cpu:
+        return CpuCopier()
+    raise ConfigError(f"offloading works for a model on a CUDA device or on the CPU, not on {device}: move it there")

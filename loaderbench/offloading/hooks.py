@@ -159,7 +159,8 @@ class Offload:
         """What the device's allocator has given out; on the CPU, whose does not tell, what the hooks hold."""
         if torch.empty(0, device=self._device).is_cuda:
             return torch.cuda.memory_allocated(self._device)
-        return sum(one.num_bytes for one in self._saved.values() if one.alias is not None or one.memory is not None)
+        saved = list(self._saved.values())  # the collector may take some meanwhile
+        return sum(one.num_bytes for one in saved if one.alias is not None or one.memory is not None)
 
     # -- hooks
 
@@ -306,7 +307,7 @@ def offload(
     takes time and saves none of the machine's memory.
 
     Raises:
-        ConfigError: a size below 0.
+        ConfigError: a size below 0, or a model on a device that is neither CUDA nor the CPU.
     """
     for name, value in (("above_bytes", above_bytes or 0), ("after_bytes", after_bytes)):
         if value < 0:

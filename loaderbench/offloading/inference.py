@@ -243,7 +243,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         storage = stored.storage()
         if stored.is_used:
             stored.leaves_later = True
-        elif stored.copy is not None and storage is not None and storage.nbytes():
+        elif stored.copy is not None and storage is not None and storage.nbytes() and storage.resizable():
             self._copier.let_go(stored.copy)
             storage.resize_(0)
             stored.leaves_later = False

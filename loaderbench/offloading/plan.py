@@ -8,7 +8,7 @@ moves when the run fits and `above_bytes` is None. Bytes throughout.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +21,8 @@ from loaderbench.recording.model_offload import NOT_SAVED, SAVED_EVENTS, SavedTr
 ALLOCATE, RELEASE, OPERATOR, HOLD, LET_GO, PACK, UNPACK, FORGET = range(len(SAVED_EVENTS))
 """Numbers of SavedEvent."""
 NEVER = 1 << 62
+LEAST_BUFFER = 4096
+"""A page: smaller host buffers are not told apart."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ class Ledger:
     peak_row: int
     """Row of the trace where it is first reached."""
     host_peak_bytes: int
+    """Of the storages that are on the host."""
+    host_reserved_bytes: int
+    """Of the buffers that they need there, which are kept from step to step: powers of two."""
     out_bytes: int
     in_bytes: int
     num_out: int
@@ -104,6 +109,11 @@ def least_cap(trace: SavedTrace) -> int:
 def ledger(trace: SavedTrace, plan: Plan) -> Ledger:
     """What the plan takes and moves, counted row by row."""
     return _Count(_Timeline(trace), plan).run()
+
+
+def buffer_bytes(num_bytes: int) -> int:
+    """Bytes of the host buffer for so many: the next power of two, a page at least."""
+    return max(LEAST_BUFFER, 1 << (num_bytes - 1).bit_length())
 
 
 # -- the trace, prepared ---------------------------------------------------------------------------------
@@ -402,6 +412,9 @@ class _Moves:
     num_in: int = 0
     host: int = 0
     host_peak: int = 0
+    used: Counter[int] = field(default_factory=Counter)
+    """Bytes of a host buffer → how many are in use."""
+    most_used: Counter[int] = field(default_factory=Counter)
     on_host: set[int] = field(default_factory=set)
 
 
@@ -448,9 +461,16 @@ class _Count:
         table = np.array(live, dtype=np.int64)
         peak_row = int(np.argmax(table)) if len(table) else 0
         return Ledger(
-            int(table.max(initial=0)), peak_row, moves.host_peak, moves.out_bytes, moves.in_bytes, moves.num_out,
-            moves.num_in, table,
-        )  # fmt: skip
+            peak_bytes=int(table.max(initial=0)),
+            peak_row=peak_row,
+            host_peak_bytes=moves.host_peak,
+            host_reserved_bytes=sum(size * number for size, number in moves.most_used.items()),
+            out_bytes=moves.out_bytes,
+            in_bytes=moves.in_bytes,
+            num_out=moves.num_out,
+            num_in=moves.num_in,
+            live_bytes=table,
+        )
 
     def _act(self, event: int) -> None:
         plan, device, moves = self._plan, self._device, self._moves
@@ -475,6 +495,9 @@ class _Count:
         moves.on_host.add(saved)
         moves.host += self._device.sizes[saved]
         moves.host_peak = max(moves.host_peak, moves.host)
+        buffer = buffer_bytes(self._device.sizes[saved])
+        moves.used[buffer] += 1
+        moves.most_used[buffer] = max(moves.most_used[buffer], moves.used[buffer])
 
     def _forget(self, saved: int) -> None:
         moves, size = self._moves, self._device.sizes[saved]
@@ -482,3 +505,4 @@ class _Count:
         if saved in moves.on_host:
             moves.on_host.remove(saved)
             moves.host -= size
+            moves.used[buffer_bytes(size)] -= 1

@@ -14,13 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-LEAST_BYTES = 4096
-"""A page: smaller buffers are not told apart."""
-
-
-def buffer_bytes(num_bytes: int) -> int:
-    """Bytes of the buffer for so many: the next power of two, a page at least."""
-    return max(LEAST_BYTES, 1 << (num_bytes - 1).bit_length())
+from loaderbench.offloading.plan import buffer_bytes
 
 
 @dataclass

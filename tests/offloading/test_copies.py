@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from loaderbench.offloading.copies import CpuCopier, HostCopy, StreamCopier
-from loaderbench.offloading.pool import HostPool, buffer_bytes
+from loaderbench.offloading.plan import buffer_bytes
+from loaderbench.offloading.pool import HostPool
 
 BYTES = 5000
 

@@ -49,6 +49,7 @@ def test_outputs_are_bit_equal_and_what_moved_is_the_plans(step: Step) -> None:
         assert (statistics.num_out, statistics.out_bytes) == (counted.num_out, counted.out_bytes)
         assert (statistics.num_in, statistics.in_bytes) == (counted.num_in, counted.in_bytes)
         assert statistics.host_peak_bytes == counted.host_peak_bytes
+        assert statistics.host_reserved_bytes == counted.host_reserved_bytes
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.9])
