@@ -36,7 +36,7 @@ def timed(
 ) -> SettingFacts:
     """A setting of batch 10 with three turns, of which half is moved out and half back."""
     one = turn(step_s, host_bytes=moved // 2, out_bytes=moved // 2, in_bytes=moved // 2, num_copies=4, **known)
-    ledger = OffloadLedger(peak, moved // 2, moved // 2, moved // 2, 2)
+    ledger = OffloadLedger(peak, moved // 2, moved // 2, moved // 2, 2, moved // 2)
     return SettingFacts(10, OffloadSetting(above, after), ledger, (one, one, one), peak_live_bytes=peak)
 
 
@@ -44,13 +44,13 @@ def replayed(
     step_s: float, above: int | None, compute_s: float = 0.01, peak: int = 90 * MIB, batch_size: int = 10
 ) -> SettingFacts:
     done = OffloadReplay(step_s, compute_s, step_s - compute_s, 2 * (step_s - compute_s), peak)
-    ledger = OffloadLedger(peak, MIB, MIB, MIB, 1)
+    ledger = OffloadLedger(peak, MIB, MIB, MIB, 1, MIB)
     return SettingFacts(batch_size, OffloadSetting(above, 0.0), ledger, replay=done)
 
 
 TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap")
-ONE = SettingFacts(1, None, OffloadLedger(50 * MIB, 0, 0, 0, 0), (turn(0.02),) * 3, peak_live_bytes=50 * MIB)
-WITHOUT = SettingFacts(10, None, OffloadLedger(140 * MIB, 0, 0, 0, 0), failure=TOO_LARGE)
+ONE = SettingFacts(1, None, OffloadLedger(50 * MIB, 0, 0, 0, 0, 0), (turn(0.02),) * 3, peak_live_bytes=50 * MIB)
+WITHOUT = SettingFacts(10, None, OffloadLedger(140 * MIB, 0, 0, 0, 0, 0), failure=TOO_LARGE)
 CURVE = (
     timed(0.22, 0, moved=200 * MIB, exposed_s=0.1, copy_s=0.12),
     timed(0.15, MIB, moved=120 * MIB, exposed_s=0.05, copy_s=0.08),

@@ -59,7 +59,14 @@ def candidate(trace: SavedTrace, setting: OffloadSetting, memory_bytes: int, cap
     return Candidate(
         setting,
         plan,
-        OffloadLedger(found.peak_bytes, found.host_peak_bytes, found.out_bytes, found.in_bytes, found.num_out),
+        OffloadLedger(
+            found.peak_bytes,
+            found.host_peak_bytes,
+            found.out_bytes,
+            found.in_bytes,
+            found.num_out,
+            found.host_reserved_bytes,
+        ),
     )
 
 
@@ -132,6 +139,7 @@ class Search:
         self._found = {one.setting: one for one in choice.found}
         self._saved_bytes = max(int(trace.saved[:, 0].sum()), 1)
         self._schedules: dict[OffloadSetting, Schedule] = {}
+        self._replays: dict[tuple[OffloadSetting, float], float] = {}
 
     def next(self, seconds: Mapping[OffloadSetting, float | None]) -> Candidate | None:
         """What to time next; None where the search has ended.
@@ -169,6 +177,9 @@ class Search:
         one = self._found[setting]
         if not self._hides:
             return 1 + ratio * one.moved_bytes / self._saved_bytes
-        if setting not in self._schedules:
-            self._schedules[setting] = schedule(self._trace, one.plan)
-        return timed(self._schedules[setting], step_s=1.0, link_bytes_per_s=self._saved_bytes / ratio).step_s
+        if (setting, ratio) not in self._replays:
+            if setting not in self._schedules:
+                self._schedules[setting] = schedule(self._trace, one.plan)
+            rate = self._saved_bytes / ratio
+            self._replays[setting, ratio] = timed(self._schedules[setting], step_s=1.0, link_bytes_per_s=rate).step_s
+        return self._replays[setting, ratio]

@@ -41,6 +41,8 @@ class OffloadLedger:
     in_bytes: int
     num_evicted: int
     """Storages that go to the host in a step; one that goes twice counts twice."""
+    host_reserved_bytes: int
+    """Of the buffers on the host: powers of two, kept from step to step."""
 
 
 @dataclass(frozen=True)

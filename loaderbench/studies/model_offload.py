@@ -185,7 +185,7 @@ class OffloadStudy(KeptStudy):
 
     def _host_needs(self, found: Candidate) -> int:
         """Bytes of this machine's memory; where the device computes in it, its own share too."""
-        return found.ledger.host_bytes + (found.ledger.peak_live_bytes if self._plan.on_host else 0)
+        return found.ledger.host_reserved_bytes + (found.ledger.peak_live_bytes if self._plan.on_host else 0)
 
     # -- one after the other ---------------------------------------------------------------------------------
 

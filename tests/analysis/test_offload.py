@@ -72,7 +72,7 @@ def test_copies_whose_own_time_is_unknown_hide_an_unknown_part() -> None:
 
 
 def test_a_replay_is_assumed_and_has_no_interval() -> None:
-    small = SettingFacts(1, None, OffloadLedger(MIB, 0, 0, 0, 0), replay=OffloadReplay(0.005, 0.005, 0.0, 0.0, MIB))
+    small = SettingFacts(1, None, OffloadLedger(MIB, 0, 0, 0, 0, 0), replay=OffloadReplay(0.005, 0.005, 0.0, 0.0, MIB))
     found = offload_of(study(batch_one=small, settings=(replayed(0.03, 0), replayed(0.011, None))))
     assert [row.label for row in found.thresholds] == ["assumed", "assumed"]
     first = found.thresholds[0]

@@ -271,7 +271,7 @@ def test_settings_for_which_the_host_has_too_little_are_left_out(
 ) -> None:
     memory = between("train")
     needs = sorted(  # on the CPU the device's share and the host's are of one memory
-        one.ledger.host_bytes + one.ledger.peak_live_bytes
+        one.ledger.host_reserved_bytes + one.ledger.peak_live_bytes
         for one in candidates(lenet_trace("train"), memory, round(memory * 0.995)).found
     )
     free = (needs[0] + needs[-1]) // 2
