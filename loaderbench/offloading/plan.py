@@ -348,8 +348,9 @@ class _Walk:
                     f"cannot fit: {self._timeline.needs(row)} needs {device.live + need:,} of {cap:,} bytes with all "
                     "that can be on the host there: give a smaller --batch-size or more memory"
                 )
-            going = next((one for one in self._going if one not in device.held), None)
-            victim = max(free, key=lambda one: (self._distance(one), one)) if going is None else going
+            if any(one in self._going for one in free):  # those that need no further copy out
+                free = [one for one in free if one in self._going or self._timeline.clean[one]]
+            victim = max(free, key=lambda one: (self._distance(one), one))
             if victim in self._going:
                 self._going.remove(victim)
             self._give_up(row, victim, before=self._timeline.what[row] == UNPACK)
