@@ -8,7 +8,8 @@ storage is on the host: the storage is resized to nothing, as FSDP frees its par
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -58,7 +59,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._by_index: dict[int, _Stored] = {}
         self._next_index = 0
         self._inputs: list[torch.Tensor] = []
-        self._in_step = False
+        self._in_step = self._moves = False
         self._host_bytes = 0
         self._statistics = OffloadStatistics()
 
@@ -73,12 +74,26 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._forget(stored)
         self._inputs = []
 
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Operators within this context are the engine's own."""
+        self._moves = True
+        try:
+            yield
+        finally:
+            self._moves = False
+
     def begin_step(self, *inputs: torch.Tensor) -> None:
         """A forward pass on these inputs begins.
 
         Raises:
             PlanMismatch: the model or the inputs are not those of the plan.
         """
+        with self._moving():
+            self._begin(inputs)
+        self._in_step = True
+
+    def _begin(self, inputs: tuple[torch.Tensor, ...]) -> None:
         self._copier.begin_times()
         self._statistics = OffloadStatistics(host_peak_bytes=self._host_bytes)
         self._source.begin_step()
@@ -93,7 +108,6 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         for tensor in inputs:
             self._stand(tensor, is_own=False)
         self._statistics.host_peak_bytes = self._host_bytes
-        self._in_step = True
 
     def end_step(self, output: Any) -> OffloadStatistics:
         """The forward pass has ended: its output and inputs are on the device. Waits for it.
@@ -101,6 +115,10 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         Raises:
             PlanMismatch: it was shorter than its plan's.
         """
+        with self._moving():
+            return self._end(output)
+
+    def _end(self, output: Any) -> OffloadStatistics:
         for stored in self._known([*self._inputs[:1], *tree_leaves(output)[:1]]):
             self._use(stored)
             stored.is_used = False
@@ -116,7 +134,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if does_no_work(func):
+        if self._moves or does_no_work(func):
             return func(*args, **kwargs)
         read = self._known(tree_leaves((args, kwargs)))
         if not self._in_step:
