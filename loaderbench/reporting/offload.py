@@ -116,7 +116,13 @@ def _fit(result: ModelOffload) -> str:
         )
         return f"Batch {result.batch_size} fits in {limit} without offloading{ratio}{of}"
     if row.outcome == "out_of_memory":
-        return f"Batch {result.batch_size} does not fit in {limit}{needs}"
+        one = result.batch_one
+        nor = (
+            f", nor does batch {one.batch_size}"
+            if one is not None and one != row and one.outcome == row.outcome
+            else ""
+        )
+        return f"Batch {result.batch_size} does not fit in {limit}{needs}{nor}"
     return f"Batch {result.batch_size} without offloading {OUTCOMES[row.outcome]}"
 
 
@@ -126,7 +132,9 @@ def _study_parts(result: ModelOffload) -> list[str]:
     everything, best = result.everything, result.best
     if everything is not None and everything.to_batch_one is not None:
         parts.append(f"everything offloaded takes {times(everything.to_batch_one)} {one}")
-    elif everything is not None and everything.outcome != "fits":
+    elif everything is not None and everything.outcome == "fits":
+        parts.append(f"everything offloaded takes {_ms(everything)} ms an image")
+    elif everything is not None:
         parts.append(f"everything offloaded: {OUTCOMES[everything.outcome]}")
     if best is None:
         return [*parts, "no setting was timed"]

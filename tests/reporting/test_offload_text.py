@@ -10,7 +10,7 @@ from rich.console import Console
 
 from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.rules import RULES_VERSION
-from loaderbench.recording.facts import SCHEMA
+from loaderbench.recording.facts import SCHEMA, Failure
 from loaderbench.recording.offload_study import OffloadFacts, SettingFacts
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
@@ -114,6 +114,13 @@ def test_the_json_has_the_promised_names() -> None:
     }
     answer = written["answer"]
     assert isinstance(answer, list) and "does not fit" in str(answer[0]) and ONE.turns
+
+
+def test_where_the_smallest_batch_does_not_fit_there_is_no_ratio() -> None:
+    one = SettingFacts(1, None, ONE.ledger, failure=Failure("OutOfMemory", "does not fit"))
+    text = text_of(study(batch_one=one))
+    assert "does not fit in 100 MiB (it needs 140 MiB), nor does batch 1; everything offloaded takes 22.0" in text
+    assert "ms an image; the best, only what would not fit: 12.0" in text and "the time per image of batch" not in text
 
 
 def test_what_plans_leave_free_is_said() -> None:
