@@ -127,6 +127,21 @@ def overhead(check: Check) -> None:
         check.say("overhead at most 1 %", ratio >= 0.99, f"ours ÷ bare {ratio:.4f}")
 
 
+def offloading(check: Check) -> None:
+    """By a plan against everything offloaded and save_on_cpu, below half of what could be saved of the memory."""
+    target = check.out / "offloading.json"
+    command = (sys.executable, HERE / "model_offload.py", "--device", "cuda", "--json", target)
+    if not check.call("offloading", *command):
+        return
+    found = json.loads(target.read_text())
+    for name, aim in (("everything", 1.5), ("save_on_cpu", 1.2)):
+        ratio = found["ratios"][name]
+        told = "not measured" if ratio is None else " ".join(f"{one:.3f}" for one in ratio)
+        check.say(f"a plan at least {aim} times {name}", ratio is not None and ratio[0] >= aim, told)
+    peak, cap = found["peak_bytes"]["plan"], found["cap_bytes"]
+    check.say("a plan's peak at most its cap", "plan" not in found["failures"] and peak <= cap, f"{peak:,} of {cap:,}")
+
+
 def profiles(check: Check) -> None:
     """The emulated device's files, from this GPU."""
     name = check.out.name
@@ -173,7 +188,7 @@ def checks(check: Check) -> None:
 
 
 PARTS: dict[str, Callable[[Check], None]] = {
-    one.__name__: one for one in (tests, checks, precision, trace, overhead, profiles, selftest, study)
+    one.__name__: one for one in (tests, checks, precision, trace, overhead, offloading, profiles, selftest, study)
 }
 
 

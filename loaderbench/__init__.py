@@ -16,13 +16,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loaderbench.offloading.hooks import offload
     from loaderbench.studies.again import analyze, load_run
     from loaderbench.studies.compare import compare_data_sets as compare
     from loaderbench.studies.sweep import run, sweep
     from loaderbench.studies.tune import tune
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "analyze", "compare", "load_run", "run", "sweep", "tune"]
+__all__ = ["__version__", "analyze", "compare", "load_run", "offload", "run", "sweep", "tune"]
 
 _FACE = {
     "run": "studies.sweep:run",
@@ -31,6 +32,7 @@ _FACE = {
     "tune": "studies.tune:tune",
     "load_run": "studies.again:load_run",
     "analyze": "studies.again:analyze",
+    "offload": "offloading.hooks:offload",
 }
 """Name → where its function is."""
 

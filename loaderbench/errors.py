@@ -31,7 +31,16 @@ class OutOfMemory(CaseFailed):
     """What was asked for does not fit into memory. This is a result: loaderbench never goes on with less."""
 
 
+class DoesNotFit(OutOfMemory):
+    """Not even with everything that can go to the host on the host."""
+
+
+class PlanMismatch(CaseFailed):
+    """A step saves or uses other tensors than the trace that its offloading was planned by."""
+
+
 KINDS: dict[str, type[LoaderbenchError]] = {
-    kind.__name__: kind for kind in (ConfigError, BatchTooSmall, UnavailableError, CaseFailed, OutOfMemory)
+    kind.__name__: kind
+    for kind in (ConfigError, BatchTooSmall, UnavailableError, CaseFailed, OutOfMemory, DoesNotFit, PlanMismatch)
 }
 """Name → class: errors cross a pipe, and are stored, by their names."""

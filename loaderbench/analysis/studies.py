@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from loaderbench.analysis.comparison import compare
 from loaderbench.analysis.model_layers import layers_of
 from loaderbench.analysis.model_memory import fit_of, memory_of
+from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.precision import compare_precisions
 from loaderbench.analysis.selftest import score
 from loaderbench.analysis.sizing import sized
@@ -15,6 +16,7 @@ from loaderbench.analysis.tuning import tuned
 from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.model_memory import ModelFitFacts, ModelMemoryFacts
 from loaderbench.recording.model_size import SizeFacts
+from loaderbench.recording.offload_study import OffloadFacts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -49,5 +51,7 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return memory_of(facts)
         case ModelFitFacts():
             return fit_of(facts)
+        case OffloadFacts():
+            return offload_of(facts)
         case _:
             return summarize([*records.values()])

@@ -148,6 +148,15 @@ def profile_memory(device: str) -> tuple[int, str] | None:
     return None if constant is None else (round(constant.value), f"{constant.label}: {constant.source}")
 
 
+def profile_link(device: str) -> tuple[float, str]:
+    """(bytes/s, its source) of the copies of an emulated device, either way, by its profile.
+
+    Raises ConfigError where there is no such profile.
+    """
+    constant = named(device.partition(":")[2]).link_bytes_per_s
+    return constant.value, f"{constant.label}: {constant.source}"
+
+
 def nvml_ordinal(device: str) -> int | None:
     """CUDA's number of the GPU that a resolved device text names, for NVML; None where it is not a GPU."""
     kind, _, number = device.partition(":")

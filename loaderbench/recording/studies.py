@@ -20,6 +20,7 @@ from loaderbench.recording.facts import DeviceFacts, Environment, Failure, Memor
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.model_memory import ModelFit, ModelFitFacts, ModelMemory, ModelMemoryFacts
 from loaderbench.recording.model_size import SizeFacts, Sizing
+from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
 from loaderbench.recording.record import (
     Bottleneck,
     Bound,
@@ -33,8 +34,9 @@ from loaderbench.recording.record import (
 )
 
 StudyKind = Literal[
-    "sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_memory", "model_fit", "model_size"
-]
+    "sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_memory", "model_fit", "model_size",
+    "model_offload",
+]  # fmt: skip
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
 Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
@@ -596,8 +598,8 @@ class PrecisionResult:
 
 # -- the file --------------------------------------------------------------------------------------------
 
-ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts
-ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing
+ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts | OffloadFacts
+ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing | ModelOffload
 StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | ModelFacts
 Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | ModelFindings
 
@@ -618,6 +620,7 @@ KINDS: Mapping[StudyKind, StudyTypes] = {
     "model_size": StudyTypes(SizeFacts, Sizing),
     "model_memory": StudyTypes(ModelMemoryFacts, ModelMemory),
     "model_fit": StudyTypes(ModelFitFacts, ModelFit),
+    "model_offload": StudyTypes(OffloadFacts, ModelOffload),
 }
 
 

@@ -131,7 +131,7 @@ class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         formula = flop_registry.get(operator._overloadpacket)
-        if formula is None:
+        if formula is None and operator.namespace != "prim":
             with self:  # in inference composite operators arrive whole
                 result = operator.decompose(*args, **kwargs)
             if result is not NotImplemented:

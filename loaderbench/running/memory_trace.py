@@ -39,7 +39,7 @@ from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 """Raise it when a trace of the same step changes: kept ones are then made anew."""
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
 STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))
@@ -61,31 +61,46 @@ def trace_step(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
         UnavailableError: the model cannot be traced, for it reads values.
     """
     begun = time.perf_counter()
+    tracer = StepTracer(rounding=rounding_of(on_accelerator=on_accelerator), inside=not on_accelerator)
+    follow_step(tracer, step, seed, on_accelerator=on_accelerator)
+    unchecked_on = None if on_accelerator else unchecked_processor()
+    return replace(tracer.trace(step.batch_size), seconds=time.perf_counter() - begun, unchecked_on=unchecked_on)
+
+
+def rounding_of(*, on_accelerator: bool) -> int:
+    """Bytes to whose multiples the allocator rounds sizes up."""
+    return CUDA_ROUNDING if on_accelerator else 1
+
+
+def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bool, device: str = "cpu") -> None:
+    """Show the tracer what stands when a step begins in its steady state, and the step.
+
+    `device` is the fake tensors' own: autograd saves by it. Raises as trace_step.
+    """
     workload = _built(step, seed)
-    tracer = _Tracer(rounding=CUDA_ROUNDING if on_accelerator else 1, inside=not on_accelerator)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            workload.give_memory(torch.device("cpu"))
+            workload.give_memory(torch.device(device))
             if on_accelerator:
                 _group_updates(workload.optimizer)
                 tracer.stand_library(CUBLAS_BYTES)
-            inputs, targets = workload.example("float32")
+            inputs, targets = (tensor.to(device) for tensor in workload.example("float32"))
             _settle(workload, inputs, targets)
             tracer.stand(PARAMETERS, (*workload.model.parameters(), *workload.model.buffers()))
             tracer.stand(GRADIENTS, _gradients(workload))
             tracer.stand(OPTIMIZER, _state(workload.optimizer))
             tracer.stand(ACTIVATIONS, (inputs, targets))
+            tracer.stand(TEMPORARY, workload.constants)
             tracer.stand(TEMPORARY, [] if workload.last_output is None else [workload.last_output])
             with tracer.following(workload):
                 workload.step(inputs, targets)
+                tracer.end_step(inputs, workload.last_output)
     except (RuntimeError, TypeError) as error:
         reason = (str(error).strip().splitlines() or ["no message"])[0]
         raise UnavailableError(
             f"{step.model} cannot be traced without its values ({type(error).__name__}: {reason[:200]}): "
             "its memory can be measured, not predicted"
         ) from error
-    unchecked_on = None if on_accelerator else unchecked_processor()
-    return replace(tracer.trace(step.batch_size), seconds=time.perf_counter() - begun, unchecked_on=unchecked_on)
 
 
 def _built(step: Step, seed: int) -> ModelWorkload:
@@ -122,7 +137,7 @@ def _settle(workload: ModelWorkload, inputs: Any, targets: Any) -> None:
     workload.optimizer.step()
 
 
-class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotations there
+class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotations there
     """Keeps what the operators within its context allocate and release, beside what stands already."""
 
     def __init__(self, *, rounding: int, inside: bool) -> None:
@@ -153,6 +168,9 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
     def stand_library(self, size: int) -> None:
         """Memory that a library keeps."""
         self._allocate(size, TEMPORARY)
+
+    def end_step(self, inputs: torch.Tensor, output: Any) -> None:
+        """The step has ended; its inputs and its output live on."""
 
     @contextmanager
     def following(self, workload: ModelWorkload) -> Iterator[None]:

@@ -76,7 +76,7 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
     """
     planned = plan_model(model, options)
     asked = None if memory is None else parse_memory(memory)
-    there = _memory_of(planned.step, planned.device.on_host_cpus)
+    there = device_memory(planned.step, planned.device.on_host_cpus)
     if asked is None and there is None:
         raise ConfigError(f"the memory of {planned.step.device} is not known: give --memory 16G")
     if asked is not None and there is not None and asked > there[0] and planned.device.computes:
@@ -94,7 +94,7 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
     return FitPlan(planned.step, planned.seed, size, source, asked, used, not_tried)
 
 
-def _memory_of(step: Step, on_host: bool) -> tuple[int, str] | None:
+def device_memory(step: Step, on_host: bool) -> tuple[int, str] | None:
     """(bytes, source) of the memory that a model can have on the device; None where that is not known."""
     if on_host:
         size, source = available_memory_bytes()

@@ -121,6 +121,11 @@ class ModelWorkload:
         """None in inference."""
         return self._optimizer
 
+    @property
+    def constants(self) -> tuple[torch.Tensor, ...]:
+        """What it has on the device beside the model."""
+        return self._scale, self._shift
+
     def give_memory(self, device: torch.device) -> None:
         """Give each weight of a workload that was built on the meta device memory on `device`, without values.
 

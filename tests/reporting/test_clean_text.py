@@ -21,6 +21,7 @@ from loaderbench.images.scan import DatasetScan
 from loaderbench.printable import clean, clean_lines
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.model_size import Sizing
+from loaderbench.recording.offload_study import ModelOffload
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
 from loaderbench.recording.studies import CompareFacts, Comparison, PrecisionResult, SelfTest, Sweep, TuneFacts, Tuning
@@ -31,6 +32,7 @@ from loaderbench.reporting.format import cleaned
 from loaderbench.reporting.gaps import print_gaps
 from loaderbench.reporting.html import render_html
 from loaderbench.reporting.markdown import render_markdown
+from loaderbench.reporting.offload import print_offload
 from loaderbench.reporting.precision import print_precision
 from loaderbench.reporting.report import read_report
 from loaderbench.reporting.selftest import print_selftest
@@ -94,6 +96,7 @@ VIEWS: dict[str, Callable[[Console], None]] = {
     "self-test": lambda console: print_selftest(filled(SelfTest), {"prep": {"prep": 1}}, console),
     "precision": lambda console: print_precision(filled(PrecisionResult), console),
     "sizing": lambda console: print_sizing(filled(Sizing), console),
+    "offloading": lambda console: print_offload(filled(ModelOffload), console),
     "data set": lambda console: print_scan(scan(), console),
 }
 

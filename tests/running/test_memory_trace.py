@@ -87,7 +87,8 @@ def test_what_stands_is_what_arithmetic_says(optimizer: Optimizer, states: int) 
     assert by_kind["parameters"] == 4 * LENET_PARAMETERS == by_kind["gradients"]
     counters = 0 if optimizer == "sgd" else 8 * 4  # one fp32 count of steps for each of the eight parameters
     assert by_kind["optimizer"] == 4 * LENET_PARAMETERS * states + counters
-    assert by_kind["activations"] == 3 * 28 * 28 * 4 + 3 * 8  # the images, and int64 labels
+    images, labels, constants = 3 * 28 * 28 * 4, 3 * 8, 2 * 3 * 4  # the last: each channel's scale and shift
+    assert by_kind["activations"] == images + labels + constants
 
 
 def test_an_accelerators_sizes_are_rounded_and_its_library_stands() -> None:

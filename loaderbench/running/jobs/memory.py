@@ -65,7 +65,7 @@ def try_batch(request: TrialRequest, report: Report) -> MemoryMeasured:
         device = _opened(request.step, stack)
         measuring = MeasureMemoryRequest(request.step, request.seed, request.num_steps)
         if not traits_of(request.step.device).on_host_cpus:
-            _cap_gpu(device, request.cap_bytes)
+            cap_gpu(device, request.cap_bytes)
             return MemoryMeasured(device.describe(), _on_gpu(measuring, device, report))
         if request.how == "rlimit":
             return MemoryMeasured(device.describe(), _below_rlimit(measuring, device, request.cap_bytes, report))
@@ -119,7 +119,7 @@ def _steps(
 
 
 @dataclass(frozen=True)
-class _MemoryEvents:
+class MemoryEvents:
     """torch.profiler's memory events of the CPU, in order, and when each step ran."""
 
     at_ns: np.ndarray[Any, np.dtype[np.int64]]
@@ -154,7 +154,7 @@ def _on_host(
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         _steps(request, device, report, mark=lambda number: torch.profiler.record_function(f"{STEP_MARK}{number}"))
     report(Phase("reading the profiler's events"))
-    events = _events_of(profiler)
+    events = events_of(profiler)
     growth = device.memory()
     missing = {"peak_reserved_bytes": NO_RESERVE}
     if growth.rss_growth_bytes is None:
@@ -168,7 +168,7 @@ def _on_host(
     )
 
 
-def _events_of(profiler: Any) -> _MemoryEvents:
+def events_of(profiler: Any) -> MemoryEvents:
     changes, steps = [], {}
     for event in profiler.profiler.kineto_results.events():
         name = event.name()
@@ -179,7 +179,7 @@ def _events_of(profiler: Any) -> _MemoryEvents:
             steps[number] = (event.start_ns(), event.start_ns() + event.duration_ns())
     changes.sort(key=lambda change: change[0])  # stable: what happened in one nanosecond stays in its order
     table = np.array(changes, dtype=np.int64).reshape(-1, 2)
-    return _MemoryEvents(table[:, 0], np.cumsum(table[:, 1]), tuple(steps[number] for number in sorted(steps)))
+    return MemoryEvents(table[:, 0], np.cumsum(table[:, 1]), tuple(steps[number] for number in sorted(steps)))
 
 
 def _on_gpu(request: MeasureMemoryRequest, device: Device, report: Report) -> MeasuredMemory:
@@ -199,7 +199,7 @@ def _on_gpu(request: MeasureMemoryRequest, device: Device, report: Report) -> Me
     )
 
 
-def _cap_gpu(device: Device, cap_bytes: int) -> None:
+def cap_gpu(device: Device, cap_bytes: int) -> None:
     """Let PyTorch's allocator hold at most so many bytes of the GPU's memory."""
     total = device.describe().memory_bytes
     if total is not None and cap_bytes < total:

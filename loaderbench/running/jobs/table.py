@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from loaderbench.cases.case import Case, Step
+from loaderbench.offloading.plan import Plan
 from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
 from loaderbench.recording.model_layers import AloneTimes, CallFacts, LayerTimes
 from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTrace
+from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.model_size import StepRound
+from loaderbench.recording.offload_study import OffloadTurn
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 
 if TYPE_CHECKING:
@@ -184,6 +187,38 @@ class MemoryMeasured:
     memory: MeasuredMemory
 
 
+@dataclass(frozen=True)
+class SavedTraceRequest:
+    """Trace what a step saves, without its device's memory."""
+
+    step: Step
+    seed: int
+    on_accelerator: bool
+
+    @property
+    def waits_for(self) -> str:
+        return f"the tracing of {self.step.model}"
+
+
+@dataclass(frozen=True)
+class OffloadRequest(DeviceRequest):
+    """Steps of a model under a plan; None: without offloading."""
+
+    seed: int
+    num_steps: int
+    plan: Plan | None
+    cap_bytes: int
+    """Of the device's memory."""
+
+
+@dataclass(frozen=True)
+class OffloadTimed:
+    device: DeviceFacts
+    turn: OffloadTurn
+    unhooked: tuple[str, ...]
+    """What the model keeps that offloading does not see, in words."""
+
+
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
@@ -195,3 +230,6 @@ TIME_ALONE: Job[LayersRequest, AloneTimes] = Job("loaderbench.running.jobs.model
 TRACE_MEMORY: Job[TraceRequest, tuple[MemoryTrace, ...]] = Job("loaderbench.running.jobs.memory", "trace_memory")
 MEASURE_MEMORY: Job[MeasureMemoryRequest, MemoryMeasured] = Job("loaderbench.running.jobs.memory", "measure_memory")
 TRY_BATCH: Job[TrialRequest, MemoryMeasured] = Job("loaderbench.running.jobs.memory", "try_batch")
+TRACE_SAVED: Job[SavedTraceRequest, SavedTrace] = Job("loaderbench.running.jobs.saved_trace", "trace_saved")
+TIME_OFFLOAD: Job[OffloadRequest, OffloadTimed] = Job("loaderbench.running.jobs.offload", "time_offload")
+COUNT_OFFLOAD: Job[OffloadRequest, int | None] = Job("loaderbench.running.jobs.offload", "count_offload")

@@ -1,0 +1,58 @@
+"""`loaderbench model offload`: a model with a part of its tensors on the host, where a device has too little memory."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loaderbench.cases.options import ModelOptions
+from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import Interrupted, check_json_target
+
+
+@with_options()
+def offload(
+    *,
+    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
+    batch_size: Annotated[int, typer.Option(help="Samples a step")] = 10,
+    offload_above: Annotated[
+        float | None,
+        typer.Option(metavar="KB", help="Tensors of at least so many KB (1,024 bytes) go to the host  [default: none]"),
+    ] = None,
+    offload_after: Annotated[
+        float | None,
+        typer.Option(metavar="FRACTION", help="But not before this part of the device's memory is used  [default: 0]"),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="16G (GiB), as of a smaller device  [default: what is there]")
+    ] = None,
+    study: Annotated[
+        bool, typer.Option("--study", help="Find the best setting: batch 1, no offloading, everything, the curve")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Steps to time of each setting, all rounds together  [default: 30; 12 on the CPU]"),
+    ] = None,
+    options: ModelOptions,
+    output: OutputOptions,
+) -> None:
+    """Run a model with a part of its tensors on the host. Where a batch would not fit, what is used last goes there."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.model_offload import OffloadStudy
+    from loaderbench.studies.offload_plan import plan_offload
+
+    check_json_target(output.json_out)
+    plan = plan_offload(
+        model, options, batch_size, above_kb=offload_above, after=offload_after, memory=memory, steps=steps, study=study
+    )
+    store = Store(output.results)
+    store.check_writable()
+    found = OffloadStudy(plan, store)
+    ended = run_study(found, output)
+    show_study(found, output)
+    if ended is not None:
+        raise Interrupted(f"interrupted: {found.num_timed} settings were timed and are kept", ended)
+    if found.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,263 @@
+"""Copies between the device and the host, and what waits for which.
+
+On CUDA one stream copies out and another one in. The rules, where `compute` is the stream of the device's work:
+
+- a copy out waits for what compute was given until then; compute waits for its end before the memory it reads is let go
+  of, for compute's next work may get that memory;
+- memory for a copy in is allocated for compute, so the copy waits for what compute was given until then, and compute
+  waits for its end before it uses the memory or lets go of it;
+- compute waits for a buffer's copies before the buffer is given back, so its next copy out, which waits for compute,
+  comes behind them.
+
+The host waits for nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from loaderbench.errors import ConfigError
+from loaderbench.offloading.pool import HostBuffer, HostPool, pinned, second_arena
+
+
+@dataclass
+class HostCopy:
+    """A storage's bytes on the host, and the copies of it that are under way."""
+
+    buffer: HostBuffer
+    num_bytes: int
+    source: Any = None
+    """Held while it is read."""
+    out: Any = None
+    """Event behind the copy out, until compute waits for it."""
+    back: Any = None
+    """Event behind the copy in, until compute waits for it."""
+
+
+@dataclass
+class CopyTimes:
+    copy_s: float = 0.0
+    """What the copies themselves took."""
+    exposed_s: float = 0.0
+    """Of which the device's work waited."""
+
+
+class Copier(Protocol):
+    """Moves storages' bytes."""
+
+    pool: HostPool
+
+    def out(self, storage: torch.UntypedStorage) -> HostCopy:
+        """Begin to copy a storage to the host."""
+        ...
+
+    def let_go(self, copy: HostCopy) -> None:
+        """Before the storage's memory is let go of: compute waits for the copies of it that are under way."""
+        ...
+
+    def back(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
+        """Begin to copy into a storage of the device, which was allocated for compute just now, after `let_go`."""
+        ...
+
+    def use(self, copy: HostCopy) -> None:
+        """Before the storage is used: compute waits for the copy in."""
+        ...
+
+    def give_back(self, copy: HostCopy) -> None:
+        """The host's bytes are not needed any more."""
+        ...
+
+    def begin_times(self) -> None:
+        """Time copies from now on."""
+        ...
+
+    def times(self) -> CopyTimes:
+        """Of what was copied since `begin_times`. Waits for the device."""
+        ...
+
+
+class CpuCopier:
+    """The CPU as the device: copies are done when the call returns, and nothing hides them."""
+
+    def __init__(self) -> None:
+        self.pool = HostPool(second_arena)
+        self._seconds = 0.0
+
+    def out(self, storage: torch.UntypedStorage) -> HostCopy:
+        copy = HostCopy(self.pool.take(storage.nbytes()), storage.nbytes())
+        self._move(copy.buffer.memory.ctypes.data, storage.data_ptr(), copy.num_bytes)
+        return copy
+
+    def let_go(self, copy: HostCopy) -> None:
+        """Nothing is under way."""
+
+    def back(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
+        self._move(storage.data_ptr(), copy.buffer.memory.ctypes.data, copy.num_bytes)
+
+    def use(self, copy: HostCopy) -> None:
+        """Nothing is under way."""
+
+    def give_back(self, copy: HostCopy) -> None:
+        self.pool.give_back(copy.buffer)
+
+    def begin_times(self) -> None:
+        self._seconds = 0.0
+
+    def times(self) -> CopyTimes:
+        return CopyTimes(self._seconds, self._seconds)
+
+    def _move(self, target: int, source: int, num_bytes: int) -> None:
+        # No operator of PyTorch: ledgers that see operators must not count the host's side.
+        begun = time.perf_counter()
+        ctypes.memmove(target, source, num_bytes)
+        self._seconds += time.perf_counter() - begun
+
+
+class Streams(Protocol):
+    """A device's queues, by which StreamCopier orders its copies. Streams and events are opaque."""
+
+    out: Any
+    back: Any
+
+    def compute(self) -> Any:
+        """The stream that the device's work is given to now."""
+        ...
+
+    def record(self, stream: Any) -> Any:
+        """An event behind all that the stream was given."""
+        ...
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """What the stream is given from now on waits for the event."""
+        ...
+
+    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Give the stream a copy: uint8 [bytes] both."""
+        ...
+
+    def synchronize(self) -> None: ...
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Between two events that were reached."""
+        ...
+
+
+class CudaStreams:
+    """A CUDA device's."""
+
+    def __init__(self, device: torch.device) -> None:
+        cuda: Any = torch.cuda  # its streams and events have no annotations
+        self._device, self._cuda = device, cuda
+        self.out, self.back = cuda.Stream(device), cuda.Stream(device)
+
+    def compute(self) -> Any:
+        return torch.cuda.current_stream(self._device)
+
+    def record(self, stream: Any) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    def wait(self, stream: Any, event: Any) -> None:
+        stream.wait_event(event)
+
+    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        return float(begin.elapsed_time(end)) / 1e3  # it gives milliseconds
+
+
+@dataclass
+class StreamCopier:
+    """A device with queues: copies run beside its work."""
+
+    streams: Streams
+    pool: HostPool = field(default_factory=lambda: HostPool(pinned))
+    _copies: list[tuple[Any, Any]] = field(default_factory=list)
+    _waits: list[tuple[Any, Any]] = field(default_factory=list)
+    _is_timed: bool = False
+
+    def out(self, storage: torch.UntypedStorage) -> HostCopy:
+        streams, num_bytes = self.streams, storage.nbytes()
+        copy = HostCopy(self.pool.take(num_bytes), num_bytes, source=bytes_of(storage))
+        streams.wait(streams.out, streams.record(streams.compute()))
+        copy.out = self._copy(streams.out, copy.buffer.memory[:num_bytes], copy.source)
+        return copy
+
+    def let_go(self, copy: HostCopy) -> None:
+        if copy.out is not None:
+            self._wait(copy.out)
+            copy.out = copy.source = None
+        self.use(copy)
+
+    def back(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
+        streams = self.streams
+        streams.wait(streams.back, streams.record(streams.compute()))
+        copy.back = self._copy(streams.back, bytes_of(storage), copy.buffer.memory[: copy.num_bytes])
+
+    def use(self, copy: HostCopy) -> None:
+        if copy.back is not None:
+            self._wait(copy.back)
+            copy.back = None
+
+    def give_back(self, copy: HostCopy) -> None:
+        self.let_go(copy)
+        self.pool.give_back(copy.buffer)
+
+    def begin_times(self) -> None:
+        self._is_timed = True
+        self._copies.clear()
+        self._waits.clear()
+
+    def times(self) -> CopyTimes:
+        self.streams.synchronize()
+        seconds = self.streams.seconds
+        return CopyTimes(
+            sum(seconds(begin, end) for begin, end in self._copies),
+            sum(seconds(begin, end) for begin, end in self._waits),
+        )
+
+    def _copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> Any:
+        begin = self.streams.record(stream) if self._is_timed else None
+        self.streams.copy(stream, target, source)
+        end = self.streams.record(stream)
+        if begin is not None:
+            self._copies.append((begin, end))
+        return end
+
+    def _wait(self, event: Any) -> None:
+        compute = self.streams.compute()
+        begin = self.streams.record(compute) if self._is_timed else None
+        self.streams.wait(compute, event)
+        if begin is not None:
+            self._waits.append((begin, self.streams.record(compute)))
+
+
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """A storage's bytes: uint8 [bytes], over the same memory."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)
+
+
+def copier_for(device: torch.device) -> Copier:
+    """The way to copy between the host and a device.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    some = torch.empty(0, device=device)
+    if some.is_cuda:
+        return StreamCopier(CudaStreams(device))
+    if some.is_cpu:
+        return CpuCopier()
+    raise ConfigError(f"offloading works for a model on a CUDA device or on the CPU, not on {device}: move it there")

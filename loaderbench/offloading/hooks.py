@@ -1,0 +1,337 @@
+"""The engine of training: hooks on what autograd saves, which move storages to the host and back.
+
+A storage is saved once, however many tensors over it autograd saves; parameters and buffers are left alone. Tensors are
+made again over the copy that came back, with their own offsets, shapes, strides and types, so gradients are bit-equal.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from loaderbench.errors import ConfigError
+from loaderbench.offloading.copies import Copier, HostCopy, copier_for
+from loaderbench.offloading.plan import Plan
+from loaderbench.offloading.sources import Actions, PlanSource, SizeSource, Source
+from loaderbench.offloading.storages import SavedView, is_plain, storage_key
+from loaderbench.offloading.unhooked import unhooked_in
+from loaderbench.recording.model_offload import NOT_SAVED
+
+
+@dataclass
+class OffloadStatistics:
+    """Of one step. Bytes are the storages' own."""
+
+    num_saved: int = 0
+    """Storages that autograd saved, parameters' and buffers' not counted."""
+    saved_bytes: int = 0
+    out_bytes: int = 0
+    in_bytes: int = 0
+    num_out: int = 0
+    num_in: int = 0
+    host_peak_bytes: int = 0
+    host_reserved_bytes: int = 0
+    """Of all host buffers, in use or not: powers of two, pinned on CUDA."""
+    copy_s: float = 0.0
+    """What the copies took, both ways."""
+    exposed_s: float = 0.0
+    """Of which the device's work waited; on the CPU as the device all of it."""
+
+
+class _Ticket:
+    """What autograd holds of a saved storage: when the last one is gone, nobody can ask for it."""
+
+    def __init__(self, storage: _Storage) -> None:
+        self.storage = storage
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A saved tensor that is kept as it is."""
+
+    tensor: torch.Tensor
+    version: int
+    named: str
+
+
+class _Storage:
+    """One saved storage."""
+
+    def __init__(self, index: int, tensor: torch.Tensor) -> None:
+        self.index, self.num_bytes = index, tensor.untyped_storage().nbytes()
+        self.device, self.version, self.named = tensor.device, tensor._version, name_of(tensor)
+        self.alias: torch.Tensor | None = tensor.detach()
+        """Holds the storage that was saved, and tells its version."""
+        self.memory: torch.UntypedStorage | None = None
+        """Holds a copy that came back."""
+        self.original: Any = weakref.ref(tensor)
+        self.came_back: Any = lambda: None
+        self.stale_version: int | None = None
+        """Its version when it was to be copied, where it was changed in place before."""
+        self.copy: HostCopy | None = None
+
+    def on_device(self) -> torch.UntypedStorage | None:
+        """Its values on the device, held from now on; None where they are not there."""
+        if self.alias is None and self.memory is None:
+            tensor = self.original()
+            self.memory = self.came_back()
+            if self.memory is None and tensor is not None and tensor._version == self.version:
+                self.alias = tensor.detach()
+        return self.memory if self.alias is None else self.alias.untyped_storage()
+
+    def is_changed(self) -> bool:
+        """Whether the values were changed in place before they were copied whole."""
+        if self.alias is not None and self.alias._version != self.version:
+            self.stale_version = self.alias._version
+        return self.stale_version is not None
+
+    def release(self) -> None:
+        self.alias = self.memory = None
+
+
+class Offload:
+    """Within its context, saved tensors live on the host by a plan, or by their size.
+
+    `unhooked` tells, after the first forward pass, what custom autograd functions keep that no hook sees.
+    """
+
+    def __init__(self, model: nn.Module, source: Source, copier: Copier) -> None:
+        self._model, self._source, self._copier = model, source, copier
+        self._device = next((one.device for one in model.parameters()), torch.device("cpu"))
+        self._own: set[int] = set()
+        """Keys of the storages of parameters and buffers."""
+        self._saved: dict[int, _Storage] = {}
+        """Those that autograd holds, by their number."""
+        self._tickets: dict[int, dict[int, Any]] = {}
+        """Key of a storage → version → weak reference to the ticket."""
+        self._watched: dict[int, Any] = {}
+        """Key of a storage → weak reference to it: once it is gone, its key may be another one's."""
+        self._next_index = 0
+        self._host_bytes = 0
+        self._statistics = OffloadStatistics()
+        self._stack = ExitStack()
+        self._has_looked = False
+        self.unhooked: tuple[str, ...] = ()
+
+    def __enter__(self) -> Offload:
+        self._stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
+        self._stack.callback(self._model.register_forward_hook(self._look).remove)
+        self.begin_step()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        self._watched.clear()  # they are in circles of references, which would keep the model
+        self._tickets.clear()
+
+    def begin_step(self) -> None:
+        """A step begins. A plan needs it before each one; without a plan it begins its statistics."""
+        self._own = {storage_key(one) for one in (*self._model.parameters(), *self._model.buffers())}
+        self._source.begin_step()
+        if isinstance(self._source, PlanSource):
+            self._next_index = 0
+        self._statistics = OffloadStatistics()
+        self._statistics.host_peak_bytes = self._host_bytes
+        self._copier.begin_times()
+
+    def end_step(self) -> OffloadStatistics:
+        """A step has ended: what it moved. Waits for the device.
+
+        Raises:
+            PlanMismatch: it was shorter than its plan's.
+        """
+        self._source.end_step()
+        times, statistics = self._copier.times(), self._statistics
+        statistics.copy_s, statistics.exposed_s = times.copy_s, times.exposed_s
+        statistics.host_reserved_bytes = self._copier.pool.reserved_bytes
+        return replace(statistics)
+
+    def live_bytes(self) -> int:
+        """What the device's allocator has given out; on the CPU, whose does not tell, what the hooks hold."""
+        if torch.empty(0, device=self._device).is_cuda:
+            return torch.cuda.memory_allocated(self._device)
+        saved = list(self._saved.values())  # the collector may take some meanwhile
+        return sum(one.num_bytes for one in saved if one.alias is not None or one.memory is not None)
+
+    # -- hooks
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        if self._source.keeps_next() or not self._can_go(tensor):
+            self._source.check(NOT_SAVED, 0)
+            self._act(self._source.after(NOT_SAVED, 0, is_pack=True))
+            return _Whole(tensor.detach(), tensor._version, name_of(tensor))
+        ticket = self._ticket_of(tensor)
+        saved = ticket.storage
+        self._source.check(saved.index, saved.num_bytes)
+        self._act(self._source.after(saved.index, saved.num_bytes, is_pack=True))
+        return ticket, SavedView.of(tensor)
+
+    def _unpack(self, packed: Any) -> torch.Tensor:
+        if isinstance(packed, _Whole):
+            if packed.tensor._version != packed.version:
+                raise changed_in_place(packed.named, packed.tensor._version, packed.version)
+            self._source.check(NOT_SAVED, 0)
+            self._act(self._source.after(NOT_SAVED, 0, is_pack=False))
+            return packed.tensor
+        ticket, view = packed
+        saved: _Storage = ticket.storage
+        self._source.check(saved.index, saved.num_bytes)
+        self._bring(saved)
+        if saved.is_changed():
+            raise changed_in_place(saved.named, saved.stale_version, saved.version)
+        if saved.copy is not None:
+            self._copier.use(saved.copy)
+        storage = saved.on_device()
+        assert storage is not None
+        tensor: torch.Tensor = view.over(storage)
+        self._act(self._source.after(saved.index, saved.num_bytes, is_pack=False))
+        return tensor
+
+    def _can_go(self, tensor: torch.Tensor) -> bool:
+        return is_plain(tensor) and tensor.device == self._device and storage_key(tensor) not in self._own
+
+    def _ticket_of(self, tensor: torch.Tensor) -> _Ticket:
+        """The ticket of the storage in this version: the one that autograd has, or a new one."""
+        key, storage = storage_key(tensor), tensor.untyped_storage()
+        if key not in self._watched:
+
+            def gone(_: object) -> None:
+                self._watched.pop(key, None)
+                self._tickets.pop(key, None)
+
+            self._watched[key] = weakref.ref(storage, gone)
+        versions = self._tickets.setdefault(key, {})
+        ticket: _Ticket | None = versions.get(tensor._version, lambda: None)()
+        if ticket is None:
+            saved = _Storage(self._next_index, tensor)
+            self._next_index += 1
+            self._saved[saved.index] = saved
+            self._statistics.num_saved += 1
+            self._statistics.saved_bytes += saved.num_bytes
+            ticket = _Ticket(saved)
+            weakref.finalize(ticket, self._forget, saved).atexit = False
+            versions[tensor._version] = weakref.ref(ticket)
+        return ticket
+
+    # -- moves
+
+    def _act(self, actions: Actions) -> None:
+        for index in actions.evict:
+            if index in self._saved:
+                self._evict(self._saved[index])
+        for index in actions.release:
+            if index in self._saved:
+                self._release(self._saved[index])
+        for index in actions.prefetch:
+            if index in self._saved:
+                self._bring(self._saved[index])
+
+    def _evict(self, saved: _Storage) -> None:
+        """Begin its copy to the host, unless the host has one."""
+        storage = saved.on_device()
+        if saved.copy is not None or storage is None:
+            return
+        if saved.is_changed():
+            return
+        saved.copy = self._copier.out(storage)
+        self._host_bytes += saved.num_bytes
+        statistics = self._statistics
+        statistics.out_bytes += saved.num_bytes
+        statistics.num_out += 1
+        statistics.host_peak_bytes = max(statistics.host_peak_bytes, self._host_bytes)
+
+    def _release(self, saved: _Storage) -> None:
+        saved.is_changed()  # while it was copied: the copy may be of both
+        if saved.copy is not None:
+            self._copier.let_go(saved.copy)
+        if saved.copy is not None or saved.stale_version is not None:
+            saved.release()
+
+    def _bring(self, saved: _Storage) -> None:
+        """Begin its copy to the device, unless it is there."""
+        if saved.on_device() is not None or saved.copy is None:
+            return
+        storage = torch.empty(saved.num_bytes, dtype=torch.uint8, device=saved.device).untyped_storage()
+        self._copier.back(saved.copy, storage)
+        saved.memory, saved.came_back = storage, weakref.ref(storage)
+        self._statistics.in_bytes += saved.num_bytes
+        self._statistics.num_in += 1
+
+    def _forget(self, saved: _Storage) -> None:
+        """Autograd has dropped all tickets."""
+        self._source.forget(saved.index)
+        if self._saved.get(saved.index) is saved:
+            del self._saved[saved.index]
+        if saved.copy is not None:
+            self._copier.give_back(saved.copy)
+            self._host_bytes -= saved.num_bytes
+            saved.copy = None
+        saved.release()
+
+    # -- what hooks do not see
+
+    def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._has_looked:
+            return
+        self._has_looked = True
+        self.unhooked = unhooked_in(output)
+        for sentence in self.unhooked:
+            warnings.warn(sentence, UserWarning, stacklevel=2)
+
+
+def offload(
+    model: nn.Module, *, above_bytes: int | None = None, after_bytes: int = 0, plan: Plan | None = None
+) -> Offload:
+    """Keep what autograd saves for the backward pass in host memory: a context for forward and backward passes.
+
+        with loaderbench.offload(model, above_bytes=8 << 20):
+            loss(model(images), labels).backward()
+
+    Args:
+        above_bytes: saved storages of at least so many bytes go; None: all.
+        after_bytes: only those that are saved while at least so many bytes are live on the device (on CUDA what the
+            allocator has given out, on the CPU what the hooks hold).
+        plan: instead of the two: a plan of offloading/plan.py; then call `begin_step` of what this returns before each
+            step.
+
+    Gradients are bit-equal with and without. On the CPU the host's copies are a second arena in the same memory: that
+    takes time and saves none of the machine's memory.
+
+    Raises:
+        ConfigError: a size below 0, or a model on a device that is neither CUDA nor the CPU.
+    """
+    for name, value in (("above_bytes", above_bytes or 0), ("after_bytes", after_bytes)):
+        if value < 0:
+            raise ConfigError(f"{name} is {value:,}: give a number of bytes from 0 on")
+    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    copier = copier_for(device)
+    if plan is not None:
+        return Offload(model, PlanSource(plan), copier)
+    source = SizeSource(above_bytes or 0, after_bytes)
+    engine = Offload(model, source, copier)
+    source.live_bytes = weakref.WeakMethod(engine.live_bytes)
+    return engine
+
+
+def name_of(tensor: torch.Tensor) -> str:
+    """A tensor as autograd's errors name it."""
+    return f"[{tensor.type()} {list(tensor.shape)}]"
+
+
+def changed_in_place(named: str, version: int | None, expected: int) -> RuntimeError:
+    """Autograd's own error, without the name of the function that made the tensor
+    (torch/csrc/autograd/saved_variable.cpp, SavedVariable::unpack)."""
+    return RuntimeError(
+        f"one of the variables needed for gradient computation has been modified by an inplace operation: {named} is "
+        f"at version {version}; expected version {expected} instead. Hint: enable anomaly detection to find the "
+        "operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+    )

@@ -1,0 +1,311 @@
+"""`model offload` as text: the sentence, the table of settings, and what the figures mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loaderbench.recording.offload_study import ModelOffload, OffloadOutcome, OffloadRow
+from loaderbench.recording.record import Estimate
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.model_memory import memory_size
+from loaderbench.reporting.offload_figure import offload_figure, threshold_text
+from loaderbench.reporting.tables import Page, Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RATIO = "ratio"
+COLUMNS = ("On the host", "ms/image", RATIO, "peak", "host", "moved", "hidden", "exposed")
+NUM_NAMES = 1
+"""Leading columns that hold no figures."""
+BEST = "→ "
+WIDE = 20
+"""An interval whose ends are more than so many times apart says nothing."""
+MIB = 2**20
+OUTCOMES: dict[OffloadOutcome, str] = {
+    "fits": "",
+    "out_of_memory": "does not fit",
+    "no_host_memory": "no host memory",
+    "failed": "failed",
+    "not_tried": "not tried",
+}
+RATIO_NOTE = "Ratio: to the time per image of the smallest batch. "
+COLUMN_NOTE = (
+    "Peak: in device memory; host: on the host at "
+    "once; moved: to the host and back in a step, all in MiB. Hidden, exposed: milliseconds of a step's copies behind "
+    "the compute, and what the compute waited for them."
+)
+TRAIN_MEANS = (
+    "What the forward pass keeps for the backward pass goes to the host and is back before it is used; weights, "
+    "gradients and the optimizer's state stay on the device."
+)
+INFER_MEANS = (
+    "In inference nothing is kept for a backward pass: parameters, inputs and the activations that are still to be "
+    "used are what lives on the host; parameters have their copy there and are dropped, not copied out."
+)
+ASSUMED = "all times are those of a replay, assumed"
+UNTRACED = "workspaces and fragmentation, which no trace shows"
+ON_HOST = (
+    "The device's memory is this machine's own: what is offloaded goes to a second part of the same RAM, so bytes are "
+    "real and times say nothing of another device."
+)
+
+
+def print_offload(result: ModelOffload, console: Console | None = None) -> None:
+    """Print the answer, every setting, and what the figures mean."""
+    console, result = console or make_console(), fmt.cleaned(result)
+    console.print(styled(" · ".join(settings(result)), "bold"))
+    for line in answer_lines(result):
+        console.print(styled(line))
+    rows = offload_rows(result)
+    if rows:
+        console.print()
+        table = plain_table()
+        for number, title in enumerate(offload_columns(result)):
+            table.add_column(title, justify="left" if number < NUM_NAMES else "right", no_wrap=True)
+        for cells in rows:
+            table.add_row(*(styled(cell) for cell in cells))
+        console.print(table)
+        console.print(styled(_column_note(result), "dim"))
+    for title, lines in notes(result):
+        print_bullets(console, title, lines)
+
+
+def settings(result: ModelOffload) -> list[str]:
+    """What was asked for."""
+    size = f"{result.channels}×{result.input_size}×{result.input_size}"
+    optimizer = [] if result.optimizer is None else [result.optimizer]
+    asked = [result.model, result.mode, result.precision, *optimizer, size, f"batch {result.batch_size}"]
+    return [*asked, result.device_name]
+
+
+# -- the answer ------------------------------------------------------------------------------------------
+
+
+def answer_lines(result: ModelOffload) -> list[str]:
+    """The answer in sentences, the first of which says it all."""
+    return [offload_sentence(result), *_gain_lines(result)]
+
+
+def offload_sentence(result: ModelOffload) -> str:
+    """Batch 10 does not fit in 16.0 GiB (it needs 18.2 GiB); everything offloaded takes 1.10× the time per image of
+    batch 1; the best, tensors from 64 MiB, 0.58×."""
+    parts = [_fit(result)]
+    if result.is_study:
+        parts += _study_parts(result)
+    else:
+        parts += _run_parts(result)
+    if result.not_measured is not None:
+        parts.append(ASSUMED)
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _fit(result: ModelOffload) -> str:
+    limit, row = memory_size(result.memory_bytes), result.without
+    if row is None or row.outcome == "not_tried":
+        return f"Whether batch {result.batch_size} fits in {limit} was not tried"
+    peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
+    needs = f" (it needs {memory_size(peak)})" if peak is not None and peak > result.memory_bytes else ""
+    if row.outcome == "fits":
+        ratio = "" if row.to_batch_one is None or row == result.batch_one else f", at {times(row.to_batch_one)}"
+        of = (
+            ""
+            if not ratio or result.batch_one is None
+            else f" the time per image of batch {result.batch_one.batch_size}"
+        )
+        return f"Batch {result.batch_size} fits in {limit} without offloading{ratio}{of}"
+    if row.outcome == "out_of_memory":
+        one = result.batch_one
+        nor = (
+            f", nor does batch {one.batch_size}"
+            if one is not None and one != row and one.outcome == row.outcome
+            else ""
+        )
+        return f"Batch {result.batch_size} does not fit in {limit}{needs}{nor}"
+    return f"Batch {result.batch_size} without offloading {OUTCOMES[row.outcome]}"
+
+
+def _study_parts(result: ModelOffload) -> list[str]:
+    parts = []
+    one = "" if result.batch_one is None else f"the time per image of batch {result.batch_one.batch_size}"
+    everything, best = result.everything, result.best
+    if everything is not None and everything.to_batch_one is not None:
+        parts.append(f"everything offloaded takes {times(everything.to_batch_one)} {one}")
+    elif everything is not None and everything.outcome == "fits":
+        parts.append(f"everything offloaded takes {_ms(everything)} ms an image")
+    elif everything is not None:
+        parts.append(f"everything offloaded: {OUTCOMES[everything.outcome]}")
+    if best is None:
+        return [*parts, "no setting was timed"]
+    what = f"the best, {what_moves(best)}"
+    if best.moved_bytes_per_step == 0:
+        what = "the best moves nothing"
+    if best.to_batch_one is None:
+        return [*parts, f"{what}: {_ms(best)} ms an image"]
+    return [
+        *parts,
+        f"{what}, {times(best.to_batch_one)}" if parts else f"{what} takes {times(best.to_batch_one)} {one}",
+    ]
+
+
+def _run_parts(result: ModelOffload) -> list[str]:
+    if not result.thresholds:
+        return []
+    row = result.thresholds[0]
+    what = f"with {what_moves(row)} on the host"
+    if row.moved_bytes_per_step == 0:
+        what = "with this setting nothing moves, and"
+    if row.s_per_image is None:
+        return [f"{what} it {OUTCOMES[row.outcome] or 'has no time'}"]
+    ratio = ""
+    if result.batch_one is not None and row.to_batch_one is not None:
+        ratio = f", {times(row.to_batch_one)} the time per image of batch {result.batch_one.batch_size}"
+    peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
+    fits = OUTCOMES[row.outcome] or "fits"
+    return [f"{what} it {fits} ({memory_size(peak)}) and takes {_ms(row)} ms an image{ratio}"]
+
+
+def _gain_lines(result: ModelOffload) -> list[str]:
+    lines = []
+    if result.best_to_everything is not None:
+        low = result.best_to_everything.low
+        doubt = ", which its interval leaves open" if low is not None and low < 1 else ""
+        gain = times(result.best_to_everything)
+        lines.append(f"The best does {gain} the images/s of everything offloaded{doubt}.")
+    if result.is_study and result.best is not None:
+        lines.append(f"To run it: {flags(result.best)}.")
+    if result.is_study and result.num_settings:
+        more = sum(row.outcome != "not_tried" for row in result.thresholds) - result.num_searched
+        curve = f"; the curve has {more} more" if more > 0 else ""
+        lines.append(f"The search tried {result.num_searched} of {result.num_settings} settings{curve}.")
+    if result.interrupted:
+        lines.append("Interrupted: not all settings were timed.")
+    return lines
+
+
+def flags(row: OffloadRow) -> str:
+    """--offload-above 8192 --offload-after 0.4"""
+    above = "" if row.above_bytes is None else f"--offload-above {row.above_bytes / 1024:g}"
+    after = f" --offload-after {row.after_fraction:g}" if row.after_fraction and above else ""
+    return above + after if above else "neither --offload-above nor --offload-after"
+
+
+def what_moves(row: OffloadRow) -> str:
+    """What a setting puts on the host."""
+    if row.after_fraction is None:
+        return "nothing"
+    if row.above_bytes is None:
+        return "only what would not fit"
+    what = "everything" if row.above_bytes == 0 else f"tensors from {threshold_text(row.above_bytes)}"
+    return what if not row.after_fraction else f"{what} once {fmt.percent(row.after_fraction)} is in use"
+
+
+def times(ratio: Estimate) -> str:
+    """1.10× (1.05–1.14)"""
+    if ratio.low is None or ratio.high is None:
+        return f"{_ratio(ratio.value)}×"
+    if ratio.high > WIDE * ratio.low:
+        return f"{_ratio(ratio.value)}× (too few steps to tell: give more --steps)"
+    return f"{_ratio(ratio.value)}× ({_ratio(ratio.low)}–{_ratio(ratio.high)})"
+
+
+def _ratio(value: float) -> str:
+    """1.10; 0.026"""
+    return f"{value:.2f}" if value >= 0.0995 else fmt.number(value, 2)
+
+
+def _ms(row: OffloadRow) -> str:
+    if row.s_per_image is None:
+        return fmt.MISSING
+    width = row.s_per_image.half_width
+    spread = "" if width is None else f" ± {fmt.number(width * 1e3, 2)}"
+    return f"{fmt.number(row.s_per_image.value * 1e3)}{spread}"
+
+
+# -- the table -------------------------------------------------------------------------------------------
+
+
+def offload_columns(result: ModelOffload) -> list[str]:
+    """Without the ratio where there is nothing to compare with."""
+    return [title for title in COLUMNS if title != RATIO or result.batch_one is not None]
+
+
+def offload_rows(result: ModelOffload) -> list[list[str]]:
+    """A row a setting: the smallest batch and the batch without offloading first."""
+    rows = []
+    if result.batch_one is not None:
+        rows.append(_cells(f"nothing, batch {result.batch_one.batch_size}", result.batch_one, result))
+    if result.without is not None:
+        rows.append(_cells("nothing", result.without, result))
+    return [*rows, *(_cells(_name(row), row, result) for row in result.thresholds)]
+
+
+def _column_note(result: ModelOffload) -> str:
+    best = "" if result.best is None else f"{BEST}the best. "
+    return best + ("" if result.batch_one is None else RATIO_NOTE) + COLUMN_NOTE
+
+
+def _name(row: OffloadRow) -> str:
+    if row.above_bytes is None:
+        return "what would not fit"
+    what = "everything" if row.above_bytes == 0 else f"from {threshold_text(row.above_bytes)}"
+    return f"{what} after {fmt.percent(row.after_fraction)}" if row.after_fraction else what
+
+
+def _cells(name: str, row: OffloadRow, result: ModelOffload) -> list[str]:
+    peak, star = (row.peak_live_bytes, "") if row.peak_live_bytes is not None else (row.predicted_peak_bytes, "*")
+    bytes_shown = [None if size is None else size / MIB for size in (peak, row.host_bytes, row.moved_bytes_per_step)]
+    copies = [None if seconds is None else seconds * 1e3 for seconds in (row.hidden_s, row.exposed_s)]
+    peak_text, *others = map(fmt.number, (*bytes_shown, *copies))
+    ratio = fmt.MISSING if row.to_batch_one is None else _ratio(row.to_batch_one.value)
+    return [
+        f"{BEST if row == result.best else ''}{name}",
+        OUTCOMES[row.outcome] or _ms(row),
+        *([] if result.batch_one is None else [ratio]),
+        peak_text if peak is None else f"{peak_text}{star}",
+        *others,
+    ]
+
+
+def notes(result: ModelOffload) -> list[tuple[str, list[str]]]:
+    """(heading, lines): what the figures mean, and why some are missing."""
+    means = [TRAIN_MEANS if result.mode == "train" else INFER_MEANS]
+    means += [ON_HOST] if result.on_host else []
+    if result.planned_bytes < result.memory_bytes:
+        below, limit = memory_size(result.planned_bytes), memory_size(result.memory_bytes)
+        means.append(f"Plans keep below {below} of {limit}: the rest is left for {UNTRACED}.")
+    every = [row for row in (result.batch_one, result.without, *result.thresholds) if row is not None]
+    if any(row.peak_live_bytes is None and row.predicted_peak_bytes is not None for row in every):
+        means.append("*: predicted from the trace; it was not run, or its peak was not measured.")
+    missing = [] if result.not_measured is None else [f"not measured: {result.not_measured}"]
+    missing += dict.fromkeys(
+        f"{_what(row, result)}: {row.why}" for row in every if row.why is not None and row.outcome != "not_tried"
+    )
+    missing += dict.fromkeys(reason for row in every for reason in row.missing.values())
+    found = [("What it means", means), ("Assumed", [*result.assumptions]), ("Without a figure", missing)]
+    found.append(("Not offloaded", [*result.unhooked]))
+    return [(heading, lines) for heading, lines in found if lines]
+
+
+def _what(row: OffloadRow, result: ModelOffload) -> str:
+    if row == result.batch_one:
+        return f"batch {row.batch_size}"
+    return f"batch {row.batch_size} without offloading" if row == result.without else what_moves(row)
+
+
+def offload_page(result: ModelOffload, name: str, *, drawn: bool) -> Page:
+    """The study in a report. `name`: prefix of its figures' names; `drawn`: whether it has any."""
+    rows = offload_rows(result)
+    table = Table(
+        "Settings", tuple((title, "") for title in offload_columns(result)), rows, NUM_NAMES, _column_note(result)
+    )
+    figure = offload_figure(result, name) if drawn else None
+    return Page(
+        title=f"{result.model}, {result.mode}: offloading",
+        sentence=offload_sentence(result),
+        settings=settings(result),
+        tables=[table] if rows else [],
+        findings=[("Answer", answer_lines(result)), *notes(result)],
+        figures=[] if figure is None else [figure],
+    )

@@ -1,0 +1,163 @@
+"""Jobs of `model offload`: a step's time under a plan, and the memory that it then needs."""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from loaderbench.devices.base import Device
+from loaderbench.devices.select import open_device, traits_of
+from loaderbench.errors import ConfigError
+from loaderbench.offloading.hooks import Offload, OffloadStatistics, offload
+from loaderbench.offloading.inference import InferenceOffload
+from loaderbench.recording.offload_study import OffloadTurn
+from loaderbench.recording.progress import Phase, Report, StepsDone
+from loaderbench.running.jobs.memory import STEP_MARK, cap_gpu, events_of
+from loaderbench.running.jobs.table import OffloadRequest, OffloadTimed
+from loaderbench.workloads import build_workload
+from loaderbench.workloads.example import image_size
+from loaderbench.workloads.training import ModelWorkload
+
+NUM_WARM = 2
+"""Steps before the clock, beside the device's own: momentum and the pool of host buffers are there after the first."""
+NUM_COUNTED = 2
+"""Steps while memory is counted; the last one counts."""
+
+
+def time_offload(request: OffloadRequest, report: Report) -> OffloadTimed:
+    """Time steps under the plan, each from its first launch on an idle device to its end.
+
+    Raises:
+        OutOfMemory: it does not fit.
+        LoaderbenchError: as the device's and the workload's build, the step, and the plan's execution.
+    """
+    with ExitStack() as stack:
+        device = _opened(request.step, stack)
+        if not traits_of(request.step.device).on_host_cpus:
+            cap_gpu(device, request.cap_bytes)
+        run = _built(request, device, stack, report)
+        report(Phase("warming up"))
+        for _ in range(NUM_WARM + device.num_search_steps):
+            run.step()
+        device.release_memory()
+        device.reset_peak_memory()
+        run.forget()
+        for number in range(request.num_steps):
+            run.step()
+            report(StepsDone(number + 1, request.num_steps))
+        return OffloadTimed(device.describe(), run.turn(device.peak_memory_bytes()), run.unhooked())
+
+
+def count_offload(request: OffloadRequest, report: Report) -> int | None:
+    """Most bytes of the last step that PyTorch's allocator for the CPU had given out, by the profiler's memory events
+    since before the model was built. None where the device counts its memory itself.
+
+    Raises:
+        LoaderbenchError: as time_offload.
+    """
+    if not traits_of(request.step.device).on_host_cpus:
+        return None
+    gc.collect()  # what an earlier job of this process left
+    with ExitStack() as stack:
+        device = _opened(request.step, stack)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, ExitStack() as inner:
+            run = _built(request, device, inner, report)
+            for number in range(NUM_COUNTED):
+                with torch.profiler.record_function(f"{STEP_MARK}{number}"):
+                    run.step()
+                report(StepsDone(number + 1, NUM_COUNTED))
+        return events_of(profiler).peak_bytes(NUM_COUNTED - 1)
+
+
+def _opened(step: Any, stack: ExitStack) -> Device:
+    device = open_device(step, image_size(step, None))
+    stack.callback(device.close)
+    return device
+
+
+@dataclass
+class _Run:
+    """A model and its batch on the device, under a plan."""
+
+    workload: ModelWorkload
+    device: Device
+    inputs: Any
+    targets: Any
+    offloading: Offload | InferenceOffload | None
+    seconds: list[float] = field(default_factory=list)
+    statistics: list[OffloadStatistics] = field(default_factory=list)
+
+    def step(self) -> None:
+        """One step, from an idle device to its end."""
+        self.device.synchronize()
+        begun = time.perf_counter()
+        engine = self.offloading
+        if isinstance(engine, InferenceOffload):
+            engine.begin_step(self.inputs, self.targets)
+        elif engine is not None:
+            engine.begin_step()
+        self.workload.step(self.inputs, self.targets)
+        if isinstance(engine, InferenceOffload):
+            self.statistics.append(engine.end_step(self.workload.last_output))
+        elif engine is not None:
+            self.statistics.append(engine.end_step())
+        self.device.synchronize()
+        self.seconds.append(time.perf_counter() - begun)
+
+    def forget(self) -> None:
+        """Nothing before this counts."""
+        self.seconds, self.statistics = [], []
+
+    def unhooked(self) -> tuple[str, ...]:
+        return self.offloading.unhooked if isinstance(self.offloading, Offload) else ()
+
+    def turn(self, peak_live_bytes: int | None) -> OffloadTurn:
+        """What was seen since `forget`."""
+        seconds = np.array(self.seconds)
+        if not self.statistics:
+            nothing = 0 if self.offloading is None else None
+            return OffloadTurn(seconds, None, None, nothing, nothing, nothing, nothing, peak_live_bytes=peak_live_bytes)
+        last, copies = self.statistics[-1], [one.copy_s for one in self.statistics]
+        return OffloadTurn(
+            step_s=seconds,
+            exposed_s=np.array([one.exposed_s for one in self.statistics]),
+            copy_s=None if None in copies else np.array(copies, dtype=np.float64),
+            host_bytes=last.host_peak_bytes,
+            out_bytes=last.out_bytes,
+            in_bytes=last.in_bytes,
+            num_copies=last.num_out + last.num_in,
+            peak_live_bytes=peak_live_bytes,
+        )
+
+
+def _built(request: OffloadRequest, device: Device, stack: ExitStack, report: Report) -> _Run:
+    """The model on the device, with its plan in force until the stack is left."""
+    step = request.step
+    report(Phase("building the model"))
+    workload = build_workload(step, device, image_size=image_size(step, None), seed=request.seed, num_classes=1)
+    if not isinstance(workload, ModelWorkload):
+        raise ConfigError(f"--model {step.model} is no model of PyTorch, whose tensors could be offloaded")
+    inputs, targets = device.copy_in(*workload.example("float32"))
+    offloading = None if request.plan is None else stack.enter_context(_offloading(request, workload))
+    return _Run(workload, device, inputs, targets, offloading)
+
+
+@contextmanager
+def _offloading(request: OffloadRequest, workload: ModelWorkload) -> Iterator[Offload | InferenceOffload]:
+    assert request.plan is not None
+    if request.step.mode == "infer":
+        with InferenceOffload(workload.model, request.plan) as inferring:
+            yield inferring
+        return
+    with warnings.catch_warnings(), offload(workload.model, plan=request.plan) as training:
+        warnings.filterwarnings("ignore", "(?s).*no hook sees")  # the study says it
+        yield training

@@ -1,0 +1,107 @@
+"""What `loaderbench model offload` is asked for, read into a plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from loaderbench.cases.case import Step
+from loaderbench.cases.options import ModelOptions
+from loaderbench.devices.base import KnownTimes
+from loaderbench.devices.select import known_times
+from loaderbench.errors import ConfigError
+from loaderbench.recording.offload_study import OffloadSetting
+from loaderbench.studies.model import plan_model
+from loaderbench.studies.model_fit import device_memory, parse_memory
+
+NUM_ROUNDS = 3
+LEAST_STEPS = 2
+"""Steps of a setting in a round."""
+STEPS, CPU_STEPS = 30, 12
+"""Of a setting, all rounds together, where none are asked for."""
+KB = 1024
+RESERVE_FRACTION, CPU_RESERVE_FRACTION = 0.1, 0.005
+"""Of the memory, left for what no trace shows: on an accelerator cuDNN's workspaces and the allocator's fragmentation,
+on the CPU workspaces of operators without a rule (up to 0.1 % were seen)."""
+
+
+@dataclass(frozen=True)
+class OffloadPlan:
+    """What `model offload` is to do."""
+
+    step: Step
+    """Of the asked batch."""
+    seed: int
+    setting: OffloadSetting
+    """Where it is no study."""
+    is_study: bool
+    memory_bytes: int
+    memory_source: str
+    planned_bytes: int
+    """Below which plans keep."""
+    on_host: bool
+    num_steps: int
+    """Of a setting in a round."""
+    times: KnownTimes | None
+    """None: they are measured."""
+
+
+def plan_offload(
+    model: str,
+    options: ModelOptions,
+    batch_size: int,
+    *,
+    above_kb: float | None = None,
+    after: float | None = None,
+    memory: str | None = None,
+    steps: int | None = None,
+    study: bool = False,
+) -> OffloadPlan:
+    """What the options ask for.
+
+    Raises:
+        ConfigError: as plan_model, a value out of range, a contradiction, or no limit of memory known.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"--batch-size must be at least 1, not {batch_size}")
+    if above_kb is not None and not 0 <= above_kb < math.inf:
+        raise ConfigError(f"--offload-above must be at least 0 KB, not {above_kb:g}")
+    if after is not None and not 0 <= after <= 1:
+        raise ConfigError(f"--offload-after is a fraction of the device's memory, from 0 to 1, not {after:g}")
+    if study and (above_kb is not None or after is not None):
+        raise ConfigError("--study finds the thresholds itself: leave --offload-above and --offload-after out")
+    if after and above_kb is None:
+        raise ConfigError("--offload-after says when --offload-above sets in: give both")
+    least = LEAST_STEPS * NUM_ROUNDS
+    if steps is not None and steps < least:
+        raise ConfigError(f"--steps must be at least {least}, not {steps}")
+    planned = plan_model(model, options)
+    computes, on_host = planned.device.computes, planned.device.on_host_cpus
+    size, source = _limit(planned.step, memory, on_host=on_host, computes=computes)
+    reserve = CPU_RESERVE_FRACTION if on_host else RESERVE_FRACTION
+    wanted = steps or (CPU_STEPS if on_host else STEPS)
+    return OffloadPlan(
+        step=replace(planned.step, batch_size=batch_size),
+        seed=planned.seed,
+        setting=OffloadSetting(None if above_kb is None else round(above_kb * KB), after or 0.0),
+        is_study=study,
+        memory_bytes=size,
+        memory_source=source,
+        planned_bytes=round(size * (1 - reserve)) if computes else size,
+        on_host=on_host,
+        num_steps=math.ceil(wanted / NUM_ROUNDS),
+        times=known_times(planned.step.device),
+    )
+
+
+def _limit(step: Step, memory: str | None, *, on_host: bool, computes: bool) -> tuple[int, str]:
+    """(bytes, where they are from) of the device's memory."""
+    asked = None if memory is None else parse_memory(memory)
+    there = device_memory(step, on_host)
+    if asked is not None:
+        if there is not None and computes and asked > there[0]:
+            raise ConfigError(f"--memory {memory} is more than there is to try it with: {there[0]:,} bytes, {there[1]}")
+        return asked, "--memory"
+    if there is None:
+        raise ConfigError(f"the memory of {step.device} is not known: give --memory 16G")
+    return there

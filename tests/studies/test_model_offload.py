@@ -1,0 +1,341 @@
+"""The offload study: the command with real steps on the CPU and by replay, and made-up processes that fail."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Ended, Started, call
+
+from loaderbench.analysis.offload import offload_of
+from loaderbench.cases.case import Step
+from loaderbench.errors import LoaderbenchError
+from loaderbench.offloading.plan import Plan, least_cap, ledger
+from loaderbench.offloading.search import candidates, unlimited
+from loaderbench.recording.facts import Failure
+from loaderbench.recording.model_offload import SavedTrace
+from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
+from loaderbench.running.jobs.table import Job, OffloadRequest
+from loaderbench.running.offload_trace import saved_trace
+from loaderbench.running.supervisor import JobFailed
+from loaderbench.studies import model_offload as study_module
+from loaderbench.studies import offload_runs as runs_module
+from tests.studies.kept import assert_kept, only_study
+
+BATCH = 64
+SLOW_LINK = """
+machine = "toy"
+device_name = "toy card"
+model = "{model}"
+mode = "{mode}"
+precision = "fp32"
+input_size = 28
+issue_ms = {{ value = 0.0, label = "assumed", source = "a test" }}
+tail_ms = {{ value = 0.0, label = "assumed", source = "a test" }}
+link_bytes_per_s = {{ value = 1e9, label = "assumed", source = "a test" }}
+memory_bytes = {{ value = 1e9, label = "assumed", source = "a test" }}
+[[steps]]
+batch_size = 64
+duration_ms = {{ value = 6.4, label = "measured", source = "a test" }}
+busy_ms = {{ value = 6.4, label = "measured", source = "a test" }}
+"""
+
+
+class Here:
+    """A measuring process that is this one: jobs run at once, and may be made to fail."""
+
+    failing: Callable[[Any], Failure | None] = staticmethod(lambda request: None)
+
+    def __init__(self, log: Path) -> None:
+        pass
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def child(self, decoder: str | None) -> Here:
+        return self
+
+    def end(self) -> None:
+        pass
+
+    def ask(self, job: Job[Any, Any], request: Any, on_message: Callable[[Any], None]) -> Any:
+        if (failure := type(self).failing(request)) is not None:
+            raise JobFailed(failure)
+        try:
+            return getattr(importlib.import_module(job.module), job.function)(request, on_message)
+        except LoaderbenchError as error:
+            raise JobFailed(Failure(type(error).__name__, str(error))) from error
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Here]]:
+    """Jobs in this process."""
+
+    class Own(Here):
+        pass
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(study_module, "Child", Own)
+    monkeypatch.setattr(runs_module, "KeptChild", Own)
+    yield Own
+
+
+@cache
+def lenet_trace(mode: Any) -> SavedTrace:
+    return saved_trace(Step("lenet", mode, "fp32", "cpu", BATCH, 28, channels=1), 0, on_accelerator=False)
+
+
+@cache
+def between(mode: str) -> int:
+    """Bytes in which lenet's batch does not fit, but with a part of it on the host."""
+    trace = lenet_trace(mode)
+    return (ledger(trace, unlimited(trace)).peak_bytes + least_cap(trace)) // 2
+
+
+def lenet(results: Path, *flags: str, mode: str = "train", memory: int | None = None) -> Ended:
+    size = ("--memory", str(between(mode) if memory is None else memory))
+    shared = ("--batch-size", str(BATCH), "--device", "cpu", "--steps", "6", "--results", str(results))
+    return call("model", "offload", "lenet", "--mode", mode, *shared, *size, *flags)
+
+
+# -- on the CPU ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_the_study_runs_below_the_memory_in_which_the_batch_does_not_fit(
+    mode: str, tmp_path: Path, here: type[Here]
+) -> None:
+    results = tmp_path / "results"
+    done = lenet(results, "--study", "--json", "-", mode=mode)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["without"]["outcome"] == "out_of_memory" and found["without"]["s_per_image"] is None
+    rows = found["thresholds"]
+    assert rows[0]["above_bytes"] == 0 and rows[-1]["above_bytes"] is None
+    for row in rows:
+        # the profiler's memory events know nothing of plans
+        assert row["outcome"] == "fits" and 0 < row["peak_live_bytes"] <= between(mode)
+        assert row["host_bytes"] > 0 and row["moved_bytes_per_step"] > 0 and row["num_steps"] == 6
+        assert row["s_per_image"]["low"] <= row["s_per_image"]["value"] <= row["s_per_image"]["high"]
+    fastest = min(rows, key=lambda row: row["s_per_image"]["value"])
+    assert (found["best_above_bytes"], found["best_after_fraction"]) == (
+        fastest["above_bytes"], fastest["after_fraction"],
+    )  # fmt: skip
+    ratio = found["everything"]["s_per_image"]["value"] / found["batch_one_s_per_image"]
+    assert found["everything"]["to_batch_one"]["value"] == pytest.approx(ratio)
+    assert "does not fit" in found["answer"][0] and "the time per image of batch 1" in found["answer"][0]
+    study = assert_kept(results, "model_offload", num_runs=0)
+    facts = study.facts
+    assert isinstance(facts, OffloadFacts) and not facts.interrupted and facts.num_rounds == 3
+    for one in facts.settings:  # what was moved is what the plan said
+        assert one.ledger is not None
+        planned = (one.ledger.host_bytes, one.ledger.out_bytes, one.ledger.in_bytes)
+        assert {(turn.host_bytes, turn.out_bytes, turn.in_bytes) for turn in one.turns} == {planned}
+    assert study.study_id in call("list", "--results", results).out
+    page = tmp_path / "report.html"
+    report = call("report", "--results", results, "--out", page)
+    text = page.read_text()
+    assert report.code == 0 and "<svg" in text and "lenet" in text and "what would not fit" in text
+
+
+def test_one_setting_runs_beside_the_batch_without_it(tmp_path: Path, here: type[Here]) -> None:
+    done = lenet(tmp_path, "--offload-above", "0", "--json", "-", memory=10**8)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    (row,) = found["thresholds"]
+    assert found["without"]["outcome"] == row["outcome"] == "fits" and found["best"] is None
+    assert row["above_bytes"] == 0 and row["moved_bytes_per_step"] > 0
+    assert row["peak_live_bytes"] <= found["without"]["peak_live_bytes"]
+    assert "same RAM" in " ".join(done.err.split()) and "fits in 95.4 MiB without offloading" in done.err
+
+
+def test_nothing_moves_where_the_batch_fits(tmp_path: Path, here: type[Here]) -> None:
+    done = lenet(tmp_path, "--json", "-", memory=10**8)
+    (row,) = json.loads(done.out)["thresholds"]
+    assert (done.code, row["moved_bytes_per_step"], row["host_bytes"]) == (0, 0, 0)
+    assert "nothing moves" in " ".join(done.err.split())
+
+
+def test_what_no_hook_sees_is_said(tmp_path: Path, here: type[Here]) -> None:
+    done = call(
+        "model", "offload", "offload_models:unhooked", "--device", "cpu", "--batch-size", "2", "--input-size", "32",
+        "--offload-above", "0", "--steps", "6", "--results", tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "Not offloaded" in done.out and "kept" in done.out and "context" in done.out
+
+
+# -- by replay -------------------------------------------------------------------------------------------
+
+
+def emulated(tmp_path: Path, *flags: str, mode: str = "train", memory: int) -> Ended:
+    profile = tmp_path / "toy.toml"
+    profile.write_text(SLOW_LINK.format(model="lenet", mode=mode))
+    shared = ("--input-shape", "3,28,28", "--batch-size", str(BATCH), "--memory", str(memory), "--mode", mode)
+    device = ("--device", f"emulated:{profile}", "--results", str(tmp_path / "results"))
+    return call("model", "offload", "lenet", *shared, *device, *flags)
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_an_emulated_card_is_a_replay_that_says_so(mode: str, tmp_path: Path, here: type[Here]) -> None:
+    step = Step("lenet", "train" if mode == "train" else "infer", "fp32", "cpu", BATCH, 28, channels=3)
+    trace = saved_trace(step, 0, on_accelerator=True)
+    full = ledger(trace, unlimited(trace)).peak_bytes
+    memory = (full + least_cap(trace)) // 2
+    done = emulated(tmp_path, "--study", "--json", "-", mode=mode, memory=memory)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["not_measured"] and "no speed is claimed" in " ".join(done.err.split())
+    assert found["without"]["outcome"] == "out_of_memory" and found["without"]["predicted_peak_bytes"] == full
+    for row in found["thresholds"]:
+        assert row["label"] == "assumed" and row["outcome"] == "fits" and row["peak_live_bytes"] <= memory
+        # closed form: never faster than the profile's step, never slower than with all copies in a row
+        compute, copies = 6.4e-3, row["moved_bytes_per_step"] / 1e9
+        assert compute <= row["step_s"]["value"] <= compute + copies + 1e-12
+        assert row["s_per_image"]["low"] is None and row["num_steps"] == 0
+    assert found["batch_one_s_per_image"] == pytest.approx(1e-4)  # in proportion to 6.4 ms at 64
+    assert_kept(tmp_path / "results", "model_offload", num_runs=0)
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--offload-above", "-1"), "--offload-above must be at least 0 KB, not -1"),
+        (("--offload-above", "nan"), "--offload-above must be at least 0 KB"),
+        (("--offload-above", "8", "--offload-after", "1.5"), "--offload-after is a fraction of the device's memory"),
+        (("--offload-above", "8", "--offload-after", "-0.1"), "from 0 to 1, not -0.1"),
+        (("--offload-after", "0.4"), "--offload-after says when --offload-above sets in: give both"),
+        (("--study", "--offload-above", "8"), "--study finds the thresholds itself"),
+        (("--memory", "16Q"), "--memory takes a size such as 16G"),
+        (("--memory", "100000G"), "more than there is to try it with"),
+        (("--steps", "5"), "--steps must be at least 6, not 5"),
+        (("--batch-size", "0"), "--batch-size must be at least 1"),
+        (("--memory", "100K"), "cannot fit: "),
+        (("--memory", "100K", "--study"), "needs"),
+        (("--offload-above", "x"), "--offload-above"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    flags: tuple[str, ...], said: str, tmp_path: Path, here: type[Here]
+) -> None:
+    done = call("model", "offload", "lenet", "--device", "cpu", "--batch-size", "8", "--results", tmp_path, *flags)
+    assert done.code == 2 and said in " ".join(done.err.split()), done.err
+    assert [*tmp_path.glob("2*")] == []
+
+
+def test_too_little_host_memory_is_said_before_anything_runs(
+    tmp_path: Path, here: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_module, "available_memory_bytes", lambda: ((1 << 30) + 10**6, "MemAvailable"))
+    done = lenet(tmp_path, "--offload-above", "0", memory=10**7)
+    assert done.code == 2 and "no host memory for it: offloading needs" in done.lines[-1]
+    assert "1,000,000 are free" in done.lines[-1] and [*tmp_path.glob("2*")] == []
+
+
+def test_an_interrupted_study_keeps_what_was_timed(tmp_path: Path, here: type[Here]) -> None:
+    asked: list[OffloadRequest] = []
+
+    def interrupted(request: Any) -> Failure | None:
+        if isinstance(request, OffloadRequest):
+            asked.append(request)
+            if len([one for one in asked if one.plan is not None]) == 3:
+                raise KeyboardInterrupt
+        return None
+
+    here.failing = staticmethod(interrupted)
+    done = lenet(tmp_path, "--study")
+    assert done.code == 130 and "settings were timed and are kept" in done.lines[-1]
+    study = only_study(tmp_path)
+    found = study.findings
+    assert isinstance(found, ModelOffload) and found.interrupted and found.batch_one_s_per_image is not None
+    assert [row.outcome for row in found.thresholds].count("fits") == 1
+    assert "Interrupted: not all settings were timed." in " ".join(done.out.split())
+    assert_kept(tmp_path, "model_offload", num_runs=0)
+
+
+def test_settings_for_which_the_host_has_too_little_are_left_out(
+    tmp_path: Path, here: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = between("train")
+    needs = sorted(  # on the CPU the device's share and the host's are of one memory
+        one.ledger.host_reserved_bytes + one.ledger.peak_live_bytes
+        for one in candidates(lenet_trace("train"), memory, round(memory * 0.995)).found
+    )
+    free = (needs[0] + needs[-1]) // 2
+    monkeypatch.setattr(study_module, "available_memory_bytes", lambda: ((1 << 30) + free, "MemAvailable"))
+    done = lenet(tmp_path, "--study")
+    found = only_study(tmp_path).findings
+    assert isinstance(found, ModelOffload) and done.code == 0
+    outcomes = {row.outcome for row in found.thresholds}
+    assert outcomes == {"fits", "no_host_memory"} and found.best is not None
+    (left_out,) = [row for row in found.thresholds if row.above_bytes == 0 and not row.after_fraction]
+    assert (
+        left_out.outcome == "no_host_memory" and left_out.s_per_image is None and f"{free:,} are free" in str(left_out)
+    )
+    assert "no host memory" in " ".join(done.out.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_interrupt_keeps_what_was_timed_and_leaves_no_process(number: int, tmp_path: Path) -> None:
+    arguments = ("--study", "--device", "cpu", "--memory", str(between("train")), "--steps", "3000")
+    with Started("model", "offload", "lenet", "--batch-size", str(BATCH), *arguments, "--results", tmp_path) as command:
+        command.wait_for(lambda: [*tmp_path.glob("*/study.json")], timeout_s=100)
+        command.process.send_signal(number)
+        ended = command.end()
+        command.wait_until_gone()
+    assert ended.code == 128 + number and "are kept" in ended.lines[-1]
+    assert_kept(tmp_path, "model_offload", num_runs=0)
+
+
+def test_an_interrupt_before_anything_was_timed_leaves_no_figure(tmp_path: Path, here: type[Here]) -> None:
+    def interrupted(request: Any) -> Failure | None:
+        raise KeyboardInterrupt
+
+    here.failing = staticmethod(interrupted)
+    done = lenet(tmp_path, "--study", "--json", "-")
+    assert done.code == 130 and "interrupted: 0 settings were timed" in done.lines[-1]
+    found = json.loads(done.out)
+    assert (found["thresholds"], found["best"], found["batch_one_s_per_image"]) == ([], None, None)
+    assert_kept(tmp_path, "model_offload", num_runs=0)
+
+
+def test_a_setting_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here: type[Here]) -> None:
+    plans: list[Plan] = []
+
+    def fails(request: Any) -> Failure | None:
+        """The second plan."""
+        if not isinstance(request, OffloadRequest) or request.plan is None:
+            return None
+        if request.plan not in plans:
+            plans.append(request.plan)
+        return Failure("PlanMismatch", "the step saves other tensors") if plans.index(request.plan) == 1 else None
+
+    here.failing = staticmethod(fails)
+    done = lenet(tmp_path, "--study")
+    found = only_study(tmp_path).findings
+    assert isinstance(found, ModelOffload)
+    outcomes = {row.outcome for row in found.thresholds}
+    assert outcomes == {"fits", "failed"} and found.best is not None and done.code == 1
+    assert "the step saves other tensors" in " ".join(done.out.split())
+
+
+def test_findings_follow_from_the_facts_alone(tmp_path: Path, here: type[Here]) -> None:
+    lenet(tmp_path, "--offload-above", "4", memory=10**8)
+    facts = only_study(tmp_path).facts
+    assert isinstance(facts, OffloadFacts)
+    tight = offload_of(replace(facts, memory_bytes=1000))
+    assert {row.outcome for row in tight.thresholds} == {"out_of_memory"}
