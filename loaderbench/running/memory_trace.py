@@ -34,12 +34,13 @@ from loaderbench.recording.model_memory import (
     MemoryTrace,
 )
 from loaderbench.running.memory_cap import tensors_among
+from loaderbench.running.operator_probe import PROBED, OperatorCall, probe
 from loaderbench.running.workspaces import CUBLAS_BYTES, CUDA_ROUNDING, unchecked_processor, workspace_bytes
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 """Raise it when a trace of the same step changes: kept ones are then made anew."""
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
 STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))
@@ -49,12 +50,14 @@ _graph: Any = torch._C
 _autograd: Any = torch._C._autograd
 
 
-def trace_step(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
+def trace_step(step: Step, seed: int, *, on_accelerator: bool, probed: bool = True) -> MemoryTrace:
     """Trace one step in its steady state.
 
     Args:
         on_accelerator: by the rules of CUDA's allocator (sizes rounded, grouped optimizer, cuBLAS's workspace); else
             by those of the CPU's (bytes as they are, oneDNN's workspaces).
+        probed: on the CPU run small operators once, for what they hold inside (running/operator_probe.py); else all go
+            by the rules, which change with the batch in one way: traces through which a line is to go.
 
     Raises:
         ConfigError: as the workload's build.
@@ -84,6 +87,8 @@ def trace_step(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
             f"{step.model} cannot be traced without its values ({type(error).__name__}: {reason[:200]}): "
             "its memory can be measured, not predicted"
         ) from error
+    if probed and not on_accelerator:
+        tracer.probe()
     unchecked_on = None if on_accelerator else unchecked_processor()
     return replace(tracer.trace(step.batch_size), seconds=time.perf_counter() - begun, unchecked_on=unchecked_on)
 
@@ -142,6 +147,8 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
         self._module_of_node: dict[int, int] = {}
         """Autograd node, by its sequence number → module whose operator made it."""
         self._layers: list[LayerOutput] = []
+        self._inner: list[tuple[int, OperatorCall]] = []
+        """Allocations of what operators hold inside that can be probed."""
 
     # -- what the trace is told
 
@@ -194,11 +201,28 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
         results = out if isinstance(out, list | tuple) else (out,)
         for tensor in tensors_among(results):
             self._see(tensor, TEMPORARY)
-        if self._inside and (extra := workspace_bytes(name, args, results)):
-            self._release(self._allocate(extra, TEMPORARY))
+        if self._inside:
+            self._hold_inside(
+                name, OperatorCall.of(func, args, kwargs or {}, results), workspace_bytes(name, args, results)
+            )
         if self._phase == FORWARD and self._stack and not self._stack[-1][1]:
             self._see_function(func, results)
         return out
+
+    def _hold_inside(self, name: str, call: OperatorCall | None, by_rules: int) -> None:
+        """Count what the operator allocates and gives back before it returns. One that may be probed has an allocation
+        at every batch, of no bytes too, so that traces line up."""
+        if by_rules or name in PROBED:
+            allocation = self._allocate(by_rules, TEMPORARY)
+            self._release(allocation)
+            if call is not None:
+                self._inner.append((allocation, call))
+
+    def probe(self) -> None:
+        """Put what small operators really hold in place of what the rules say. Call it when the step was followed."""
+        held = probe(call for _, call in self._inner)
+        for allocation, call in self._inner:
+            self._allocations[allocation][0] = held.get(call.key, self._allocations[allocation][0])
 
     def _locate(self) -> None:
         """The phase and the module that the operator belongs to."""

@@ -204,7 +204,8 @@ class FitStudy(KeptStudy):
         failure: Failure | None = None
         try:
             with TemporaryDirectory(prefix="loaderbench-fit-") as folder, Child(Path(folder, LOG_FILE)) as child:
-                traces = predict_traces(child, self._facts.step, (*LINE_BATCHES, CHECK_BATCH), self._facts.seed)
+                sizes = (*LINE_BATCHES, CHECK_BATCH)
+                traces = predict_traces(child, self._facts.step, sizes, self._facts.seed, probed=False)
         except JobFailed as error:
             if isinstance(error.error, ConfigError):
                 raise error.error from error

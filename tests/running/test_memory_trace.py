@@ -77,6 +77,34 @@ def test_the_predicted_peak_is_the_profilers(asked: Step, two_threads: None) -> 
     assert found.peak_reserved_bytes is None and "peak_reserved_bytes" in found.missing
 
 
+LENETS = [
+    (mode, optimizer, precision, batch)
+    for mode, optimizer in (("train", "sgd"), ("train", "adam"), ("infer", "sgd"))
+    for precision in ("fp32", "amp-bf16")
+    for batch in (1, 2, 8)
+]
+
+
+@pytest.mark.parametrize(("mode", "optimizer", "precision", "batch"), LENETS)
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32)])
+def test_the_smallest_steps_are_predicted_too(
+    channels: int, size: int, mode: Mode, optimizer: Optimizer, precision: Precision, batch: int
+) -> None:
+    """oneDNN's scratchpads are up to a third of these: whatever processor and threads, for they are probed."""
+    asked = Step("lenet", mode, precision, "cpu", batch, size, optimizer=optimizer, channels=channels)
+    predicted, found = peak_bytes(trace_step(asked, 0, on_accelerator=False)), measured(asked)
+    assert found.peak_live_bytes is not None
+    assert abs(predicted / found.peak_live_bytes - 1) <= 0.002
+
+
+def test_traces_for_a_line_are_not_probed_and_line_up_with_those_that_are() -> None:
+    asked = step("lenet", 2, precision="amp-bf16")
+    probed, by_rules = (trace_step(asked, 0, on_accelerator=False, probed=one) for one in (True, False))
+    assert (probed.events == by_rules.events).all()
+    more = probed.allocations[:, BYTES] - by_rules.allocations[:, BYTES]
+    assert more.max() > 10_000  # oneDNN's scratchpads
+
+
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 1), ("adam", 2)])
 def test_what_stands_is_what_arithmetic_says(optimizer: Optimizer, states: int) -> None:
     trace = trace_step(step("lenet", 3, optimizer=optimizer), 0, on_accelerator=False)

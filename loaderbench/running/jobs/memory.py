@@ -38,7 +38,8 @@ def trace_memory(request: TraceRequest, report: Report) -> tuple[MemoryTrace, ..
     traces = []
     for step in request.steps:
         report(Phase(f"tracing batch {step.batch_size}"))
-        traces.append(trace_of(step, request.seed, on_accelerator=request.on_accelerator))
+        kept = trace_of(step, request.seed, on_accelerator=request.on_accelerator, probed=request.probed)
+        traces.append(kept)
     return tuple(traces)
 
 

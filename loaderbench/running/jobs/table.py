@@ -154,6 +154,8 @@ class TraceRequest:
     steps: tuple[Step, ...]
     seed: int
     on_accelerator: bool
+    probed: bool = True
+    """As in trace_step."""
 
     @property
     def waits_for(self) -> str:
