@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -141,7 +141,9 @@ class FitStudy(KeptStudy):
 
     def __init__(self, plan: FitPlan, store: Store, *, resume: bool = False) -> None:
         self._asked_to_resume = resume
-        begun = _unfinished(store, plan) if resume else None
+        self._holding = ExitStack()
+        begun = self._continued(store, plan) if resume else None
+        self._is_new = begun is None
         if begun is None:
             super().__init__("model_fit", store.new_study("model_fit", [plan.step.model, plan.step.mode]))
             self._facts = ModelFitFacts(
@@ -165,7 +167,26 @@ class FitStudy(KeptStudy):
             facts = begun.facts
             assert isinstance(facts, ModelFitFacts)
             self._facts = facts
-        self.num_taken_over = len(self._facts.trials)
+        if self._is_new:  # not before the prediction, which may refuse the model
+            self._holding.enter_context(self._folder.held())
+
+    def _continued(self, store: Store, plan: FitPlan) -> StudyRecord | None:
+        """The interrupted fit, held, as it is now; None where there is none."""
+        begun = _unfinished(store, plan)
+        if begun is None:
+            return None
+        self._holding.enter_context(store.open_study(begun).held())
+        now = _unfinished(store, plan)  # it may have gone on, or ended, before it was held
+        if now is not None and now.study_id == begun.study_id:
+            return now
+        self.store()
+
+    def _next(self, line: MemoryLine | None) -> int | None:
+        facts = self._facts
+        beside = RLIMIT_BESIDE if facts.how == "rlimit" else 0
+        return next_batch(facts.trials, line, facts.memory_bytes, beside_bytes=beside, most=facts.most)
+        self._holding.close()
+        return None
 
     @property
     def trials(self) -> tuple[TrialFacts, ...]:
@@ -179,10 +200,14 @@ class FitStudy(KeptStudy):
             ConfigError: the model is unknown, or does not take the images.
             CaseFailed: the results cannot be written.
         """
-        if self._asked_to_resume and not self.num_taken_over:
+        with self._holding:
+            self._run(say)
+
+    def _run(self, say: Say) -> None:
+        if self._asked_to_resume and self._is_new:
             say("nothing to continue: a new fit is begun", True)
-        if self.num_taken_over:
-            say(f"{self.num_taken_over} trials are taken over from {self._folder.study_id}", True)
+        if not self._is_new:
+            say(f"{len(self.trials)} trials are taken over from {self._folder.study_id}", True)
         if not self._facts.traces:
             say("predicting", False)
             self._predict()

@@ -255,11 +255,33 @@ def test_an_interrupted_fit_keeps_its_trials_and_goes_on(tmp_path: Path, here: t
     assert len(study.facts.trials) == len(asked) - 1 and fit_of(study.facts).confirmed
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("16G", 16 * 2**30), ("500M", 500 * 2**20), ("1.5GiB", 3 * 2**29), ("7", 7)]
-)
-def test_memory_is_in_binary_units(text: str, size: int) -> None:
-    assert parse_memory(text) == size
+def test_a_fit_that_still_runs_is_not_continued_beside_it(tmp_path: Path, here: type[Here]) -> None:
+    command = ("model", "fit", "lenet", "--device", "cpu", "--seed", "1", "--memory", "1500K", "--results", tmp_path)
+    beside: list[Any] = []
+
+    def second_is_looked_at(request: Any) -> Failure | None:
+        if hasattr(request, "cap_bytes") and not beside and len(only_study(tmp_path).facts.trials) == 1:  # type: ignore[union-attr]
+            beside.append(call(*command, "--resume"))
+        return None
+
+    here.failing = staticmethod(second_is_looked_at)
+    first = call(*command)
+    (refused,) = beside
+    assert refused.code == 2 and "is being worked on by another process" in refused.lines[-1]
+    assert first.code == 0
+    facts = only_study(tmp_path).facts  # the first one's trials are all there, and nobody else's
+    assert isinstance(facts, ModelFitFacts) and not facts.interrupted and fit_of(facts).confirmed
+    again = call(*command, "--resume")
+    assert again.code == 0 and "nothing to continue" in again.err
+
+
+def test_a_trial_that_ends_above_the_limit_keeps_its_peak(tmp_path: Path, here: type[Here]) -> None:
+    """In inference max pooling makes indices that no tensor shows: the profiler alone sees them."""
+    study = FitStudy(plan_fit("lenet", replace(LENET, mode="infer"), "900K", None), Store(tmp_path))
+    study.run(lambda line, keep: None)
+    above = [one for one in study.trials if one.failure is not None and one.peak_live_bytes is not None]
+    assert all((one.peak_live_bytes or 0) > 900 * 2**10 and outcome_of(one) == "out_of_memory" for one in above)
+    assert above and study.findings().confirmed
 
 
 def test_a_limit_on_the_cpu_alone_has_a_way() -> None:
