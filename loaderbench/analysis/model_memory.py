@@ -190,3 +190,4 @@ def _trial(facts: TrialFacts, line: MemoryLine | None, exact: dict[int, int]) ->
         why=None if failure is None else failure.message,
         wall_s=facts.wall_s,
     )
+        peak_data_bytes=facts.peak_data_bytes,

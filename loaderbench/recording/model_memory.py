@@ -78,6 +78,8 @@ class MeasuredMemory:
     """CUDA: the driver's figure for the process, now. CPU: growth of the resident set, with the profiler's own."""
     num_steps: int
     missing: Mapping[str, str] = field(default_factory=dict)
+    peak_data_bytes: int | None = None
+    """Below RLIMIT_DATA alone: growth of the process's data since before the model was built."""
 
 
 @dataclass(frozen=True)
@@ -205,9 +207,12 @@ class ModelFitFacts:
     device: DeviceFacts | None
     memory_bytes: int
     memory_source: str
+    """Of a trial that failed too, where its steps were done."""
     """Where the limit comes from, in words."""
     memory_asked: int | None
     """What the user asked for; None: what is there."""
+    peak_data_bytes: int | None = None
+    """As in MeasuredMemory."""
     how: str
     """`ledger`, `rlimit`, `fraction` (of a GPU's memory); `prediction` where the device computes nothing."""
     traces: tuple[MemoryTrace, ...]
@@ -247,6 +252,8 @@ class ModelFit:
     model: str
     mode: str
     precision: str
+    peak_data_bytes: int | None = None
+    """As in MeasuredMemory."""
     optimizer: str | None
     input_size: int | None
     channels: int

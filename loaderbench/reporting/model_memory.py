@@ -23,6 +23,8 @@ LAYERS_NOTE = (
     "memory when the layer has run."
 )
 TRIAL_COLUMNS = ("trial", "batch", "ended", "live peak", "predicted", "took")
+DATA_TITLE = "data growth"
+"""In place of the live peak where the kernel's limit counts the process's data."""
 KIND_COLUMNS = ("parameters", "gradients", "optimizer", "activations", "temporary")
 PHASES = {"standing": "before the step", "forward": "the forward pass", "backward": "the backward pass",
           "update": "the optimizer's update"}  # fmt: skip
@@ -268,7 +270,7 @@ def _answer(result: ModelFit, limit: str) -> str:
 
 def _print_trials(result: ModelFit, console: Console) -> None:
     table = plain_table()
-    for title in TRIAL_COLUMNS:
+    for title in _trial_columns(result):
         table.add_column(title, justify="left" if title == "ended" else "right", no_wrap=True)
     for cells in _trial_cells(result):
         table.add_row(*(styled(cell) for cell in cells))
@@ -276,9 +278,14 @@ def _print_trials(result: ModelFit, console: Console) -> None:
     print_bullets(console, "How they failed", _trial_failures(result))
 
 
+def _trial_columns(result: ModelFit) -> list[str]:
+    return [DATA_TITLE if title == "live peak" and result.how == "rlimit" else title for title in TRIAL_COLUMNS]
+
+
 def _trial_cells(result: ModelFit) -> list[list[str]]:
     return [
-        [str(number), str(one.batch_size), OUTCOMES[one.outcome], memory_size(one.peak_live_bytes),
+        [str(number), str(one.batch_size), OUTCOMES[one.outcome],
+         memory_size(one.peak_data_bytes if result.how == "rlimit" else one.peak_live_bytes),
          memory_size(one.predicted_bytes), fmt.duration(one.wall_s)]
         for number, one in enumerate(result.trials, 1)
     ]  # fmt: skip
@@ -292,7 +299,7 @@ def _trial_failures(result: ModelFit) -> list[str]:
 def fit_page(result: ModelFit) -> Page:
     """The study in a report: the answer, and every trial."""
     sentence, *lines = fit_lines(result)
-    tables = [_table("Trials", TRIAL_COLUMNS, _trial_cells(result), 3)] if result.trials else []
+    tables = [_table("Trials", _trial_columns(result), _trial_cells(result), 3)] if result.trials else []
     missing = [] if result.not_measured is None else [f"trials: {result.not_measured}"]
     found = [("The prediction", lines), ("How trials failed", _trial_failures(result)), ("Without a figure", missing)]
     return Page(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from commands import call
 
 from loaderbench.analysis.memory import peak_bytes
-from loaderbench.analysis.model_memory import bounds_of, fit_of, outcome_of
+from loaderbench.analysis.model_memory import fit_of, outcome_of
 from loaderbench.cases.options import ModelOptions
 from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.recording.facts import Failure
@@ -23,7 +24,7 @@ from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import memory as memory_module
 from loaderbench.studies import model_fit as fit_module
 from loaderbench.studies.memory import MemoryStudy, plan_memory, predict_peaks, predict_traces
-from loaderbench.studies.model_fit import FitStudy, next_batch, parse_memory, plan_fit
+from loaderbench.studies.model_fit import FitStudy, plan_fit
 from tests.studies.kept import assert_kept, only_study
 
 LENET = ModelOptions(device="cpu", seed=1)
@@ -177,32 +178,6 @@ def trial(batch: int, failure: Failure | None = None, kills: int | None = None) 
 )
 def test_how_a_trial_ended(failure: Failure | None, kills: int | None, outcome: str) -> None:
     assert outcome_of(trial(4, failure, kills)) == outcome
-
-
-@pytest.mark.parametrize("largest", [1, 2, 5, 16, 100])
-@pytest.mark.parametrize("off", [-4, -3, -2, -1, 0, 1, 2, 3])
-def test_the_search_ends_at_the_largest_batch_with_few_trials(largest: int, off: int) -> None:
-    trials: list[TrialFacts] = []
-    while (batch := next_batch(trials, largest + off)) is not None:
-        trials.append(trial(batch, None if batch <= largest else TOO_LARGE))
-        assert len(trials) < 20
-    assert bounds_of(trials) == (largest, largest + 1)
-    tried = [one.batch_size for one in trials]
-    assert tried.count(largest) == tried.count(largest + 1) == 2
-    assert len(trials) - 4 <= (3 if abs(off) <= 2 else 4)  # search trials
-
-
-def test_batch_one_that_does_not_fit_is_tried_twice_and_no_more() -> None:
-    trials: list[TrialFacts] = []
-    while (batch := next_batch(trials, 1)) is not None:
-        trials.append(trial(batch, TOO_LARGE))
-    assert [one.batch_size for one in trials] == [1, 1]
-
-
-def test_what_is_unknown_is_tried_once_more_and_never_counts_as_no() -> None:
-    assert next_batch([trial(8, HUNG)], 8) == 8
-    assert next_batch([trial(8, HUNG), trial(8, HUNG)], 8) is None
-    assert bounds_of([trial(8, HUNG)]) == (0, None)
 
 
 def fit_study(tmp_path: Path, memory: str, *, resume: bool = False) -> FitStudy:

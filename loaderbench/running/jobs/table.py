@@ -184,6 +184,8 @@ class TrialRequest(DeviceRequest):
 class MemoryMeasured:
     device: DeviceFacts
     memory: MeasuredMemory
+    above_limit: str | None = None
+    """Why a trial whose steps were done does not fit below its limit."""
 
 
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
