@@ -6,7 +6,6 @@ docs/model-memory.md defines every figure.
 from __future__ import annotations
 
 import math
-import re
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -38,19 +37,6 @@ PROCESS_BYTES = 1 << 30
 RLIMIT_BESIDE = 20 << 20
 """What a trial's data probably grow by beside PyTorch's allocations: oneDNN's kernels and scratchpads, the heap."""
 EMULATED = "an emulated device builds no model: the largest batch is by its ledger, which is the prediction"
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def parse_memory(text: str) -> int:
-    """Bytes of `16G`, in binary units, as memory is sold: 16 GiB.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?B)?", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise ConfigError(f"--memory takes a size such as 16G or 500M, not {text!r}")
-    return round(float(match[1]) * UNITS[match[2].upper()])
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,7 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
         ConfigError: as plan_model, a size that is none, a way that the device has not, or no limit known.
     """
     planned = plan_model(model, options)
-    asked = None if memory is None else parse_memory(memory)
+    asked = read("memory", Memory | None, memory)
     there = _memory_of(planned.step, planned.device.on_host_cpus)
     if asked is None and there is None:
         raise ConfigError(f"the memory of {planned.step.device} is not known: give --memory 16G")
@@ -103,7 +89,6 @@ def _memory_of(step: Step, on_host: bool) -> tuple[int, str] | None:
             return free, f"this machine's free memory ({source}) less 1 GiB for the process itself"
     elif (ordinal := nvml_ordinal(step.device)) is not None:
         gpus = environment().gpus
-        """Raises ConfigError where the fit to be continued is still running."""
         if ordinal < len(gpus):
             return gpus[ordinal].memory_total_bytes, f"the memory of {gpus[ordinal].name}"
     elif (known := profile_memory(step.device)) is not None:
@@ -118,6 +103,7 @@ class FitStudy(KeptStudy):
     """
 
     def __init__(self, plan: FitPlan, store: Store, *, resume: bool = False) -> None:
+        """Raises ConfigError where the fit to be continued is still running."""
         self._asked_to_resume = resume
         self._holding = ExitStack()
         begun = self._continued(store, plan) if resume else None
@@ -167,8 +153,6 @@ class FitStudy(KeptStudy):
         """Predict, then try.
 
         Raises:
-        if self._is_new:  # not before the prediction, which may refuse the model
-            self._holding.enter_context(self._folder.held())
             ConfigError: the model is unknown, or does not take the images.
             CaseFailed: the results cannot be written.
         """
@@ -179,16 +163,12 @@ class FitStudy(KeptStudy):
         if self._asked_to_resume and self._is_new:
             say("nothing to continue: a new fit is begun", True)
         if not self._is_new:
-        self.store()
-
-    def _next(self, line: MemoryLine | None) -> int | None:
-        facts = self._facts
-        beside = RLIMIT_BESIDE if facts.how == "rlimit" else 0
-        return next_batch(facts.trials, line, facts.memory_bytes, beside_bytes=beside, most=facts.most)
             say(f"{len(self.trials)} trials are taken over from {self._folder.study_id}", True)
         if not self._facts.traces:
             say("predicting", False)
             self._predict()
+        if self._is_new:  # not before the prediction, which may refuse the model
+            self._holding.enter_context(self._folder.held())
         self.store()
         line = line_through(self._facts.traces)
         if line is not None:
@@ -199,6 +179,12 @@ class FitStudy(KeptStudy):
                 self._facts = replace(self._facts, trials=(*self._facts.trials, trial))
                 self.store()
         self._facts = replace(self._facts, interrupted=False)
+        self.store()
+
+    def _next(self, line: MemoryLine | None) -> int | None:
+        facts = self._facts
+        beside = RLIMIT_BESIDE if facts.how == "rlimit" else 0
+        return next_batch(facts.trials, line, facts.memory_bytes, beside_bytes=beside, most=facts.most)
 
     def _predict(self) -> None:
         """The traces of the line. A model that no batch of which can be traced is tried without a guess."""
