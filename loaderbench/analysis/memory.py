@@ -70,12 +70,12 @@ def peak_of(trace: MemoryTrace) -> Peak:
 def layers_of(trace: MemoryTrace) -> tuple[LayerMemory, ...]:
     """The layers in their order, with the running sum of their outputs and what is live behind each."""
     live = live_bytes(trace)
-    required = 0
+    outputs = 0
     rows = []
     for layer in trace.layers:
-        required += layer.bytes
+        outputs += layer.bytes
         now = int(live[layer.event - 1]) if layer.event else 0
-        rows.append(LayerMemory(layer.name, layer.type, layer.shape, layer.bytes, required, now))
+        rows.append(LayerMemory(layer.name, layer.type, layer.shape, layer.bytes, outputs, now))
     return tuple(rows)
 
 

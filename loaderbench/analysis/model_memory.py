@@ -69,7 +69,7 @@ def _batch(facts: BatchMemoryFacts, mode: str) -> BatchMemory:
         measured=facts.measured,
         error_fraction=None if peak is None or not measured else peak.memory.peak_live_bytes / measured - 1,
         peak=None if peak is None else peak.place,
-        required_bytes=layers[-1].required_bytes if layers else None,
+        outputs_bytes=layers[-1].outputs_bytes if layers else None,
         layers=layers,
         trace_s=None if trace is None else trace.seconds,
         trace_failure=facts.trace_failure,

@@ -134,8 +134,9 @@ class LayerMemory:
     type: str
     shape: tuple[int, ...]
     output_bytes: int
-    required_bytes: int
-    """Sum of the outputs up to here: Caffe's `Memory required for data`. No peak."""
+    outputs_bytes: int
+    """Sum of the outputs up to here, in-place ones too. No peak, and not yet Caffe's `Memory required for data`, which
+    `model layers` has."""
     live_bytes: int
     """All that is live when the layer has run."""
 
@@ -149,7 +150,7 @@ class BatchMemory:
     error_fraction: float | None
     """Predicted ÷ measured live peak − 1."""
     peak: PeakPlace | None
-    required_bytes: int | None
+    outputs_bytes: int | None
     """Sum of all layers' outputs."""
     layers: tuple[LayerMemory, ...]
     trace_s: float | None

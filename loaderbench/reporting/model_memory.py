@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 MOST_LAYERS = 10
 """Layers that are printed where not all are asked for: those with the largest outputs."""
 BATCH_COLUMNS = ("batch", "predicted", "measured", "error", "reserved", "process")
-LAYER_COLUMNS = ("type", "output", "bytes", "required", "live")
+LAYER_COLUMNS = ("type", "output", "bytes", "all so far", "live")
 LAYERS_NOTE = (
-    "Required: the outputs' running sum; it is no peak (`model layers` has Caffe's count of it). Live: all that is in "
-    "memory when the layer has run."
+    "All so far: the outputs' running sum, which is no peak. Live: all that is in memory when the layer has run. "
+    "(`model layers` has Caffe's memory required for data.)"
 )
 TRIAL_COLUMNS = ("trial", "batch", "ended", "live peak", "predicted", "took")
 DATA_TITLE = "data growth"
@@ -146,12 +146,12 @@ def _print_layers(batch: BatchMemory, console: Console, *, every: bool) -> None:
     console.print(table)
     left = len(batch.layers) - len(rows)
     more = f"The {len(rows)} largest of {len(batch.layers)} outputs; --all prints them all. " if left else ""
-    console.print(styled(f"{more}All outputs together: {memory_size(batch.required_bytes)}. {LAYERS_NOTE}", "dim"))
+    console.print(styled(f"{more}All outputs together: {memory_size(batch.outputs_bytes)}. {LAYERS_NOTE}", "dim"))
 
 
 def _layer_cells(row: LayerMemory) -> list[str]:
     return [row.name, row.type, "×".join(map(str, row.shape)), memory_size(row.output_bytes),
-            memory_size(row.required_bytes), memory_size(row.live_bytes)]  # fmt: skip
+            memory_size(row.outputs_bytes), memory_size(row.live_bytes)]  # fmt: skip
 
 
 def _failures(result: ModelMemory) -> list[str]:

@@ -72,5 +72,5 @@ def test_traces_that_do_not_line_up_have_no_line() -> None:
 
 def test_layers_add_up_and_show_what_is_live_behind_them() -> None:
     first, second = layers_of(trace(10))
-    assert (first.required_bytes, second.required_bytes) == (100, 300)
+    assert (first.outputs_bytes, second.outputs_bytes) == (100, 300)
     assert (first.live_bytes, second.live_bytes) == (1100, 1300)

@@ -130,7 +130,7 @@ def test_layers_are_the_models_and_so_is_the_place_of_the_peak() -> None:
     # the first convolution: 64 maps of 32x32, 4 bytes each; the residual sums are rows too
     assert (rows[0].name, rows[0].shape, rows[0].output_bytes) == ("conv1", (4, 64, 32, 32), 4 * 64 * 32 * 32 * 4)
     assert sum(row.type.startswith("add") for row in rows) == 8
-    assert rows[-1].required_bytes == sum(row.output_bytes for row in rows)
+    assert rows[-1].outputs_bytes == sum(row.output_bytes for row in rows)
     peak = peak_of(trace)
     assert "conv" in peak.place.module and peak.place.operator.startswith("aten.convolution_backward")
 
