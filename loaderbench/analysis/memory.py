@@ -15,6 +15,7 @@ from loaderbench.recording.model_memory import (
     MEMORY_KINDS,
     STEP_PHASES,
     LayerMemory,
+    MemoryCourse,
     MemoryTrace,
     PeakPlace,
     PredictedMemory,
@@ -24,6 +25,9 @@ BYTES, KIND = 0, 1
 """Columns of MemoryTrace.allocations."""
 ALLOCATION, SIGN, PHASE, OPERATOR, MODULE = range(5)
 """Columns of MemoryTrace.events."""
+STANDING, FORWARD = STEP_PHASES.index("standing"), STEP_PHASES.index("forward")
+COURSE_POINTS = 200
+"""Most points of a step's course."""
 MOST_BATCH = 1 << 16
 """Where the search for the largest batch ends."""
 
@@ -64,6 +68,26 @@ def peak_of(trace: MemoryTrace) -> Peak:
             temporary_bytes=by_kind["temporary"],
         ),
         PeakPlace(STEP_PHASES[phase], trace.modules[module], trace.operators[operator]),
+    )
+
+
+def course_of(trace: MemoryTrace, most_points: int = COURSE_POINTS) -> MemoryCourse | None:
+    """The live memory by kind over the step, with the peak; None where the step allocates nothing."""
+    standing = int(np.argmax(trace.events[:, PHASE] != STANDING)) if len(trace.events) else 0
+    live, changes = live_bytes(trace), trace.events[:, SIGN] * trace.allocations[trace.events[:, ALLOCATION], BYTES]
+    begin = max(standing - 1, 0)  # the first point is what stands when the step begins
+    if begin >= len(live):
+        return None
+    stretches = np.array_split(np.arange(begin, len(live)), min(most_points, len(live) - begin))
+    chosen = np.array([stretch[np.argmax(live[stretch])] for stretch in stretches])
+    kinds = trace.allocations[trace.events[:, ALLOCATION], KIND]
+    of_kinds = {
+        name: np.cumsum(np.where(kinds == number, changes, 0))[chosen] for number, name in enumerate(MEMORY_KINDS)
+    }
+    return MemoryCourse(
+        tuple((chosen - begin).tolist()),
+        tuple(STEP_PHASES[max(int(phase), FORWARD)] for phase in trace.events[chosen, PHASE]),
+        {name: tuple(sizes.tolist()) for name, sizes in of_kinds.items()},
     )
 
 

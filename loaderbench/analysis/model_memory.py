@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loaderbench.analysis.memory import MemoryLine, layers_of, line_holds, line_through, peak_bytes, peak_of
+from loaderbench.analysis.memory import MemoryLine, course_of, layers_of, line_holds, line_through, peak_bytes, peak_of
 from loaderbench.cases.case import Step
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import (
@@ -75,6 +75,7 @@ def _batch(facts: BatchMemoryFacts, mode: str) -> BatchMemory:
         trace_failure=facts.trace_failure,
         status=facts.status,
         failure=facts.failure,
+        course=None if trace is None else course_of(trace),
     )
 
 
@@ -189,5 +190,5 @@ def _trial(facts: TrialFacts, line: MemoryLine | None, exact: dict[int, int]) ->
         how=facts.how,
         why=None if failure is None else failure.message,
         wall_s=facts.wall_s,
-    )
         peak_data_bytes=facts.peak_data_bytes,
+    )

@@ -142,6 +142,18 @@ class LayerMemory:
 
 
 @dataclass(frozen=True)
+class MemoryCourse:
+    """The step's live memory after its allocations and releases. Where they are many, the moment with the most of each
+    stretch of them, so that the peak is among them."""
+
+    events: tuple[int, ...]
+    """Numbers of the allocations and releases, from the step's begin."""
+    phases: tuple[StepPhase, ...]
+    bytes_by_kind: Mapping[str, tuple[int, ...]]
+    """Kind → live bytes at each of `events`."""
+
+
+@dataclass(frozen=True)
 class BatchMemory:
     batch_size: int
     mode: str
@@ -157,6 +169,8 @@ class BatchMemory:
     trace_failure: Failure | None
     status: Status
     failure: Failure | None
+    course: MemoryCourse | None = None
+    """Of the prediction."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +205,14 @@ class TrialFacts:
     num_steps: int
     """Steps that were to be done."""
     failure: Failure | None
-    """How it ended badly; None where all steps were done."""
+    """How it ended badly; None where all steps were done below the limit."""
     peak_live_bytes: int | None
+    """Of a trial that failed too, where its steps were done."""
     oom_kills: int | None
     """Processes that the kernel's OOM killer ended in this cgroup meanwhile; None where it cannot be read."""
     wall_s: float = 0.0
+    peak_data_bytes: int | None = None
+    """As in MeasuredMemory."""
 
 
 @dataclass(frozen=True)
@@ -208,12 +225,9 @@ class ModelFitFacts:
     device: DeviceFacts | None
     memory_bytes: int
     memory_source: str
-    """Of a trial that failed too, where its steps were done."""
     """Where the limit comes from, in words."""
     memory_asked: int | None
     """What the user asked for; None: what is there."""
-    peak_data_bytes: int | None = None
-    """As in MeasuredMemory."""
     how: str
     """`ledger`, `rlimit`, `fraction` (of a GPU's memory); `prediction` where the device computes nothing."""
     traces: tuple[MemoryTrace, ...]
@@ -238,6 +252,8 @@ class FitTrial:
     why: str | None
     """How it ended badly, in words."""
     wall_s: float
+    peak_data_bytes: int | None = None
+    """As in MeasuredMemory."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +269,6 @@ class ModelFit:
     model: str
     mode: str
     precision: str
-    peak_data_bytes: int | None = None
-    """As in MeasuredMemory."""
     optimizer: str | None
     input_size: int | None
     channels: int
