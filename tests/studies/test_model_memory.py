@@ -95,6 +95,17 @@ def test_the_command_predicts_measures_and_keeps_what_it_found(tmp_path: Path, h
     assert page.code == 0 and "Memory of lenet" in page.out and "affine1" in page.out
 
 
+def test_the_report_draws_the_peaks_and_the_course_and_has_no_empty_sections(tmp_path: Path, here: type[Here]) -> None:
+    results, page = tmp_path / "results", tmp_path / "report.html"
+    assert call("model", "memory", "lenet", "--device", "cpu", "--batch-size", "2,16", "--results", results).code == 0
+    assert call("report", "--results", results, "--out", page).code == 0
+    text = page.read_text()
+    assert text.count("<svg") == 2 and "Peak memory by kind" in text and "Memory over the step, batch 16" in text
+    assert "What these models cost" in text and "1 study" in text
+    assert not any(f'id="{section}"' in text for section in ("runs", "caveats", "method"))
+    assert "Not recorded" not in text and "kernel" in text  # the studies' own environment
+
+
 def test_a_batch_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here: type[Here]) -> None:
     here.failing = staticmethod(
         lambda request: TOO_LARGE if getattr(getattr(request, "step", None), "batch_size", 0) == 4 else None
