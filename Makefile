@@ -55,7 +55,7 @@ check: $(STAMP) ## Lint, type-check, and run the fast tests
 	$(BESIDE) -q -m "not slow and not alone"
 	$(BIN)/python -m pytest -q -m "alone and not slow"
 
-gpu-check: $(STAMP) ## On a GPU: its tests, the study, precision, trace, self-test, overhead, into results/reference
+gpu-check: $(STAMP) ## On a GPU: its tests, the study, precision, models, trace, self-test, overhead, into results/reference
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
 
 benchmarks: $(STAMP) ## Loaders against their peers and the limit, overhead, fidelity, time to a verdict, NFS (44 minutes)
