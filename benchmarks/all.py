@@ -1,4 +1,4 @@
-"""All benchmarks of the loaders and of the measuring, one after the other; what each prints, and its figures as JSON.
+"""All benchmarks of loaders, measuring and models, one after the other; what each prints, and its figures as JSON.
 
     python benchmarks/all.py [--quick] [--only NAME,NAME] [--out results/benchmarks]
 
@@ -24,6 +24,7 @@ FULL = {
     "dali_stages": [],
     "time_to_verdict": ["--rounds", "1"],
     "nfs": ["--rounds", "6", "--processes", "8"],
+    "model": ["--only", "layers,memory"],
 }
 QUICK = {
     "loaders": ["--quick", "--res", "512"],
@@ -32,6 +33,7 @@ QUICK = {
     "dali_stages": ["--quick"],
     "time_to_verdict": ["--quick"],
     "nfs": ["--quick"],
+    "model": ["--quick"],
 }
 
 
