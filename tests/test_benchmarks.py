@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from commands import call
 
+from loaderbench.studies import memory, model_fit
+from tests.studies.here import Here
+
 
 def loaded(name: str) -> ModuleType:
     path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
@@ -124,29 +127,37 @@ def test_a_fit_is_judged_by_its_trials(
 def test_the_lines_are_made_of_what_the_commands_write(
     gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commands themselves, on the emulated device: what it lacks is a failed line with its reason."""
+    """The commands themselves, of LeNet on the CPU, whose allocator reserves nothing: a failed line with its reason."""
     asked: list[tuple[str, ...]] = []
+    written = {
+        "layers": {"layers_over_whole": {"value": 1.01}, "timed_over_untimed": {"value": 1.02}},
+        "size": {"devices_needed": 3, "chosen_batch": 64, "bound": "compute"},
+    }
 
-    def emulated(check: Any, name: str, *command: str | Path) -> bool:
+    def on_the_cpu(check: Any, name: str, *command: str | Path) -> bool:
         words = [str(part) for part in command]
         asked.append(tuple(words))
         begin = words.index("loaderbench") + 1
-        if words[begin + 1] == "layers":  # an emulated device has none
-            return False
-        words = [{"cuda": "emulated", "resnet50": "squeezenet1_1"}.get(word, word) for word in words[begin:]]
-        return call(*words, "--input-size", "64").code == 0
+        if words[begin + 1] in written:
+            Path(words[-1]).write_text(json.dumps(written[words[begin + 1]]))
+            return True
+        return call(*({"cuda": "cpu"}.get(word, word) for word in words[begin:])).code == 0
 
-    monkeypatch.setattr(gpu_check.Check, "call", emulated)
-    monkeypatch.setattr(gpu_check, "MEMORY_MODELS", ("squeezenet1_1",))
-    monkeypatch.setattr(gpu_check, "FIT_MODEL", "squeezenet1_1")
+    for module in (memory, model_fit):
+        monkeypatch.setattr(module, "Child", Here)
+    monkeypatch.setattr(gpu_check.Check, "call", on_the_cpu)
+    monkeypatch.setattr(gpu_check, "MEMORY_MODELS", ("lenet",))
+    monkeypatch.setattr(gpu_check, "FIT_MODEL", "lenet")
+    monkeypatch.setattr(gpu_check, "FIT_MEMORY", "1500K")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     check = gpu_check.Check(tmp_path, 1.0, ["models"])
     gpu_check.models(check)
     said = {one["check"]: one for one in check.found}
-    live = said["model memory-squeezenet1_1-train: batch 16, predicted within 3% of live"]
-    assert not live["passed"] and live["found"] == '"not measured"'
-    assert not said["model fit-train: largest batch confirmed"]["passed"]
-    assert said["model fit-infer-expandable: at most 3 search trials"]["passed"]
-    assert any(name.startswith("model size: devices needed") for name in said)
-    assert ("env", gpu_check.EXPANDABLE) in {words[:2] for words in asked}
-    assert json.loads((tmp_path / "model-size.json").read_text())["batches"]
+    assert said["model memory-lenet-train: batch 16, predicted within 3% of live"]["passed"]
+    reserved = said["model memory-lenet-infer: batch 64, predicted within 5% of reserved"]
+    assert not reserved["passed"] and "reserves nothing" in reserved["found"]
+    assert all(one["passed"] for name, one in said.items() if "reserved" not in name)
+    assert {"model layers: rows ÷ whole step 0.95 to 1.05", "model size: devices needed"} <= set(said)
+    assert "fits" in said["model fit-infer-expandable: largest batch confirmed"]["found"]
+    assert [words[:2] for words in asked].count(("env", gpu_check.EXPANDABLE)) == 2
+    assert json.loads((tmp_path / "model-fit-train.json").read_text())["trials"]

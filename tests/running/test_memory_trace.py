@@ -13,7 +13,7 @@ from loaderbench.cases.case import Mode, Optimizer, Precision, Step
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
 from loaderbench.recording.model_memory import MEMORY_KINDS, MeasuredMemory
 from loaderbench.running import kept_traces
-from loaderbench.running.jobs.memory import measure_memory, trace_memory, try_batch
+from loaderbench.running.jobs.memory import _DataGrowth, measure_memory, trace_memory, try_batch
 from loaderbench.running.jobs.table import MeasureMemoryRequest, TraceRequest, TrialRequest
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
@@ -222,3 +222,14 @@ def test_a_trial_fits_at_its_peak_and_fails_a_byte_below() -> None:
         try_batch(TrialRequest(asked, 0, 3, free - 1, "ledger"), lambda message: None)
     with pytest.raises(OutOfMemory, match="tensors took more than the cap of 10,000 bytes"):
         try_batch(TrialRequest(asked, 0, 3, 10_000, "ledger"), lambda message: None)
+
+
+def test_the_growth_of_the_data_is_that_of_what_is_allocated_and_keeps_its_peak() -> None:
+    before = torch.empty(40 << 20, dtype=torch.uint8).fill_(1)  # the address space was larger once
+    del before
+    with _DataGrowth() as data:
+        first = torch.empty(20 << 20, dtype=torch.uint8)
+        second = torch.empty(12 << 20, dtype=torch.uint8)
+        del first, second
+        torch.empty(8 << 20, dtype=torch.uint8)
+    assert 32 << 20 <= data.peak_bytes <= 33 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,48 +13,22 @@ from commands import call
 from loaderbench.analysis.memory import peak_bytes
 from loaderbench.analysis.model_memory import fit_of, outcome_of
 from loaderbench.cases.options import ModelOptions
-from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import ModelFitFacts, TrialFacts
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
-from loaderbench.running.jobs.table import Job
-from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import memory as memory_module
 from loaderbench.studies import model_fit as fit_module
 from loaderbench.studies.memory import MemoryStudy, plan_memory, predict_peaks, predict_traces
 from loaderbench.studies.model_fit import FitStudy, plan_fit
+from tests.studies.here import Here
 from tests.studies.kept import assert_kept, only_study
 
 LENET = ModelOptions(device="cpu", seed=1)
 KILLED = Failure("CaseFailed", "the measuring process was killed by SIGKILL (out of memory?)")
 HUNG = Failure("CaseFailed", "no sign of life for 900 s: does the device cpu hang?")
 TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap")
-
-
-class Here:
-    """A measuring process that is this one: jobs run at once, and may be made to fail."""
-
-    failing: Callable[[Any], Failure | None] = staticmethod(lambda request: None)
-
-    def __init__(self, log: Path) -> None:
-        pass
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def ask(self, job: Job[Any, Any], request: Any, on_message: Callable[[Any], None]) -> Any:
-        import importlib
-
-        if (failure := type(self).failing(request)) is not None:
-            raise JobFailed(failure)
-        try:
-            return getattr(importlib.import_module(job.module), job.function)(request, on_message)
-        except LoaderbenchError as error:
-            raise JobFailed(Failure(type(error).__name__, str(error))) from error
 
 
 @pytest.fixture
