@@ -142,7 +142,7 @@ PROT_NONE = 0
 """<sys/mman.h>"""
 M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 128 * 1024
 """<malloc.h>; glibc's own threshold at the start."""
-WARM_BATCH = 2
+WARM_BATCHES = (2, 3)
 NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
 """In errors of oneDNN and the C++ library where the kernel refuses memory."""
 STEP_MARK = "loaderbench step "
@@ -214,11 +214,13 @@ def _cap_gpu(device: Device, cap_bytes: int) -> None:
 def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
     """The kernel's limit: the process's data may grow by so many bytes (RLIMIT_DATA of getrlimit(2)).
 
-    A step of WARM_BATCH images first starts the threads and builds oneDNN's kernels, whose memory would count. The
+    A step of a few images first starts the threads, whose memory would count. It is one of another batch, for oneDNN
+    keeps the kernels that it builds for a batch: a trial of the same would need less than all others. The
     interpreter's own memory counts, so the limit is not as exact as the ledger's.
     """
     _keep_heap_small()
-    _steps(replace(request, step=replace(request.step, batch_size=WARM_BATCH), num_steps=1), device, report)
+    warm = replace(request.step, batch_size=next(size for size in WARM_BATCHES if size != request.step.batch_size))
+    _steps(replace(request, step=warm, num_steps=1), device, report)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     device.begin_memory()
