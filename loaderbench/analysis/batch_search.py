@@ -16,6 +16,8 @@ from loaderbench.recording.model_memory import TrialFacts
 MOST_TRIES = 4
 """Trials of one batch size: where they contradict each other, it is left unconfirmed."""
 MOST_UNKNOWN = 2
+MOST_TRIALS = 24
+"""In all: where batches fit one time and fail another, the bounds would move on and on."""
 FIRST_BATCHES = (2, 4)
 """Tried first where nothing is predicted: their peaks make the first line. Batch norm may refuse to train on one."""
 MOST_TIMES = 8
@@ -58,7 +60,7 @@ def next_batch(
         wanted = fitted
     else:
         wanted = failed if counted(trials, failed, fits=False) < NUM_CONFIRMATIONS else None
-    if wanted is None:
+    if wanted is None or len(trials) >= MOST_TRIALS:
         return None
     same = [outcome_of(one) for one in trials if one.batch_size == wanted]
     return None if len(same) >= MOST_TRIES or same.count("unknown") >= MOST_UNKNOWN else wanted

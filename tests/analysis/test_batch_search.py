@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from loaderbench.analysis.batch_search import largest_by_peaks, next_batch
+from loaderbench.analysis.batch_search import MOST_TRIALS, largest_by_peaks, next_batch
 from loaderbench.analysis.memory import MOST_BATCH, MemoryLine
 from loaderbench.analysis.model_memory import bounds_of
 from loaderbench.recording.facts import Failure
@@ -120,3 +120,13 @@ def test_what_is_unknown_is_tried_once_more_and_never_counts_as_no() -> None:
 def test_the_most_that_is_tried_ends_the_search() -> None:
     assert next_batch([trial(4)], None, 10**9, most=4) == 4
     assert next_batch([trial(4), trial(4)], None, 10**9, most=4) is None
+
+
+def test_a_search_whose_trials_contradict_each_other_ends_unconfirmed() -> None:
+    """Near the limit each batch fails first and fits later, and so does the next one."""
+    trials: list[TrialFacts] = []
+    seen: set[int] = set()
+    while (batch := next_batch(trials, LINE, LINE.peak_bytes(100))) is not None:
+        trials.append(trial(batch, None if batch in seen else TOO_LARGE))
+        seen.add(batch)
+    assert len(trials) == MOST_TRIALS
