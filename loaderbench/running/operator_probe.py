@@ -7,6 +7,7 @@ them would take the time and the memory of the step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._pytree import tree_leaves, tree_map
 
-MOST_BYTES = 8 << 20
-"""Of an operator's tensors: larger ones are not run."""
+MOST_BYTES, MOST_PRODUCTS = 32 << 20, 100_000_000
+"""Of an operator's tensors, and multiply-adds (some 4 ms of two cores): larger ones are not run."""
 PROBED = frozenset({
     "aten.convolution.default", "aten.conv2d.default", "aten.convolution_backward.default", "aten.linear.default",
     "aten.addmm.default", "aten.mm.default",
@@ -54,7 +55,8 @@ class OperatorCall:
         if str(operator) not in PROBED:
             return None
         tensors = [one for one in tree_leaves((arguments, keywords, list(results))) if isinstance(one, torch.Tensor)]
-        if sum(one.numel() * one.element_size() for one in tensors) > MOST_BYTES:
+        num_bytes = sum(one.numel() * one.element_size() for one in tensors)
+        if num_bytes > MOST_BYTES or _products(str(operator), arguments, results) > MOST_PRODUCTS:
             return None
         given = tree_map(_described, (tuple(arguments), dict(keywords)))
         return cls(operator, given, f"{operator} {given}")
@@ -67,6 +69,16 @@ class OperatorCall:
             result = self.operator(*arguments, **keywords)
         tensors = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
         return sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
+
+
+def _products(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> int:
+    """Multiply-adds of one of PROBED."""
+    if name in ("aten.mm.default", "aten.addmm.default"):
+        left, right = arguments[-2:]
+        return int(left.numel() * right.shape[1])
+    if name == "aten.convolution_backward.default":
+        return 2 * int(arguments[0].numel()) * math.prod(arguments[2].shape[1:])
+    return int(results[0].numel()) * math.prod(arguments[1].shape[1:])
 
 
 def _described(one: Any) -> Any:

@@ -47,3 +47,19 @@ def test_what_is_large_or_another_operator_is_not_run(monkeypatch: pytest.Monkey
     assert OperatorCall.of(product, (images, images), {}, [images]) is not None
     monkeypatch.setattr(operator_probe, "MOST_BYTES", 47)  # three matrices of 16 bytes
     assert OperatorCall.of(product, (images, images), {}, [images]) is None
+
+
+def test_what_takes_long_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        operator_probe, "MOST_PRODUCTS", 5 * 36 * 27
+    )  # outputs of 6x6 pixels, 3x3 kernels of 3 channels
+    assert call_of(torch.ops.aten.convolution.default, IMAGES, WEIGHT, None, *STRIDES)
+    gradients = (torch.zeros(1, 5, 6, 6), IMAGES, WEIGHT, [5], *STRIDES, [True, True, True])
+    backward = torch.ops.aten.convolution_backward.default
+    assert OperatorCall.of(backward, gradients, {}, backward(*gradients)) is None  # of the images and of the weights
+    wide = torch.zeros(1, 3, 8, 9)
+    assert OperatorCall.of(torch.ops.aten.conv2d.default, (wide, WEIGHT), {}, [torch.zeros(1, 5, 6, 7)]) is None
+    monkeypatch.setattr(operator_probe, "MOST_PRODUCTS", 2 * 3 * 4)
+    assert call_of(torch.ops.aten.addmm.default, torch.zeros(4), torch.zeros(2, 3), torch.zeros(3, 4))
+    product = torch.ops.aten.mm.default
+    assert OperatorCall.of(product, (torch.zeros(3, 3), torch.zeros(3, 4)), {}, [torch.zeros(3, 4)]) is None
