@@ -61,8 +61,8 @@ def _unchecked(result: ModelMemory | ModelFit) -> list[str]:
     if result.unchecked_on is None:
         return []
     return [
-        "the rules for what the CPU's large operators allocate inside were checked on processors with AVX-512; this one "
-        f"has {result.unchecked_on}, where predictions by the rules alone were seen to be off by a quarter"
+        "the rules for what the CPU's large operators allocate inside were checked on processors with AVX-512; this "
+        f"one has {result.unchecked_on}, where predictions by the rules alone were seen to be off by a quarter"
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,3 +94,13 @@ def test_a_long_course_is_shortened_and_keeps_its_peak() -> None:
     assert course is not None and len(course.events) == 2
     totals = [sum(sizes) for sizes in zip(*course.bytes_by_kind.values(), strict=True)]
     assert max(totals) == peak_bytes(trace(100))
+
+
+def test_releases_of_one_operator_may_come_in_any_order() -> None:
+    small, large = trace(2), trace(4)
+    release = np.array([[0, -1, UPDATE, 4, 0]])  # behind that of the gradient, by the same operator
+    turned = np.concatenate([large.events[:-1], release, large.events[-1:]])
+    line = line_through([replace(small, events=np.concatenate([small.events, release])), replace(large, events=turned)])
+    assert line is not None and line.peak_bytes(100) == peak_bytes(trace(100))
+    elsewhere = replace(large, events=np.concatenate([release, large.events]))
+    assert line_through([replace(small, events=np.concatenate([small.events, release])), elsewhere]) is None

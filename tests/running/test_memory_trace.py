@@ -13,7 +13,7 @@ from loaderbench.cases.case import Mode, Optimizer, Precision, Step
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
 from loaderbench.recording.model_memory import MEMORY_KINDS, MeasuredMemory
 from loaderbench.running import kept_traces
-from loaderbench.running.jobs.memory import _DataGrowth, measure_memory, trace_memory, try_batch
+from loaderbench.running.jobs.memory import _DataGrowth, _keep_heap_small, measure_memory, trace_memory, try_batch
 from loaderbench.running.jobs.table import MeasureMemoryRequest, TraceRequest, TrialRequest
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
@@ -100,7 +100,7 @@ def test_the_smallest_steps_are_predicted_too(
 def test_traces_for_a_line_are_not_probed_and_line_up_with_those_that_are() -> None:
     asked = step("lenet", 2, precision="amp-bf16")
     probed, by_rules = (trace_step(asked, 0, on_accelerator=False, probed=one) for one in (True, False))
-    assert (probed.events == by_rules.events).all()
+    assert (probed.events[:, 1:3] == by_rules.events[:, 1:3]).all()
     more = probed.allocations[:, BYTES] - by_rules.allocations[:, BYTES]
     assert more.max() > 10_000  # oneDNN's scratchpads
 
@@ -225,6 +225,7 @@ def test_a_trial_fits_at_its_peak_and_fails_a_byte_below() -> None:
 
 
 def test_the_growth_of_the_data_is_that_of_what_is_allocated_and_keeps_its_peak() -> None:
+    _keep_heap_small()
     before = torch.empty(40 << 20, dtype=torch.uint8).fill_(1)  # the address space was larger once
     del before
     with _DataGrowth() as data:
