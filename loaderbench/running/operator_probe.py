@@ -77,8 +77,8 @@ def _products(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> in
         left, right = arguments[-2:]
         return int(left.numel() * right.shape[1])
     if name == "aten.convolution_backward.default":
-        return 2 * int(arguments[0].numel()) * math.prod(arguments[2].shape[1:])
-    return int(results[0].numel()) * math.prod(arguments[1].shape[1:])
+        return int(2 * arguments[0].numel() * math.prod(arguments[2].shape[1:]))
+    return int(results[0].numel() * math.prod(arguments[1].shape[1:]))
 
 
 def _described(one: Any) -> Any:

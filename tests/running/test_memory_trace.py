@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from loaderbench.cases.case import Mode, Optimizer, Precision, Step
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
 from loaderbench.recording.model_memory import MEMORY_KINDS, MeasuredMemory
 from loaderbench.running import kept_traces
-from loaderbench.running.jobs.memory import _DataGrowth, _keep_heap_small, measure_memory, trace_memory, try_batch
+from loaderbench.running.jobs.memory import _DataGrowth, measure_memory, trace_memory, try_batch
 from loaderbench.running.jobs.table import MeasureMemoryRequest, TraceRequest, TrialRequest
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
@@ -224,13 +226,15 @@ def test_a_trial_fits_at_its_peak_and_fails_a_byte_below() -> None:
         try_batch(TrialRequest(asked, 0, 3, 10_000, "ledger"), lambda message: None)
 
 
-def test_the_growth_of_the_data_is_that_of_what_is_allocated_and_keeps_its_peak() -> None:
-    _keep_heap_small()
-    before = torch.empty(40 << 20, dtype=torch.uint8).fill_(1)  # the address space was larger once
-    del before
+def test_the_growth_of_the_data_is_that_of_what_is_mapped_and_keeps_its_peak() -> None:
+    def mapped(size: int) -> mmap.mmap:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    mapped(400 << 20).close()  # the address space was larger once
+    gc.collect()
     with _DataGrowth() as data:
-        first = torch.empty(20 << 20, dtype=torch.uint8)
-        second = torch.empty(12 << 20, dtype=torch.uint8)
-        del first, second
-        torch.empty(8 << 20, dtype=torch.uint8)
+        first, second = mapped(20 << 20), mapped(12 << 20)
+        first.close()
+        second.close()
+        mapped(8 << 20).close()
     assert 32 << 20 <= data.peak_bytes <= 33 << 20
