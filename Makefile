@@ -22,7 +22,7 @@ help: ## Print this list
 	@echo
 	@echo '  VENV=DIR     the virtual environment to make and use (default .venv)'
 	@echo '  RESULTS=DIR  where runs are kept (default results)'
-	@echo '  BENCHMARKS=FLAGS  e.g. "--quick" (10 minutes) or "--only loaders,nfs"'
+	@echo '  BENCHMARKS=FLAGS  e.g. "--quick" (13 minutes) or "--only loaders,nfs"'
 	@echo '  GPU_CHECK=FLAGS  e.g. "--only study,checks --seconds 8 --out DIR"'
 	@echo '  BENCH=FLAGS  what make bench sweeps (default: $(BENCH))'
 
@@ -55,10 +55,10 @@ check: $(STAMP) ## Lint, type-check, and run the fast tests
 	$(BESIDE) -q -m "not slow and not alone"
 	$(BIN)/python -m pytest -q -m "alone and not slow"
 
-gpu-check: $(STAMP) ## On a GPU: its tests, the study, precision, trace, self-test, overhead, into results/reference
+gpu-check: $(STAMP) ## On a GPU: its tests, the study, precision, models, trace, self-test, overhead, into results/reference
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
 
-benchmarks: $(STAMP) ## Loaders against their peers and the limit, overhead, fidelity, time to a verdict, NFS (44 minutes)
+benchmarks: $(STAMP) ## Loaders against their peers and the limit, overhead, fidelity, time to a verdict, NFS, models (70 minutes)
 	$(BIN)/python benchmarks/all.py --out $(RESULTS)/benchmarks $(BENCHMARKS)
 
 report: $(STAMP) ## Write RESULTS/report.html from the stored runs

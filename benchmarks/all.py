@@ -1,8 +1,8 @@
-"""All benchmarks of the loaders and of the measuring, one after the other; what each prints, and its figures as JSON.
+"""All benchmarks of loaders, measuring and models, one after the other; what each prints, and its figures as JSON.
 
     python benchmarks/all.py [--quick] [--only NAME,NAME] [--out results/benchmarks]
 
-About 44 minutes on 2 cores, 10 with --quick. A benchmark that fails or cannot run is named at the end, and the exit
+About 70 minutes on 2 cores, 13 with --quick. A benchmark that fails or cannot run is named at the end, and the exit
 status is 1. Leave the machine alone meanwhile: see README.md of this folder.
 """
 
@@ -24,6 +24,7 @@ FULL = {
     "dali_stages": [],
     "time_to_verdict": ["--rounds", "1"],
     "nfs": ["--rounds", "6", "--processes", "8"],
+    "model": ["--only", "layers,memory"],
 }
 QUICK = {
     "loaders": ["--quick", "--res", "512"],
@@ -32,6 +33,7 @@ QUICK = {
     "dali_stages": ["--quick"],
     "time_to_verdict": ["--quick"],
     "nfs": ["--quick"],
+    "model": ["--quick", "--only", "layers,memory"],
 }
 
 

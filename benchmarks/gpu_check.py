@@ -1,4 +1,4 @@
-"""Everything of loaderbench that needs a GPU, run on one: tests, study, precision, trace, self-test, overhead, checks.
+"""Everything of loaderbench that needs a GPU, run on one: tests, study, precision, models, trace, self-test, overhead.
 
     make gpu-check        or        python benchmarks/gpu_check.py [--out DIR] [--only study,checks] [--seconds 10]
 
@@ -98,6 +98,92 @@ def precision(check: Check) -> None:
     )  # fmt: skip
 
 
+MEMORY_MODELS = ("resnet50", "googlenet", "densenet121", "vgg16")
+FIT_MODEL, FIT_MEMORY = "googlenet", "8G"
+EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+LIVE_FRACTION, RESERVED_FRACTION = 0.03, 0.05
+"""Of the measured figure: how far the predicted peak may be from it."""
+MOST_SEARCH = 3
+"""Trials of a fit besides the confirmations."""
+Line = tuple[str, bool, str]
+"""What is checked, whether it passed, what was found."""
+
+
+def models(check: Check) -> None:
+    """The commands under `loaderbench model`."""
+    _model(check, "layers", layer_lines, "resnet50", "--batch-size", "64")
+    for name in MEMORY_MODELS:
+        for mode in ("train", "infer"):
+            sizes = ("--batch-size", "1,16,64", "--mode", mode)
+            _model(check, f"memory-{name}-{mode}", memory_lines, name, *sizes)
+    for mode in ("train", "infer"):
+        asked = (FIT_MODEL, "--memory", FIT_MEMORY, "--mode", mode)
+        _model(check, f"fit-{mode}", fit_lines, *asked)
+        _model(check, f"fit-{mode}-expandable", fit_lines, *asked, setting=EXPANDABLE)
+    _model(check, "size", size_lines, "resnet50", "--mode", "infer", "--target", "5000/s")
+
+
+def _model(
+    check: Check,
+    name: str,
+    lines: Callable[[Record], list[Line]],
+    model: str,
+    *options: str,
+    setting: str | None = None,
+) -> None:
+    """One command, NAME up to its first `-`, and the lines of its JSON, which is kept as DIR/model-NAME.json.
+    `setting`: of the environment."""
+    target = check.out / f"model-{name}.json"
+    command = [*LOADERBENCH, "model", name.partition("-")[0], model, *options]
+    common = ("--device", "cuda", "--results", str(check.runs), "--quiet", "--json", str(target))
+    target.unlink(missing_ok=True)
+    check.call(f"model {name}", *(() if setting is None else ("env", setting)), *command, *common)
+    if target.exists():  # a fit that is not confirmed ends with 1, and has its figures
+        for what, passed, found in lines(json.loads(target.read_text())):
+            check.say(f"model {name}: {what}", passed, found)
+
+
+def layer_lines(found: Record) -> list[Line]:
+    rows, cost = (found[key] and found[key]["value"] for key in ("layers_over_whole", "timed_over_untimed"))
+    return [
+        ("rows ÷ whole step 0.95 to 1.05", rows is not None and 0.95 <= rows <= 1.05, f"{rows}"),
+        ("with ÷ without stopwatch at most 1.05", cost is not None and cost <= 1.05, f"{cost}"),
+    ]
+
+
+def memory_lines(found: Record) -> list[Line]:
+    """The predicted peak against the allocator's two figures, of each batch."""
+    lines = []
+    for batch in found["batches"]:
+        predicted, measured = batch["predicted"], batch["measured"] or {}
+        for name, most in (("live", LIVE_FRACTION), ("reserved", RESERVED_FRACTION)):
+            what = f"batch {batch['batch_size']}, predicted within {most:.0%} of {name}"
+            real = measured.get(f"peak_{name}_bytes")
+            if predicted is None or not real:
+                why = batch["trace_failure"] or batch["failure"] or measured.get("missing") or "not measured"
+                lines.append((what, False, json.dumps(why, ensure_ascii=False)))
+                continue
+            error = predicted["peak_live_bytes"] / real - 1
+            lines.append((what, abs(error) <= most, f"{error:+.2%} of {real:,} bytes"))
+    return lines
+
+
+def fit_lines(found: Record) -> list[Line]:
+    largest = f"batch {found['largest_batch']} (predicted {found['predicted_batch']})"
+    outcomes = ", ".join(f"{one['batch_size']} {one['outcome']}" for one in found["trials"])
+    unknown = sum(one["outcome"] == "unknown" for one in found["trials"])
+    return [
+        ("largest batch confirmed", found["confirmed"], f"{largest}; {outcomes}"),
+        (f"at most {MOST_SEARCH} search trials", found["num_search_trials"] <= MOST_SEARCH, outcomes),
+        ("every failure is a typed one", not unknown, f"{unknown} unknown"),
+    ]
+
+
+def size_lines(found: Record) -> list[Line]:
+    needed, batch = found["devices_needed"], found["chosen_batch"]
+    return [("devices needed", needed is not None, f"{needed} at batch {batch}, bound by {found['bound']}")]
+
+
 def trace(check: Check) -> None:
     record = check.run("traced-run", "--res", "512", "--workers", "4", "--cache", "warm", "--duration", "20")
     if record is not None:
@@ -188,7 +274,8 @@ def checks(check: Check) -> None:
 
 
 PARTS: dict[str, Callable[[Check], None]] = {
-    one.__name__: one for one in (tests, checks, precision, trace, overhead, offloading, profiles, selftest, study)
+    one.__name__: one
+    for one in (tests, checks, precision, models, trace, overhead, offloading, profiles, selftest, study)
 }
 
 

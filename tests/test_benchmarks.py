@@ -1,23 +1,38 @@
-"""What the benchmarks' figures are judged by, against tables of the sign test."""
+"""What the benchmarks' figures are judged by, against tables of the sign test; what the check of a GPU says."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from commands import call
+
+from loaderbench.studies import memory, model_fit
+from tests.studies.here import Here
 
 
-@pytest.fixture(scope="module")
-def turns() -> ModuleType:
-    path = Path(__file__).parents[1] / "benchmarks" / "turns.py"
-    spec = importlib.util.spec_from_file_location("turns", path)
+def loaded(name: str) -> ModuleType:
+    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def turns() -> ModuleType:
+    return loaded("turns")
+
+
+@pytest.fixture(scope="module")
+def gpu_check() -> ModuleType:
+    return loaded("gpu_check")
 
 
 @pytest.mark.parametrize(
@@ -44,3 +59,105 @@ def test_few_rounds_give_no_interval_and_no_judgement(turns: ModuleType) -> None
 def test_a_goal_is_judged_by_the_interval(turns: ModuleType, goal: float, judgement: str) -> None:
     assert turns.judged((1.0, 0.95, 1.1), goal) == judgement
     assert turns.spread((1.0, 0.95, 1.1), 2) == "1.00 [0.95, 1.10]"
+
+
+# -- the check of a GPU ------------------------------------------------------------------------------------
+
+
+def batch(live: int | None, reserved: int | None, predicted: int | None = 1000) -> dict[str, Any]:
+    return {
+        "batch_size": 8,
+        "predicted": None if predicted is None else {"peak_live_bytes": predicted},
+        "measured": {"peak_live_bytes": live, "peak_reserved_bytes": reserved, "missing": {"x": "no driver"}},
+        "trace_failure": None if predicted is not None else {"kind": "UnavailableError", "message": "reads values"},
+        "failure": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "passed"),
+    [
+        (batch(1029, 1050), [True, True]),  # 2.8 and 4.8 % above the prediction
+        (batch(971, 952), [True, False]),  # 3.0 below, and 5.04 below
+        (batch(1040, 1060), [False, False]),
+        (batch(1000, None), [True, False]),
+        (batch(1000, 1000, None), [False, False]),
+    ],
+)
+def test_a_gpus_memory_is_judged_by_both_of_its_figures(
+    gpu_check: ModuleType, one: dict[str, Any], passed: list[bool]
+) -> None:
+    lines = gpu_check.memory_lines({"batches": [one]})
+    assert [ok for _, ok, _ in lines] == passed
+    assert ["live" in what for what, _, _ in lines] == [True, False]
+
+
+def test_a_figure_that_is_missing_fails_with_its_reason(gpu_check: ModuleType) -> None:
+    (_, (_, passed, why)) = gpu_check.memory_lines({"batches": [batch(1000, None)]})
+    assert not passed and "no driver" in why
+    ((_, _, why), _) = gpu_check.memory_lines({"batches": [batch(1000, 1000, None)]})
+    assert "reads values" in why
+
+
+@pytest.mark.parametrize(
+    ("rows", "cost", "passed"),
+    [(1.0, 1.04, [True, True]), (0.94, 1.06, [False, False]), (1.06, None, [False, False])],
+)
+def test_layers_are_judged_by_their_closure(
+    gpu_check: ModuleType, rows: float | None, cost: float | None, passed: list[bool]
+) -> None:
+    found = {"layers_over_whole": {"value": rows}, "timed_over_untimed": None if cost is None else {"value": cost}}
+    assert [ok for _, ok, _ in gpu_check.layer_lines(found)] == passed
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "searched", "outcome", "passed"),
+    [(True, 3, "out_of_memory", [True, True, True]), (False, 4, "unknown", [False, False, False])],
+)
+def test_a_fit_is_judged_by_its_trials(
+    gpu_check: ModuleType, confirmed: bool, searched: int, outcome: str, passed: list[bool]
+) -> None:
+    found = {
+        "confirmed": confirmed, "num_search_trials": searched, "largest_batch": 9, "predicted_batch": 9,
+        "trials": [{"batch_size": 10, "outcome": outcome}],
+    }  # fmt: skip
+    assert [ok for _, ok, _ in gpu_check.fit_lines(found)] == passed
+
+
+def test_the_lines_are_made_of_what_the_commands_write(
+    gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands themselves, of LeNet on the CPU, whose allocator reserves nothing: a failed line with its reason."""
+    asked: list[tuple[str, ...]] = []
+    written = {
+        "layers": {"layers_over_whole": {"value": 1.01}, "timed_over_untimed": {"value": 1.02}},
+        "size": {"devices_needed": 3, "chosen_batch": 64, "bound": "compute"},
+    }
+
+    def on_the_cpu(check: Any, name: str, *command: str | Path) -> bool:
+        words = [str(part) for part in command]
+        asked.append(tuple(words))
+        begin = words.index("loaderbench") + 1
+        if words[begin + 1] in written:
+            Path(words[-1]).write_text(json.dumps(written[words[begin + 1]]))
+            return True
+        return call(*({"cuda": "cpu"}.get(word, word) for word in words[begin:])).code == 0
+
+    for module in (memory, model_fit):
+        monkeypatch.setattr(module, "Child", Here)
+    monkeypatch.setattr(gpu_check.Check, "call", on_the_cpu)
+    monkeypatch.setattr(gpu_check, "MEMORY_MODELS", ("lenet",))
+    monkeypatch.setattr(gpu_check, "FIT_MODEL", "lenet")
+    monkeypatch.setattr(gpu_check, "FIT_MEMORY", "1500K")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    check = gpu_check.Check(tmp_path, 1.0, ["models"])
+    gpu_check.models(check)
+    said = {one["check"]: one for one in check.found}
+    assert said["model memory-lenet-train: batch 16, predicted within 3% of live"]["passed"]
+    reserved = said["model memory-lenet-infer: batch 64, predicted within 5% of reserved"]
+    assert not reserved["passed"] and "reserves nothing" in reserved["found"]
+    assert all(one["passed"] for name, one in said.items() if "reserved" not in name)
+    assert {"model layers: rows ÷ whole step 0.95 to 1.05", "model size: devices needed"} <= set(said)
+    assert "fits" in said["model fit-infer-expandable: largest batch confirmed"]["found"]
+    assert [words[:2] for words in asked].count(("env", gpu_check.EXPANDABLE)) == 2
+    assert json.loads((tmp_path / "model-fit-train.json").read_text())["trials"]

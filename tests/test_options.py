@@ -11,7 +11,7 @@ import pytest
 import typer
 from commands import call
 
-from loaderbench.cases.options import GROUPS, NAMES, Options, Rate, Time, flag_of, options, over, read
+from loaderbench.cases.options import GROUPS, NAMES, Memory, Options, Rate, Size, Time, flag_of, options, over, read
 from loaderbench.commands import app, run, sweep
 from loaderbench.errors import ConfigError
 
@@ -244,17 +244,31 @@ def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "text", "size"),
+    [
+        (Size, "500M", 500 * 10**6), (Size, "1.5k", 1500), (Size, "20GiB", 20 * 2**30), (Size, "7", 7), (Size, 7, 7),
+        (Memory, "16G", 16 * 2**30), (Memory, "500 MB", 500 * 2**20), (Memory, "1.5GiB", 3 * 2**29), (Memory, "7", 7),
+    ],
+)  # fmt: skip
+def test_files_are_decimal_and_memory_is_binary(kind: type[Size] | type[Memory], text: object, size: int) -> None:
+    assert kind.parse(text) == size
+    assert read("x", kind, text) == size
+
+
+@pytest.mark.parametrize(
     ("kind", "text", "says"),
     [
         (kind, text, f"^--x takes {kind.wants}, not {text!r}$")
         for kind, texts in (
             (Rate, ("5000", "5000/d", "/s", "-5/s", "0/s", "0.0k/h", "5e3/s", "nan/s", "5/s/s", 5000)),
             (Time, ("50", "ms", "-1ms", "0ms", "1h", "50 m s s", "inf s", 0.05)),
+            (Memory, ("16Q", "0", "0G", "-1G", "G", "1e9", "16 GiBs")),
+            (Size, ("16Q", "-1G", "G", "1e9")),
         )
         for text in texts
     ],
 )
-def test_what_is_no_rate_or_time_is_refused(kind: Any, text: object, says: str) -> None:
+def test_what_is_none_of_its_kind_is_refused(kind: Any, text: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         read("x", kind, text)
 

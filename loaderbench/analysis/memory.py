@@ -6,7 +6,7 @@ Pure functions of traces (`recording/model_memory.py`). Bytes throughout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from loaderbench.recording.model_memory import (
     MEMORY_KINDS,
     STEP_PHASES,
     LayerMemory,
+    MemoryCourse,
     MemoryTrace,
     PeakPlace,
     PredictedMemory,
@@ -24,6 +25,9 @@ BYTES, KIND = 0, 1
 """Columns of MemoryTrace.allocations."""
 ALLOCATION, SIGN, PHASE, OPERATOR, MODULE = range(5)
 """Columns of MemoryTrace.events."""
+STANDING, FORWARD = STEP_PHASES.index("standing"), STEP_PHASES.index("forward")
+COURSE_POINTS = 200
+"""Most points of a step's course."""
 MOST_BATCH = 1 << 16
 """Where the search for the largest batch ends."""
 
@@ -67,15 +71,35 @@ def peak_of(trace: MemoryTrace) -> Peak:
     )
 
 
+def course_of(trace: MemoryTrace, most_points: int = COURSE_POINTS) -> MemoryCourse | None:
+    """The live memory by kind over the step, with the peak; None where the step allocates nothing."""
+    standing = int(np.argmax(trace.events[:, PHASE] != STANDING)) if len(trace.events) else 0
+    live, changes = live_bytes(trace), trace.events[:, SIGN] * trace.allocations[trace.events[:, ALLOCATION], BYTES]
+    begin = max(standing - 1, 0)  # the first point is what stands when the step begins
+    if begin >= len(live):
+        return None
+    stretches = np.array_split(np.arange(begin, len(live)), min(most_points, len(live) - begin))
+    chosen = np.array([stretch[np.argmax(live[stretch])] for stretch in stretches])
+    kinds = trace.allocations[trace.events[:, ALLOCATION], KIND]
+    of_kinds = {
+        name: np.cumsum(np.where(kinds == number, changes, 0))[chosen] for number, name in enumerate(MEMORY_KINDS)
+    }
+    return MemoryCourse(
+        tuple((chosen - begin).tolist()),
+        tuple(STEP_PHASES[max(int(phase), FORWARD)] for phase in trace.events[chosen, PHASE]),
+        {name: tuple(sizes.tolist()) for name, sizes in of_kinds.items()},
+    )
+
+
 def layers_of(trace: MemoryTrace) -> tuple[LayerMemory, ...]:
     """The layers in their order, with the running sum of their outputs and what is live behind each."""
     live = live_bytes(trace)
-    required = 0
+    outputs = 0
     rows = []
     for layer in trace.layers:
-        required += layer.bytes
+        outputs += layer.bytes
         now = int(live[layer.event - 1]) if layer.event else 0
-        rows.append(LayerMemory(layer.name, layer.type, layer.shape, layer.bytes, required, now))
+        rows.append(LayerMemory(layer.name, layer.type, layer.shape, layer.bytes, outputs, now))
     return tuple(rows)
 
 
@@ -119,11 +143,21 @@ def line_through(traces: Sequence[MemoryTrace]) -> MemoryLine | None:
     columns = [ALLOCATION, SIGN, PHASE]
     if first.events.shape != second.events.shape or first.allocations.shape != second.allocations.shape:
         return None
+    first, second = _in_order(first), _in_order(second)
     if not np.array_equal(first.events[:, columns], second.events[:, columns]):
         return None
     low, high = live_bytes(first).astype(np.float64), live_bytes(second).astype(np.float64)
     slope = (high - low) / (second.batch_size - first.batch_size)
     return MemoryLine(low - slope * first.batch_size, slope)
+
+
+def _in_order(trace: MemoryTrace) -> MemoryTrace:
+    """Releases that follow each other in one operator in the order of their allocations: autocast frees its copies of
+    weights in the order of a hash. The peaks stay."""
+    events = trace.events
+    same = (events[1:, SIGN] < 0) & (events[:-1, SIGN] < 0) & (events[1:, PHASE:] == events[:-1, PHASE:]).all(axis=1)
+    stretch = np.cumsum(np.append(True, ~same))[: len(events)]
+    return replace(trace, events=events[np.lexsort((events[:, ALLOCATION], stretch))])
 
 
 def line_holds(line: MemoryLine, trace: MemoryTrace, tolerance: float = 0.005) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loaderbench.analysis.memory import MemoryLine, layers_of, line_holds, line_through, peak_bytes, peak_of
+from loaderbench.analysis.memory import MemoryLine, course_of, layers_of, line_holds, line_through, peak_bytes, peak_of
 from loaderbench.cases.case import Step
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import (
@@ -69,12 +69,13 @@ def _batch(facts: BatchMemoryFacts, mode: str) -> BatchMemory:
         measured=facts.measured,
         error_fraction=None if peak is None or not measured else peak.memory.peak_live_bytes / measured - 1,
         peak=None if peak is None else peak.place,
-        required_bytes=layers[-1].required_bytes if layers else None,
+        outputs_bytes=layers[-1].outputs_bytes if layers else None,
         layers=layers,
         trace_s=None if trace is None else trace.seconds,
         trace_failure=facts.trace_failure,
         status=facts.status,
         failure=facts.failure,
+        course=None if trace is None else course_of(trace),
     )
 
 
@@ -189,4 +190,5 @@ def _trial(facts: TrialFacts, line: MemoryLine | None, exact: dict[int, int]) ->
         how=facts.how,
         why=None if failure is None else failure.message,
         wall_s=facts.wall_s,
+        peak_data_bytes=facts.peak_data_bytes,
     )

@@ -7,6 +7,7 @@ Python; a single value is a list of one.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -87,17 +88,34 @@ class Side(int):
 
 
 class Size(int):
-    """Bytes: `500M`, `20G`, or a number."""
+    """Bytes of files: `500M`, `20G`, or a number; `20GiB` in binary units."""
 
     wants = "a size such as 500M or 20G"
 
     @classmethod
     def parse(cls, given: object) -> Size:
         """Raises ValueError for what is none."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKMGT]?)B?", str(given).strip())
-        if match is None:
-            raise ValueError
-        return cls(float(match[1]) * 1000 ** ("", "K", "M", "G", "T").index(match[2].upper()))
+        return cls(_bytes_of(given, 1000))
+
+
+class Memory(int):
+    """Bytes of memory, in binary units as memory is sold: `16G` is 16 GiB."""
+
+    wants = "a size such as 16G or 500M"
+
+    @classmethod
+    def parse(cls, given: object) -> Memory:
+        """Raises ValueError for what is none, and for 0."""
+        return cls(_above_zero(_bytes_of(given, 1024)))
+
+
+def _bytes_of(given: object, unit: int) -> float:
+    """`unit`: what K stands for where it is not written as KiB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", str(given).strip())
+    if match is None:
+        raise ValueError
+    power = ("", "K", "M", "G", "T").index(match[2].upper())
+    return float(match[1]) * math.pow(1024 if match[3] else unit, power)
 
 
 class Rate(float):
@@ -161,7 +179,7 @@ def _items(given: object) -> Iterable[Any]:
     return [given]
 
 
-PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Rate, Time, Pairs)
+PARSED: tuple[Any, ...] = (Words, Numbers, Ratios, Side, Size, Memory, Rate, Time, Pairs)
 """Types that read texts themselves."""
 
 

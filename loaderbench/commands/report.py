@@ -12,9 +12,6 @@ from loaderbench.commands.terminal import echo, print_bytes, progress
 from loaderbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from loaderbench.recording.record import RunRecord
     from loaderbench.reporting.report import Report
 
 FORMATS = ("html", "md", "csv", "png", "svg")
@@ -50,17 +47,17 @@ def report(
     hidden = Anonymous(names_of_this_machine()) if anonymous else None
     if kind == "csv":  # a row a run: no study needs to be judged
         records = Content(store, names or (), hidden).records
-        _write(csv_text(records), records, out or output.results / "report.csv")
+        _write(csv_text(records), f"{len(records)} runs", out or output.results / "report.csv")
         return
     with progress("studies") as on_progress:
         content = read_report(store, on_progress, names or (), hidden)
     if kind in ("png", "svg"):
         _write_figures(content, out or output.results / "figures", kind)
         return
-    _write(_rendered(content, kind), content.records, out or output.results / f"report.{kind}")
+    _write(_rendered(content, kind), content.count, out or output.results / f"report.{kind}")
 
 
-def _write(text: str, records: Sequence[RunRecord], target: Path) -> None:
+def _write(text: str, count: str, target: Path) -> None:
     from loaderbench.recording.files import write_atomic
 
     if target == Path("-"):
@@ -71,7 +68,7 @@ def _write(text: str, records: Sequence[RunRecord], target: Path) -> None:
     except OSError as error:
         reason = f"cannot write the report {target}: {error.strerror}"
         raise ConfigError(f"{reason}; name another file with --out") from error
-    echo(f"{target}: {len(records)} runs, {len(text.encode()) / 1e6:.1f} MB")
+    echo(f"{target}: {count}, {len(text.encode()) / 1e6:.1f} MB")
 
 
 def _rendered(content: Report, kind: str) -> str:
@@ -93,4 +90,4 @@ def _write_figures(content: Report, target: Path, kind: str) -> None:
         raise ConfigError(f"cannot write the figures to {target}: {error.strerror}; name another --out") from error
     for figure in content.figures:
         figures.save(figure, target / f"{figure.name}.{kind}")
-    echo(f"{target}: {len(content.figures)} figures of {len(content.records)} runs")
+    echo(f"{target}: {len(content.figures)} figures of {content.count}")

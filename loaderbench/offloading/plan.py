@@ -276,6 +276,9 @@ class _Walk:
         """Others hold it on the device."""
         device = self._device
         if not device.has(saved):
+            if not self._timeline.uses[saved] and self._timeline.clean[saved] and self._lacks(device.sizes[saved]) > 0:
+                self.starts.add(saved)  # a parameter that the step does not use displaces nothing
+                return
             self._make_room(row, device.sizes[saved])
         device.add(saved, device.held)
         if used:
@@ -338,10 +341,14 @@ class _Walk:
             self._on_host.add(saved)
         self.release.append((self._timeline.event[row] - before, saved))
 
+    def _lacks(self, need: int) -> int:
+        """Bytes above the cap, were so many more allocated."""
+        return 0 if self._cap is None else self._device.live + need - self._cap
+
     def _make_room(self, row: int, need: int) -> None:
         """Let storages go until so many bytes more are below the cap."""
         device, cap = self._device, self._cap
-        while cap is not None and device.live + need > cap:
+        while self._lacks(need) > 0:
             free = [one for one in device.ours if one not in device.held]
             if not free:
                 raise DoesNotFit(

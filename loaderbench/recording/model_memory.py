@@ -78,6 +78,8 @@ class MeasuredMemory:
     """CUDA: the driver's figure for the process, now. CPU: growth of the resident set, with the profiler's own."""
     num_steps: int
     missing: Mapping[str, str] = field(default_factory=dict)
+    peak_data_bytes: int | None = None
+    """Below RLIMIT_DATA alone: growth of the process's data since before the model was built."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,23 @@ class LayerMemory:
     type: str
     shape: tuple[int, ...]
     output_bytes: int
-    required_bytes: int
-    """Sum of the outputs up to here: Caffe's `Memory required for data`. No peak."""
+    outputs_bytes: int
+    """Sum of the outputs up to here, in-place ones too. No peak, and not yet Caffe's `Memory required for data`, which
+    `model layers` has."""
     live_bytes: int
     """All that is live when the layer has run."""
+
+
+@dataclass(frozen=True)
+class MemoryCourse:
+    """The step's live memory after its allocations and releases. Where they are many, the moment with the most of each
+    stretch of them, so that the peak is among them."""
+
+    events: tuple[int, ...]
+    """Numbers of the allocations and releases, from the step's begin."""
+    phases: tuple[StepPhase, ...]
+    bytes_by_kind: Mapping[str, tuple[int, ...]]
+    """Kind → live bytes at each of `events`."""
 
 
 @dataclass(frozen=True)
@@ -147,13 +162,15 @@ class BatchMemory:
     error_fraction: float | None
     """Predicted ÷ measured live peak − 1."""
     peak: PeakPlace | None
-    required_bytes: int | None
+    outputs_bytes: int | None
     """Sum of all layers' outputs."""
     layers: tuple[LayerMemory, ...]
     trace_s: float | None
     trace_failure: Failure | None
     status: Status
     failure: Failure | None
+    course: MemoryCourse | None = None
+    """Of the prediction."""
 
 
 @dataclass(frozen=True)
@@ -188,11 +205,14 @@ class TrialFacts:
     num_steps: int
     """Steps that were to be done."""
     failure: Failure | None
-    """How it ended badly; None where all steps were done."""
+    """How it ended badly; None where all steps were done below the limit."""
     peak_live_bytes: int | None
+    """Of a trial that failed too, where its steps were done."""
     oom_kills: int | None
     """Processes that the kernel's OOM killer ended in this cgroup meanwhile; None where it cannot be read."""
     wall_s: float = 0.0
+    peak_data_bytes: int | None = None
+    """As in MeasuredMemory."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +252,8 @@ class FitTrial:
     why: str | None
     """How it ended badly, in words."""
     wall_s: float
+    peak_data_bytes: int | None = None
+    """As in MeasuredMemory."""
 
 
 @dataclass(frozen=True)

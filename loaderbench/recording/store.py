@@ -19,6 +19,7 @@ final name only when it holds case.json and running.json.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
@@ -275,6 +276,32 @@ class StudyFolder:
     def runs(self) -> Store:
         """The runs that only this study needs."""
         return Store(self.path / RUNS_FOLDER)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no other process work on the study within this context. The hold ends with the process.
+
+        Raises:
+            ConfigError: another process holds it.
+            NotStored: the folder cannot be made.
+        """
+        log = self.path / LOG_FILE
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = log.open("ab")
+        except OSError as error:
+            raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{self.study_id} is being worked on by another process (fuser {log} names it): "
+                    "wait for its end, or end it first"
+                ) from None
+            except OSError:  # a file system without locks: nothing can be told
+                pass
+            yield
 
     def write(self, study: StudyRecord) -> None:
         """Store the study in place of its earlier version. Raises NotStored where it cannot be written: it is kept in

@@ -11,7 +11,7 @@ from loaderbench.reporting.tables import Table
 
 def render_markdown(report: Report) -> str:
     """The report's Markdown text (GitHub's flavour; plain tables elsewhere)."""
-    lines = ["## What limits these runs", ""]
+    lines = [f"## {report.title}", ""]
     lines += [f"- **{_plain(part.title)}**: {_plain(part.sentence)}" for part in report.parts]
     lines += [] if report.parts else ["- no run ended well"]
     for part in report.parts:
@@ -32,7 +32,7 @@ def render_markdown(report: Report) -> str:
             lines += [f"- {_plain(line.code)}: {_plain(line.text)} ({line.num_runs} runs)" for line in caveats]
             lines.append("")
         lines += ["</details>", ""]
-    lines.append(f"{len(report.records)} runs; loaderbench {__version__}")
+    lines.append(f"{report.count}; loaderbench {__version__}")
     return "\n".join(lines) + "\n"
 
 

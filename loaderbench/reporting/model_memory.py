@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 MOST_LAYERS = 10
 """Layers that are printed where not all are asked for: those with the largest outputs."""
 BATCH_COLUMNS = ("batch", "predicted", "measured", "error", "reserved", "process")
-LAYER_COLUMNS = ("type", "output", "bytes", "required", "live")
+LAYER_COLUMNS = ("type", "output", "bytes", "all so far", "live")
 LAYERS_NOTE = (
-    "Required: the outputs' running sum; it is no peak (`model layers` has Caffe's count of it). Live: all that is in "
-    "memory when the layer has run."
+    "All so far: the outputs' running sum, which is no peak. Live: all that is in memory when the layer has run. "
+    "(`model layers` has Caffe's memory required for data.)"
 )
 TRIAL_COLUMNS = ("trial", "batch", "ended", "live peak", "predicted", "took")
+DATA_TITLE = "data growth"
+"""In place of the live peak where the kernel's limit counts the process's data."""
 KIND_COLUMNS = ("parameters", "gradients", "optimizer", "activations", "temporary")
 PHASES = {"standing": "before the step", "forward": "the forward pass", "backward": "the backward pass",
           "update": "the optimizer's update"}  # fmt: skip
@@ -59,8 +61,8 @@ def _unchecked(result: ModelMemory | ModelFit) -> list[str]:
     if result.unchecked_on is None:
         return []
     return [
-        "the rules for what the CPU's operators allocate inside were checked on processors with AVX-512; this one has "
-        f"{result.unchecked_on}, where predictions were seen to be off by a quarter for training at small inputs"
+        "the rules for what the CPU's large operators allocate inside were checked on processors with AVX-512; this "
+        f"one has {result.unchecked_on}, where predictions by the rules alone were seen to be off by a quarter"
     ]
 
 
@@ -144,12 +146,12 @@ def _print_layers(batch: BatchMemory, console: Console, *, every: bool) -> None:
     console.print(table)
     left = len(batch.layers) - len(rows)
     more = f"The {len(rows)} largest of {len(batch.layers)} outputs; --all prints them all. " if left else ""
-    console.print(styled(f"{more}All outputs together: {memory_size(batch.required_bytes)}. {LAYERS_NOTE}", "dim"))
+    console.print(styled(f"{more}All outputs together: {memory_size(batch.outputs_bytes)}. {LAYERS_NOTE}", "dim"))
 
 
 def _layer_cells(row: LayerMemory) -> list[str]:
     return [row.name, row.type, "×".join(map(str, row.shape)), memory_size(row.output_bytes),
-            memory_size(row.required_bytes), memory_size(row.live_bytes)]  # fmt: skip
+            memory_size(row.outputs_bytes), memory_size(row.live_bytes)]  # fmt: skip
 
 
 def _failures(result: ModelMemory) -> list[str]:
@@ -268,7 +270,7 @@ def _answer(result: ModelFit, limit: str) -> str:
 
 def _print_trials(result: ModelFit, console: Console) -> None:
     table = plain_table()
-    for title in TRIAL_COLUMNS:
+    for title in _trial_columns(result):
         table.add_column(title, justify="left" if title == "ended" else "right", no_wrap=True)
     for cells in _trial_cells(result):
         table.add_row(*(styled(cell) for cell in cells))
@@ -276,9 +278,14 @@ def _print_trials(result: ModelFit, console: Console) -> None:
     print_bullets(console, "How they failed", _trial_failures(result))
 
 
+def _trial_columns(result: ModelFit) -> list[str]:
+    return [DATA_TITLE if title == "live peak" and result.how == "rlimit" else title for title in TRIAL_COLUMNS]
+
+
 def _trial_cells(result: ModelFit) -> list[list[str]]:
     return [
-        [str(number), str(one.batch_size), OUTCOMES[one.outcome], memory_size(one.peak_live_bytes),
+        [str(number), str(one.batch_size), OUTCOMES[one.outcome],
+         memory_size(one.peak_data_bytes if result.how == "rlimit" else one.peak_live_bytes),
          memory_size(one.predicted_bytes), fmt.duration(one.wall_s)]
         for number, one in enumerate(result.trials, 1)
     ]  # fmt: skip
@@ -292,7 +299,7 @@ def _trial_failures(result: ModelFit) -> list[str]:
 def fit_page(result: ModelFit) -> Page:
     """The study in a report: the answer, and every trial."""
     sentence, *lines = fit_lines(result)
-    tables = [_table("Trials", TRIAL_COLUMNS, _trial_cells(result), 3)] if result.trials else []
+    tables = [_table("Trials", _trial_columns(result), _trial_cells(result), 3)] if result.trials else []
     missing = [] if result.not_measured is None else [f"trials: {result.not_measured}"]
     found = [("The prediction", lines), ("How trials failed", _trial_failures(result)), ("Without a figure", missing)]
     return Page(

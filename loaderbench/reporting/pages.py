@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 from loaderbench.recording.model_layers import LayersResult
@@ -14,6 +15,7 @@ from loaderbench.reporting import words
 from loaderbench.reporting.model_layers import settings, summary
 from loaderbench.reporting.model_layers_figures import CALL_COLUMNS, NUM_NAMES, call_cells, layers_figures, sentence
 from loaderbench.reporting.model_memory import fit_page, memory_page
+from loaderbench.reporting.model_memory_figures import memory_figures
 from loaderbench.reporting.offload import offload_page
 from loaderbench.reporting.sizing_figure import sizing_figure
 from loaderbench.reporting.tables import Page, Table
@@ -28,7 +30,7 @@ def page_of(findings: Findings, name: str, *, drawn: bool) -> Page:
         case LayersResult():
             return _layers_page(findings, name, drawn=drawn)
         case ModelMemory():
-            return memory_page(findings)
+            return replace(memory_page(findings), figures=memory_figures(findings, name) if drawn else [])
         case ModelFit():
             return fit_page(findings)
         case ModelOffload():

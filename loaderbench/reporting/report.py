@@ -15,10 +15,11 @@ from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import Severity
+from loaderbench.recording.facts import Environment
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
-from loaderbench.recording.studies import CompareFacts, Comparison, Findings, StudyRecord, Sweep
+from loaderbench.recording.studies import CompareFacts, Comparison, Findings, ModelFacts, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
@@ -87,6 +88,16 @@ class Report:
     environment: list[tuple[str, list[str]]]
     without: Table | None = None
     """Runs and studies without a result: failed, interrupted, damaged; None where there are none."""
+
+    @property
+    def title(self) -> str:
+        return "What limits these runs" if self.records else "What these models cost"
+
+    @property
+    def count(self) -> str:
+        """How much it shows, in words."""
+        number, noun = (len(self.records), "run") if self.records else (len(self.parts), "study")
+        return f"{number} {noun if number == 1 else {'run': 'runs', 'study': 'studies'}[noun]}"
 
     @property
     def studies(self) -> list[Part]:
@@ -177,7 +188,12 @@ def read_report(
         records=content.records,
         num_superseded=content.num_superseded,
         caveats=fmt.by_severity(fmt.grouped_caveats(content.records)),
-        environment=_environment(content.records),
+        environment=_environment(
+            [
+                *(record.environment for record in content.records),
+                *(cast(ModelFacts, study.facts).environment for study in content.of_models),
+            ]
+        ),
         without=content.without,
     )
 
@@ -371,13 +387,13 @@ def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tu
 # -- environment -----------------------------------------------------------------------------------------
 
 
-def _environment(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
+def _environment(environments: Sequence[Environment | None]) -> list[tuple[str, list[str]]]:
     """Each environment entry with its value, or its values where the runs differ."""
     found: dict[str, dict[str, None]] = {}
-    for record in records:
-        if record.environment is None:
+    for environment in environments:
+        if environment is None:
             continue
-        for key, value in cast(JsonObject, plain.to_json(record.environment)).items():
+        for key, value in cast(JsonObject, plain.to_json(environment)).items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             found.setdefault(key, {})[text] = None
     return [(key, list(values)) for key, values in found.items()]

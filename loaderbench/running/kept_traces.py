@@ -28,22 +28,22 @@ MOST_KEPT = 1000
 """Traces; the oldest are deleted. One takes about 50 kB."""
 
 
-def trace_of(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
+def trace_of(step: Step, seed: int, *, on_accelerator: bool, probed: bool = True) -> MemoryTrace:
     """The step's trace: the kept one, or a new one, which is then kept. A damaged one is made anew.
 
     A user's own model is traced each time: its code may have changed. Raises as trace_step.
     """
-    path = None if ":" in step.model else _path(step, on_accelerator=on_accelerator)
+    path = None if ":" in step.model else _path(step, on_accelerator=on_accelerator, probed=probed)
     if path is not None and (kept := _read(path)) is not None:
         return kept
-    trace = trace_step(step, seed, on_accelerator=on_accelerator)
+    trace = trace_step(step, seed, on_accelerator=on_accelerator, probed=probed)
     if path is not None:
         with contextlib.suppress(OSError):  # a full or read-only cache folder costs time, nothing else
             _write(path, trace)
     return trace
 
 
-def _path(step: Step, *, on_accelerator: bool) -> Path | None:
+def _path(step: Step, *, on_accelerator: bool, probed: bool) -> Path | None:
     """Where the trace is kept; None where the user has no cache folder."""
     told = {
         "step": plain.to_json(replace(step, device="")),
@@ -52,6 +52,8 @@ def _path(step: Step, *, on_accelerator: bool) -> Path | None:
         "models": str(torchvision.__version__),
         "loaderbench": loaderbench.__version__,
         "trace": TRACE_VERSION,
+        "probed": probed,
+        "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
     name = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]

@@ -34,12 +34,13 @@ from loaderbench.recording.model_memory import (
     MemoryTrace,
 )
 from loaderbench.running.memory_cap import tensors_among
+from loaderbench.running.operator_probe import PROBED, OperatorCall, probe
 from loaderbench.running.workspaces import CUBLAS_BYTES, CUDA_ROUNDING, unchecked_processor, workspace_bytes
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
 
-TRACE_VERSION = 2
+TRACE_VERSION = 4
 """Raise it when a trace of the same step changes: kept ones are then made anew."""
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
 STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))
@@ -49,12 +50,14 @@ _graph: Any = torch._C
 _autograd: Any = torch._C._autograd
 
 
-def trace_step(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
+def trace_step(step: Step, seed: int, *, on_accelerator: bool, probed: bool = True) -> MemoryTrace:
     """Trace one step in its steady state.
 
     Args:
         on_accelerator: by the rules of CUDA's allocator (sizes rounded, grouped optimizer, cuBLAS's workspace); else
             by those of the CPU's (bytes as they are, oneDNN's workspaces).
+        probed: on the CPU run small operators once, for what they hold inside (running/operator_probe.py); else all go
+            by the rules, which change with the batch in one way: traces through which a line is to go.
 
     Raises:
         ConfigError: as the workload's build.
@@ -63,6 +66,8 @@ def trace_step(step: Step, seed: int, *, on_accelerator: bool) -> MemoryTrace:
     begun = time.perf_counter()
     tracer = StepTracer(rounding=rounding_of(on_accelerator=on_accelerator), inside=not on_accelerator)
     follow_step(tracer, step, seed, on_accelerator=on_accelerator)
+    if probed and not on_accelerator:
+        tracer.probe()
     unchecked_on = None if on_accelerator else unchecked_processor()
     return replace(tracer.trace(step.batch_size), seconds=time.perf_counter() - begun, unchecked_on=unchecked_on)
 
@@ -113,8 +118,10 @@ def _built(step: Step, seed: int) -> ModelWorkload:
     try:
         with torch.device("meta"):
             workload = build()
-    except (RuntimeError, ConfigError):  # a user's model may need values to be made or checked
-        workload = build()
+    except (RuntimeError, ConfigError) as error:
+        if isinstance(error, ConfigError) and ":" not in step.model:
+            raise  # torchvision's need no values to be checked
+        workload = build()  # a user's model may need them
     if not isinstance(workload, ModelWorkload):
         raise ConfigError(f"--model {step.model} is no model of PyTorch, whose memory could be traced")
     return workload
@@ -157,6 +164,8 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         self._module_of_node: dict[int, int] = {}
         """Autograd node, by its sequence number → module whose operator made it."""
         self._layers: list[LayerOutput] = []
+        self._inner: list[tuple[int, OperatorCall]] = []
+        """Allocations of what operators hold inside that can be probed."""
 
     # -- what the trace is told
 
@@ -212,11 +221,28 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         results = out if isinstance(out, list | tuple) else (out,)
         for tensor in tensors_among(results):
             self._see(tensor, TEMPORARY)
-        if self._inside and (extra := workspace_bytes(name, args, results)):
-            self._release(self._allocate(extra, TEMPORARY))
+        if self._inside:
+            self._hold_inside(
+                name, OperatorCall.of(func, args, kwargs or {}, results), workspace_bytes(name, args, results)
+            )
         if self._phase == FORWARD and self._stack and not self._stack[-1][1]:
             self._see_function(func, results)
         return out
+
+    def _hold_inside(self, name: str, call: OperatorCall | None, by_rules: int) -> None:
+        """Count what the operator allocates and gives back before it returns. One that may be probed has an allocation
+        at every batch, of no bytes too, so that traces line up."""
+        if by_rules or name in PROBED:
+            allocation = self._allocate(by_rules, TEMPORARY)
+            self._release(allocation)
+            if call is not None:
+                self._inner.append((allocation, call))
+
+    def probe(self) -> None:
+        """Put what small operators really hold in place of what the rules say. Call it when the step was followed."""
+        held = probe(call for _, call in self._inner)
+        for allocation, call in self._inner:
+            self._allocations[allocation][0] = held.get(call.key, self._allocations[allocation][0])
 
     def _locate(self) -> None:
         """The phase and the module that the operator belongs to."""

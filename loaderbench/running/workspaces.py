@@ -1,7 +1,7 @@
 """What operators allocate inside and give back before they return: a trace of operators' results does not see it.
 
 The rules of the CPU were read off torch.profiler's memory events (PyTorch 2.15, oneDNN 3) and follow the sources named
-at each; benchmarks/model_memory.py compares their sum with those events. Bytes throughout.
+at each; benchmarks/model.py compares their sum with those events. Bytes throughout.
 """
 
 from __future__ import annotations

@@ -36,14 +36,18 @@ EMULATED = "an emulated device builds no model: its memory is predicted by the r
 NOT_ASKED = "not asked for (--no-measure)"
 
 
-def predict_traces(child: Child, step: Step, batch_sizes: Sequence[int], seed: int = 0) -> tuple[MemoryTrace, ...]:
+def predict_traces(
+    child: Child, step: Step, batch_sizes: Sequence[int], seed: int = 0, *, probed: bool = True
+) -> tuple[MemoryTrace, ...]:
     """The step's traces at these batch sizes, from the child process, or kept from an earlier time.
+
+    `probed`: as in trace_step; not for traces of a line.
 
     Raises:
         JobFailed: as the job: the model is unknown, does not take the images, or cannot be traced.
     """
     steps = tuple(replace(step, batch_size=size) for size in batch_sizes)
-    return child.ask(TRACE_MEMORY, TraceRequest(steps, seed, on_accelerator(step)), quiet)
+    return child.ask(TRACE_MEMORY, TraceRequest(steps, seed, on_accelerator(step), probed), quiet)
 
 
 def predict_peaks(child: Child, step: Step, batch_sizes: Sequence[int], seed: int = 0) -> dict[int, int]:
@@ -54,7 +58,7 @@ def predict_peaks(child: Child, step: Step, batch_sizes: Sequence[int], seed: in
     `child`: any measuring process; it imports torch at the first job. Raises JobFailed as predict_traces.
     """
     above = [size for size in batch_sizes if size > LINE_BATCHES[-1]]
-    traces = predict_traces(child, step, (*LINE_BATCHES, CHECK_BATCH), seed) if above else ()
+    traces = predict_traces(child, step, (*LINE_BATCHES, CHECK_BATCH), seed, probed=False) if above else ()
     line = line_through(traces)
     if line is not None and not line_holds(line, traces[-1]):
         line = None

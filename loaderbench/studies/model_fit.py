@@ -6,20 +6,20 @@ docs/model-memory.md defines every figure.
 from __future__ import annotations
 
 import math
-import re
 import time
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loaderbench.analysis.memory import MOST_BATCH, line_through
-from loaderbench.analysis.model_memory import NUM_CONFIRMATIONS, bounds_of, counted, fit_of, outcome_of
+from loaderbench.analysis.batch_search import next_batch
+from loaderbench.analysis.memory import MOST_BATCH, MemoryLine, line_through
+from loaderbench.analysis.model_memory import fit_of, outcome_of
 from loaderbench.cases.case import Step
-from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.options import Memory, ModelOptions, read
 from loaderbench.cases.study import check_choice
 from loaderbench.devices.select import nvml_ordinal, profile_memory
-from loaderbench.errors import BatchTooSmall, ConfigError
+from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
 from loaderbench.machine import available_memory_bytes, environment, oom_kills
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import CAP_HOWS, CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
@@ -34,23 +34,9 @@ from loaderbench.studies.model import plan_model
 
 PROCESS_BYTES = 1 << 30
 """Kept free for a trial's interpreter, PyTorch and the profiler's events: 0.5 GB at import, and a few 100 MB more."""
-MOST_TRIES = 4
-"""Trials of one batch size: where they contradict each other, it is left unconfirmed."""
-MOST_UNKNOWN = 2
+RLIMIT_BESIDE = 20 << 20
+"""What a trial's data probably grow by beside PyTorch's allocations: oneDNN's kernels and scratchpads, the heap."""
 EMULATED = "an emulated device builds no model: the largest batch is by its ledger, which is the prediction"
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def parse_memory(text: str) -> int:
-    """Bytes of `16G`, in binary units, as memory is sold: 16 GiB.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?B)?", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise ConfigError(f"--memory takes a size such as 16G or 500M, not {text!r}")
-    return round(float(match[1]) * UNITS[match[2].upper()])
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,7 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
         ConfigError: as plan_model, a size that is none, a way that the device has not, or no limit known.
     """
     planned = plan_model(model, options)
-    asked = None if memory is None else parse_memory(memory)
+    asked = read("memory", Memory | None, memory)
     there = device_memory(planned.step, planned.device.on_host_cpus)
     if asked is None and there is None:
         raise ConfigError(f"the memory of {planned.step.device} is not known: give --memory 16G")
@@ -110,38 +96,18 @@ def device_memory(step: Step, on_host: bool) -> tuple[int, str] | None:
     return None
 
 
-def next_batch(trials: Sequence[TrialFacts], guess: int, most: int = MOST_BATCH) -> int | None:
-    """The batch to try next; None where all is known, or cannot be.
-
-    The guess first, then its neighbour; away from it in growing strides while it was wrong, and by halves once the
-    answer is between two batches. The largest that fits and the next one are tried until each is confirmed.
-    """
-    fitted, failed = bounds_of(trials)
-    guess = min(max(guess, 1), most)
-    if not trials:
-        wanted: int | None = guess
-    elif failed is None:
-        wanted = min(fitted + max(fitted - guess, 0) + 1, most) if fitted else guess
-        if fitted == most:
-            wanted = most if counted(trials, most, fits=True) < NUM_CONFIRMATIONS else None
-    elif failed > fitted + 1:
-        wanted = max(failed - (guess - failed) - 1, 1) if fitted == 0 and failed <= guess else (fitted + failed) // 2
-    elif fitted and counted(trials, fitted, fits=True) < NUM_CONFIRMATIONS:
-        wanted = fitted
-    else:
-        wanted = failed if counted(trials, failed, fits=False) < NUM_CONFIRMATIONS else None
-    if wanted is None:
-        return None
-    same = [outcome_of(one) for one in trials if one.batch_size == wanted]
-    return None if len(same) >= MOST_TRIES or same.count("unknown") >= MOST_UNKNOWN else wanted
-
-
 class FitStudy(KeptStudy):
-    """The search for one model's largest batch. Each trial is stored at once; `resume` continues an interrupted one."""
+    """The search for one model's largest batch. Each trial is stored at once; `resume` continues an interrupted one.
+
+    Its folder is held until `run` ends, so that nobody continues what is still running.
+    """
 
     def __init__(self, plan: FitPlan, store: Store, *, resume: bool = False) -> None:
+        """Raises ConfigError where the fit to be continued is still running."""
         self._asked_to_resume = resume
-        begun = _unfinished(store, plan) if resume else None
+        self._holding = ExitStack()
+        begun = self._continued(store, plan) if resume else None
+        self._is_new = begun is None
         if begun is None:
             super().__init__("model_fit", store.new_study("model_fit", [plan.step.model, plan.step.mode]))
             self._facts = ModelFitFacts(
@@ -165,7 +131,18 @@ class FitStudy(KeptStudy):
             facts = begun.facts
             assert isinstance(facts, ModelFitFacts)
             self._facts = facts
-        self.num_taken_over = len(self._facts.trials)
+
+    def _continued(self, store: Store, plan: FitPlan) -> StudyRecord | None:
+        """The interrupted fit, held, as it is now; None where there is none."""
+        begun = _unfinished(store, plan)
+        if begun is None:
+            return None
+        self._holding.enter_context(store.open_study(begun).held())
+        now = _unfinished(store, plan)  # it may have gone on, or ended, before it was held
+        if now is not None and now.study_id == begun.study_id:
+            return now
+        self._holding.close()
+        return None
 
     @property
     def trials(self) -> tuple[TrialFacts, ...]:
@@ -179,24 +156,35 @@ class FitStudy(KeptStudy):
             ConfigError: the model is unknown, or does not take the images.
             CaseFailed: the results cannot be written.
         """
-        if self._asked_to_resume and not self.num_taken_over:
+        with self._holding:
+            self._run(say)
+
+    def _run(self, say: Say) -> None:
+        if self._asked_to_resume and self._is_new:
             say("nothing to continue: a new fit is begun", True)
-        if self.num_taken_over:
-            say(f"{self.num_taken_over} trials are taken over from {self._folder.study_id}", True)
+        if not self._is_new:
+            say(f"{len(self.trials)} trials are taken over from {self._folder.study_id}", True)
         if not self._facts.traces:
             say("predicting", False)
             self._predict()
+        if self._is_new:  # not before the prediction, which may refuse the model
+            self._holding.enter_context(self._folder.held())
         self.store()
         line = line_through(self._facts.traces)
-        guess = 1 if line is None else line.largest_batch(self._facts.memory_bytes, self._facts.most)
         if line is not None:
-            say(f"predicted: batch {guess}", True)
+            say(f"predicted: batch {line.largest_batch(self._facts.memory_bytes, self._facts.most)}", True)
         if self._facts.not_measured is None:
-            while (batch_size := next_batch(self._facts.trials, guess, self._facts.most)) is not None:
+            while (batch_size := self._next(line)) is not None:
                 trial = self._try(batch_size, say)
                 self._facts = replace(self._facts, trials=(*self._facts.trials, trial))
                 self.store()
         self._facts = replace(self._facts, interrupted=False)
+        self.store()
+
+    def _next(self, line: MemoryLine | None) -> int | None:
+        facts = self._facts
+        beside = RLIMIT_BESIDE if facts.how == "rlimit" else 0
+        return next_batch(facts.trials, line, facts.memory_bytes, beside_bytes=beside, most=facts.most)
 
     def _predict(self) -> None:
         """The traces of the line. A model that no batch of which can be traced is tried without a guess."""
@@ -204,7 +192,8 @@ class FitStudy(KeptStudy):
         failure: Failure | None = None
         try:
             with TemporaryDirectory(prefix="loaderbench-fit-") as folder, Child(Path(folder, LOG_FILE)) as child:
-                traces = predict_traces(child, self._facts.step, (*LINE_BATCHES, CHECK_BATCH), self._facts.seed)
+                sizes = (*LINE_BATCHES, CHECK_BATCH)
+                traces = predict_traces(child, self._facts.step, sizes, self._facts.seed, probed=False)
         except JobFailed as error:
             if isinstance(error.error, ConfigError):
                 raise error.error from error
@@ -224,7 +213,9 @@ class FitStudy(KeptStudy):
             with Child(self._log) as child:
                 done = child.ask(TRY_BATCH, request, told(say, where))
             self._facts = replace(self._facts, device=done.device)
-            trial = replace(trial, peak_live_bytes=done.memory.peak_live_bytes)
+            failure = None if done.above_limit is None else Failure(OutOfMemory.__name__, done.above_limit)
+            peak, data = done.memory.peak_live_bytes, done.memory.peak_data_bytes
+            trial = replace(trial, peak_live_bytes=peak, peak_data_bytes=data, failure=failure)
         except JobFailed as error:
             if isinstance(error.error, ConfigError):
                 self._facts = replace(self._facts, interrupted=False)

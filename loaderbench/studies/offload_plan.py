@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, replace
 
 from loaderbench.cases.case import Step
-from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.options import Memory, ModelOptions, read
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times
 from loaderbench.errors import ConfigError
 from loaderbench.recording.offload_study import OffloadSetting
 from loaderbench.studies.model import plan_model
-from loaderbench.studies.model_fit import device_memory, parse_memory
+from loaderbench.studies.model_fit import device_memory
 
 NUM_ROUNDS = 3
 LEAST_STEPS = 2
@@ -96,7 +96,7 @@ def plan_offload(
 
 def _limit(step: Step, memory: str | None, *, on_host: bool, computes: bool) -> tuple[int, str]:
     """(bytes, where they are from) of the device's memory."""
-    asked = None if memory is None else parse_memory(memory)
+    asked = read("memory", Memory | None, memory)
     there = device_memory(step, on_host)
     if asked is not None:
         if there is not None and computes and asked > there[0]:

@@ -12,11 +12,11 @@ import numpy as np
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import KnownTime, KnownTimes
 from loaderbench.devices.select import profile_link
-from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
 from loaderbench.offloading.plan import Plan
 from loaderbench.offloading.replay import replay
 from loaderbench.offloading.search import unlimited
-from loaderbench.recording.facts import DeviceFacts
+from loaderbench.recording.facts import DeviceFacts, Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadFacts, SettingFacts
 from loaderbench.running.jobs.table import (
@@ -147,7 +147,9 @@ class TimedRuns:
         """Whether a batch fits that should not, by its trace. Raises JobFailed where it does not."""
         request = TrialRequest(step, self._plan.seed, NUM_STEPS, self._plan.memory_bytes, "ledger")
         where = f"batch {step.batch_size} without offloading, {NUM_STEPS} steps below the limit"
-        self._kept.child(None).ask(TRY_BATCH, request, told(self._say, where))
+        done = self._kept.child(None).ask(TRY_BATCH, request, told(self._say, where))
+        if done.above_limit is not None:
+            raise JobFailed(Failure(OutOfMemory.__name__, done.above_limit))
 
     def _turn(self, facts: SettingFacts, request: OffloadRequest) -> SettingFacts:
         where = self._where(facts)

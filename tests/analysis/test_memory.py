@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from loaderbench.analysis.memory import layers_of, line_holds, line_through, peak_bytes, peak_of
+from loaderbench.analysis.memory import course_of, layers_of, line_holds, line_through, peak_bytes, peak_of
 from loaderbench.recording.model_memory import MEMORY_KINDS, STEP_PHASES, LayerOutput, MemoryTrace
 
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
@@ -72,5 +74,33 @@ def test_traces_that_do_not_line_up_have_no_line() -> None:
 
 def test_layers_add_up_and_show_what_is_live_behind_them() -> None:
     first, second = layers_of(trace(10))
-    assert (first.required_bytes, second.required_bytes) == (100, 300)
+    assert (first.outputs_bytes, second.outputs_bytes) == (100, 300)
     assert (first.live_bytes, second.live_bytes) == (1100, 1300)
+
+
+def test_the_course_is_that_of_the_step_and_ends_where_it_began() -> None:
+    course = course_of(trace(100))
+    assert course is not None
+    assert course.events == (0, 1, 2, 3, 4, 5, 6, 7, 8)
+    assert course.bytes_by_kind["activations"] == (0, 1000, 3000, 3000, 1000, 0, 0, 0, 0)
+    assert course.bytes_by_kind["gradients"] == (0, 0, 0, 1000, 1000, 1000, 1000, 1000, 0)
+    assert course.bytes_by_kind["temporary"] == (0, 0, 0, 0, 0, 0, 700, 0, 0)
+    assert set(course.bytes_by_kind["parameters"]) == {1000}
+    assert course.phases == ("forward",) * 3 + ("backward",) * 3 + ("update",) * 3
+
+
+def test_a_long_course_is_shortened_and_keeps_its_peak() -> None:
+    course = course_of(trace(100), most_points=2)
+    assert course is not None and len(course.events) == 2
+    totals = [sum(sizes) for sizes in zip(*course.bytes_by_kind.values(), strict=True)]
+    assert max(totals) == peak_bytes(trace(100))
+
+
+def test_releases_of_one_operator_may_come_in_any_order() -> None:
+    small, large = trace(2), trace(4)
+    release = np.array([[0, -1, UPDATE, 4, 0]])  # behind that of the gradient, by the same operator
+    turned = np.concatenate([large.events[:-1], release, large.events[-1:]])
+    line = line_through([replace(small, events=np.concatenate([small.events, release])), replace(large, events=turned)])
+    assert line is not None and line.peak_bytes(100) == peak_bytes(trace(100))
+    elsewhere = replace(large, events=np.concatenate([release, large.events]))
+    assert line_through([replace(small, events=np.concatenate([small.events, release])), elsewhere]) is None

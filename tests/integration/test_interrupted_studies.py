@@ -52,8 +52,8 @@ def kinds(small_set: Path) -> dict[str, Kind]:
         "tune": Kind(("tune", small_set, "--res", "96", *DEVICE, *TUNE, "--quiet"), "*/runs/*/run.json"),
         "precision": Kind(
             (
-                "precision", "--device", "cpu", "--model", "lenet", "--input-size", "32", "--steps", "20", "--batch-size", "2",
-                "--quiet",
+                "precision", "--device", "cpu", "--model", "lenet", "--input-size", "32", "--steps", "20",
+                "--batch-size", "2", "--quiet",
             ),
             "*/study.json",
         ),

@@ -77,6 +77,14 @@ class Shared(Base):
         return self.two(self.one(maps).exp().clamp(max=3) * self.mask) * self.mask
 
 
+class Unused(Base):
+    """A weight larger than all else, which no step uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aside = nn.Linear(1024, 512)
+
+
 class Dropout(Base):
     """Random masks."""
 

@@ -16,7 +16,7 @@ CASES = [
     step_of("lenet", 4, mode="infer"),
     step_of("lenet", 4, mode="infer", precision="amp-bf16"),
     step_of("squeezenet1_1", 2, 48, mode="infer"),
-    *(step_of(name, mode="infer") for name in NAMES),
+    *(step_of(name, mode="infer") for name in (*NAMES, "Unused")),
 ]
 SLOW_CASES = [
     *(step_of(name, 1 if name.startswith("vgg") else 2, mode="infer") for name in (
@@ -45,7 +45,8 @@ def test_outputs_are_bit_equal_and_what_moved_is_the_plans(step: Step) -> None:
         counted = ledger(trace, plan)
         found, statistics = results(step, plan, num_steps=3)
         assert equal(found[:2], expected) and torch.equal(found[2], found[1])
-        assert statistics is not None and counted.in_bytes > 0
+        # A parameter that no step uses is all that need be on the host below a cap.
+        assert statistics is not None and (counted.in_bytes > 0 or step.model.endswith(":Unused"))
         assert (statistics.num_out, statistics.out_bytes) == (counted.num_out, counted.out_bytes)
         assert (statistics.num_in, statistics.in_bytes) == (counted.num_in, counted.in_bytes)
         assert statistics.host_peak_bytes == counted.host_peak_bytes

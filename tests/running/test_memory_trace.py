@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from loaderbench.cases.case import Mode, Optimizer, Precision, Step
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
 from loaderbench.recording.model_memory import MEMORY_KINDS, MeasuredMemory
 from loaderbench.running import kept_traces
-from loaderbench.running.jobs.memory import measure_memory, trace_memory, try_batch
+from loaderbench.running.jobs.memory import _DataGrowth, measure_memory, trace_memory, try_batch
 from loaderbench.running.jobs.table import MeasureMemoryRequest, TraceRequest, TrialRequest
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
@@ -77,6 +79,34 @@ def test_the_predicted_peak_is_the_profilers(asked: Step, two_threads: None) -> 
     assert found.peak_reserved_bytes is None and "peak_reserved_bytes" in found.missing
 
 
+LENETS = [
+    (mode, optimizer, precision, batch)
+    for mode, optimizer in (("train", "sgd"), ("train", "adam"), ("infer", "sgd"))
+    for precision in ("fp32", "amp-bf16")
+    for batch in (1, 2, 8)
+]
+
+
+@pytest.mark.parametrize(("mode", "optimizer", "precision", "batch"), LENETS)
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32)])
+def test_the_smallest_steps_are_predicted_too(
+    channels: int, size: int, mode: Mode, optimizer: Optimizer, precision: Precision, batch: int
+) -> None:
+    """oneDNN's scratchpads are up to a third of these: whatever processor and threads, for they are probed."""
+    asked = Step("lenet", mode, precision, "cpu", batch, size, optimizer=optimizer, channels=channels)
+    predicted, found = peak_bytes(trace_step(asked, 0, on_accelerator=False)), measured(asked)
+    assert found.peak_live_bytes is not None
+    assert abs(predicted / found.peak_live_bytes - 1) <= 0.002
+
+
+def test_traces_for_a_line_are_not_probed_and_line_up_with_those_that_are() -> None:
+    asked = step("lenet", 2, precision="amp-bf16")
+    probed, by_rules = (trace_step(asked, 0, on_accelerator=False, probed=one) for one in (True, False))
+    assert (probed.events[:, 1:3] == by_rules.events[:, 1:3]).all()
+    more = probed.allocations[:, BYTES] - by_rules.allocations[:, BYTES]
+    assert more.max() > 10_000  # oneDNN's scratchpads
+
+
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 1), ("adam", 2)])
 def test_what_stands_is_what_arithmetic_says(optimizer: Optimizer, states: int) -> None:
     trace = trace_step(step("lenet", 3, optimizer=optimizer), 0, on_accelerator=False)
@@ -103,7 +133,7 @@ def test_layers_are_the_models_and_so_is_the_place_of_the_peak() -> None:
     # the first convolution: 64 maps of 32x32, 4 bytes each; the residual sums are rows too
     assert (rows[0].name, rows[0].shape, rows[0].output_bytes) == ("conv1", (4, 64, 32, 32), 4 * 64 * 32 * 32 * 4)
     assert sum(row.type.startswith("add") for row in rows) == 8
-    assert rows[-1].required_bytes == sum(row.output_bytes for row in rows)
+    assert rows[-1].outputs_bytes == sum(row.output_bytes for row in rows)
     peak = peak_of(trace)
     assert "conv" in peak.place.module and peak.place.operator.startswith("aten.convolution_backward")
 
@@ -195,3 +225,17 @@ def test_a_trial_fits_at_its_peak_and_fails_a_byte_below() -> None:
         try_batch(TrialRequest(asked, 0, 3, free - 1, "ledger"), lambda message: None)
     with pytest.raises(OutOfMemory, match="tensors took more than the cap of 10,000 bytes"):
         try_batch(TrialRequest(asked, 0, 3, 10_000, "ledger"), lambda message: None)
+
+
+def test_the_growth_of_the_data_is_that_of_what_is_mapped_and_keeps_its_peak() -> None:
+    def mapped(size: int) -> mmap.mmap:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    mapped(400 << 20).close()  # the address space was larger once
+    gc.collect()
+    with _DataGrowth() as data:
+        first, second = mapped(20 << 20), mapped(12 << 20)
+        first.close()
+        second.close()
+        mapped(8 << 20).close()
+    assert 32 << 20 <= data.peak_bytes <= 33 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +11,24 @@ import pytest
 from commands import call
 
 from loaderbench.analysis.memory import peak_bytes
-from loaderbench.analysis.model_memory import bounds_of, fit_of, outcome_of
+from loaderbench.analysis.model_memory import fit_of, outcome_of
 from loaderbench.cases.options import ModelOptions
-from loaderbench.errors import ConfigError, LoaderbenchError
+from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import ModelFitFacts, TrialFacts
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
-from loaderbench.running.jobs.table import Job
-from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import memory as memory_module
 from loaderbench.studies import model_fit as fit_module
 from loaderbench.studies.memory import MemoryStudy, plan_memory, predict_peaks, predict_traces
-from loaderbench.studies.model_fit import FitStudy, next_batch, parse_memory, plan_fit
+from loaderbench.studies.model_fit import FitStudy, plan_fit
+from tests.studies.here import Here
 from tests.studies.kept import assert_kept, only_study
 
 LENET = ModelOptions(device="cpu", seed=1)
 KILLED = Failure("CaseFailed", "the measuring process was killed by SIGKILL (out of memory?)")
 HUNG = Failure("CaseFailed", "no sign of life for 900 s: does the device cpu hang?")
 TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap")
-
-
-class Here:
-    """A measuring process that is this one: jobs run at once, and may be made to fail."""
-
-    failing: Callable[[Any], Failure | None] = staticmethod(lambda request: None)
-
-    def __init__(self, log: Path) -> None:
-        pass
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def ask(self, job: Job[Any, Any], request: Any, on_message: Callable[[Any], None]) -> Any:
-        import importlib
-
-        if (failure := type(self).failing(request)) is not None:
-            raise JobFailed(failure)
-        try:
-            return getattr(importlib.import_module(job.module), job.function)(request, on_message)
-        except LoaderbenchError as error:
-            raise JobFailed(Failure(type(error).__name__, str(error))) from error
 
 
 @pytest.fixture
@@ -92,6 +66,17 @@ def test_the_command_predicts_measures_and_keeps_what_it_found(tmp_path: Path, h
     assert study.study_id in listed.out
     page = call("report", "--results", results, "--format", "md", "--out", "-")
     assert page.code == 0 and "Memory of lenet" in page.out and "affine1" in page.out
+
+
+def test_the_report_draws_the_peaks_and_the_course_and_has_no_empty_sections(tmp_path: Path, here: type[Here]) -> None:
+    results, page = tmp_path / "results", tmp_path / "report.html"
+    assert call("model", "memory", "lenet", "--device", "cpu", "--batch-size", "2,16", "--results", results).code == 0
+    assert call("report", "--results", results, "--out", page).code == 0
+    text = page.read_text()
+    assert text.count("<svg") == 2 and "Peak memory by kind" in text and "Memory over the step, batch 16" in text
+    assert "What these models cost" in text and "1 study" in text
+    assert not any(f'id="{section}"' in text for section in ("runs", "caveats", "method"))
+    assert "Not recorded" not in text and "kernel" in text  # the studies' own environment
 
 
 def test_a_batch_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here: type[Here]) -> None:
@@ -179,32 +164,6 @@ def test_how_a_trial_ended(failure: Failure | None, kills: int | None, outcome: 
     assert outcome_of(trial(4, failure, kills)) == outcome
 
 
-@pytest.mark.parametrize("largest", [1, 2, 5, 16, 100])
-@pytest.mark.parametrize("off", [-4, -3, -2, -1, 0, 1, 2, 3])
-def test_the_search_ends_at_the_largest_batch_with_few_trials(largest: int, off: int) -> None:
-    trials: list[TrialFacts] = []
-    while (batch := next_batch(trials, largest + off)) is not None:
-        trials.append(trial(batch, None if batch <= largest else TOO_LARGE))
-        assert len(trials) < 20
-    assert bounds_of(trials) == (largest, largest + 1)
-    tried = [one.batch_size for one in trials]
-    assert tried.count(largest) == tried.count(largest + 1) == 2
-    assert len(trials) - 4 <= (3 if abs(off) <= 2 else 4)  # search trials
-
-
-def test_batch_one_that_does_not_fit_is_tried_twice_and_no_more() -> None:
-    trials: list[TrialFacts] = []
-    while (batch := next_batch(trials, 1)) is not None:
-        trials.append(trial(batch, TOO_LARGE))
-    assert [one.batch_size for one in trials] == [1, 1]
-
-
-def test_what_is_unknown_is_tried_once_more_and_never_counts_as_no() -> None:
-    assert next_batch([trial(8, HUNG)], 8) == 8
-    assert next_batch([trial(8, HUNG), trial(8, HUNG)], 8) is None
-    assert bounds_of([trial(8, HUNG)]) == (0, None)
-
-
 def fit_study(tmp_path: Path, memory: str, *, resume: bool = False) -> FitStudy:
     return FitStudy(plan_fit("lenet", LENET, memory, None), Store(tmp_path), resume=resume)
 
@@ -255,11 +214,33 @@ def test_an_interrupted_fit_keeps_its_trials_and_goes_on(tmp_path: Path, here: t
     assert len(study.facts.trials) == len(asked) - 1 and fit_of(study.facts).confirmed
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("16G", 16 * 2**30), ("500M", 500 * 2**20), ("1.5GiB", 3 * 2**29), ("7", 7)]
-)
-def test_memory_is_in_binary_units(text: str, size: int) -> None:
-    assert parse_memory(text) == size
+def test_a_fit_that_still_runs_is_not_continued_beside_it(tmp_path: Path, here: type[Here]) -> None:
+    command = ("model", "fit", "lenet", "--device", "cpu", "--seed", "1", "--memory", "1500K", "--results", tmp_path)
+    beside: list[Any] = []
+
+    def second_is_looked_at(request: Any) -> Failure | None:
+        if hasattr(request, "cap_bytes") and not beside and len(only_study(tmp_path).facts.trials) == 1:  # type: ignore[union-attr]
+            beside.append(call(*command, "--resume"))
+        return None
+
+    here.failing = staticmethod(second_is_looked_at)
+    first = call(*command)
+    (refused,) = beside
+    assert refused.code == 2 and "is being worked on by another process" in refused.lines[-1]
+    assert first.code == 0
+    facts = only_study(tmp_path).facts  # the first one's trials are all there, and nobody else's
+    assert isinstance(facts, ModelFitFacts) and not facts.interrupted and fit_of(facts).confirmed
+    again = call(*command, "--resume")
+    assert again.code == 0 and "nothing to continue" in again.err
+
+
+def test_a_trial_that_ends_above_the_limit_keeps_its_peak(tmp_path: Path, here: type[Here]) -> None:
+    """In inference max pooling makes indices that no tensor shows: the profiler alone sees them."""
+    study = FitStudy(plan_fit("lenet", replace(LENET, mode="infer"), "900K", None), Store(tmp_path))
+    study.run(lambda line, keep: None)
+    above = [one for one in study.trials if one.failure is not None and one.peak_live_bytes is not None]
+    assert all((one.peak_live_bytes or 0) > 900 * 2**10 and outcome_of(one) == "out_of_memory" for one in above)
+    assert above and study.findings().confirmed
 
 
 def test_a_limit_on_the_cpu_alone_has_a_way() -> None:

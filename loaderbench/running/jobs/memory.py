@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
+import mmap
 import resource
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -38,7 +38,8 @@ def trace_memory(request: TraceRequest, report: Report) -> tuple[MemoryTrace, ..
     traces = []
     for step in request.steps:
         report(Phase(f"tracing batch {step.batch_size}"))
-        traces.append(trace_of(step, request.seed, on_accelerator=request.on_accelerator))
+        kept = trace_of(step, request.seed, on_accelerator=request.on_accelerator, probed=request.probed)
+        traces.append(kept)
     return tuple(traces)
 
 
@@ -57,6 +58,8 @@ def measure_memory(request: MeasureMemoryRequest, report: Report) -> MemoryMeasu
 def try_batch(request: TrialRequest, report: Report) -> MemoryMeasured:
     """Run the steps of one batch size below a limit of memory.
 
+    Where the steps were done and their peak is above the limit all the same, the answer says so.
+
     Raises:
         OutOfMemory: it does not fit below the limit.
         LoaderbenchError: as the device's and the workload's build, and the step.
@@ -69,10 +72,10 @@ def try_batch(request: TrialRequest, report: Report) -> MemoryMeasured:
             return MemoryMeasured(device.describe(), _on_gpu(measuring, device, report))
         if request.how == "rlimit":
             return MemoryMeasured(device.describe(), _below_rlimit(measuring, device, request.cap_bytes, report))
-        return MemoryMeasured(device.describe(), _below_ledger(measuring, device, request.cap_bytes, report))
+        return _below_ledger(measuring, device, request.cap_bytes, report)
 
 
-def _below_ledger(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
+def _below_ledger(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MemoryMeasured:
     """The ledger's limit: tensors may take so many bytes while the steps run, and so may all that the profiler saw."""
     cap = MemoryCap(cap_bytes)
     try:
@@ -82,11 +85,11 @@ def _below_ledger(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
         if not cap.passed:
             raise
         raise OutOfMemory(f"does not fit: tensors took more than the cap of {cap_bytes:,} bytes") from error
-    peak = measured.peak_live_bytes
+    peak, above = measured.peak_live_bytes, None
     if peak is not None and peak > cap_bytes:
         # Operators' own workspaces, which only the profiler sees, went above it.
-        raise OutOfMemory(f"does not fit: PyTorch's allocator gave out {peak:,} bytes, above the cap of {cap_bytes:,}")
-    return measured
+        above = f"does not fit: PyTorch's allocator gave out {peak:,} bytes, above the cap of {cap_bytes:,}"
+    return MemoryMeasured(device.describe(), measured, above)
 
 
 def _opened(step: Any, stack: ExitStack) -> Device:
@@ -135,9 +138,11 @@ class MemoryEvents:
         return int(max(self.live[inside].max(initial=0), earlier[-1] if len(earlier) else 0))
 
 
+PROT_NONE = 0
+"""<sys/mman.h>"""
 M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 128 * 1024
 """<malloc.h>; glibc's own threshold at the start."""
-WARM_BATCH = 2
+WARM_BATCHES = (2, 3)
 NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
 """In errors of oneDNN and the C++ library where the kernel refuses memory."""
 STEP_MARK = "loaderbench step "
@@ -209,17 +214,21 @@ def cap_gpu(device: Device, cap_bytes: int) -> None:
 def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:
     """The kernel's limit: the process's data may grow by so many bytes (RLIMIT_DATA of getrlimit(2)).
 
-    A step of WARM_BATCH images first starts the threads and builds oneDNN's kernels, whose memory would count. The
-    interpreter's own memory counts, so the limit is not as exact as the ledger's. Peaks are not known.
+    A step of a few images first starts the threads, whose memory would count. It is one of another batch, for oneDNN
+    keeps the kernels that it builds for a batch: a trial of the same would need less than all others. The
+    interpreter's own memory counts, so the limit is not as exact as the ledger's.
     """
     _keep_heap_small()
-    _steps(replace(request, step=replace(request.step, batch_size=WARM_BATCH), num_steps=1), device, report)
+    warm = replace(request.step, batch_size=next(size for size in WARM_BATCHES if size != request.step.batch_size))
+    _steps(replace(request, step=warm, num_steps=1), device, report)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     device.begin_memory()
-    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + cap_bytes, resource.RLIM_INFINITY))
+    limit_bytes = _address_space("VmData") + cap_bytes
     try:
-        _steps(request, device, report)
+        with _DataGrowth() as data:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, resource.RLIM_INFINITY))
+            _steps(request, device, report)
     except (OutOfMemory, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_DATA):
             raise
@@ -235,7 +244,14 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
     }
     if growth.rss_growth_bytes is None:
         missing["peak_process_bytes"] = growth.missing["rss_growth_bytes"]
-    return MeasuredMemory(None, None, growth.rss_growth_bytes, request.num_steps, missing)
+    return MeasuredMemory(
+        peak_live_bytes=None,
+        peak_reserved_bytes=None,
+        peak_process_bytes=growth.rss_growth_bytes,
+        num_steps=request.num_steps,
+        missing=missing,
+        peak_data_bytes=data.peak_bytes,
+    )
 
 
 def _keep_heap_small() -> None:
@@ -244,8 +260,28 @@ def _keep_heap_small() -> None:
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
-def _data_bytes() -> int:
-    """The process's data segment: private writable memory (VmData of proc(5))."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        pages = int(file.read().split()[5])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+class _DataGrowth:
+    """How much the process's data grew at most within this context: by so much its address space grew.
+
+    The kernel keeps that one's peak (VmPeak of proc(5)). Pages that cannot be written fill it up to its earlier peak
+    first, so that each further byte shows; they are no data.
+    """
+
+    def __enter__(self) -> _DataGrowth:
+        filled = max(_address_space("VmPeak") - _address_space("VmSize"), 0) + mmap.PAGESIZE
+        self._filling = mmap.mmap(-1, filled, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=PROT_NONE)
+        self._before = _address_space("VmSize")
+        self.peak_bytes = 0
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.peak_bytes = _address_space("VmPeak") - self._before
+        self._filling.close()
+
+
+def _address_space(field: str) -> int:
+    """A size of this process in bytes, by its name in /proc/PID/status (proc(5)): `VmData`, the data segment;
+    `VmSize`, all mappings; `VmPeak`, the most that VmSize ever was."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        line = next(line for line in file if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024  # "VmData:     12345 kB"

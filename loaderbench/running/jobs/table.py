@@ -157,6 +157,8 @@ class TraceRequest:
     steps: tuple[Step, ...]
     seed: int
     on_accelerator: bool
+    probed: bool = True
+    """As in trace_step."""
 
     @property
     def waits_for(self) -> str:
@@ -185,6 +187,8 @@ class TrialRequest(DeviceRequest):
 class MemoryMeasured:
     device: DeviceFacts
     memory: MeasuredMemory
+    above_limit: str | None = None
+    """Why a trial whose steps were done does not fit below its limit."""
 
 
 @dataclass(frozen=True)
