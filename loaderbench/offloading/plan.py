@@ -353,7 +353,8 @@ class _Walk:
             if not free:
                 raise DoesNotFit(
                     f"cannot fit: {self._timeline.needs(row)} needs {device.live + need:,} of {cap:,} bytes with all "
-                    "that can be on the host there: give a smaller --batch-size or more memory"
+                    f"that can be on the host there, and the whole step {int(_bare(self._timeline).max()):,}: give a "
+                    "smaller --batch-size or more memory"
                 )
             if any(one in self._going for one in free):  # those that need no further copy out
                 free = [one for one in free if one in self._going or self._timeline.clean[one]]
@@ -384,9 +385,9 @@ def _prefetch(timeline: _Timeline, plan: Plan, cap: int | None) -> dict[int, tup
     bytes ahead. In training they begin when the forward pass has ended."""
     reloads: list[tuple[int, int]] = []
     count = _Count(timeline, plan)
-    count.run(reloads)
-    live = np.array(count.left, dtype=np.int64)
-    ahead = np.zeros(len(live), dtype=np.int64)
+    within = count.run(reloads).live_bytes.copy()
+    behind = np.array(count.left, dtype=np.int64)  # what the plan does in each row: where a prefetch begins
+    ahead = np.zeros(len(within), dtype=np.int64)
     left: dict[int, list[int]] = {}
     for event, storages in plan.release.items():
         for saved in storages:
@@ -396,17 +397,23 @@ def _prefetch(timeline: _Timeline, plan: Plan, cap: int | None) -> dict[int, tup
     for row, saved in reloads:
         size = timeline.sizes[saved]
         begin = max([earliest, *(one for one in left.get(saved, []) if one < row)])
-        fits = ahead[begin:row] + size <= timeline.window
+        room = ahead[begin:row] + size <= timeline.window
+        fits, fits_behind = room.copy(), room
         if cap is not None:
-            fits &= live[begin:row] + size <= cap
+            fits &= within[begin:row] + size <= cap
+            fits_behind &= behind[begin:row] + size <= cap
         too_full = np.flatnonzero(~fits)
-        begin += int(too_full[-1]) + 1 if len(too_full) else 0
+        if len(too_full):
+            last = int(too_full[-1])
+            begin += last + (not fits_behind[last])
         event = timeline.event[begin] + (timeline.what[begin] not in (PACK, UNPACK))
         begin = timeline.row_of_event[event]
         if begin >= row:
             continue
-        live[begin:row] += size
+        behind[begin:row] += size
         ahead[begin:row] += size
+        within[begin] = max(within[begin], behind[begin])
+        within[begin + 1 : row] += size
         earliest = begin
         found.append((event, saved))
     return _by_event(found)

@@ -255,6 +255,11 @@ def _answer(result: ModelFit, limit: str) -> str:
         return f"The largest batch within {limit} is not known."
     if result.largest_batch == 0:
         needs = "" if result.needs_bytes is None else f": needs about {memory_size(result.needs_bytes)} of {limit}"
+        if result.needs_bytes is not None and result.needs_bytes <= result.memory_bytes:
+            needs = (
+                f" within {limit}, though its tensors need about {memory_size(result.needs_bytes)} only: "
+                "see below how it failed"
+            )
         return f"Batch 1 does not fit{needs}."
     if result.at_most:
         return f"Batch {result.largest_batch} fits within {limit}; no larger one is tried."

@@ -40,7 +40,7 @@ from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
 
-TRACE_VERSION = 4
+TRACE_VERSION = 5
 """Raise it when a trace of the same step changes: kept ones are then made anew."""
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
 STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))
@@ -153,6 +153,8 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         self._rounding, self._inside = rounding, inside
         self._allocations: list[list[int]] = []
         self._events: list[tuple[int, int, int, int, int]] = []
+        self._num_events = 0
+        """What comes behind the step is not of it: the model's own end."""
         self._live: dict[int, tuple[Any, int]] = {}
         """Address of a storage → (its weak reference, its allocation)."""
         self._operators: dict[str, int] = {"": 0}
@@ -198,13 +200,14 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
             stack.callback(register_module_forward_hook(self._leave).remove)
             with self:
                 yield
+        self._num_events = len(self._events)
 
     def trace(self, batch_size: int) -> MemoryTrace:
         """What was followed."""
         return MemoryTrace(
             batch_size,
             np.array(self._allocations, dtype=np.int64).reshape(-1, len(ALLOCATION_FIELDS)),
-            np.array(self._events, dtype=np.int64).reshape(-1, len(EVENT_FIELDS)),
+            np.array(self._events[: self._num_events], dtype=np.int64).reshape(-1, len(EVENT_FIELDS)),
             tuple(self._operators),
             tuple(self._modules),
             tuple(self._layers),

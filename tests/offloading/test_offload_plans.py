@@ -250,6 +250,15 @@ def test_what_others_hold_until_it_is_used_does_not_go_for_its_size() -> None:
     assert {one for group in plan.release.values() for one in group} == {1}
 
 
+def test_a_prefetch_heeds_what_a_row_between_takes_before_its_own_releases() -> None:
+    rows: list[Row] = [("hold", 0), ("pack", 0), ("let_go", 0), ("hold", 1), ("pack", 1), ("hold", 2), ("pack", 2)]
+    rows += [("hold", 3), ("pack", 3), ("let_go", 1), ("let_go", 2), ("let_go", 3)]
+    rows += [("unpack", 3), ("let_go", 3), ("forget", 3), ("unpack", 0), ("let_go", 0), ("unpack", 1), ("let_go", 1)]
+    rows += [("forget", 1), ("unpack", 0), ("let_go", 0), ("forget", 0)]
+    trace = made([2, 1, 1, 1], rows)
+    assert replay(trace, plan_for(trace, above_bytes=0, cap_bytes=3)).peak <= 3
+
+
 def test_the_error_names_the_layer_and_the_bytes() -> None:
     trace = traced(step_of("lenet", 32))
     least = least_cap(trace)
@@ -257,7 +266,8 @@ def test_the_error_names_the_layer_and_the_bytes() -> None:
         plan_for(trace, cap_bytes=least - 1)
     assert str(raised.value) == (
         f"cannot fit: pool1 (aten.max_pool2d_with_indices_backward.default) needs {least:,} of {least - 1:,} bytes "
-        "with all that can be on the host there: give a smaller --batch-size or more memory"
+        f"with all that can be on the host there, and the whole step {least:,}: give a smaller --batch-size or more "
+        "memory"
     )
 
 

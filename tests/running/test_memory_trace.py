@@ -162,6 +162,14 @@ def test_a_model_that_takes_no_such_images_says_so() -> None:
         trace_step(step("inception_v3", size=64), 0, on_accelerator=False)
 
 
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_it_ends_with_the_step(mode: Mode) -> None:
+    trace = trace_step(step("lenet", 2, mode=mode), 0, on_accelerator=True)
+    changes = trace.allocations[trace.events[:, 0], 0] * trace.events[:, 1]
+    weights = trace.allocations[trace.allocations[:, 1] == MEMORY_KINDS.index("parameters"), 0].sum()
+    assert weights > 0 and changes.sum() >= weights  # which no step frees
+
+
 def test_a_processor_on_which_the_rules_were_not_checked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     asked = step("lenet", 2)
