@@ -385,3 +385,12 @@ def test_a_graph_that_is_kept_from_a_step_before_does_not_disturb_the_plan() -> 
             model(images).sum().backward()
             offloading.end_step()
     assert kept.grad_fn is not None
+
+
+def test_a_loop_within_one_context_leaves_nothing_behind() -> None:
+    model, source = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)), SizeSource(0, 0)
+    with Offload(model, source, copier_for(torch.device("cpu"))):
+        for _ in range(5):
+            model(torch.randn(8, 16)).sum().backward()
+    left = {name: value for name, value in vars(source).items() if isinstance(value, list | dict | set) and value}
+    assert left == {}
