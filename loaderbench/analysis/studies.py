@@ -55,3 +55,8 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return offload_of(facts)
         case _:
             return summarize([*records.values()])
+
+
+def senseless(error: Exception) -> str:
+    """What to say of facts that follow the schema and cannot be judged."""
+    return f"its facts contradict each other: {type(error).__name__}: {error}"[:300]

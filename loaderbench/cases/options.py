@@ -115,7 +115,10 @@ def _bytes_of(given: object, unit: int) -> float:
     if match is None:
         raise ValueError
     power = ("", "K", "M", "G", "T").index(match[2].upper())
-    return float(match[1]) * math.pow(1024 if match[3] else unit, power)
+    number = float(match[1]) * math.pow(1024 if match[3] else unit, power)
+    if math.isinf(number):
+        raise ValueError
+    return number
 
 
 class Rate(float):

@@ -46,12 +46,16 @@ def show(
 
 def _show_study(study: StudyRecord, store: Store, json_out: str | None) -> None:
     """Its findings, by today's rules, from its runs' records."""
+    from loaderbench.analysis.studies import senseless
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.studies import as_json, print_findings
     from loaderbench.studies.again import findings_of, records_of
 
     records = records_of(study, store)
-    findings = findings_of(study, records)
+    try:
+        findings = findings_of(study, records)
+    except Exception as error:  # a record that was edited by hand
+        raise ConfigError(f"{study.study_id} cannot be shown: {senseless(error)}") from error
     if json_out is not None:
         write_json(as_json(study.facts, findings, study.study_id), json_out)
     else:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,6 +24,9 @@ import torch
 
 from loaderbench.errors import ConfigError
 from loaderbench.offloading.pool import HostBuffer, HostPool, pinned, second_arena
+
+MOST_PAIRS = 1024
+"""Of events that are kept before those that were reached are added up."""
 
 
 @dataclass
@@ -146,6 +150,8 @@ class Streams(Protocol):
         """Between two events that were reached."""
         ...
 
+    def is_reached(self, event: Any) -> bool: ...
+
 
 class CudaStreams:
     """A CUDA device's."""
@@ -176,6 +182,43 @@ class CudaStreams:
     def seconds(self, begin: Any, end: Any) -> float:
         return float(begin.elapsed_time(end)) / 1e3  # it gives milliseconds
 
+    def is_reached(self, event: Any) -> bool:
+        return bool(event.query())
+
+
+@dataclass
+class _Spans:
+    """Pairs of events, and the seconds between them. Pairs that were reached are added up now and then: whoever never
+    asks for the times keeps few events all the same."""
+
+    streams: Streams
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    _seconds: float = 0.0
+    _most: int = MOST_PAIRS
+
+    def add(self, begin: Any, end: Any) -> None:
+        self.pairs.append((begin, end))
+        if len(self.pairs) >= self._most:
+            self._fold(self.streams.is_reached)
+            self._most = max(MOST_PAIRS, 2 * len(self.pairs))
+
+    def clear(self) -> None:
+        self.pairs, self._seconds, self._most = [], 0.0, MOST_PAIRS
+
+    def total(self) -> float:
+        """Of all, once the device is idle."""
+        self._fold(lambda end: True)
+        return self._seconds
+
+    def _fold(self, is_reached: Callable[[Any], bool]) -> None:
+        waiting = []
+        for begin, end in self.pairs:
+            if is_reached(end):
+                self._seconds += self.streams.seconds(begin, end)
+            else:
+                waiting.append((begin, end))
+        self.pairs = waiting
+
 
 @dataclass
 class StreamCopier:
@@ -183,9 +226,10 @@ class StreamCopier:
 
     streams: Streams
     pool: HostPool = field(default_factory=lambda: HostPool(pinned))
-    _copies: list[tuple[Any, Any]] = field(default_factory=list)
-    _waits: list[tuple[Any, Any]] = field(default_factory=list)
     _is_timed: bool = False
+
+    def __post_init__(self) -> None:
+        self._copies, self._waits = _Spans(self.streams), _Spans(self.streams)
 
     def out(self, storage: torch.UntypedStorage) -> HostCopy:
         streams, num_bytes = self.streams, storage.nbytes()
@@ -221,18 +265,14 @@ class StreamCopier:
 
     def times(self) -> CopyTimes:
         self.streams.synchronize()
-        seconds = self.streams.seconds
-        return CopyTimes(
-            sum(seconds(begin, end) for begin, end in self._copies),
-            sum(seconds(begin, end) for begin, end in self._waits),
-        )
+        return CopyTimes(self._copies.total(), self._waits.total())
 
     def _copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> Any:
         begin = self.streams.record(stream) if self._is_timed else None
         self.streams.copy(stream, target, source)
         end = self.streams.record(stream)
         if begin is not None:
-            self._copies.append((begin, end))
+            self._copies.add(begin, end)
         return end
 
     def _wait(self, event: Any) -> None:
@@ -240,7 +280,7 @@ class StreamCopier:
         begin = self.streams.record(compute) if self._is_timed else None
         self.streams.wait(compute, event)
         if begin is not None:
-            self._waits.append((begin, self.streams.record(compute)))
+            self._waits.add(begin, self.streams.record(compute))
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """The engine of training: hooks on what autograd saves, which move storages to the host and back.
 
-A storage is saved once, however many tensors over it autograd saves; parameters and buffers are left alone. Tensors are
-made again over the copy that came back, with their own offsets, shapes, strides and types, so gradients are bit-equal.
+In a forward pass a storage is saved once, however many tensors over it autograd saves; parameters and buffers are left
+alone. Tensors are made again over the copy that came back, with their own offsets, shapes, strides and types, so
+gradients are bit-equal.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class Offload:
     def __enter__(self) -> Offload:
         self._stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
         self._stack.callback(self._model.register_forward_hook(self._look).remove)
+        self._stack.callback(self._model.register_forward_pre_hook(self._pass_begins).remove)
         self.begin_step()
         return self
 
@@ -137,6 +139,7 @@ class Offload:
         """A step begins. A plan needs it before each one; without a plan it begins its statistics."""
         self._own = {storage_key(one) for one in (*self._model.parameters(), *self._model.buffers())}
         self._source.begin_step()
+        self._tickets.clear()  # a graph of an earlier step that somebody still has
         if isinstance(self._source, PlanSource):
             self._next_index = 0
         self._statistics = OffloadStatistics()
@@ -276,6 +279,12 @@ class Offload:
             self._host_bytes -= saved.num_bytes
             saved.copy = None
         saved.release()
+
+    def _pass_begins(self, module: nn.Module, inputs: Any) -> None:
+        """Storages that an earlier forward pass saved may have new values that no version tells (through NumPy or
+        `.data`, as where a loader fills its buffers again): they are saved anew. A plan has its steps for this."""
+        if not isinstance(self._source, PlanSource):
+            self._tickets.clear()
 
     # -- what hooks do not see
 

@@ -136,7 +136,7 @@ class SizeSource:
         if saved == NOT_SAVED:
             return NOTHING
         if not is_pack:
-            self.forget(saved)
+            self._come_back(saved)
             return Actions(prefetch=self._next())
         if saved in self._known or num_bytes < self._above or not self._has_begun():
             self._known.add(saved)
@@ -152,6 +152,10 @@ class SizeSource:
         return not self._after or (live is not None and live() >= self._after)
 
     def forget(self, saved: int) -> None:
+        self._come_back(saved)
+        self._known.discard(saved)
+
+    def _come_back(self, saved: int) -> None:
         if saved in self._going:
             self._going.remove(saved)
         self._gone.pop(saved, None)

@@ -156,6 +156,13 @@ def _newer(name: str, schema: Any) -> str:
     return f"{name} was written with schema {schema}, this loaderbench reads up to {SCHEMA}: upgrade loaderbench"
 
 
+def _unknown_kind(name: str, kind: Any) -> str:
+    return (
+        f"{name} is a study of the kind {str(kind)[:40]!r}, which this loaderbench does not know: a newer one may have "
+        "written it; upgrade loaderbench"
+    )
+
+
 def read_record(value: Any) -> RunRecord:
     """The record that a `run.json` holds, whatever its schema.
 
@@ -334,6 +341,8 @@ def read_study(folder: Path) -> StudyRecord:
             return schema1.study_from(value)
         if value["schema"] > SCHEMA:
             raise ConfigError(_newer(folder.name, value["schema"]))
+        if value["kind"] not in KINDS:
+            raise ConfigError(_unknown_kind(folder.name, value["kind"]))
         types = KINDS[value["kind"]]
         head = plain.from_json(_StudyHead, value)
         facts = with_arrays(types.facts, value["facts"], folder, value.get(DIGEST))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from loaderbench import plain
-from loaderbench.analysis.studies import judge
+from loaderbench.analysis.studies import judge, senseless
 from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
 from loaderbench.plain import JsonObject
@@ -138,7 +138,16 @@ class Content:
         ended_well = [[record for record in group if record.status == "ok"] for group in groups]
         self.groups = [group for group in ended_well if group]
         """The runs of each study that ended well."""
-        self.without = cleaned(_without(self.records, runs, studies))
+        self._cleaned, self._rows_without = cleaned, _without(self.records, runs, studies)
+
+    def without(self, more: Sequence[Sequence[str]]) -> Table | None:
+        """What ended badly, with `more` rows; None where there is nothing."""
+        rows = sorted([*self._rows_without, *map(list, more)], reverse=True)
+        columns = (("Stored as", ""), ("Case", ""), ("Ended", ""), ("Why", ""))
+        return cast(
+            "Table | None",
+            self._cleaned(Table("Failed and interrupted runs", columns, rows, len(columns)) if rows else None),
+        )
 
 
 def _chosen(store: Store, names: Sequence[str]) -> tuple[Sequence[StoredRun], Sequence[StoredStudy]]:
@@ -148,7 +157,9 @@ def _chosen(store: Store, names: Sequence[str]) -> tuple[Sequence[StoredRun], Se
     return sorted((*chosen.runs, *chosen.of_studies), key=lambda run: run.run_id), chosen.studies
 
 
-def _without(records: Sequence[RunRecord], runs: Sequence[StoredRun], studies: Sequence[StoredStudy]) -> Table | None:
+def _without(
+    records: Sequence[RunRecord], runs: Sequence[StoredRun], studies: Sequence[StoredStudy]
+) -> list[list[str]]:
     """What ended badly, of the runs that no newer run replaces."""
     rows = [[one.run_id, one.case.title, one.status, fmt.sentence(one)] for one in records if one.status != "ok"]
     rows += [
@@ -156,11 +167,7 @@ def _without(records: Sequence[RunRecord], runs: Sequence[StoredRun], studies: S
         for run in runs
         if run.record is None and run.status != "running"
     ]
-    rows += [[one.study_id, "study", "unreadable", one.problem or ""] for one in studies if one.study is None]
-    if not rows:
-        return None
-    columns = (("Stored as", ""), ("Case", ""), ("Ended", ""), ("Why", ""))
-    return Table("Failed and interrupted runs", columns, sorted(rows, reverse=True), len(columns))
+    return rows + [[one.study_id, "study", "unreadable", one.problem or ""] for one in studies if one.study is None]
 
 
 def read_report(
@@ -173,7 +180,8 @@ def read_report(
     parts). `anonymous`, and errors: as in Content."""
     content = Content(store, names, anonymous)
     total = len(content.groups) + len(content.comparisons) + len(content.of_models)
-    parts = []
+    parts: list[Part] = []
+    senseless_ones: list[list[str]] = []
     for number, group in enumerate(content.groups, 1):
         parts.append(_study_part(group, f"study{number}", content.folders, drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
@@ -181,8 +189,11 @@ def read_report(
         parts.append(_comparison_part(study, content.by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
         on_done(len(parts), total)
     for number, study in enumerate(reversed(content.of_models), 1):
-        parts.append(_page_part(study, f"model{number}", drawn=number <= MOST_DRAWN))
-        on_done(len(parts), total)
+        try:
+            parts.append(_page_part(study, f"model{number}", drawn=number <= MOST_DRAWN))
+        except Exception as error:  # a record that was edited by hand; the others are shown
+            senseless_ones.append([study.study_id, "study", "unreadable", senseless(error)])
+        on_done(len(parts) + len(senseless_ones), total)
     return Report(
         parts=sorted(parts, key=lambda part: (part.measured, part.begun_at), reverse=True),
         records=content.records,
@@ -194,7 +205,7 @@ def read_report(
                 *(cast(ModelFacts, study.facts).environment for study in content.of_models),
             ]
         ),
-        without=content.without,
+        without=content.without(senseless_ones),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loaderbench import plain
 from loaderbench.analysis.again import Again, differences, only_rounding
-from loaderbench.analysis.studies import judge
+from loaderbench.analysis.studies import judge, senseless
 from loaderbench.cases.options import RESULTS
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Run
@@ -29,7 +29,7 @@ def run_again(stored: StoredRun) -> Again:
     except ConfigError as error:
         return Again(stored.run_id, version, problem=str(error))
     except Exception as error:  # facts that follow the schema and make no sense together; the other runs go on
-        return Again(stored.run_id, version, problem=_senseless(error))
+        return Again(stored.run_id, version, problem=senseless(error))
     if stored.record is None:
         return Again(stored.run_id, None, problem=stored.problem, record=record)
     found = tuple(differences(plain.to_json(stored.record), plain.to_json(record)))
@@ -44,15 +44,11 @@ def study_again(study: StudyRecord, store: Store) -> Again:
     except ConfigError as error:
         return Again(study.study_id, study.rules_version, problem=str(error))
     except Exception as error:
-        return Again(study.study_id, study.rules_version, problem=_senseless(error))
+        return Again(study.study_id, study.rules_version, problem=senseless(error))
     if study.findings is None:  # schema 1: its findings are computed again each time
         return Again(study.study_id, study.rules_version)
     found = tuple(differences(plain.to_json(study.findings), plain.to_json(_as_stored(findings))))
     return Again(study.study_id, study.rules_version, found, only_rounding(found))
-
-
-def _senseless(error: Exception) -> str:
-    return f"its facts contradict each other: {type(error).__name__}: {error}"[:300]
 
 
 def can_save(again: Again) -> bool:

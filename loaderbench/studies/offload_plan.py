@@ -64,8 +64,8 @@ def plan_offload(
     """
     if batch_size < 1:
         raise ConfigError(f"--batch-size must be at least 1, not {batch_size}")
-    if above_kb is not None and not 0 <= above_kb < math.inf:
-        raise ConfigError(f"--offload-above must be at least 0 KB, not {above_kb:g}")
+    if above_kb is not None and not 0 <= above_kb * KB < math.inf:
+        raise ConfigError(f"--offload-above takes a number of KB from 0 on, not {above_kb:g}")
     if after is not None and not 0 <= after <= 1:
         raise ConfigError(f"--offload-after is a fraction of the device's memory, from 0 to 1, not {after:g}")
     if study and (above_kb is not None or after is not None):

@@ -63,6 +63,9 @@ class MadeUpDevice:
         assert begin.is_reached and end.is_reached
         return 1.0
 
+    def is_reached(self, event: Event) -> bool:
+        return event.is_reached
+
     # -- what a model asks of it
 
     def allocate(self) -> torch.UntypedStorage:
@@ -211,6 +214,26 @@ def test_times_are_those_of_copies_and_of_waits_for_them() -> None:
     found = program.copier.times()
     assert found.copy_s == 2.0  # a second each: out and in
     assert found.exposed_s == 2.0  # compute waited for both
+
+
+def test_who_never_asks_for_times_keeps_few_events() -> None:
+    program = Program(0)
+    program.copier.begin_times()
+    alive: list[Any] = []
+    record = program.device.record
+
+    def kept(stream: int) -> Event:
+        event = record(stream)
+        alive.append(weakref.ref(event))
+        return event
+
+    program.device.record = kept  # type: ignore[method-assign]
+    for number in range(3000):
+        copy = program.forward(number % 200)
+        program.backward(copy, number % 200, early=None)
+        program.device.synchronize()
+    assert sum(one() is not None for one in alive) < 5000 < len(alive)
+    assert program.copier.times().copy_s == 6000.0
 
 
 def test_on_the_cpu_a_copy_is_done_at_once_and_nothing_hides_it() -> None:

@@ -7,9 +7,11 @@ import re
 import warnings
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +19,10 @@ from torch import nn
 import loaderbench
 from loaderbench.cases.case import Mode, Step
 from loaderbench.errors import ConfigError, PlanMismatch
+from loaderbench.offloading.copies import copier_for
+from loaderbench.offloading.hooks import Offload
 from loaderbench.offloading.plan import Plan, least_cap, ledger, plan_for
+from loaderbench.offloading.sources import SizeSource
 from loaderbench.running.workspaces import unchecked_processor
 from tests.offloading.models import NAMES, Hidden
 from tests.offloading.steps import Running, equal, profiled_peak, results, step_of, traced
@@ -339,3 +344,53 @@ def test_the_engine_lets_go_of_what_it_moved() -> None:
         del one
         assert seen() is None  # `two` was copied out since, so `one` has left
         three.exp().sum().backward()
+
+
+def test_values_that_change_unseen_between_two_passes_are_saved_anew() -> None:
+    def gradient(sizes: dict[str, int] | None) -> torch.Tensor | None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+        values = np.zeros((8, 16), np.float32)
+        images = torch.from_numpy(values)
+        kept = []
+        with ExitStack() as stack:
+            if sizes is not None:
+                stack.enter_context(loaderbench.offload(model, **sizes))
+            for number in range(3):
+                values[:] = number + 1  # as a loader's own buffer: no version tells it
+                kept.append(model(images[:]).sum())
+            kept[-1].backward()  # the others' graphs are alive
+        return next(model.parameters()).grad
+
+    expected, found = gradient(None), gradient({})
+    assert expected is not None and found is not None and torch.equal(expected, found)
+
+
+def test_a_graph_that_is_kept_from_a_step_before_does_not_disturb_the_plan() -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh())
+    images = torch.randn(8, 16)
+    hooks: list[int] = []
+
+    class Heard(SizeSource):
+        def check(self, saved: int, num_bytes: int) -> None:
+            hooks.append(saved)
+
+    with Offload(model, Heard(1 << 30, 0), copier_for(torch.device("cpu"))):
+        model(images).sum().backward()
+    plan = Plan((512,) * (max(hooks) + 1), tuple(hooks), {}, {}, {})
+    with loaderbench.offload(model, plan=plan) as offloading:
+        kept = model(images)  # a look without a backward pass
+        for _ in range(2):
+            offloading.begin_step()
+            model(images).sum().backward()
+            offloading.end_step()
+    assert kept.grad_fn is not None
+
+
+def test_a_loop_within_one_context_leaves_nothing_behind() -> None:
+    model, source = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)), SizeSource(0, 0)
+    with Offload(model, source, copier_for(torch.device("cpu"))):
+        for _ in range(5):
+            model(torch.randn(8, 16)).sum().backward()
+    left = {name: value for name, value in vars(source).items() if isinstance(value, list | dict | set) and value}
+    assert left == {}

@@ -76,6 +76,9 @@ class LateStreams:
     def seconds(self, begin: Event, end: Event) -> float:
         return 0.0
 
+    def is_reached(self, event: Event) -> bool:
+        return event.is_reached
+
     def _do(self, what: Any) -> None:
         if isinstance(what, Event):
             what.is_reached = True

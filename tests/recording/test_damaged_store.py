@@ -161,6 +161,16 @@ def test_an_empty_or_broken_study_is_listed_with_its_reason(store: Store, conten
     assert len(store.runs()) == 2
 
 
+def test_a_study_of_an_unknown_kind_is_a_newer_ones(store: Store) -> None:
+    whole, newer = study(store, SweepFacts(1)), study(store, SweepFacts(1))
+    value = json.loads((newer / "study.json").read_text())
+    (newer / "study.json").write_text(json.dumps(value | {"kind": "model_mind"}))
+    studies = {one.path: one for one in store.studies()}
+    assert studies[whole].problem is None
+    assert "of the kind 'model_mind', which this loaderbench does not know" in str(studies[newer].problem)
+    assert "damaged" not in str(studies[newer].problem)
+
+
 # -- the digest --------------------------------------------------------------------------------------------
 
 

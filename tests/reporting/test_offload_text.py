@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
+from commands import call
 from offload_facts import CURVE, MIB, ONE, replayed, study
 from rich.console import Console
 
 from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.recording.facts import SCHEMA, Failure
-from loaderbench.recording.offload_study import OffloadFacts, SettingFacts
+from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, SettingFacts
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.reporting.figures import svg
@@ -98,6 +100,22 @@ def test_a_report_of_offloading_alone_has_the_answer_and_the_picture(tmp_path: P
     for rendered in (render_html(report), render_markdown(report)):
         assert "resnet18, train: offloading" in rendered and "does not fit in 100 MiB" in rendered
         assert "only what would not fit" in rendered
+
+
+def test_a_record_that_makes_no_sense_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    nonsense = OffloadSetting(0, float("nan"))  # null in a file that was edited by hand
+    for found in (study(), study(without=replace(ONE, setting=nonsense))):
+        folder, judged = store.new_study("model_offload", ["resnet18", "train"]), offload_of(study())
+        folder.write(
+            StudyRecord(SCHEMA, RULES_VERSION, folder.study_id, "model_offload", folder.started_at, found, judged)
+        )
+    report = read_report(store)
+    assert len(report.parts) == 1 and report.without is not None
+    ((name, _, _, why),) = report.without.rows
+    assert name == folder.study_id and "contradict each other" in why
+    done = call("show", folder.study_id, "--results", tmp_path)
+    assert done.code == 2 and "cannot be shown: its facts contradict each other" in done.err
 
 
 def test_the_json_has_the_promised_names() -> None:
