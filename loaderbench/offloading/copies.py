@@ -1,13 +1,15 @@
 """Copies between the device and the host, and what waits for which.
 
-On CUDA one stream copies out and another one in. The rules, where `compute` is the stream of the device's work:
+On CUDA one stream copies out and another one in. The rules, where `compute` is the stream of the device's work when the
+call comes. It may be another one at each call; memory belongs to the one that it was allocated for, whose next work may
+get it once it is let go of:
 
-- a copy out waits for what compute was given until then; compute waits for its end before the memory it reads is let go
-  of, for compute's next work may get that memory;
-- memory for a copy in is allocated for compute, so the copy waits for what compute was given until then, and compute
-  waits for its end before it uses the memory or lets go of it;
-- compute waits for a buffer's copies before the buffer is given back, so its next copy out, which waits for compute,
-  comes behind them.
+- a copy out waits for what compute was given until then; compute and the memory's own stream wait for its end before
+  the memory is let go of;
+- memory for a copy in is allocated for compute, so the copy waits for what compute was given until then, and for the
+  copy out that wrote the buffer; compute and the memory's own stream wait for its end before the memory is used or let
+  go of; the allocator is told where another stream uses it;
+- copies out wait for the last copy in from a buffer that is given back, for they may write it next.
 
 The host waits for nothing.
 """
@@ -36,11 +38,15 @@ class HostCopy:
     buffer: HostBuffer
     num_bytes: int
     source: Any = None
-    """Held while it is read."""
+    """Held while it is read: until compute waits for the copy out."""
+    owner: Any = None
+    """The stream that the device's memory was allocated for: that of the copy out, then that of the last copy in."""
     out: Any = None
-    """Event behind the copy out, until compute waits for it."""
+    """Event behind the copy out."""
     back: Any = None
-    """Event behind the copy in, until compute waits for it."""
+    """Event behind the last copy in."""
+    waiting: list[Any] = field(default_factory=list)
+    """Streams that wait for the last copy in."""
 
 
 @dataclass
@@ -68,8 +74,8 @@ class Copier(Protocol):
         """Begin to copy into a storage of the device, which was allocated for compute just now, after `let_go`."""
         ...
 
-    def use(self, copy: HostCopy) -> None:
-        """Before the storage is used: compute waits for the copy in."""
+    def use(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
+        """Before the storage on the device is used: compute waits for the copy in."""
         ...
 
     def give_back(self, copy: HostCopy) -> None:
@@ -103,7 +109,7 @@ class CpuCopier:
     def back(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
         self._move(storage.data_ptr(), copy.buffer.memory.ctypes.data, copy.num_bytes)
 
-    def use(self, copy: HostCopy) -> None:
+    def use(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
         """Nothing is under way."""
 
     def give_back(self, copy: HostCopy) -> None:
@@ -123,7 +129,8 @@ class CpuCopier:
 
 
 class Streams(Protocol):
-    """A device's queues, by which StreamCopier orders its copies. Streams and events are opaque."""
+    """A device's queues, by which StreamCopier orders its copies. Streams and events are opaque; equal streams are one
+    queue."""
 
     out: Any
     back: Any
@@ -142,6 +149,11 @@ class Streams(Protocol):
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
         """Give the stream a copy: uint8 [bytes] both."""
+        ...
+
+    def lend(self, storage: torch.UntypedStorage, stream: Any) -> None:
+        """The stream uses memory of another one from now on: once it is let go of, it is given out again only behind
+        what the stream was given until then."""
         ...
 
     def synchronize(self) -> None: ...
@@ -175,6 +187,9 @@ class CudaStreams:
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
         with torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
+
+    def lend(self, storage: torch.UntypedStorage, stream: Any) -> None:
+        bytes_of(storage).record_stream(stream)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._device)
@@ -232,30 +247,36 @@ class StreamCopier:
         self._copies, self._waits = _Spans(self.streams), _Spans(self.streams)
 
     def out(self, storage: torch.UntypedStorage) -> HostCopy:
-        streams, num_bytes = self.streams, storage.nbytes()
-        copy = HostCopy(self.pool.take(num_bytes), num_bytes, source=bytes_of(storage))
-        streams.wait(streams.out, streams.record(streams.compute()))
+        streams, num_bytes, compute = self.streams, storage.nbytes(), self.streams.compute()
+        copy = HostCopy(self.pool.take(num_bytes), num_bytes, source=bytes_of(storage), owner=compute)
+        streams.wait(streams.out, streams.record(compute))
         copy.out = self._copy(streams.out, copy.buffer.memory[:num_bytes], copy.source)
         return copy
 
     def let_go(self, copy: HostCopy) -> None:
-        if copy.out is not None:
-            self._wait(copy.out)
-            copy.out = copy.source = None
-        self.use(copy)
+        if copy.source is not None:
+            for stream in self._concerned(copy):
+                self._wait(stream, copy.out)
+            copy.source = None
+        self._await_back(copy)
 
     def back(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
-        streams = self.streams
-        streams.wait(streams.back, streams.record(streams.compute()))
+        streams, compute = self.streams, self.streams.compute()
+        streams.wait(streams.back, streams.record(compute))
+        streams.wait(streams.back, copy.out)
+        copy.owner, copy.waiting = compute, []
         copy.back = self._copy(streams.back, bytes_of(storage), copy.buffer.memory[: copy.num_bytes])
 
-    def use(self, copy: HostCopy) -> None:
-        if copy.back is not None:
-            self._wait(copy.back)
-            copy.back = None
+    def use(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
+        self._await_back(copy)
+        compute = self.streams.compute()
+        if compute != copy.owner:
+            self.streams.lend(storage, compute)
 
     def give_back(self, copy: HostCopy) -> None:
         self.let_go(copy)
+        if copy.back is not None:
+            self.streams.wait(self.streams.out, copy.back)
         self.pool.give_back(copy.buffer)
 
     def begin_times(self) -> None:
@@ -275,12 +296,24 @@ class StreamCopier:
             self._copies.add(begin, end)
         return end
 
-    def _wait(self, event: Any) -> None:
+    def _concerned(self, copy: HostCopy) -> list[Any]:
+        """The stream of the device's work now, and that of the memory where it is another one."""
         compute = self.streams.compute()
-        begin = self.streams.record(compute) if self._is_timed else None
-        self.streams.wait(compute, event)
+        return [compute] if compute == copy.owner else [compute, copy.owner]
+
+    def _await_back(self, copy: HostCopy) -> None:
+        if copy.back is None:
+            return
+        for stream in self._concerned(copy):
+            if stream not in copy.waiting:
+                self._wait(stream, copy.back)
+                copy.waiting.append(stream)
+
+    def _wait(self, stream: Any, event: Any) -> None:
+        begin = self.streams.record(stream) if self._is_timed else None
+        self.streams.wait(stream, event)
         if begin is not None:
-            self._waits.add(begin, self.streams.record(compute))
+            self._waits.add(begin, self.streams.record(stream))
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

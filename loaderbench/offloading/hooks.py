@@ -191,10 +191,10 @@ class Offload:
         self._bring(saved)
         if saved.is_changed():
             raise changed_in_place(saved.named, saved.stale_version, saved.version)
-        if saved.copy is not None:
-            self._copier.use(saved.copy)
         storage = saved.on_device()
         assert storage is not None
+        if saved.copy is not None:
+            self._copier.use(saved.copy, storage)
         tensor: torch.Tensor = view.over(storage)
         self._act(self._source.after(saved.index, saved.num_bytes, is_pack=False))
         return tensor

@@ -68,9 +68,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         for stored in [*self._stored.values()]:
-            self._bring(stored)
-            if stored.copy is not None:
-                self._copier.use(stored.copy)
+            self._bring_for_use(stored)
             self._forget(stored)
         self._inputs = []
 
@@ -158,9 +156,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _run_between(self, func: Any, args: Any, kwargs: Any, read: list[_Stored]) -> Any:
         """An operator between two steps, of which the plan knows nothing."""
         for stored in read:
-            self._bring(stored)
-            if stored.copy is not None:
-                self._copier.use(stored.copy)
+            self._bring_for_use(stored)
         out = func(*args, **kwargs)
         for stored in self._known(written_by(func, args, kwargs)):
             self._drop_copy(stored)
@@ -227,9 +223,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         """It must be on the device now."""
         self._source.check(stored.index, stored.num_bytes)
         stored.is_used, stored.leaves_later = True, False
-        self._bring(stored)
-        if stored.copy is not None:
-            self._copier.use(stored.copy)
+        self._bring_for_use(stored)
         self._act(stored)
 
     def _act(self, stored: _Stored) -> None:
@@ -275,6 +269,12 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._copier.back(stored.copy, storage)
         self._statistics.in_bytes += stored.num_bytes
         self._statistics.num_in += 1
+
+    def _bring_for_use(self, stored: _Stored) -> None:
+        self._bring(stored)
+        storage = stored.storage()
+        if stored.copy is not None and storage is not None:
+            self._copier.use(stored.copy, storage)
 
     def _forget(self, stored: _Stored) -> None:
         """Its values are not needed any more."""

@@ -52,9 +52,17 @@ class LateStreams:
         return event
 
     def wait(self, stream: int, event: Event) -> None:
-        assert stream == COMPUTE or event.stream == COMPUTE
-        while stream == COMPUTE and not event.is_reached:
+        if stream == COMPUTE:
+            self._reach(event)
+        else:
+            self.queues[stream].append(lambda: self._reach(event))
+
+    def _reach(self, event: Event) -> None:
+        while not event.is_reached:
             self._do(self.queues[event.stream].popleft())
+
+    def lend(self, storage: torch.UntypedStorage, stream: int) -> None:
+        raise AssertionError("there is one stream of compute")
 
     def copy(self, stream: int, target: torch.Tensor, source: torch.Tensor) -> None:
         views = [(weakref.ref(one.untyped_storage()), one.storage_offset(), one.shape) for one in (target, source)]
