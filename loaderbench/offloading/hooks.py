@@ -7,6 +7,7 @@ gradients are bit-equal.
 
 from __future__ import annotations
 
+import operator
 import warnings
 import weakref
 from contextlib import ExitStack
@@ -316,19 +317,29 @@ def offload(
     takes time and saves none of the machine's memory.
 
     Raises:
-        ConfigError: a size below 0, or a model on a device that is neither CUDA nor the CPU.
+        ConfigError: a size that is no whole number from 0 on, or a model on a device that is neither CUDA nor the CPU.
     """
-    for name, value in (("above_bytes", above_bytes or 0), ("after_bytes", after_bytes)):
-        if value < 0:
-            raise ConfigError(f"{name} is {value:,}: give a number of bytes from 0 on")
+    above = _checked("above_bytes", 0 if above_bytes is None else above_bytes)
+    after = _checked("after_bytes", after_bytes)
     device = next((one.device for one in model.parameters()), torch.device("cpu"))
     copier = copier_for(device)
     if plan is not None:
         return Offload(model, PlanSource(plan), copier)
-    source = SizeSource(above_bytes or 0, after_bytes)
+    source = SizeSource(above, after)
     engine = Offload(model, source, copier)
     source.live_bytes = weakref.WeakMethod(engine.live_bytes)
     return engine
+
+
+def _checked(name: str, value: Any) -> int:
+    """A number of bytes that was asked for. Raises ConfigError where it is none."""
+    try:
+        size = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        size = -1
+    if size >= 0:
+        return size
+    raise ConfigError(f"{name} is {value!r}: give a whole number of bytes from 0 on, as 8 << 20")
 
 
 def name_of(tensor: torch.Tensor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import warnings
 import weakref
@@ -266,10 +267,19 @@ def test_a_step_of_another_model_is_not_the_plans() -> None:
         shorter.once(engine)
 
 
-@pytest.mark.parametrize(("above", "after"), [(-1, 0), (0, -1)])
-def test_sizes_below_nothing_are_refused(above: int, after: int) -> None:
-    with pytest.raises(ConfigError, match="give a number of bytes from 0 on"):
-        loaderbench.offload(nn.Linear(2, 2), above_bytes=above, after_bytes=after)
+@pytest.mark.parametrize("name", ["above_bytes", "after_bytes"])
+@pytest.mark.parametrize(
+    "size", [-1, "8M", math.nan, math.inf, 0.5, 8.0, True, torch.tensor(0.5), [8], np.float64(8)], ids=repr
+)
+def test_what_is_no_number_of_bytes_is_refused_in_one_line(name: str, size: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} is .*: give a whole number of bytes from 0 on"):
+        loaderbench.offload(nn.Linear(2, 2), **{name: size})
+    with pytest.raises(ConfigError, match=r"^after_bytes is None: "):
+        loaderbench.offload(nn.Linear(2, 2), after_bytes=None)  # type: ignore[arg-type]
+
+
+def test_numpys_whole_numbers_are_numbers_of_bytes() -> None:
+    loaderbench.offload(nn.Linear(2, 2), above_bytes=np.int64(8), after_bytes=np.int32(0))  # type: ignore[arg-type]
 
 
 def test_a_device_that_nothing_can_be_copied_from_is_refused() -> None:
