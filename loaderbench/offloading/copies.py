@@ -17,12 +17,14 @@ The host waits for nothing.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from loaderbench.errors import ConfigError
 from loaderbench.offloading.pool import HostBuffer, HostPool, pinned, second_arena
@@ -320,6 +322,24 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     """A storage's bytes: uint8 [bytes], over the same memory."""
     empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return empty.set_(storage)
+
+
+def device_of(model: nn.Module, asked: torch.device | str | None = None) -> torch.device:
+    """The device of the model's parameters, without any of its buffers; or the one that was asked for.
+
+    Raises:
+        ConfigError: the model has neither, and none was asked for; or what was asked for is no device.
+    """
+    if asked is not None:
+        try:
+            return torch.empty(0, device=asked).device  # "cuda" is the current one, with its number
+        except (RuntimeError, TypeError) as error:
+            reason = (str(error).strip().splitlines() or ["no message"])[0]
+            raise ConfigError(f"device is {asked!r}, which PyTorch refuses: {reason}") from error
+    first = next(itertools.chain(model.parameters(), model.buffers()), None)
+    if first is None:
+        raise ConfigError("the model has neither parameters nor buffers, which would tell its device: give device=…")
+    return first.device
 
 
 def copier_for(device: torch.device) -> Copier:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from loaderbench.errors import ConfigError
-from loaderbench.offloading.copies import Copier, HostCopy, copier_for
+from loaderbench.offloading.copies import Copier, HostCopy, copier_for, device_of
 from loaderbench.offloading.plan import Plan
 from loaderbench.offloading.sources import Actions, PlanSource, SizeSource, Source
 from loaderbench.offloading.storages import SavedView, is_plain, storage_key
@@ -104,9 +104,11 @@ class Offload:
     `unhooked` tells, after the first forward pass, what custom autograd functions keep that no hook sees.
     """
 
-    def __init__(self, model: nn.Module, source: Source, copier: Copier) -> None:
+    def __init__(
+        self, model: nn.Module, source: Source, copier: Copier, device: torch.device | str | None = None
+    ) -> None:
         self._model, self._source, self._copier = model, source, copier
-        self._device = next((one.device for one in model.parameters()), torch.device("cpu"))
+        self._device = device_of(model, device)
         self._own: set[int] = set()
         """Keys of the storages of parameters and buffers."""
         self._saved: dict[int, _Storage] = {}
@@ -299,7 +301,12 @@ class Offload:
 
 
 def offload(
-    model: nn.Module, *, above_bytes: int | None = None, after_bytes: int = 0, plan: Plan | None = None
+    model: nn.Module,
+    *,
+    above_bytes: int | None = None,
+    after_bytes: int = 0,
+    plan: Plan | None = None,
+    device: torch.device | str | None = None,
 ) -> Offload:
     """Keep what autograd saves for the backward pass in host memory: a context for forward and backward passes.
 
@@ -312,21 +319,23 @@ def offload(
             allocator has given out, on the CPU what the hooks hold).
         plan: instead of the two: a plan of offloading/plan.py; then call `begin_step` of what this returns before each
             step.
+        device: of the tensors that are to go; None: that of the model's parameters, without any of its buffers.
 
     Gradients are bit-equal with and without. On the CPU the host's copies are a second arena in the same memory: that
     takes time and saves none of the machine's memory.
 
     Raises:
-        ConfigError: a size that is no whole number from 0 on, or a model on a device that is neither CUDA nor the CPU.
+        ConfigError: a size that is no whole number from 0 on, a device that is neither CUDA nor the CPU, or a model
+            that has none where none is given.
     """
     above = _checked("above_bytes", 0 if above_bytes is None else above_bytes)
     after = _checked("after_bytes", after_bytes)
-    device = next((one.device for one in model.parameters()), torch.device("cpu"))
-    copier = copier_for(device)
+    found = device_of(model, device)
+    copier = copier_for(found)
     if plan is not None:
-        return Offload(model, PlanSource(plan), copier)
+        return Offload(model, PlanSource(plan), copier, found)
     source = SizeSource(above, after)
-    engine = Offload(model, source, copier)
+    engine = Offload(model, source, copier, found)
     source.live_bytes = weakref.WeakMethod(engine.live_bytes)
     return engine
 

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from loaderbench.offloading.copies import Copier, HostCopy, copier_for
+from loaderbench.offloading.copies import Copier, HostCopy, copier_for, device_of
 from loaderbench.offloading.hooks import OffloadStatistics
 from loaderbench.offloading.plan import Plan
 from loaderbench.offloading.sources import PlanSource
@@ -49,10 +49,16 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     On leaving it, all that the model has is on the device again.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, copier: Copier | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        copier: Copier | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._model, self._plan, self._source = model, plan, PlanSource(plan)
-        self._device = next((one.device for one in model.parameters()), torch.device("cpu"))
+        self._device = device_of(model, device)
         self._copier = copier_for(self._device) if copier is None else copier
         self._stored: dict[int, _Stored] = {}
         """Key of a storage → its state."""

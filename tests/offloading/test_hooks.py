@@ -287,6 +287,41 @@ def test_a_device_that_nothing_can_be_copied_from_is_refused() -> None:
         loaderbench.offload(nn.Linear(2, 2, device="meta"))
 
 
+class Scale(nn.Module):
+    """A model without parameters, and perhaps without buffers."""
+
+    def __init__(self, factor: torch.Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("factor", factor)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.exp() if self.factor is None else (values * self.factor).exp()
+
+
+def test_a_model_without_parameters_is_where_its_buffers_are() -> None:
+    with pytest.raises(ConfigError, match="not on meta"):
+        loaderbench.offload(Scale(torch.ones(3, device="meta")))
+    assert _num_moved(Scale(torch.ones(3))) == 1
+
+
+def test_a_model_with_neither_needs_its_device_told() -> None:
+    model = Scale(None)
+    with pytest.raises(ConfigError, match="neither parameters nor buffers, which would tell its device: give device="):
+        loaderbench.offload(model)
+    with pytest.raises(ConfigError, match="not on meta"):
+        loaderbench.offload(model, device="meta")
+    with pytest.raises(ConfigError, match="device is 'gpu', which PyTorch refuses: "):
+        loaderbench.offload(model, device="gpu")
+    assert _num_moved(model, device="cpu") == 1
+
+
+def _num_moved(model: nn.Module, **options: Any) -> int:
+    """What a step of the model moves to the host."""
+    with loaderbench.offload(model, **options) as offloading:
+        model(torch.ones(4, 3, requires_grad=True)).sum().backward()
+        return offloading.end_step().num_out
+
+
 def test_only_from_so_many_bytes_on_and_behind_so_many() -> None:
     layer = nn.Linear(8, 8)
 

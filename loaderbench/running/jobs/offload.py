@@ -147,17 +147,20 @@ def _built(request: OffloadRequest, device: Device, stack: ExitStack, report: Re
     if not isinstance(workload, ModelWorkload):
         raise ConfigError(f"--model {step.model} is no model of PyTorch, whose tensors could be offloaded")
     inputs, targets = device.copy_in(*workload.example("float32"))
-    offloading = None if request.plan is None else stack.enter_context(_offloading(request, workload))
+    plain = request.plan is None
+    offloading = None if plain else stack.enter_context(_offloading(request, workload, device.torch_device))
     return _Run(workload, device, inputs, targets, offloading)
 
 
 @contextmanager
-def _offloading(request: OffloadRequest, workload: ModelWorkload) -> Iterator[Offload | InferenceOffload]:
+def _offloading(
+    request: OffloadRequest, workload: ModelWorkload, device: torch.device
+) -> Iterator[Offload | InferenceOffload]:
     assert request.plan is not None
     if request.step.mode == "infer":
-        with InferenceOffload(workload.model, request.plan) as inferring:
+        with InferenceOffload(workload.model, request.plan, device=device) as inferring:
             yield inferring
         return
-    with warnings.catch_warnings(), offload(workload.model, plan=request.plan) as training:
+    with warnings.catch_warnings(), offload(workload.model, plan=request.plan, device=device) as training:
         warnings.filterwarnings("ignore", "(?s).*no hook sees")  # the study says it
         yield training
