@@ -123,10 +123,12 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return self._end(output)
 
     def _end(self, output: Any) -> OffloadStatistics:
-        for stored in self._known([*self._inputs[:1], *tree_leaves(output)[:1]]):
-            self._use(stored)
-            stored.is_used = False
         self._in_step = False
+        for stored in self._known([*self._inputs[:1], *tree_leaves(output)[:1]]):
+            try:
+                self._use(stored)
+            finally:
+                stored.is_used = False
         self._source.end_step()
         times, statistics = self._copier.times(), self._statistics
         statistics.copy_s, statistics.exposed_s = times.copy_s, times.exposed_s
@@ -143,13 +145,18 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         read = self._known(tree_leaves((args, kwargs)))
         if not self._in_step:
             return self._run_between(func, args, kwargs, read)
-        for stored in read:
-            self._use(stored)
-        out = func(*args, **kwargs)
-        for stored in read:
-            stored.is_used = False
-            if stored.leaves_later:
-                self._leave(stored)
+        try:
+            for stored in read:
+                self._use(stored)
+            out = func(*args, **kwargs)
+        except BaseException:
+            self._in_step = False  # the next one begins anew
+            raise
+        finally:
+            for stored in read:
+                stored.is_used = False
+                if stored.leaves_later:
+                    self._leave(stored)
         for stored in self._known(written_by(func, args, kwargs)):
             storage = stored.storage()
             self._forget(stored)

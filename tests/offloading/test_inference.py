@@ -92,6 +92,25 @@ def test_parameters_may_be_changed_between_two_steps() -> None:
         assert torch.equal(plain.workload.last_output, offloaded.workload.last_output)
 
 
+def test_an_operator_that_raises_ends_its_step_alone() -> None:
+    step = step_of("lenet", 4, mode="infer")
+    plan = plan_for(traced(step), above_bytes=0)
+    running, counted = Running(step), ledger(traced(step), plan)
+    expected, _ = results(step)
+    layers = [one for one in running.workload.model.modules() if isinstance(one, torch.nn.Conv2d)]
+    with running.engine(plan, None) as engine:
+        for layer in layers:
+            padding, layer.padding = layer.padding, (-1, -1)
+            with pytest.raises(RuntimeError, match="negative padding"):
+                running.once(engine)
+            layer.padding = padding
+            assert torch.ones(3).sum() == 3  # what comes between two steps is no part of the plan
+            statistics = running.once(engine)
+            assert equal(running.results(), expected[:1])
+            assert statistics is not None and statistics.num_in == counted.num_in > 0
+            assert all(not one.untyped_storage().nbytes() for one in running.workload.model.parameters())
+
+
 def test_another_input_each_step() -> None:
     step = step_of("lenet", 4, mode="infer")
     plan = plan_for(traced(step), above_bytes=0, cap_bytes=least_cap(traced(step)))
