@@ -1,4 +1,5 @@
-"""Text from outside as it may be printed: names come from file systems, records and traces, and may hold anything."""
+"""Text as it may be printed: that from outside (names come from file systems, records and traces, and may hold
+anything), and sizes of memory."""
 
 from __future__ import annotations
 
@@ -26,6 +27,15 @@ def clean_lines(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if _is_safe(character) else REPLACEMENT for character in text)
+
+
+def memory_size(num_bytes: float) -> str:
+    """Binary units, as memory is sold: 5,495 MiB; 18.2 GiB."""
+    if abs(num_bytes) >= 10 * 2**30:
+        return f"{num_bytes / 2**30:.1f} GiB"
+    if abs(num_bytes) >= 100 * 2**20:
+        return f"{num_bytes / 2**20:,.0f} MiB"
+    return f"{num_bytes / 2**20:.1f} MiB" if abs(num_bytes) >= 2**20 else f"{num_bytes / 2**10:.1f} KiB"
 
 
 def _is_safe(character: str) -> bool:

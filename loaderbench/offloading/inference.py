@@ -24,6 +24,7 @@ from loaderbench.offloading.hooks import OffloadStatistics
 from loaderbench.offloading.plan import Plan
 from loaderbench.offloading.sources import PlanSource
 from loaderbench.offloading.storages import does_no_work, is_plain, storage_key, written_by
+from loaderbench.printable import memory_size
 
 
 class _Stored:
@@ -46,7 +47,8 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     """Within its context, the forward passes of a model keep to a plan of an inference trace. Before each call
     `begin_step(inputs, …)`, after it `end_step(output)`.
 
-    On leaving it, all that the model has is on the device again.
+    On leaving it, all that the model has is on the device again. `unhooked` tells what the plan would have moved and
+    PyTorch cannot.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._next_index = 0
         self._inputs: list[torch.Tensor] = []
         self._in_step = self._moves = False
+        self._fixed: dict[int, int] = {}
+        """Saved storages of the plan that cannot be resized → bytes."""
         self._host_bytes = 0
         self._statistics = OffloadStatistics()
 
@@ -86,6 +90,18 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             yield
         finally:
             self._moves = False
+
+    @property
+    def unhooked(self) -> tuple[str, ...]:
+        """A sentence where storages stay on the device that should have left it."""
+        if not self._fixed:
+            return ()
+        number, size = len(self._fixed), memory_size(sum(self._fixed.values()))
+        what = "storage stays" if number == 1 else "storages stay"
+        return (
+            f"{number} {what} on the device, {size}: PyTorch cannot resize memory that is not its own, as of tensors "
+            "made from NumPy arrays or files mapped to memory; clone() them",
+        )
 
     def begin_step(self, *inputs: torch.Tensor) -> None:
         """A forward pass on these inputs begins.
@@ -202,7 +218,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 self._drop_copy(stored)
         self._source.check(stored.index, stored.num_bytes)
         if stored.index in self._plan.start_on_host and is_own:
-            if stored.copy is None:
+            if stored.copy is None and self._can_leave(stored, stored.storage()):
                 stored.copy, stored.is_clean = self._copier.out(stored.storage()), True
                 self._host_bytes += stored.num_bytes
             self._leave(stored)
@@ -255,7 +271,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _evict(self, stored: _Stored) -> None:
         storage = stored.storage()
-        if stored.copy is not None or storage is None or not storage.resizable():
+        if stored.copy is not None or storage is None or not self._can_leave(stored, storage):
             return
         stored.copy = self._copier.out(storage)
         self._host_bytes += stored.num_bytes
@@ -268,10 +284,15 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         storage = stored.storage()
         if stored.is_used:
             stored.leaves_later = True
-        elif stored.copy is not None and storage is not None and storage.nbytes() and storage.resizable():
+        elif stored.copy is not None and storage is not None and storage.nbytes():
             self._copier.let_go(stored.copy)
             storage.resize_(0)
             stored.leaves_later = False
+
+    def _can_leave(self, stored: _Stored, storage: torch.UntypedStorage) -> bool:
+        if not storage.resizable():
+            self._fixed[stored.index] = stored.num_bytes
+        return storage.resizable()
 
     def _bring(self, stored: _Stored) -> None:
         storage = stored.storage()

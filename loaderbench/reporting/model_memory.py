@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from loaderbench import printable
 from loaderbench.recording.model_memory import BatchMemory, LayerMemory, ModelFit, ModelMemory, PeakPlace
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
@@ -32,14 +33,8 @@ OUTCOMES = {"fits": "fits", "out_of_memory": "out of memory", "killed": "killed 
 
 
 def memory_size(num_bytes: float | None) -> str:
-    """Binary units, as memory is sold: 5,495 MiB; 18.2 GiB."""
-    if num_bytes is None or not math.isfinite(num_bytes):
-        return fmt.MISSING
-    if abs(num_bytes) >= 10 * 2**30:
-        return f"{num_bytes / 2**30:.1f} GiB"
-    if abs(num_bytes) >= 100 * 2**20:
-        return f"{num_bytes / 2**20:,.0f} MiB"
-    return f"{num_bytes / 2**20:.1f} MiB" if abs(num_bytes) >= 2**20 else f"{num_bytes / 2**10:.1f} KiB"
+    """As `printable.memory_size`; a sign where it is unknown."""
+    return fmt.MISSING if num_bytes is None or not math.isfinite(num_bytes) else printable.memory_size(num_bytes)
 
 
 def print_memory(result: ModelMemory, console: Console | None = None, *, every: bool = False) -> None:

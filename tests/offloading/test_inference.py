@@ -111,6 +111,24 @@ def test_an_operator_that_raises_ends_its_step_alone() -> None:
             assert all(not one.untyped_storage().nbytes() for one in running.workload.model.parameters())
 
 
+def test_what_pytorch_cannot_resize_stays_and_is_said() -> None:
+    step = step_of("Shared", mode="infer")
+    plan = plan_for(traced(step), above_bytes=0)
+    expected, _ = results(step)
+    running = Running(step)
+    weight = running.workload.model.first.weight
+    weight.data = torch.from_numpy(weight.detach().numpy().copy())  # the weight of a checkpoint that is mapped
+    with running.engine(plan, None) as engine:
+        for _ in range(2):
+            running.once(engine)
+            assert equal(running.results(), expected[:1])
+        assert weight.untyped_storage().nbytes() == 8 * 3 * 3 * 3 * 4
+    (sentence,) = engine.unhooked
+    assert sentence.startswith("1 storage stays on the device, 0.8 KiB: ")
+    with Running(step).engine(plan, None) as engine:
+        assert engine.unhooked == ()
+
+
 def test_another_input_each_step() -> None:
     step = step_of("lenet", 4, mode="infer")
     plan = plan_for(traced(step), above_bytes=0, cap_bytes=least_cap(traced(step)))

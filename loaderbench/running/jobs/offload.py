@@ -118,7 +118,7 @@ class _Run:
         self.seconds, self.statistics = [], []
 
     def unhooked(self) -> tuple[str, ...]:
-        return self.offloading.unhooked if isinstance(self.offloading, Offload) else ()
+        return () if self.offloading is None else self.offloading.unhooked
 
     def turn(self, peak_live_bytes: int | None) -> OffloadTurn:
         """What was seen since `forget`."""
