@@ -9,7 +9,7 @@ import typer
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import run_study, show_study
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target
+from loaderbench.commands.terminal import Interrupted, check_json_target, counted
 
 
 @with_options()
@@ -38,8 +38,8 @@ def fit(
     ended = run_study(study, output)
     show_study(study, output)
     if ended is not None:
-        kept = f"interrupted: {len(study.trials)} trials are kept; --resume continues"
-        raise Interrupted(kept, ended)
+        kept = counted(len(study.trials), "trial is", "trials are")
+        raise Interrupted(f"interrupted: {kept} kept; --resume continues", ended)
     found = study.findings()
     if not found.largest_batch or not (found.confirmed or found.not_measured):
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ import typer
 from loaderbench.cases.options import ModelOptions
 from loaderbench.commands.kept import run_study, show_study
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target
+from loaderbench.commands.terminal import Interrupted, check_json_target, counted
 
 
 @with_options()
@@ -53,6 +53,7 @@ def offload(
     ended = run_study(found, output)
     show_study(found, output)
     if ended is not None:
-        raise Interrupted(f"interrupted: {found.num_timed} settings were timed and are kept", ended)
+        kept = counted(found.num_timed, "setting was timed and is", "settings were timed and are")
+        raise Interrupted(f"interrupted: {kept} kept", ended)
     if found.failed:
         raise typer.Exit(1)

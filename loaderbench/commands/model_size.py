@@ -9,7 +9,7 @@ import typer
 from loaderbench.cases.options import ModelOptions, SizeOptions
 from loaderbench.commands.kept import run_study, show_study
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import Interrupted, check_json_target
+from loaderbench.commands.terminal import Interrupted, check_json_target, counted
 
 
 @with_options()
@@ -33,6 +33,7 @@ def size(
     show_study(study, output)
     if ended is not None:
         num_done = sum(bool(batch.rounds) for batch in study.batches)
-        raise Interrupted(f"interrupted: {num_done} batches were measured and are kept", ended)
+        kept = counted(num_done, "batch was measured and is", "batches were measured and are")
+        raise Interrupted(f"interrupted: {kept} kept", ended)
     if study.failed:
         raise typer.Exit(1)

@@ -178,6 +178,8 @@ class FitStudy(KeptStudy):
                 trial = self._try(batch_size, say)
                 self._facts = replace(self._facts, trials=(*self._facts.trials, trial))
                 self.store()
+                ended = f"{outcome_of(trial).replace('_', ' ')}, {math.ceil(trial.wall_s or 0)} s"
+                say(f"trial {len(self._facts.trials)}, batch {batch_size}: {ended}", True)
         self._facts = replace(self._facts, interrupted=False)
         self.store()
 
@@ -224,9 +226,7 @@ class FitStudy(KeptStudy):
             trial = replace(trial, failure=error.failure)
         now = oom_kills()
         killed = None if kills is None or now is None else now - kills
-        trial = replace(trial, oom_kills=killed, wall_s=time.monotonic() - begun)
-        say(f"{where}: {outcome_of(trial).replace('_', ' ')}, {math.ceil(trial.wall_s)} s", True)
-        return trial
+        return replace(trial, oom_kills=killed, wall_s=time.monotonic() - begun)
 
     def _wrong(self, error: ConfigError) -> ConfigError:
         """The error of a batch of one that batch norm refuses, in terms of the memory that the next one needs."""

@@ -210,6 +210,7 @@ class OffloadStudy(KeptStudy):
         self._known[key] = runs.run(self._known[key], trace, None if found is None else found.plan)
         self._facts = runs.told(self._facts)
         self.store()
+        runs.say(self._known[key])
 
     def _over(self, runs: Runs, trace: SavedTrace, choice: Choice) -> None:
         """A turn of the setting that was asked for, or of those of the search and of the curve."""

@@ -58,6 +58,10 @@ class Runs(Protocol):
         """
         ...
 
+    def say(self, facts: SettingFacts) -> None:
+        """Say what the last turn gave. Called once it is kept: an interrupt behind the line loses nothing."""
+        ...
+
     def told(self, facts: OffloadFacts) -> OffloadFacts:
         """The study's facts with what is known of device and model by now."""
         ...
@@ -96,6 +100,9 @@ class Replays:
         known = self._taken[facts.batch_size] = self._times.period_ms(facts.batch_size, self._step.input_size)
         done = replay(trace, plan or unlimited(trace), step_s=known.value / 1e3, link_bytes_per_s=self._link)
         return replace(facts, replay=done)
+
+    def say(self, facts: SettingFacts) -> None:
+        """A replay takes no time to speak of."""
 
     def told(self, facts: OffloadFacts) -> OffloadFacts:
         """With the card's constants and where they come from."""
@@ -140,7 +147,6 @@ class TimedRuns:
             self._kept.end()
             if isinstance(error.error, ConfigError | UnavailableError):
                 raise error.error from error
-            self._say(f"{self._where(facts)}: {error.failure.message}", True)
             return replace(facts, failure=error.failure)
 
     def _try(self, step: Step) -> None:
@@ -152,7 +158,7 @@ class TimedRuns:
             raise JobFailed(Failure(OutOfMemory.__name__, done.above_limit))
 
     def _turn(self, facts: SettingFacts, request: OffloadRequest) -> SettingFacts:
-        where = self._where(facts)
+        where = self._where(facts, len(facts.turns) + 1)
         child = self._kept.child(None)
         done = child.ask(TIME_OFFLOAD, request, told(self._say, where))
         self._device = done.device
@@ -160,13 +166,19 @@ class TimedRuns:
         peak = facts.peak_live_bytes
         if self._plan.on_host and not facts.turns:
             peak = child.ask(COUNT_OFFLOAD, request, told(self._say, f"{where}, counting memory"))
-        mean_s = float(done.turn.step_s.mean())
-        self._say(f"{where}: {mean_s * 1e3 / facts.batch_size:.4g} ms an image", not facts.turns)
         return replace(facts, turns=(*facts.turns, done.turn), peak_live_bytes=peak)
 
-    def _where(self, facts: SettingFacts) -> str:
-        number = f"[round {len(facts.turns) + 1}/{self.num_rounds}] batch {facts.batch_size}"
-        setting = facts.setting
+    def say(self, facts: SettingFacts) -> None:
+        """The time of the last turn, or why there is none."""
+        turns, failure = facts.turns, facts.failure
+        if failure is not None:
+            self._say(f"{self._where(facts, len(turns) + 1)}: {failure.message}", True)
+            return
+        image_s = float(turns[-1].step_s.mean()) / facts.batch_size
+        self._say(f"{self._where(facts, len(turns))}: {image_s * 1e3:.4g} ms an image", len(turns) == 1)
+
+    def _where(self, facts: SettingFacts, turn: int) -> str:
+        number, setting = f"[round {turn}/{self.num_rounds}] batch {facts.batch_size}", facts.setting
         if setting is None:
             return f"{number}, without offloading"
         if setting.above_bytes is None:

@@ -16,17 +16,21 @@ from commands import Ended, Started, call
 
 from loaderbench.analysis.offload import offload_of
 from loaderbench.cases.case import Step
+from loaderbench.cases.options import ModelOptions
 from loaderbench.errors import LoaderbenchError
 from loaderbench.offloading.plan import Plan, least_cap, ledger
 from loaderbench.offloading.search import candidates, unlimited
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
+from loaderbench.recording.store import Store
 from loaderbench.running.jobs.table import Job, OffloadRequest
 from loaderbench.running.offload_trace import saved_trace
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import model_offload as study_module
 from loaderbench.studies import offload_runs as runs_module
+from loaderbench.studies.model_offload import OffloadStudy
+from loaderbench.studies.offload_plan import plan_offload
 from tests.studies.kept import assert_kept, only_study
 
 BATCH = 64
@@ -258,13 +262,33 @@ def test_an_interrupted_study_keeps_what_was_timed(tmp_path: Path, here: type[He
 
     here.failing = staticmethod(interrupted)
     done = lenet(tmp_path, "--study")
-    assert done.code == 130 and "settings were timed and are kept" in done.lines[-1]
+    assert done.code == 130 and done.lines[-1].endswith("interrupted: 1 setting was timed and is kept")
     study = only_study(tmp_path)
     found = study.findings
     assert isinstance(found, ModelOffload) and found.interrupted and found.batch_one_s_per_image is not None
     assert [row.outcome for row in found.thresholds].count("fits") == 1
     assert "Interrupted: not all settings were timed." in " ".join(done.out.split())
     assert_kept(tmp_path, "model_offload", num_runs=0)
+
+
+def test_an_interrupt_right_behind_a_settings_line_keeps_it(tmp_path: Path, here: type[Here]) -> None:
+    plan = plan_offload(
+        "lenet", ModelOptions(device="cpu"), BATCH, memory=str(between("train")), steps=6, above_kb=0, after=0
+    )
+    study = OffloadStudy(plan, Store(tmp_path))
+    said: list[str] = []
+
+    def say(line: str, stays: bool) -> None:
+        if line.endswith("ms an image"):
+            said.append(line)
+            if "above 0 KB" in line:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study.run(say)
+    assert len(said) == 1 == study.num_timed
+    stored = only_study(tmp_path).facts
+    assert isinstance(stored, OffloadFacts) and [len(one.turns) for one in stored.settings] == [1]
 
 
 def test_settings_for_which_the_host_has_too_little_are_left_out(
