@@ -38,5 +38,11 @@ def memory_size(num_bytes: float) -> str:
     return f"{num_bytes / 2**20:.1f} MiB" if abs(num_bytes) >= 2**20 else f"{num_bytes / 2**10:.1f} KiB"
 
 
+def memory_sizes(*sizes: int) -> tuple[str, ...]:
+    """Sizes of one sentence; in bytes where different ones would read the same."""
+    texts = tuple(map(memory_size, sizes))
+    return texts if len({*texts}) == len({*sizes}) else tuple(f"{size:,} bytes" for size in sizes)
+
+
 def _is_safe(character: str) -> bool:
     return character.isprintable() or character == "\n" or unicodedata.category(character) == "Zs"

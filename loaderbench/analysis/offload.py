@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loaderbench.analysis.model_memory import KILLED, NO_MEMORY
 from loaderbench.analysis.sizing import blocks_of_steps
 from loaderbench.analysis.statistics import draws_of_mean, interval
+from loaderbench.printable import memory_sizes
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.offload_study import (
     ModelOffload,
@@ -93,7 +94,8 @@ def outcome_of(facts: OffloadFacts, given: SettingFacts) -> tuple[OffloadOutcome
     if not given.turns and given.replay is None:
         return "not_tried", UNTRIED
     if peak is not None and peak > facts.memory_bytes:
-        return "out_of_memory", f"it peaked at {peak:,} bytes, above the memory of {facts.memory_bytes:,}"
+        seen, limit = memory_sizes(peak, facts.memory_bytes)
+        return "out_of_memory", f"it peaked at {seen}, above the memory of {limit}"
     return "fits", None
 
 

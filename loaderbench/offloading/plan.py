@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.errors import DoesNotFit
+from loaderbench.printable import memory_sizes
 from loaderbench.recording.model_offload import NOT_SAVED, SAVED_EVENTS, SavedTrace
 
 ALLOCATE, RELEASE, OPERATOR, HOLD, LET_GO, PACK, UNPACK, FORGET = range(len(SAVED_EVENTS))
@@ -351,10 +352,10 @@ class _Walk:
         while self._lacks(need) > 0:
             free = [one for one in device.ours if one not in device.held]
             if not free:
+                needs, step, limit = memory_sizes(device.live + need, int(_bare(self._timeline).max()), cap or 0)
                 raise DoesNotFit(
-                    f"cannot fit: {self._timeline.needs(row)} needs {device.live + need:,} of {cap:,} bytes with all "
-                    f"that can be on the host there, and the whole step {int(_bare(self._timeline).max()):,}: give a "
-                    "smaller --batch-size or more memory"
+                    f"cannot fit: {self._timeline.needs(row)} needs {needs} of {limit} with all that can be on the "
+                    f"host there, and the whole step {step}: give a smaller --batch-size or more memory"
                 )
             if any(one in self._going for one in free):  # those that need no further copy out
                 free = [one for one in free if one in self._going or self._timeline.clean[one]]

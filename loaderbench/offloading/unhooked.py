@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from loaderbench.printable import memory_size
+
 
 def unhooked_in(output: Any) -> tuple[str, ...]:
     """A sentence for each kind of custom function in the graph behind a model's output that keeps tensors so."""
@@ -23,8 +25,8 @@ def unhooked_in(output: Any) -> tuple[str, ...]:
             kept.setdefault(node.name(), {})[storage._cdata] = storage.nbytes()
             names.setdefault(node.name(), set()).add(attribute)
     return tuple(
-        f"{name} keeps {sum(storages.values()):,} bytes in {', '.join(sorted(names[name]))} of its context: no hook "
-        "sees them, so they stay on the device; use ctx.save_for_backward"
+        f"{name} keeps {memory_size(sum(storages.values()))} in {', '.join(sorted(names[name]))} of its context: no "
+        "hook sees them, so they stay on the device; use ctx.save_for_backward"
         for name, storages in sorted(kept.items())
     )
 

@@ -162,8 +162,10 @@ def _run_parts(result: ModelOffload) -> list[str]:
     if result.batch_one is not None and row.to_batch_one is not None:
         ratio = f", {times(row.to_batch_one)} the time per image of batch {result.batch_one.batch_size}"
     peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
-    fits = OUTCOMES[row.outcome] or "fits"
-    return [f"{what} it {fits} ({memory_size(peak)}) and takes {_ms(row)} ms an image{ratio}"]
+    known = result.without is not None and result.without.outcome == row.outcome == "fits"
+    needs = memory_size(peak) if known else f"{OUTCOMES[row.outcome] or 'fits'} ({memory_size(peak)})"
+    verb = "needs " if known else ""
+    return [f"{what} it {verb}{needs} and takes {_ms(row)} ms an image{ratio}"]
 
 
 def _gain_lines(result: ModelOffload) -> list[str]:

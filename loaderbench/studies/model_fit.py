@@ -21,6 +21,7 @@ from loaderbench.cases.study import check_choice
 from loaderbench.devices.select import nvml_ordinal, profile_memory
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
 from loaderbench.machine import available_memory_bytes, environment, oom_kills
+from loaderbench.printable import memory_size, memory_sizes
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import CAP_HOWS, CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
 from loaderbench.recording.store import LOG_FILE, Store
@@ -66,7 +67,8 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
     if asked is None and there is None:
         raise ConfigError(f"the memory of {planned.step.device} is not known: give --memory 16G")
     if asked is not None and there is not None and asked > there[0] and planned.device.computes:
-        raise ConfigError(f"--memory {memory} is more than there is to try it with: {there[0]:,} bytes, {there[1]}")
+        free = memory_size(there[0])
+        raise ConfigError(f"--memory {memory} is more than there is to try it with: {free}, {there[1]}")
     size, source = (asked, "--memory") if asked is not None or there is None else there
     assert size is not None
     if how is not None:
@@ -233,10 +235,10 @@ class FitStudy(KeptStudy):
         line = line_through(self._facts.traces)
         if not isinstance(error, BatchTooSmall) or line is None:
             return error
-        needs, limit = line.peak_bytes(2), self._facts.memory_bytes
+        needs, limit = memory_sizes(line.peak_bytes(2), self._facts.memory_bytes)
         return ConfigError(
             f"does not fit: batch 2 of {self._facts.step.model}, the least in training on such small images, needs "
-            f"about {needs:,} bytes of {limit:,}; give a larger --memory"
+            f"about {needs} of {limit}; give a larger --memory"
         )
 
     def facts(self) -> ModelFitFacts:

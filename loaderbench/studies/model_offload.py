@@ -15,6 +15,7 @@ from loaderbench.analysis.offload import HOST_MEMORY, outcome_of
 from loaderbench.errors import BatchTooSmall, ConfigError, DoesNotFit
 from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.offloading.search import EVERYTHING, Candidate, Choice, Search, candidate, candidates
+from loaderbench.printable import memory_sizes
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, SettingFacts
@@ -178,8 +179,9 @@ class OffloadStudy(KeptStudy):
         self._facts = replace(self._facts, host_free_bytes=free)
         needs = min(map(self._host_needs, found))
         if needs > free:
+            needed, there = memory_sizes(needs, free)
             raise ConfigError(
-                f"no host memory for it: offloading needs {needs:,} bytes of this machine's, and {free:,} are free "
+                f"no host memory for it: offloading needs {needed} of this machine's, and {there} are free "
                 f"({source} less 1 GiB for the process): give a smaller --batch-size or a larger --offload-above"
             )
 
@@ -195,11 +197,13 @@ class OffloadStudy(KeptStudy):
         facts = SettingFacts(batch_size, key[1], found.ledger)
         free, needs, peak = self._facts.host_free_bytes, self._host_needs(found), found.ledger.peak_live_bytes
         if free is not None and needs > free and not without:
-            failure = Failure(HOST_MEMORY, f"it needs {needs:,} bytes of this machine's memory; {free:,} are free")
+            needed, there = memory_sizes(needs, free)
+            failure = Failure(HOST_MEMORY, f"it needs {needed} of this machine's memory; {there} are free")
             facts = replace(facts, failure=failure, tried=False)
         elif self._plan.times is not None and peak > self._plan.memory_bytes:
-            says = f"does not fit: it needs {peak:,} bytes of {self._plan.memory_bytes:,}"
-            facts = replace(facts, failure=Failure(DoesNotFit.__name__, says), tried=False)
+            needed, limit = memory_sizes(peak, self._plan.memory_bytes)
+            failure = Failure(DoesNotFit.__name__, f"does not fit: it needs {needed} of {limit}")
+            facts = replace(facts, failure=failure, tried=False)
         self._known.setdefault(key, facts)
         return key
 

@@ -10,6 +10,7 @@ from loaderbench.cases.options import Memory, ModelOptions, read
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times
 from loaderbench.errors import ConfigError
+from loaderbench.printable import memory_size
 from loaderbench.recording.offload_study import OffloadSetting
 from loaderbench.studies.model import plan_model
 from loaderbench.studies.model_fit import device_memory
@@ -100,7 +101,8 @@ def _limit(step: Step, memory: str | None, *, on_host: bool, computes: bool) -> 
     there = device_memory(step, on_host)
     if asked is not None:
         if there is not None and computes and asked > there[0]:
-            raise ConfigError(f"--memory {memory} is more than there is to try it with: {there[0]:,} bytes, {there[1]}")
+            size = memory_size(there[0])
+            raise ConfigError(f"--memory {memory} is more than there is to try it with: {size}, {there[1]}")
         return asked, "--memory"
     if there is None:
         raise ConfigError(f"the memory of {step.device} is not known: give --memory 16G")

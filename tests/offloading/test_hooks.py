@@ -340,7 +340,7 @@ def test_only_from_so_many_bytes_on_and_behind_so_many() -> None:
 def test_what_a_custom_function_hides_is_said() -> None:
     model = Hidden()
     with (
-        pytest.warns(UserWarning, match="HiddenCubeBackward keeps 4,096 bytes in squares"),
+        pytest.warns(UserWarning, match="HiddenCubeBackward keeps 4.0 KiB in squares"),
         loaderbench.offload(model) as offloading,
     ):
         model(torch.randn(2, 3, 8, 8)).sum().backward()

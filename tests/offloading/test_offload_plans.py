@@ -265,10 +265,12 @@ def test_the_error_names_the_layer_and_the_bytes() -> None:
     with pytest.raises(DoesNotFit) as raised:
         plan_for(trace, cap_bytes=least - 1)
     assert str(raised.value) == (
-        f"cannot fit: pool1 (aten.max_pool2d_with_indices_backward.default) needs {least:,} of {least - 1:,} bytes "
-        f"with all that can be on the host there, and the whole step {least:,}: give a smaller --batch-size or more "
-        "memory"
+        f"cannot fit: pool1 (aten.max_pool2d_with_indices_backward.default) needs {least:,} bytes of {least - 1:,} "
+        f"bytes with all that can be on the host there, and the whole step {least:,} bytes: give a smaller "
+        "--batch-size or more memory"
     )
+    with pytest.raises(DoesNotFit, match=r"needs .* MiB of 1\.0 MiB with .* the whole step 3\.4 MiB: "):
+        plan_for(trace, cap_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("name", ["lenet", "squeezenet1_1", "Views", "Reused"])

@@ -141,6 +141,13 @@ def test_where_the_smallest_batch_does_not_fit_there_is_no_ratio() -> None:
     assert "ms an image; the best, only what would not fit: 12.0" in text and "the time per image of batch" not in text
 
 
+def test_that_the_batch_fits_is_said_once() -> None:
+    fits = SettingFacts(10, None, CURVE[0].ledger, CURVE[3].turns, peak_live_bytes=95 * MIB)
+    text = text_of(study(is_study=False, without=fits, settings=CURVE[1:2]))
+    assert "Batch 10 fits in 100 MiB without offloading" in text and text.count(" fits") == 1
+    assert "with tensors from 1 MiB on the host it needs 90.0 MiB and takes 15.0 ± " in text
+
+
 def test_what_plans_leave_free_is_said() -> None:
     assert "Plans keep below 90.0 MiB of 100 MiB" in text_of(study(planned_bytes=90 * MIB))
     assert "Plans keep" not in text_of(study())

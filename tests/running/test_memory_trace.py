@@ -231,7 +231,7 @@ def test_a_trial_fits_at_its_peak_and_fails_a_byte_below() -> None:
     assert try_batch(fits, lambda message: None).memory.peak_live_bytes == free
     with pytest.raises(OutOfMemory, match="does not fit"):
         try_batch(TrialRequest(asked, 0, 3, free - 1, "ledger"), lambda message: None)
-    with pytest.raises(OutOfMemory, match="tensors took more than the cap of 10,000 bytes"):
+    with pytest.raises(OutOfMemory, match=r"tensors took more than the cap of 9\.8 KiB"):
         try_batch(TrialRequest(asked, 0, 3, 10_000, "ledger"), lambda message: None)
 
 

@@ -247,7 +247,7 @@ def test_too_little_host_memory_is_said_before_anything_runs(
     monkeypatch.setattr(study_module, "available_memory_bytes", lambda: ((1 << 30) + 10**6, "MemAvailable"))
     done = lenet(tmp_path, "--offload-above", "0", memory=10**7)
     assert done.code == 2 and "no host memory for it: offloading needs" in done.lines[-1]
-    assert "1,000,000 are free" in done.lines[-1] and [*tmp_path.glob("2*")] == []
+    assert "976.6 KiB are free" in done.lines[-1] and [*tmp_path.glob("2*")] == []
 
 
 def test_an_interrupted_study_keeps_what_was_timed(tmp_path: Path, here: type[Here]) -> None:
@@ -307,9 +307,7 @@ def test_settings_for_which_the_host_has_too_little_are_left_out(
     outcomes = {row.outcome for row in found.thresholds}
     assert outcomes == {"fits", "no_host_memory"} and found.best is not None
     (left_out,) = [row for row in found.thresholds if row.above_bytes == 0 and not row.after_fraction]
-    assert (
-        left_out.outcome == "no_host_memory" and left_out.s_per_image is None and f"{free:,} are free" in str(left_out)
-    )
+    assert left_out.outcome == "no_host_memory" and left_out.s_per_image is None and " are free" in str(left_out.why)
     assert "no host memory" in " ".join(done.out.split())
 
 

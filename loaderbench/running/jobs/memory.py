@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device, traits_of
 from loaderbench.errors import ConfigError, OutOfMemory
+from loaderbench.printable import memory_size, memory_sizes
 from loaderbench.recording.model_memory import MeasuredMemory, MemoryTrace
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.table import MeasureMemoryRequest, MemoryMeasured, TraceRequest, TrialRequest
@@ -84,11 +85,12 @@ def _below_ledger(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
     except (OutOfMemory, RuntimeError) as error:
         if not cap.passed:
             raise
-        raise OutOfMemory(f"does not fit: tensors took more than the cap of {cap_bytes:,} bytes") from error
+        raise OutOfMemory(f"does not fit: tensors took more than the cap of {memory_size(cap_bytes)}") from error
     peak, above = measured.peak_live_bytes, None
     if peak is not None and peak > cap_bytes:
         # Operators' own workspaces, which only the profiler sees, went above it.
-        above = f"does not fit: PyTorch's allocator gave out {peak:,} bytes, above the cap of {cap_bytes:,}"
+        given, limit = memory_sizes(peak, cap_bytes)
+        above = f"does not fit: PyTorch's allocator gave out {given}, above the cap of {limit}"
     return MemoryMeasured(device.describe(), measured, above)
 
 
@@ -233,7 +235,7 @@ def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
         if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_DATA):
             raise
         first = (str(error.__cause__ or error).strip().splitlines() or ["no memory"])[0]
-        limit = f"RLIMIT_DATA of {cap_bytes:,} bytes more than before the model"
+        limit = f"RLIMIT_DATA of {memory_size(cap_bytes)} more than before the model"
         raise OutOfMemory(f"does not fit below an {limit}: {first[:200]}") from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
