@@ -54,6 +54,10 @@ class PlainError(ValueError):
 # -- writing ---------------------------------------------------------------------------------------------
 
 
+class MissingField(PlainError):
+    """A field that has no default is not there: an older version did not write it, or somebody took it out."""
+
+
 def to_json(value: object, not_finite: list[str] | None = None, arrays: Arrays | None = None, where: str = "") -> Json:
     """`value` in plain JSON types: dataclasses, numpy scalars, tuples, enums and paths converted.
 
@@ -306,7 +310,7 @@ def _dataclass_reader(kind: Any) -> _Reader:
             if name in value:
                 given[name] = readers[name](value[name], f"{where}.{name}" if where else name, arrays)
             elif not has_default:
-                raise PlainError(f"{where or 'it'} lacks {name}")
+                raise MissingField(f"{where or 'it'} lacks {name}")
         return kind(**given)
 
     return read

@@ -55,7 +55,7 @@ from loaderbench.recording.files import (
 )
 from loaderbench.recording.record import RunRecord, check_figures, finite
 from loaderbench.recording.spill import kept, spill
-from loaderbench.recording.studies import KINDS, SIDE_NAMES, CompareFacts, StudyKind, StudyRecord
+from loaderbench.recording.studies import KINDS, SIDE_NAMES, CompareFacts, Findings, StudyKind, StudyRecord
 
 CASE_FILE = "case.json"
 MARKER_FILE = "running.json"
@@ -154,6 +154,10 @@ def _unfinished(marker: Mapping[str, Any] | None) -> tuple[str, str]:
 
 def _newer(name: str, schema: Any) -> str:
     return f"{name} was written with schema {schema}, this loaderbench reads up to {SCHEMA}: upgrade loaderbench"
+
+
+def _older(name: str, error: plain.MissingField) -> str:
+    return f"{name} was made by an older version of loaderbench: {error}; measure it again"
 
 
 def _unknown_kind(name: str, kind: Any) -> str:
@@ -331,7 +335,7 @@ def read_study(folder: Path) -> StudyRecord:
     """The study in a folder.
 
     Raises:
-        ConfigError: there is none, it is damaged, or a newer version wrote it.
+        ConfigError: there is none, it is damaged, or a newer version wrote it, or one too old.
     """
     with reading_facts(folder):
         if os.path.lexists(folder / schema1.COMPARISON_FILE):
@@ -345,15 +349,26 @@ def read_study(folder: Path) -> StudyRecord:
             raise ConfigError(_unknown_kind(folder.name, value["kind"]))
         types = KINDS[value["kind"]]
         head = plain.from_json(_StudyHead, value)
-        facts = with_arrays(types.facts, value["facts"], folder, value.get(DIGEST))
+        try:
+            facts = with_arrays(types.facts, value["facts"], folder, value.get(DIGEST))
+        except plain.MissingField as error:
+            raise ConfigError(_older(folder.name, error)) from error
         if isinstance(facts, CompareFacts) and {*facts.labels} != {*SIDE_NAMES}:
             raise ValueError(f"a comparison has the sides {' and '.join(SIDE_NAMES)}")
         return StudyRecord(
             **vars(head),
             kind=value["kind"],
             facts=facts,
-            findings=None if value["findings"] is None else plain.from_json(types.findings, value["findings"]),
+            findings=_stored_findings(types.findings, value["findings"]),
         )
+
+
+def _stored_findings(kind: type[Findings], value: Any) -> Findings | None:
+    """None where an older version stored fewer figures: they follow from the facts, and are computed again."""
+    try:
+        return None if value is None else plain.from_json(kind, value)
+    except plain.MissingField:
+        return None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import call
 
+from loaderbench.analysis.precision import compare_precisions
 from loaderbench.cases.arms import Arm
 from loaderbench.errors import ConfigError
 from loaderbench.recording import files, spill
@@ -169,6 +171,27 @@ def test_a_study_of_an_unknown_kind_is_a_newer_ones(store: Store) -> None:
     assert studies[whole].problem is None
     assert "of the kind 'model_mind', which this loaderbench does not know" in str(studies[newer].problem)
     assert "damaged" not in str(studies[newer].problem)
+
+
+def test_a_study_of_an_older_version_is_said_to_be_one(store: Store) -> None:
+    older = study(store, make_precision(0.5), "precision")
+    changed(older / "study.json", lambda value: value["facts"].pop("seed"))
+    (stored,) = store.studies()
+    assert stored.study is None and stored.problem == (
+        f"{older.name} was made by an older version of loaderbench: it lacks seed; measure it again"
+    )
+
+
+def test_figures_that_an_older_version_did_not_store_are_computed_again(store: Store) -> None:
+    facts = make_precision(0.5)
+    folder = store.new_study("precision", ["made-up"])
+    findings = compare_precisions(facts)
+    folder.write(StudyRecord(SCHEMA, 1, folder.study_id, "precision", folder.started_at, facts, findings, ()))
+    assert [one.study.findings for one in store.studies() if one.study is not None] == [findings]
+    changed(folder.path / "study.json", lambda value: value["findings"].pop("caveats"))
+    (stored,) = store.studies()
+    assert stored.problem is None and stored.study is not None and stored.study.findings is None
+    assert call("show", folder.study_id, "--results", store.root).code == 0
 
 
 # -- the digest --------------------------------------------------------------------------------------------
