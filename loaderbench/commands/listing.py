@@ -21,7 +21,7 @@ def list_runs(output: OutputOptions) -> None:
     if output.json_out is not None:
         write_json([_entry(run) for run in runs], output.json_out)
         return
-    from loaderbench.reporting.terminal import print_list
+    from loaderbench.reporting.listing import print_list
 
     print_list(runs, studies=store.studies())
 

@@ -27,7 +27,7 @@ def show(
     from loaderbench.recording.store import Store
 
     store = Store(output.results)
-    stored_study = store.find_study(run_id)
+    stored_study = store.latest_study() if run_id == "latest" else store.find_study(run_id)
     if stored_study is not None:
         if stored_study.study is None:
             raise ConfigError(stored_study.problem)

@@ -527,6 +527,12 @@ class Store:
         matching = [study for study in self.studies() if study.study_id.startswith(text) or study.path == path]
         return matching[0] if len(matching) == 1 else None
 
+    def latest_study(self) -> StoredStudy | None:
+        """The newest study that can be read; None where there is none, or a run with a record is newer."""
+        studies = [study for study in self.studies() if study.study is not None]
+        runs = [run.run_id for run in self.runs() if run.record is not None]
+        return studies[-1] if studies and (not runs or runs[-1] < studies[-1].study_id) else None
+
     def open_study(self, study: StudyRecord) -> StudyFolder:
         """The folder of a stored study."""
         return StudyFolder(study.study_id, self.root / study.study_id, study.started_at)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from loaderbench.recording.record import SHARES, Advice, Ceiling, RunRecord, StorageFigures
-from loaderbench.recording.store import StoredRun, StoredStudy
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import (
     BAR_WIDTH,
@@ -287,49 +285,3 @@ def _table_row(record: RunRecord, label: str, name: str) -> list[Text]:
 
 
 # -- what a store holds ----------------------------------------------------------------------------------
-
-
-def print_list(runs: Sequence[StoredRun], console: Console | None = None, studies: Sequence[StoredStudy] = ()) -> None:
-    """The stored runs, a row each, oldest first. The name shown is enough for `loaderbench show`."""
-    console = console or make_console()
-    if not runs and not studies:
-        console.print(styled("no runs stored; measure one with `loaderbench run`"))
-        return
-    table = plain_table()
-    table.add_column("run", no_wrap=True)
-    table.add_column("case")
-    table.add_column("images/s", justify="right", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    tagged = any(run.record is not None and run.record.tag for run in runs)
-    if tagged:
-        table.add_column("tag", overflow="fold")
-    for run, name in zip(runs, short_names(runs), strict=True):
-        record = run.record
-        result = fmt.clean(run.status) if record is None else fmt.outcome(record)
-        table.add_row(
-            styled(fmt.clean(name)),
-            styled(fmt.clean(run.title)),
-            styled(fmt.plus_minus_percent(None if record is None else record.throughput)),
-            styled(result, STYLES.get(result, "")),
-            *([styled(fmt.clean((record.tag if record else None) or ""))] * tagged),
-        )
-    console.print(table)
-    readable = [fmt.clean(study.study_id) for study in studies if study.study is not None]
-    print_bullets(console, "Studies and comparisons", readable)
-    without = [f"{run.run_id}: {run.problem}" for run in runs if run.problem is not None and run.record is None]
-    without += [f"{study.study_id}: {study.problem}" for study in studies if study.problem is not None]
-    print_bullets(console, "Without a result", [fmt.clean(problem) for problem in without])
-    doubts = [f"{run.run_id}: {run.problem}" for run in runs if run.problem is not None and run.record is not None]
-    print_bullets(console, "With a result, but not whole", [fmt.clean(doubt) for doubt in doubts])
-
-
-def short_names(runs: Sequence[StoredRun]) -> list[str]:
-    """For each run the start of its name up to its time, if that is unique among `runs`, else the whole name."""
-    times = ["-".join(run.run_id.split("-")[:3]) for run in runs]
-    names = sorted(run.run_id for run in runs)
-
-    def is_unique(time: str) -> bool:
-        after = bisect.bisect_left(names, time) + 1  # the first that begins so is the run itself
-        return after == len(names) or not names[after].startswith(time)
-
-    return [time if is_unique(time) else run.run_id for run, time in zip(runs, times, strict=True)]

@@ -31,6 +31,7 @@ from loaderbench.reporting.data_set import print_scan
 from loaderbench.reporting.format import cleaned
 from loaderbench.reporting.gaps import print_gaps
 from loaderbench.reporting.html import render_html
+from loaderbench.reporting.listing import print_list
 from loaderbench.reporting.markdown import render_markdown
 from loaderbench.reporting.offload import print_offload
 from loaderbench.reporting.precision import print_precision
@@ -38,7 +39,7 @@ from loaderbench.reporting.report import read_report
 from loaderbench.reporting.selftest import print_selftest
 from loaderbench.reporting.sizing import print_sizing
 from loaderbench.reporting.study import print_study, print_tuning
-from loaderbench.reporting.terminal import print_list, print_run, print_table
+from loaderbench.reporting.terminal import print_run, print_table
 from tests import filled as filling
 
 T = TypeVar("T")

@@ -13,9 +13,8 @@ import pytest
 from rich.console import Console
 
 from loaderbench.recording.record import GapShare
-from loaderbench.recording.store import StoredRun, StoredStudy, read_record
-from loaderbench.recording.studies import StudyRecord, SweepFacts
-from loaderbench.reporting import terminal, words
+from loaderbench.recording.store import StoredRun, read_record
+from loaderbench.reporting import listing, terminal, words
 
 
 def shown(draw: Any, *args: Any, width: int = 80, **console: Any) -> str:
@@ -131,45 +130,11 @@ def test_wide_figures_and_the_longest_verdict_do_not_break_the_table() -> None:
 def test_names_print_as_text(name: str) -> None:
     record = examples.summed_up(examples.measured(dataset_name=name), name)
     run = StoredRun("20250102-030405-006-x", Path("x"), "ok", None, record, name)
-    for draw, what in ((terminal.print_run, record), (terminal.print_table, [record]), (terminal.print_list, [run])):
+    for draw, what in ((terminal.print_run, record), (terminal.print_table, [record]), (listing.print_list, [run])):
         text = shown(draw, what, force_terminal=True, color_system=None)
         expected = {"a\x1b[31mb": "a\ufffd[31mb", "\udcff": "?", "two\nlines": "two lines"}.get(name, name)
         assert expected in text
         assert "\x1b[31m" not in text
-
-
-def test_the_list_names_runs_briefly_where_that_is_unique() -> None:
-    def run(run_id: str, status: str = "ok", problem: str | None = None) -> StoredRun:
-        record = examples.measured() if status == "ok" else None
-        return StoredRun(run_id, Path(run_id), status, problem, record, "photos/512 multiprocess+pillow w8")
-
-    runs = [
-        run("20250102-030405-006-512-serial-aaaaaaaa-000000"),
-        run("20250102-030405-007-512-serial-aaaaaaaa-000000"),
-        run(
-            "20250102-030405-007-512-serial-aaaaaaaa-000001",
-            "crashed",
-            "process 12 ended before the result was written",
-        ),
-    ]
-    assert terminal.short_names(runs) == ["20250102-030405-006", runs[1].run_id, runs[2].run_id]
-    text = shown(terminal.print_list, runs, width=120)
-    assert "crashed" in text
-    assert "process 12 ended before the result was written" in text
-
-
-def test_the_list_names_studies_and_says_which_cannot_be_read() -> None:
-    study = StudyRecord(2, 1, "20250102-study", "sweep", "2025-01-02", SweepFacts(2), None)
-    studies = [
-        StoredStudy("20250102-study", Path("x"), study, None),
-        StoredStudy("20250103-study", Path("y"), None, "its facts are damaged"),
-    ]
-    run = StoredRun("20250102-030405-006-x", Path("x"), "ok", None, examples.measured(), "photos/512")
-    stream = io.StringIO()
-    terminal.print_list([run], Console(file=stream, width=100), studies)
-    lines = [line.strip() for line in stream.getvalue().splitlines()]
-    assert lines[lines.index("Studies and comparisons") + 1] == "20250102-study"
-    assert lines[lines.index("Without a result") + 1] == "20250103-study: its facts are damaged"
 
 
 def test_advice_that_was_run_shows_what_it_gave() -> None:
@@ -201,7 +166,7 @@ def test_a_run_of_schema_1_prints_with_its_own_sentences(path: Path) -> None:
 
 
 def test_nothing_to_show_says_so() -> None:
-    assert "no runs" in shown(terminal.print_list, [])
+    assert "no runs" in shown(listing.print_list, [])
     assert "no runs" in shown(terminal.print_table, [])
 
 

@@ -1,0 +1,100 @@
+"""The list of a store: names that `show` understands, what each study is about, and what cannot be read."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import example_records as examples
+import pytest
+from commands import call
+from rich.console import Console
+
+from loaderbench.analysis.offload import offload_of
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.recording.facts import SCHEMA
+from loaderbench.recording.store import Store, StoredRun, StoredStudy
+from loaderbench.recording.studies import KINDS, CompareFacts, StudyKind, StudyRecord, SweepFacts
+from loaderbench.reporting.listing import about, print_list, short_names
+from tests.filled import filled
+from tests.offload_facts import study
+
+
+def listed(runs: list[StoredRun], studies: list[StoredStudy] | None = None, width: int = 160) -> str:
+    stream = io.StringIO()
+    print_list(runs, Console(file=stream, width=width), studies or [])
+    return stream.getvalue()
+
+
+def run(run_id: str, status: str = "ok", problem: str | None = None) -> StoredRun:
+    record = examples.measured() if status == "ok" else None
+    return StoredRun(run_id, Path(run_id), status, problem, record, "photos/512 multiprocess+pillow w8")
+
+
+def stored(study_id: str, **changes: Any) -> StoredStudy:
+    facts = study(**changes)
+    began = "2025-01-03T09:08:07.000+00:00"
+    record = StudyRecord(SCHEMA, RULES_VERSION, study_id, "model_offload", began, facts, offload_of(facts))
+    return StoredStudy(study_id, Path(study_id), record, None)
+
+
+def test_runs_are_named_briefly_where_that_is_unique() -> None:
+    crashed = "process 12 ended before the result was written"
+    runs = [
+        run("20250102-030405-006-512-serial-aaaaaaaa-000000"),
+        run("20250102-030405-007-512-serial-aaaaaaaa-000000"),
+        run("20250102-030405-007-512-serial-aaaaaaaa-000001", "crashed", crashed),
+    ]
+    names = [one.run_id for one in runs]
+    assert short_names(names) == ["20250102-030405-006", *names[1:]]
+    text = listed(runs, width=120)
+    assert "crashed" in text and crashed in text
+    both = listed(runs[:1], [stored("20250102-030405-006-model-offload-resnet18-train-abcdef")])
+    assert all(name in both for name in (names[0], "20250102-030405-006-model-offload-resnet18-train-abcdef"))
+
+
+def test_a_study_tells_its_kind_its_model_its_date_and_its_answer() -> None:
+    text = listed([], [stored("20250103-090807-000-model-offload-resnet18-train-abcdef")])
+    row = text.splitlines()[-1]
+    assert row.split()[:2] == ["20250103-090807-000", "model"]
+    assert "model offload" in row and "resnet18, train" in row and "2025-01-03 09:08" in row
+    assert "Batch 10 does not fit in 100 MiB (it needs 140 MiB);" in row and row.rstrip().endswith("…")
+    assert "images/s" not in text and "case" not in text  # no table of runs where there are none
+
+
+def test_studies_that_cannot_be_read_are_named() -> None:
+    sweep = StudyRecord(SCHEMA, 1, "20250102-study", "sweep", "2025-01-02", SweepFacts(2), None)
+    broken = StoredStudy("20250103-study", Path("y"), None, "its facts are damaged")
+    studies = [StoredStudy("20250102-study", Path("x"), sweep, None), broken]
+    lines = [line.strip() for line in listed([], studies).splitlines()]
+    assert any(line.split()[:4] == ["20250102-study", "sweep", "2", "cases"] for line in lines)
+    assert lines[lines.index("Without a result") + 1] == "20250103-study: its facts are damaged"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_study_has_a_row(kind: StudyKind) -> None:
+    facts, findings = (filled(one, Random(1), whole=True) for one in (KINDS[kind].facts, KINDS[kind].findings))
+    facts = replace(facts, labels={"a": "nvme", "b": "nfs"}) if isinstance(facts, CompareFacts) else facts
+    record = StudyRecord(SCHEMA, 1, "20250102-030405-006-x", kind, "2025-01-02T03:04", facts, findings)
+    row = listed([], [StoredStudy(record.study_id, Path("x"), record, None)], width=1000).splitlines()[-1]
+    assert kind.replace("_", " ") in row and about(facts) in row and "Error" not in row
+
+
+def test_an_empty_store_says_what_to_do() -> None:
+    assert "no runs stored" in listed([])
+
+
+def test_latest_is_the_newest_of_runs_and_studies(tmp_path: Path) -> None:
+    store, facts = Store(tmp_path), study()
+    folder = store.new_study("model_offload", ["resnet18", "train"])
+    folder.write(StudyRecord(SCHEMA, RULES_VERSION, folder.study_id, "model_offload", folder.started_at, facts, None))
+    done = call("show", "latest", "--results", tmp_path)
+    assert done.code == 0 and "Batch 10 does not fit in 100 MiB" in done.out
+    record = examples.measured()
+    opened = store.open_run(record.case)
+    opened.write_record(replace(record, run_id=opened.run_id))
+    later = call("show", "latest", "--results", tmp_path)
+    assert later.code == 0 and "914 ± 18 images/s" in later.out
