@@ -1,8 +1,8 @@
 """The user's own model: `--model package.module:factory`, a callable that returns a `torch.nn.Module`.
 
 It takes images [N, C, S, S] (3 channels unless `--input-shape` says otherwise), normalized float32 in channels_last
-order, and returns logits [N, classes] (or a tuple that begins with them, as torchvision's models with auxiliary
-classifiers do; their losses are left out).
+order (in which `view` may refuse what `reshape` and `flatten` take), and returns logits [N, classes] (or a tuple that
+begins with them, as torchvision's models with auxiliary classifiers do; their losses are left out).
 """
 
 from __future__ import annotations

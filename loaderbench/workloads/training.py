@@ -38,6 +38,8 @@ from loaderbench.workloads.example import NUM_CLASSES, random_batch
 
 BATCH_NORM_SAYS = "Expected more than 1 value per channel"
 """How PyTorch's batch norm begins its complaint about a batch of one whose map is 1×1."""
+VIEW_SAYS = ("view size is not compatible with input tensor's size", "Cannot view a tensor with shape")
+"""How PyTorch begins its complaint about a view of a tensor in another order of memory; the second on fake tensors."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 LEARNING_RATE = 0.01
@@ -216,12 +218,22 @@ class ModelWorkload:
         self._optimizer.zero_grad(set_to_none=True)
 
     def forward(self, prepared: Any, targets: Any) -> Any:
-        """The loss of a training step, the model's outputs in inference."""
-        if self._train:
-            with self._autocast():
-                return self._loss(self._model(prepared), targets)
-        with torch.inference_mode(), self._autocast():
-            return self._model(prepared)
+        """The loss of a training step, the model's outputs in inference. Raises ConfigError for a model that cannot
+        take channels_last."""
+        try:
+            if self._train:
+                with self._autocast():
+                    return self._loss(self._model(prepared), targets)
+            with torch.inference_mode(), self._autocast():
+                return self._model(prepared)
+        except (RuntimeError, ValueError) as error:
+            if not str(error).startswith(VIEW_SAYS):
+                raise
+            raise ConfigError(
+                f"{self._asked.model} calls view() on a tensor whose values lie in channels_last order, in which "
+                "loaderbench runs every model: call reshape() or flatten() there, which copy where they must "
+                f"(PyTorch: {error})"
+            ) from error
 
     def backward(self, loss: Any) -> None:
         """Gradients of the loss, scaled where the precision needs that."""

@@ -1,12 +1,15 @@
 """Real steps of torchvision's models, on the CPU with tiny images; on a GPU where there is one."""
 
 import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from loaderbench.cases.case import PRECISIONS, Step
 from loaderbench.devices.select import num_visible_gpus, open_device
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
+from loaderbench.running.memory_trace import trace_step
 from loaderbench.workloads import build_workload, training
 
 needs_gpu = [
@@ -172,6 +175,26 @@ def test_other_errors_stay_what_they_are():
     workload = build(mode="infer")
     with pytest.raises(RuntimeError, match="channels"):
         workload.step(torch.zeros(2, 5, 64, 64), None)
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_a_model_that_cannot_take_channels_last_is_told_what_to_call(mode, monkeypatch):
+    import torch
+
+    class Viewing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.maps, self.head = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4 * 30 * 30, 5)
+
+        def forward(self, images):
+            return self.head(self.maps(images).view(len(images), -1))
+
+    monkeypatch.setitem(sys.modules, "made_up_models", SimpleNamespace(viewing=Viewing))
+    workload = build(model="made_up_models:viewing", mode=mode, num_classes=1)
+    with pytest.raises(ConfigError, match=r"^made_up_models:viewing calls view\(\) .* call reshape\(\) or flatten\(\)"):
+        workload.step(*workload.example("float32"))
+    with pytest.raises(ConfigError, match="call reshape"):  # on fake tensors PyTorch's words are others
+        trace_step(Step("made_up_models:viewing", mode, "fp32", "cpu", 4, 32), 0, on_accelerator=True)
 
 
 def test_more_classes_than_imagenets_get_their_outputs():
