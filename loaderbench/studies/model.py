@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loaderbench import plugins
 from loaderbench.cases.case import MODES, OPTIMIZERS, PRECISIONS, Precision, Step
@@ -54,7 +54,7 @@ def plan_model(model: str, options: ModelOptions) -> ModelPlan:
 
 
 def _check_channels(model: str, channels: int, device: DeviceTraits) -> None:
-    name, _ = plugins.workload_of(model, device)
+    name, _ = plugins.workload_of(model, replace(device, workload=None))  # the model itself is traced on any device
     takes = plugins.WORKLOADS.find(name).traits.channels
     if takes not in (None, channels):
         raise ConfigError(

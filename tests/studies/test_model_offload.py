@@ -185,14 +185,14 @@ def test_what_no_hook_sees_is_said(tmp_path: Path, here: type[Here]) -> None:
 def emulated(tmp_path: Path, *flags: str, mode: str = "train", memory: int) -> Ended:
     profile = tmp_path / "toy.toml"
     profile.write_text(SLOW_LINK.format(model="lenet", mode=mode))
-    shared = ("--input-shape", "3,28,28", "--batch-size", str(BATCH), "--memory", str(memory), "--mode", mode)
+    shared = ("--batch-size", str(BATCH), "--memory", str(memory), "--mode", mode)
     device = ("--device", f"emulated:{profile}", "--results", str(tmp_path / "results"))
     return call("model", "offload", "lenet", *shared, *device, *flags)
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_an_emulated_card_is_a_replay_that_says_so(mode: str, tmp_path: Path, here: type[Here]) -> None:
-    step = Step("lenet", "train" if mode == "train" else "infer", "fp32", "cpu", BATCH, 28, channels=3)
+    step = Step("lenet", "train" if mode == "train" else "infer", "fp32", "cpu", BATCH, 28, channels=1)
     trace = saved_trace(step, 0, on_accelerator=True)
     full = ledger(trace, unlimited(trace)).peak_bytes
     memory = (full + least_cap(trace)) // 2
