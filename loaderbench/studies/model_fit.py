@@ -6,6 +6,7 @@ docs/model-memory.md defines every figure.
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -165,12 +166,20 @@ class FitStudy(KeptStudy):
         if self._asked_to_resume and self._is_new:
             say("nothing to continue: a new fit is begun", True)
         if not self._is_new:
-            say(f"{len(self.trials)} trials are taken over from {self._folder.study_id}", True)
+            number = len(self.trials)
+            taken = "1 trial is" if number == 1 else f"{number} trials are"
+            say(f"{taken} taken over from {self._folder.study_id}", True)
+        if self._is_new:  # from its first moment on, so that no `--resume` begins another one beside it
+            self._holding.enter_context(self._folder.held())
+            self.store()
         if not self._facts.traces:
             say("predicting", False)
-            self._predict()
-        if self._is_new:  # not before the prediction, which may refuse the model
-            self._holding.enter_context(self._folder.held())
+            try:
+                self._predict()
+            except ConfigError:
+                if not self.trials:  # the model is refused: there is nothing to keep
+                    shutil.rmtree(self._folder.path, ignore_errors=True)
+                raise
         self.store()
         line = line_through(self._facts.traces)
         if line is not None:

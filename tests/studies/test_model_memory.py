@@ -214,16 +214,18 @@ def test_an_interrupted_fit_keeps_its_trials_and_goes_on(tmp_path: Path, here: t
     assert len(study.facts.trials) == len(asked) - 1 and fit_of(study.facts).confirmed
 
 
-def test_a_fit_that_still_runs_is_not_continued_beside_it(tmp_path: Path, here: type[Here]) -> None:
+@pytest.mark.parametrize("num_trials", [0, 1])
+def test_a_fit_that_still_runs_is_not_continued_beside_it(tmp_path: Path, here: type[Here], num_trials: int) -> None:
     command = ("model", "fit", "lenet", "--device", "cpu", "--seed", "1", "--memory", "1500K", "--results", tmp_path)
     beside: list[Any] = []
 
-    def second_is_looked_at(request: Any) -> Failure | None:
-        if hasattr(request, "cap_bytes") and not beside and len(only_study(tmp_path).facts.trials) == 1:  # type: ignore[union-attr]
+    def is_looked_at(request: Any) -> Failure | None:
+        is_trial = hasattr(request, "cap_bytes")  # without a trial: while it predicts
+        if is_trial == (num_trials > 0) and not beside and len(only_study(tmp_path).facts.trials) == num_trials:  # type: ignore[union-attr]
             beside.append(call(*command, "--resume"))
         return None
 
-    here.failing = staticmethod(second_is_looked_at)
+    here.failing = staticmethod(is_looked_at)
     first = call(*command)
     (refused,) = beside
     assert refused.code == 2 and "is being worked on by another process" in refused.lines[-1]
@@ -232,6 +234,11 @@ def test_a_fit_that_still_runs_is_not_continued_beside_it(tmp_path: Path, here: 
     assert isinstance(facts, ModelFitFacts) and not facts.interrupted and fit_of(facts).confirmed
     again = call(*command, "--resume")
     assert again.code == 0 and "nothing to continue" in again.err
+
+
+def test_a_fit_of_a_model_that_is_refused_leaves_nothing(tmp_path: Path, here: type[Here]) -> None:
+    done = call("model", "fit", "no_such_model", "--device", "cpu", "--memory", "1500K", "--results", tmp_path)
+    assert done.code == 2 and [*tmp_path.glob("2*")] == []
 
 
 def test_a_trial_that_ends_above_the_limit_keeps_its_peak(tmp_path: Path, here: type[Here]) -> None:
