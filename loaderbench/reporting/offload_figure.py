@@ -45,7 +45,8 @@ def offload_figure(result: ModelOffload, name: str) -> Figure | None:
         f"{name}-thresholds",
         f"{result.model}, {result.mode}, batch {result.batch_size}: time per image and memory, by threshold",
         f"{whose} A threshold is the size from which tensors go to the host, from all of them to none, where only what "
-        "would not fit goes. Hollow: thresholds that set in later. The vertical line is the best setting.",
+        "would not fit goes. Hollow: thresholds that set in once the percentage beside is in use. The vertical line is "
+        "the best setting.",
         _Point._fields,
         points,
         2.9,
@@ -87,7 +88,7 @@ def _draw(drawing: Drawing, points: Sequence[_Point], result: ModelOffload) -> N
     one = result.batch_one_s_per_image
     if one is not None and result.batch_one is not None:
         _level(left, one * 1e3, f"batch {result.batch_one.batch_size}", "ms")
-    _memories(right, curve, names)
+    _memories(right, curve, later, names)
     _level(right, result.memory_bytes / MIB, "the device's memory", "MiB")
     for axes in (left, right):
         axes.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=7)
@@ -106,20 +107,31 @@ def _times(axes: Axes, curve: Sequence[_Point], later: Sequence[_Point], names: 
     values = [value for _, value in known]
     reach = errors(values, [one.low_ms_per_image for one, _ in known], [one.high_ms_per_image for one, _ in known])
     axes.errorbar([names.index(one.threshold) for one, _ in known], values, yerr=reach, fmt="o-", capsize=2, **style)
-    shown = [(names.index(one.threshold), one.ms_per_image) for one in later if one.ms_per_image is not None]
-    hollow: dict[str, Any] = {**style, "markerfacecolor": "none", "linestyle": "none", "markersize": 3.5}
-    axes.plot([at for at, _ in shown], [value for _, value in shown], "o", **hollow)
+    _hollow(axes, [(one, one.ms_per_image) for one in later], names, "o", style["color"])
     axes.set_ylabel("ms an image")
 
 
-def _memories(axes: Axes, curve: Sequence[_Point], names: Sequence[str]) -> None:
+def _memories(axes: Axes, curve: Sequence[_Point], later: Sequence[_Point], names: Sequence[str]) -> None:
     for number, (label, marker) in enumerate((("device", "o"), ("host", "s"))):
-        sizes = [(point, point.device_mib if label == "device" else point.host_mib) for point in curve]
-        known = [(names.index(point.threshold), size) for point, size in sizes if size is not None]
+        values = [[(one, one.device_mib if label == "device" else one.host_mib) for one in of] for of in (curve, later)]
+        known = [(names.index(point.threshold), size) for point, size in values[0] if size is not None]
         style: dict[str, Any] = {"color": colour(f"line{number}"), "markersize": 4, "linewidth": 1.4, "label": label}
         axes.plot([at for at, _ in known], [size for _, size in known], f"{marker}-", **style)
+        _hollow(axes, values[1], names, marker, style["color"])
     axes.set_ylabel("MiB at the peak")
     axes.legend(fontsize=7)
+
+
+def _hollow(
+    axes: Axes, later: Sequence[tuple[_Point, float | None]], names: Sequence[str], marker: str, tint: Any
+) -> None:
+    """Settings that set in later, each with the part of the device's memory that is in use then."""
+    shown = [(point, names.index(point.threshold), value) for point, value in later if value is not None]
+    style: dict[str, Any] = {"color": tint, "markerfacecolor": "none", "linestyle": "none", "markersize": 3.5}
+    axes.plot([at for _, at, _ in shown], [value for _, _, value in shown], marker, **style)
+    for point, at, value in shown:
+        text = fmt.percent(point.after_fraction)
+        axes.annotate(text, (at, value), (3, 0), textcoords="offset points", fontsize=5, color=tint, va="center")
 
 
 def _level(axes: Axes, value: float, name: str, unit: str) -> None:

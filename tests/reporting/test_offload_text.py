@@ -87,6 +87,7 @@ def test_the_picture_has_the_curve_and_its_best() -> None:
     assert [row[-1] for row in figure.rows] == ["no", "no", "no", "yes"]
     drawn = svg(figure)
     assert "ms an image" in drawn and "MiB at the peak" in drawn and "batch 1" in drawn
+    assert drawn.count(">40 %<") == 3  # of CURVE[2]: its time, and its memory on the device and on the host
     assert offload_figure(offload_of(study(settings=CURVE[:1])), "x") is None
 
 
