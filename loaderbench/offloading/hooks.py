@@ -11,7 +11,7 @@ import operator
 import warnings
 import weakref
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -20,31 +20,12 @@ from torch import nn
 
 from loaderbench.errors import ConfigError
 from loaderbench.offloading.copies import Copier, HostCopy, copier_for, device_of
+from loaderbench.offloading.moves import Moves, OffloadStatistics, act
 from loaderbench.offloading.plan import Plan
 from loaderbench.offloading.sources import Actions, PlanSource, SizeSource, Source
 from loaderbench.offloading.storages import SavedView, is_plain, storage_key
 from loaderbench.offloading.unhooked import unhooked_in
 from loaderbench.recording.model_offload import NOT_SAVED
-
-
-@dataclass
-class OffloadStatistics:
-    """Of one step. Bytes are the storages' own."""
-
-    num_saved: int = 0
-    """Storages that autograd saved, parameters' and buffers' not counted."""
-    saved_bytes: int = 0
-    out_bytes: int = 0
-    in_bytes: int = 0
-    num_out: int = 0
-    num_in: int = 0
-    host_peak_bytes: int = 0
-    host_reserved_bytes: int = 0
-    """Of all host buffers, in use or not: powers of two, pinned on CUDA."""
-    copy_s: float = 0.0
-    """What the copies took, both ways."""
-    exposed_s: float = 0.0
-    """Of which the device's work waited; on the CPU as the device all of it."""
 
 
 class _Ticket:
@@ -107,7 +88,7 @@ class Offload:
     def __init__(
         self, model: nn.Module, source: Source, copier: Copier, device: torch.device | str | None = None
     ) -> None:
-        self._model, self._source, self._copier = model, source, copier
+        self._model, self._source, self._moves = model, source, Moves(copier)
         self._device = device_of(model, device)
         self._own: set[int] = set()
         """Keys of the storages of parameters and buffers."""
@@ -118,8 +99,6 @@ class Offload:
         self._watched: dict[int, Any] = {}
         """Key of a storage → weak reference to it: once it is gone, its key may be another one's."""
         self._next_index = 0
-        self._host_bytes = 0
-        self._statistics = OffloadStatistics()
         self._stack = ExitStack()
         self._has_looked = False
         self.unhooked: tuple[str, ...] = ()
@@ -145,9 +124,7 @@ class Offload:
         self._tickets.clear()  # a graph of an earlier step that somebody still has
         if isinstance(self._source, PlanSource):
             self._next_index = 0
-        self._statistics = OffloadStatistics()
-        self._statistics.host_peak_bytes = self._host_bytes
-        self._copier.begin_times()
+        self._moves.begin_step()
 
     def end_step(self) -> OffloadStatistics:
         """A step has ended: what it moved. Waits for the device.
@@ -156,10 +133,7 @@ class Offload:
             PlanMismatch: it was shorter than its plan's.
         """
         self._source.end_step()
-        times, statistics = self._copier.times(), self._statistics
-        statistics.copy_s, statistics.exposed_s = times.copy_s, times.exposed_s
-        statistics.host_reserved_bytes = self._copier.pool.reserved_bytes
-        return replace(statistics)
+        return self._moves.end_step()
 
     def live_bytes(self) -> int:
         """What the device's allocator has given out; on the CPU, whose does not tell, what the hooks hold."""
@@ -197,7 +171,7 @@ class Offload:
         storage = saved.on_device()
         assert storage is not None
         if saved.copy is not None:
-            self._copier.use(saved.copy, storage)
+            self._moves.copier.use(saved.copy, storage)
         tensor: torch.Tensor = view.over(storage)
         self._act(self._source.after(saved.index, saved.num_bytes, is_pack=False))
         return tensor
@@ -221,8 +195,7 @@ class Offload:
             saved = _Storage(self._next_index, tensor)
             self._next_index += 1
             self._saved[saved.index] = saved
-            self._statistics.num_saved += 1
-            self._statistics.saved_bytes += saved.num_bytes
+            self._moves.saved(saved.num_bytes)
             ticket = _Ticket(saved)
             weakref.finalize(ticket, self._forget, saved).atexit = False
             versions[tensor._version] = weakref.ref(ticket)
@@ -231,34 +204,18 @@ class Offload:
     # -- moves
 
     def _act(self, actions: Actions) -> None:
-        for index in actions.evict:
-            if index in self._saved:
-                self._evict(self._saved[index])
-        for index in actions.release:
-            if index in self._saved:
-                self._release(self._saved[index])
-        for index in actions.prefetch:
-            if index in self._saved:
-                self._bring(self._saved[index])
+        act(actions, self._saved, self._evict, self._release, self._bring)
 
     def _evict(self, saved: _Storage) -> None:
         """Begin its copy to the host, unless the host has one."""
         storage = saved.on_device()
-        if saved.copy is not None or storage is None:
-            return
-        if saved.is_changed():
-            return
-        saved.copy = self._copier.out(storage)
-        self._host_bytes += saved.num_bytes
-        statistics = self._statistics
-        statistics.out_bytes += saved.num_bytes
-        statistics.num_out += 1
-        statistics.host_peak_bytes = max(statistics.host_peak_bytes, self._host_bytes)
+        if saved.copy is None and storage is not None and not saved.is_changed():
+            saved.copy = self._moves.out(storage)
 
     def _release(self, saved: _Storage) -> None:
         saved.is_changed()  # while it was copied: the copy may be of both
         if saved.copy is not None:
-            self._copier.let_go(saved.copy)
+            self._moves.copier.let_go(saved.copy)
         if saved.copy is not None or saved.stale_version is not None:
             saved.release()
 
@@ -267,10 +224,8 @@ class Offload:
         if saved.on_device() is not None or saved.copy is None:
             return
         storage = torch.empty(saved.num_bytes, dtype=torch.uint8, device=saved.device).untyped_storage()
-        self._copier.back(saved.copy, storage)
+        self._moves.back(saved.copy, storage)
         saved.memory, saved.came_back = storage, weakref.ref(storage)
-        self._statistics.in_bytes += saved.num_bytes
-        self._statistics.num_in += 1
 
     def _forget(self, saved: _Storage) -> None:
         """Autograd has dropped all tickets."""
@@ -278,8 +233,7 @@ class Offload:
         if self._saved.get(saved.index) is saved:
             del self._saved[saved.index]
         if saved.copy is not None:
-            self._copier.give_back(saved.copy)
-            self._host_bytes -= saved.num_bytes
+            self._moves.give_back(saved.copy)
             saved.copy = None
         saved.release()
 

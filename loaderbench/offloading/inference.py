@@ -10,7 +10,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from loaderbench.offloading.copies import Copier, HostCopy, copier_for, device_of
-from loaderbench.offloading.hooks import OffloadStatistics
+from loaderbench.offloading.moves import Moves, OffloadStatistics, act
 from loaderbench.offloading.plan import Plan
 from loaderbench.offloading.sources import PlanSource
 from loaderbench.offloading.storages import does_no_work, is_plain, storage_key, written_by
@@ -61,17 +60,15 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         super().__init__()  # type: ignore[no-untyped-call]
         self._model, self._plan, self._source = model, plan, PlanSource(plan)
         self._device = device_of(model, device)
-        self._copier = copier_for(self._device) if copier is None else copier
+        self._moves = Moves(copier_for(self._device) if copier is None else copier)
         self._stored: dict[int, _Stored] = {}
         """Key of a storage → its state."""
         self._by_index: dict[int, _Stored] = {}
         self._next_index = 0
         self._inputs: list[torch.Tensor] = []
-        self._in_step = self._moves = False
+        self._in_step = self._is_moving = False
         self._fixed: dict[int, int] = {}
         """Saved storages of the plan that cannot be resized → bytes."""
-        self._host_bytes = 0
-        self._statistics = OffloadStatistics()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -85,11 +82,11 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     @contextmanager
     def _moving(self) -> Iterator[None]:
         """Operators within this context are the engine's own."""
-        self._moves = True
+        self._is_moving = True
         try:
             yield
         finally:
-            self._moves = False
+            self._is_moving = False
 
     @property
     def unhooked(self) -> tuple[str, ...]:
@@ -114,8 +111,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._in_step = True
 
     def _begin(self, inputs: tuple[torch.Tensor, ...]) -> None:
-        self._copier.begin_times()
-        self._statistics = OffloadStatistics(host_peak_bytes=self._host_bytes)
+        self._moves.begin_step()
         self._source.begin_step()
         self._next_index, self._inputs, self._by_index = 0, list(inputs), {}
         own = [*self._model.parameters(), *self._model.buffers()]
@@ -127,7 +123,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._stand(tensor, is_own=True)
         for tensor in inputs:
             self._stand(tensor, is_own=False)
-        self._statistics.host_peak_bytes = self._host_bytes
+        self._moves.begin_peak()
 
     def end_step(self, output: Any) -> OffloadStatistics:
         """The forward pass has ended: its output and inputs are on the device. Waits for it.
@@ -146,17 +142,14 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             finally:
                 stored.is_used = False
         self._source.end_step()
-        times, statistics = self._copier.times(), self._statistics
-        statistics.copy_s, statistics.exposed_s = times.copy_s, times.exposed_s
-        statistics.host_reserved_bytes = self._copier.pool.reserved_bytes
-        found = replace(statistics)
+        found = self._moves.end_step()
         for stored in self._known(self._inputs):  # they are the caller's
             self._bring(stored)
         return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._moves or does_no_work(func):
+        if self._is_moving or does_no_work(func):
             return func(*args, **kwargs)
         read = self._known(tree_leaves((args, kwargs)))
         if not self._in_step:
@@ -219,8 +212,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._source.check(stored.index, stored.num_bytes)
         if stored.index in self._plan.start_on_host and is_own:
             if stored.copy is None and self._can_leave(stored, stored.storage()):
-                stored.copy, stored.is_clean = self._copier.out(stored.storage()), True
-                self._host_bytes += stored.num_bytes
+                stored.copy, stored.is_clean = self._moves.keep(stored.storage()), True
             self._leave(stored)
         self._act(stored)
 
@@ -239,8 +231,7 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         stored.index = self._next_index
         self._next_index += 1
         self._by_index[stored.index] = stored
-        self._statistics.num_saved += 1
-        self._statistics.saved_bytes += stored.num_bytes
+        self._moves.saved(stored.num_bytes)
 
     def _pack(self, storage: torch.UntypedStorage) -> None:
         """A storage with new values: it may go from now on."""
@@ -257,35 +248,21 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _act(self, stored: _Stored) -> None:
         actions = self._source.after(stored.index, stored.num_bytes, is_pack=False)
-        for index in actions.evict:
-            if index in self._by_index:
-                self._evict(self._by_index[index])
-        for index in actions.release:
-            if index in self._by_index:
-                self._leave(self._by_index[index])
-        for index in actions.prefetch:
-            if index in self._by_index:
-                self._bring(self._by_index[index])
+        act(actions, self._by_index, self._evict, self._leave, self._bring)
 
     # -- moves
 
     def _evict(self, stored: _Stored) -> None:
         storage = stored.storage()
-        if stored.copy is not None or storage is None or not self._can_leave(stored, storage):
-            return
-        stored.copy = self._copier.out(storage)
-        self._host_bytes += stored.num_bytes
-        statistics = self._statistics
-        statistics.out_bytes += stored.num_bytes
-        statistics.num_out += 1
-        statistics.host_peak_bytes = max(statistics.host_peak_bytes, self._host_bytes)
+        if stored.copy is None and storage is not None and self._can_leave(stored, storage):
+            stored.copy = self._moves.out(storage)
 
     def _leave(self, stored: _Stored) -> None:
         storage = stored.storage()
         if stored.is_used:
             stored.leaves_later = True
         elif stored.copy is not None and storage is not None and storage.nbytes():
-            self._copier.let_go(stored.copy)
+            self._moves.copier.let_go(stored.copy)
             storage.resize_(0)
             stored.leaves_later = False
 
@@ -300,15 +277,13 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if storage is None or storage.nbytes() or stored.copy is None:
             return
         storage.resize_(stored.num_bytes)
-        self._copier.back(stored.copy, storage)
-        self._statistics.in_bytes += stored.num_bytes
-        self._statistics.num_in += 1
+        self._moves.back(stored.copy, storage)
 
     def _bring_for_use(self, stored: _Stored) -> None:
         self._bring(stored)
         storage = stored.storage()
         if stored.copy is not None and storage is not None:
-            self._copier.use(stored.copy, storage)
+            self._moves.copier.use(stored.copy, storage)
 
     def _forget(self, stored: _Stored) -> None:
         """Its values are not needed any more."""
@@ -320,6 +295,5 @@ class InferenceOffload(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _drop_copy(self, stored: _Stored) -> None:
         if stored.copy is not None:
-            self._copier.give_back(stored.copy)
-            self._host_bytes -= stored.num_bytes
+            self._moves.give_back(stored.copy)
             stored.copy, stored.is_clean = None, False

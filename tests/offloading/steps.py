@@ -12,8 +12,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from loaderbench.cases.case import Mode, Precision, Step
 from loaderbench.devices.select import open_device
-from loaderbench.offloading.hooks import Offload, OffloadStatistics, offload
+from loaderbench.offloading.hooks import Offload, offload
 from loaderbench.offloading.inference import InferenceOffload
+from loaderbench.offloading.moves import OffloadStatistics
 from loaderbench.offloading.plan import Plan
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.running.offload_trace import saved_trace

@@ -174,7 +174,7 @@ def test_what_is_not_needed_any_more_leaves_the_host() -> None:
         kept = offloading.end_step()
         del values
         gc.collect()
-        assert offloading._host_bytes == 0 and not offloading._saved
+        assert offloading._moves.host_bytes == 0 and not offloading._saved
     assert kept.host_reserved_bytes <= 12 * 8192  # the buffers of one step serve all
 
 

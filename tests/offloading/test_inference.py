@@ -74,7 +74,7 @@ def test_everything_is_on_the_device_again_behind_it() -> None:
         assert all(not one.untyped_storage().nbytes() for one in model.parameters())  # on the host between two steps
         assert torch.equal(running.inputs, inputs)  # the caller's are whole
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert engine._host_bytes == 0
+    assert engine._moves.host_bytes == 0
 
 
 def test_parameters_may_be_changed_between_two_steps() -> None:

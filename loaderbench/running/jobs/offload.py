@@ -17,8 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device, traits_of
 from loaderbench.errors import ConfigError
-from loaderbench.offloading.hooks import Offload, OffloadStatistics, offload
+from loaderbench.offloading.hooks import Offload, offload
 from loaderbench.offloading.inference import InferenceOffload
+from loaderbench.offloading.moves import OffloadStatistics
 from loaderbench.recording.offload_study import OffloadTurn
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.memory import STEP_MARK, cap_gpu, events_of
