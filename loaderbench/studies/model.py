@@ -1,4 +1,4 @@
-"""What the commands under `loaderbench model` ask for, read into a Step: the model, its input and the device."""
+"""What the commands under `loaderbench model` ask for: a Step (the model, its input and the device), and the memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 
 from loaderbench import plugins
 from loaderbench.cases.case import MODES, OPTIMIZERS, PRECISIONS, Precision, Step
-from loaderbench.cases.options import ModelOptions
+from loaderbench.cases.options import Memory, ModelOptions, read
 from loaderbench.cases.study import check_choice
 from loaderbench.cases.traits import DeviceTraits
-from loaderbench.devices.select import num_visible_gpus, parse_device
+from loaderbench.devices.select import num_visible_gpus, nvml_ordinal, parse_device, profile_memory
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.machine import available_memory_bytes, environment
+from loaderbench.printable import memory_size
 
 INPUT_SIZE = 224
 LENET = "lenet"
+PROCESS_BYTES = 1 << 30
+"""Kept free for a trial's interpreter, PyTorch and the profiler's events: 0.5 GB at import, and a few 100 MB more."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,54 @@ def _input_shape(model: str, options: ModelOptions) -> tuple[int, int]:
     if size is not None and size < 1:
         raise ConfigError(f"--input-size must be at least 1, not {size}")
     return channels, size or side
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """Of the device's memory, what a model may have."""
+
+    bytes: int
+    source: str
+    asked: int | None
+    """By `--memory`."""
+
+
+def memory_limit(planned: ModelPlan, memory: str | None) -> MemoryLimit:
+    """What `--memory` says, or what is there.
+
+    Raises:
+        ConfigError: a size that is none, more than there is to try it with, or no limit known.
+    """
+    asked = read("memory", Memory | None, memory)
+    there = device_memory(planned)
+    if asked is None and there is None:
+        raise ConfigError(f"the memory of {planned.step.device} is not known: give --memory 16G")
+    if asked is not None and there is not None and asked > there[0] and planned.device.computes:
+        free = memory_size(there[0])
+        raise ConfigError(f"--memory {memory} is more than there is to try it with: {free}, {there[1]}")
+    if asked is not None:
+        return MemoryLimit(asked, "--memory", asked)
+    assert there is not None
+    return MemoryLimit(*there, None)
+
+
+def device_memory(planned: ModelPlan) -> tuple[int, str] | None:
+    """(bytes, source) of the memory that a model can have on the device; None where that is not known."""
+    device = planned.step.device
+    if planned.device.on_host_cpus:
+        size, source = host_memory()
+        return (
+            None if size is None else (size, f"this machine's free memory ({source}) less 1 GiB for the process itself")
+        )
+    if (ordinal := nvml_ordinal(device)) is not None:
+        gpus = environment().gpus
+        return (
+            (gpus[ordinal].memory_total_bytes, f"the memory of {gpus[ordinal].name}") if ordinal < len(gpus) else None
+        )
+    return profile_memory(device)
+
+
+def host_memory() -> tuple[int | None, str]:
+    """(bytes, source) of this machine's memory that a measuring process may fill; None where that is not known."""
+    free, source = available_memory_bytes()
+    return None if free is None else max(free - PROCESS_BYTES, 0), source

@@ -17,12 +17,11 @@ from loaderbench.analysis.batch_search import next_batch
 from loaderbench.analysis.memory import MOST_BATCH, MemoryLine, line_through
 from loaderbench.analysis.model_memory import fit_of, outcome_of
 from loaderbench.cases.case import Step
-from loaderbench.cases.options import Memory, ModelOptions, read
+from loaderbench.cases.options import ModelOptions
 from loaderbench.cases.study import check_choice
-from loaderbench.devices.select import nvml_ordinal, profile_memory
 from loaderbench.errors import BatchTooSmall, ConfigError, OutOfMemory
-from loaderbench.machine import available_memory_bytes, environment, oom_kills
-from loaderbench.printable import memory_size, memory_sizes
+from loaderbench.machine import environment, oom_kills
+from loaderbench.printable import memory_sizes
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import CAP_HOWS, CapHow, MemoryTrace, ModelFit, ModelFitFacts, TrialFacts
 from loaderbench.recording.store import LOG_FILE, Store
@@ -32,10 +31,8 @@ from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies.kept import KeptStudy, Say, told
 from loaderbench.studies.measure import same_machine
 from loaderbench.studies.memory import CHECK_BATCH, LINE_BATCHES, NUM_STEPS, on_accelerator, predict_traces
-from loaderbench.studies.model import plan_model
+from loaderbench.studies.model import memory_limit, plan_model
 
-PROCESS_BYTES = 1 << 30
-"""Kept free for a trial's interpreter, PyTorch and the profiler's events: 0.5 GB at import, and a few 100 MB more."""
 RLIMIT_BESIDE = 20 << 20
 """What a trial's data probably grow by beside PyTorch's allocations: oneDNN's kernels and scratchpads, the heap."""
 EMULATED = "an emulated device builds no model: the largest batch is by its ledger, which is the prediction"
@@ -63,15 +60,7 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
         ConfigError: as plan_model, a size that is none, a way that the device has not, or no limit known.
     """
     planned = plan_model(model, options)
-    asked = read("memory", Memory | None, memory)
-    there = device_memory(planned.step, planned.device.on_host_cpus)
-    if asked is None and there is None:
-        raise ConfigError(f"the memory of {planned.step.device} is not known: give --memory 16G")
-    if asked is not None and there is not None and asked > there[0] and planned.device.computes:
-        free = memory_size(there[0])
-        raise ConfigError(f"--memory {memory} is more than there is to try it with: {free}, {there[1]}")
-    size, source = (asked, "--memory") if asked is not None or there is None else there
-    assert size is not None
+    limit = memory_limit(planned, memory)
     if how is not None:
         check_choice("--how", how, CAP_HOWS)
         if not planned.device.on_host_cpus:
@@ -80,23 +69,7 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
         used, not_tried = "prediction", EMULATED
     else:
         used, not_tried = (how or "ledger") if planned.device.on_host_cpus else "fraction", None
-    return FitPlan(planned.step, planned.seed, size, source, asked, used, not_tried)
-
-
-def device_memory(step: Step, on_host: bool) -> tuple[int, str] | None:
-    """(bytes, source) of the memory that a model can have on the device; None where that is not known."""
-    if on_host:
-        size, source = available_memory_bytes()
-        if size is not None:
-            free = max(size - PROCESS_BYTES, 0)
-            return free, f"this machine's free memory ({source}) less 1 GiB for the process itself"
-    elif (ordinal := nvml_ordinal(step.device)) is not None:
-        gpus = environment().gpus
-        if ordinal < len(gpus):
-            return gpus[ordinal].memory_total_bytes, f"the memory of {gpus[ordinal].name}"
-    elif (known := profile_memory(step.device)) is not None:
-        return known
-    return None
+    return FitPlan(planned.step, planned.seed, limit.bytes, limit.source, limit.asked, used, not_tried)
 
 
 class FitStudy(KeptStudy):

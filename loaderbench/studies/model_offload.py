@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from loaderbench.analysis.offload import HOST_MEMORY, outcome_of
 from loaderbench.errors import BatchTooSmall, ConfigError, DoesNotFit
-from loaderbench.machine import available_memory_bytes, environment
+from loaderbench.machine import environment
 from loaderbench.offloading.search import EVERYTHING, Candidate, Choice, Search, candidate, candidates
 from loaderbench.printable import memory_sizes
 from loaderbench.recording.facts import Failure
@@ -25,7 +25,7 @@ from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.measure import quiet
 from loaderbench.studies.memory import on_accelerator
-from loaderbench.studies.model_fit import PROCESS_BYTES
+from loaderbench.studies.model import host_memory
 from loaderbench.studies.offload_plan import OffloadPlan
 from loaderbench.studies.offload_runs import Replays, Runs, TimedRuns, step_seconds
 
@@ -172,10 +172,9 @@ class OffloadStudy(KeptStudy):
 
     def _look_at_host(self, found: tuple[Candidate, ...]) -> None:
         """Raises ConfigError where the host lacks the memory that every setting needs there."""
-        free, source = available_memory_bytes()
+        free, source = host_memory()
         if free is None:
             return
-        free = max(free - PROCESS_BYTES, 0)
         self._facts = replace(self._facts, host_free_bytes=free)
         needs = min(map(self._host_needs, found))
         if needs > free:

@@ -6,14 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 from loaderbench.cases.case import Step
-from loaderbench.cases.options import Memory, ModelOptions, read
+from loaderbench.cases.options import ModelOptions
 from loaderbench.devices.base import KnownTimes
 from loaderbench.devices.select import known_times
 from loaderbench.errors import ConfigError
-from loaderbench.printable import memory_size
 from loaderbench.recording.offload_study import OffloadSetting
-from loaderbench.studies.model import plan_model
-from loaderbench.studies.model_fit import device_memory
+from loaderbench.studies.model import memory_limit, plan_model
 
 NUM_ROUNDS = 3
 LEAST_STEPS = 2
@@ -78,7 +76,7 @@ def plan_offload(
         raise ConfigError(f"--steps must be at least {least}, not {steps}")
     planned = plan_model(model, options)
     computes, on_host = planned.device.computes, planned.device.on_host_cpus
-    size, source = _limit(planned.step, memory, on_host=on_host, computes=computes)
+    limit = memory_limit(planned, memory)
     reserve = CPU_RESERVE_FRACTION if on_host else RESERVE_FRACTION
     wanted = steps or (CPU_STEPS if on_host else STEPS)
     return OffloadPlan(
@@ -86,24 +84,10 @@ def plan_offload(
         seed=planned.seed,
         setting=OffloadSetting(None if above_kb is None else round(above_kb * KB), after or 0.0),
         is_study=study,
-        memory_bytes=size,
-        memory_source=source,
-        planned_bytes=round(size * (1 - reserve)) if computes else size,
+        memory_bytes=limit.bytes,
+        memory_source=limit.source,
+        planned_bytes=round(limit.bytes * (1 - reserve)) if computes else limit.bytes,
         on_host=on_host,
         num_steps=math.ceil(wanted / NUM_ROUNDS),
         times=known_times(planned.step.device),
     )
-
-
-def _limit(step: Step, memory: str | None, *, on_host: bool, computes: bool) -> tuple[int, str]:
-    """(bytes, where they are from) of the device's memory."""
-    asked = read("memory", Memory | None, memory)
-    there = device_memory(step, on_host)
-    if asked is not None:
-        if there is not None and computes and asked > there[0]:
-            size = memory_size(there[0])
-            raise ConfigError(f"--memory {memory} is more than there is to try it with: {size}, {there[1]}")
-        return asked, "--memory"
-    if there is None:
-        raise ConfigError(f"the memory of {step.device} is not known: give --memory 16G")
-    return there

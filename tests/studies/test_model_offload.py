@@ -244,7 +244,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 def test_too_little_host_memory_is_said_before_anything_runs(
     tmp_path: Path, here: type[Here], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_module, "available_memory_bytes", lambda: ((1 << 30) + 10**6, "MemAvailable"))
+    monkeypatch.setattr(study_module, "host_memory", lambda: (10**6, "MemAvailable"))
     done = lenet(tmp_path, "--offload-above", "0", memory=10**7)
     assert done.code == 2 and "no host memory for it: offloading needs" in done.lines[-1]
     assert "976.6 KiB are free" in done.lines[-1] and [*tmp_path.glob("2*")] == []
@@ -300,7 +300,7 @@ def test_settings_for_which_the_host_has_too_little_are_left_out(
         for one in candidates(lenet_trace("train"), memory, round(memory * 0.995)).found
     )
     free = (needs[0] + needs[-1]) // 2
-    monkeypatch.setattr(study_module, "available_memory_bytes", lambda: ((1 << 30) + free, "MemAvailable"))
+    monkeypatch.setattr(study_module, "host_memory", lambda: (free, "MemAvailable"))
     done = lenet(tmp_path, "--study")
     found = only_study(tmp_path).findings
     assert isinstance(found, ModelOffload) and done.code == 0
