@@ -34,6 +34,7 @@ from loaderbench.recording.model_memory import (
     MemoryTrace,
 )
 from loaderbench.running.memory_cap import tensors_among
+from loaderbench.running.models import of_pytorch
 from loaderbench.running.operator_probe import PROBED, OperatorCall, probe
 from loaderbench.running.workspaces import CUBLAS_BYTES, CUDA_ROUNDING, unchecked_processor, workspace_bytes
 from loaderbench.workloads import build_workload
@@ -122,9 +123,7 @@ def _built(step: Step, seed: int) -> ModelWorkload:
         if isinstance(error, ConfigError) and ":" not in step.model:
             raise  # torchvision's need no values to be checked
         workload = build()  # a user's model may need them
-    if not isinstance(workload, ModelWorkload):
-        raise ConfigError(f"--model {step.model} is no model of PyTorch, whose memory could be traced")
-    return workload
+    return of_pytorch(workload, step, "memory could be traced")
 
 
 def _group_updates(optimizer: torch.optim.Optimizer | None) -> None:

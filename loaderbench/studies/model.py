@@ -120,14 +120,11 @@ def device_memory(planned: ModelPlan) -> tuple[int, str] | None:
     device = planned.step.device
     if planned.device.on_host_cpus:
         size, source = host_memory()
-        return (
-            None if size is None else (size, f"this machine's free memory ({source}) less 1 GiB for the process itself")
-        )
+        whose = f"this machine's free memory ({source}) less 1 GiB for the process itself"
+        return None if size is None else (size, whose)
     if (ordinal := nvml_ordinal(device)) is not None:
-        gpus = environment().gpus
-        return (
-            (gpus[ordinal].memory_total_bytes, f"the memory of {gpus[ordinal].name}") if ordinal < len(gpus) else None
-        )
+        found = environment().gpus[ordinal : ordinal + 1]
+        return (found[0].memory_total_bytes, f"the memory of {found[0].name}") if found else None
     return profile_memory(device)
 
 

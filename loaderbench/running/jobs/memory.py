@@ -15,16 +15,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from loaderbench.devices.base import Device
-from loaderbench.devices.select import open_device, traits_of
-from loaderbench.errors import ConfigError, OutOfMemory
+from loaderbench.devices.select import traits_of
+from loaderbench.errors import OutOfMemory
 from loaderbench.printable import memory_size, memory_sizes
 from loaderbench.recording.model_memory import MeasuredMemory, MemoryTrace
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.table import MeasureMemoryRequest, MemoryMeasured, TraceRequest, TrialRequest
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
-from loaderbench.workloads import build_workload
-from loaderbench.workloads.example import image_size
+from loaderbench.running.models import model_on, opened
 from loaderbench.workloads.training import ModelWorkload
 
 NO_RESERVE = "the CPU's allocator reserves nothing: it takes from the C library and gives back"
@@ -51,7 +50,7 @@ def measure_memory(request: MeasureMemoryRequest, report: Report) -> MemoryMeasu
         LoaderbenchError: as the device's and the workload's build, and the step.
     """
     with ExitStack() as stack:
-        device = _opened(request.step, stack)
+        device = opened(request.step, stack)
         measure = _on_host if traits_of(request.step.device).on_host_cpus else _on_gpu
         return MemoryMeasured(device.describe(), measure(request, device, report))
 
@@ -66,7 +65,7 @@ def try_batch(request: TrialRequest, report: Report) -> MemoryMeasured:
         LoaderbenchError: as the device's and the workload's build, and the step.
     """
     with ExitStack() as stack:
-        device = _opened(request.step, stack)
+        device = opened(request.step, stack)
         measuring = MeasureMemoryRequest(request.step, request.seed, request.num_steps)
         if not traits_of(request.step.device).on_host_cpus:
             cap_gpu(device, request.cap_bytes)
@@ -94,12 +93,6 @@ def _below_ledger(request: MeasureMemoryRequest, device: Device, cap_bytes: int,
     return MemoryMeasured(device.describe(), measured, above)
 
 
-def _opened(step: Any, stack: ExitStack) -> Device:
-    device = open_device(step, image_size(step, None))
-    stack.callback(device.close)
-    return device
-
-
 def _steps(
     request: MeasureMemoryRequest, device: Device, report: Report, before_last: Any = None, mark: Any = None
 ) -> ModelWorkload:
@@ -107,9 +100,7 @@ def _steps(
     of each step."""
     step = request.step
     report(Phase("building the model"))
-    workload = build_workload(step, device, image_size=image_size(step, None), seed=request.seed, num_classes=1)
-    if not isinstance(workload, ModelWorkload):
-        raise ConfigError(f"--model {step.model} is no model of PyTorch, whose memory could be measured")
+    workload = model_on(device, step, request.seed, "memory could be measured")
     inputs, targets = device.copy_in(*workload.example("float32"))
     for number in range(request.num_steps):
         if before_last is not None and number == request.num_steps - 1:

@@ -12,20 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.devices.base import Device
-from loaderbench.devices.select import open_device
-from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.model_layers import PARTS, AloneTimes, LayerTimes
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.feeds import close
 from loaderbench.running.jobs.table import Layers, LayersRequest
 from loaderbench.running.layers import NOTHING, NUM_BLOCKS, Alone, Iteration, Repeated, Stopwatch, discover, repeated
+from loaderbench.running.models import model_on, of_pytorch, opened
 from loaderbench.running.rig import Rig, once_a_second
-from loaderbench.workloads import build_workload
 from loaderbench.workloads.calls import CallTracer
-from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
 
+PURPOSE = "layers could be followed"
 NUM_WARMING = 3
 """Iterations before the first round: the optimizer's state, the allocator's growth."""
 ALONE_S = 60.0
@@ -51,22 +49,14 @@ def _open(request: LayersRequest, stack: ExitStack, report: Report) -> _Opened:
         stack.callback(close, batches)
         first = next(batches)
         resident = Batch(first.inputs.clone(), first.targets.clone(), first.num_samples, 0)
-        workload = _model(rig.workload, request)
+        workload = of_pytorch(rig.workload, request.step, PURPOSE)
         return _Opened(rig.device, workload, Iteration(rig.device, workload, resident, batches), rig.buffer_batches)
-    side = image_size(request.step, None)
-    device = open_device(request.step, side)
-    stack.callback(device.close)
+    device = opened(request.step, stack)
     report(Phase("building the model"))
-    workload = _model(build_workload(request.step, device, image_size=side, seed=request.seed, num_classes=1), request)
+    workload = model_on(device, request.step, request.seed, PURPOSE)
     inputs, targets = workload.example("float32")
     resident = Batch(device.pin(inputs), device.pin(targets), request.step.batch_size, 0)
     return _Opened(device, workload, Iteration(device, workload, resident, None), 0)
-
-
-def _model(workload: Any, request: LayersRequest) -> ModelWorkload:
-    if not isinstance(workload, ModelWorkload):
-        raise ConfigError(f"{request.step.model} is no model of PyTorch, whose layers could be followed")
-    return workload
 
 
 def _endless(loader: Any) -> Iterator[Batch]:

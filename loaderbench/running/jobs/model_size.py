@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.devices.base import Device
-from loaderbench.devices.select import open_device
 from loaderbench.errors import OutOfMemory
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.facts import STEP
@@ -19,6 +18,7 @@ from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.table import BatchRequest, TimedBatch
 from loaderbench.running.loop import StepLoop
+from loaderbench.running.models import opened
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.base import Workload
 from loaderbench.workloads.example import image_size
@@ -37,12 +37,10 @@ def time_batch(request: BatchRequest, report: Report) -> TimedBatch:
     """
     with ExitStack() as stack:
         step = request.step
-        side = image_size(step, None)
         report(Phase("building the model"))
-        device = open_device(step, side)
-        stack.callback(device.close)
+        device = opened(step, stack)
         device.begin_memory()
-        workload = build_workload(step, device, image_size=side, seed=request.seed, num_classes=1)
+        workload = build_workload(step, device, image_size=image_size(step, None), seed=request.seed, num_classes=1)
         batch = _resident(device, workload, step.batch_size)
         report(Phase("warming up"))
         loop = StepLoop(repeat(batch), device, workload, resident=True)

@@ -15,8 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from loaderbench.devices.base import Device
-from loaderbench.devices.select import open_device, traits_of
-from loaderbench.errors import ConfigError
+from loaderbench.devices.select import traits_of
 from loaderbench.offloading.hooks import Offload, offload
 from loaderbench.offloading.inference import InferenceOffload
 from loaderbench.offloading.moves import OffloadStatistics
@@ -24,8 +23,7 @@ from loaderbench.recording.offload_study import OffloadTurn
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.memory import STEP_MARK, cap_gpu, events_of
 from loaderbench.running.jobs.table import OffloadRequest, OffloadTimed
-from loaderbench.workloads import build_workload
-from loaderbench.workloads.example import image_size
+from loaderbench.running.models import model_on, opened
 from loaderbench.workloads.training import ModelWorkload
 
 NUM_WARM = 2
@@ -42,7 +40,7 @@ def time_offload(request: OffloadRequest, report: Report) -> OffloadTimed:
         LoaderbenchError: as the device's and the workload's build, the step, and the plan's execution.
     """
     with ExitStack() as stack:
-        device = _opened(request.step, stack)
+        device = opened(request.step, stack)
         if not traits_of(request.step.device).on_host_cpus:
             cap_gpu(device, request.cap_bytes)
         run = _built(request, device, stack, report)
@@ -69,7 +67,7 @@ def count_offload(request: OffloadRequest, report: Report) -> int | None:
         return None
     gc.collect()  # what an earlier job of this process left
     with ExitStack() as stack:
-        device = _opened(request.step, stack)
+        device = opened(request.step, stack)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, ExitStack() as inner:
             run = _built(request, device, inner, report)
             for number in range(NUM_COUNTED):
@@ -77,12 +75,6 @@ def count_offload(request: OffloadRequest, report: Report) -> int | None:
                     run.step()
                 report(StepsDone(number + 1, NUM_COUNTED))
         return events_of(profiler).peak_bytes(NUM_COUNTED - 1)
-
-
-def _opened(step: Any, stack: ExitStack) -> Device:
-    device = open_device(step, image_size(step, None))
-    stack.callback(device.close)
-    return device
 
 
 @dataclass
@@ -144,9 +136,7 @@ def _built(request: OffloadRequest, device: Device, stack: ExitStack, report: Re
     """The model on the device, with its plan in force until the stack is left."""
     step = request.step
     report(Phase("building the model"))
-    workload = build_workload(step, device, image_size=image_size(step, None), seed=request.seed, num_classes=1)
-    if not isinstance(workload, ModelWorkload):
-        raise ConfigError(f"--model {step.model} is no model of PyTorch, whose tensors could be offloaded")
+    workload = model_on(device, step, request.seed, "tensors could be offloaded")
     inputs, targets = device.copy_in(*workload.example("float32"))
     plain = request.plan is None
     offloading = None if plain else stack.enter_context(_offloading(request, workload, device.torch_device))

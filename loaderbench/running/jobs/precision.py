@@ -14,16 +14,13 @@ import numpy as np
 import torch
 
 from loaderbench.devices.base import Device
-from loaderbench.devices.select import open_device
-from loaderbench.errors import ConfigError
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.facts import STEP
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 from loaderbench.running.jobs.table import Examined, ExamineRequest, StepsRequest
 from loaderbench.running.loop import StepLoop
-from loaderbench.workloads import build_workload
-from loaderbench.workloads.example import image_size
+from loaderbench.running.models import model_on, opened
 from loaderbench.workloads.training import ModelWorkload
 
 NUM_BATCHES = 8
@@ -41,22 +38,16 @@ def examine_device(request: ExamineRequest, report: Report) -> Examined:
         UnavailableError: the device does not start.
     """
     with ExitStack() as stack:
-        device = open_device(request.step, image_size(request.step, None))
-        stack.callback(device.close)
+        device = opened(request.step, stack)
         reasons = {precision: device.lacks(precision) for precision in request.precisions}
         return Examined(device.describe(), {name: reason for name, reason in reasons.items() if reason is not None})
 
 
 def _opened(request: StepsRequest, stack: ExitStack) -> tuple[Device, ModelWorkload]:
     """The device, whose memory is counted from here on, and the model on it."""
-    side = image_size(request.step, None)
-    device = open_device(request.step, side)
-    stack.callback(device.close)
+    device = opened(request.step, stack)
     device.begin_memory()
-    workload = build_workload(request.step, device, image_size=side, seed=request.seed, num_classes=1)
-    if not isinstance(workload, ModelWorkload):
-        raise ConfigError(f"--model {request.step.model} is no model of PyTorch, whose numbers could be followed")
-    return device, workload
+    return device, model_on(device, request.step, request.seed, "numbers could be followed")
 
 
 def time_steps(request: StepsRequest, report: Report) -> TimingFacts:

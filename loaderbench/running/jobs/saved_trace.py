@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from loaderbench.devices.select import open_device, traits_of
+from loaderbench.devices.select import traits_of
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.jobs.table import SavedTraceRequest
+from loaderbench.running.models import opened
 from loaderbench.running.offload_trace import saved_trace
-from loaderbench.workloads.example import image_size
 
 
 def trace_saved(request: SavedTraceRequest, report: Report) -> SavedTrace:
@@ -22,7 +22,5 @@ def trace_saved(request: SavedTraceRequest, report: Report) -> SavedTrace:
     traits, where = traits_of(request.step.device), "cpu"
     with ExitStack() as stack:
         if traits.computes and not traits.on_host_cpus:  # what autograd saves depends on the device
-            device = open_device(request.step, image_size(request.step, None))
-            stack.callback(device.close)
-            where = str(device.torch_device)
+            where = str(opened(request.step, stack).torch_device)
         return saved_trace(request.step, request.seed, on_accelerator=request.on_accelerator, device=where)
