@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves, tree_map
+
+from loaderbench.running.memory_events import events_of, marked
 
 MOST_BYTES, MOST_PRODUCTS = 32 << 20, 100_000_000
 """Of an operator's tensors, and multiply-adds (some 4 ms of two cores): larger ones are not run."""
@@ -25,7 +26,6 @@ PROBED = frozenset({
     "aten.addmm.default", "aten.mm.default",
 })  # fmt: skip
 """Operators that may run in oneDNN."""
-MARK = "loaderbench operator "
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class OperatorCall:
         """Run it twice, the second time marked by its key; returns the bytes of its results. Raises RuntimeError."""
         arguments, keywords = tree_map(lambda one: one.made() if isinstance(one, _Shape) else one, self.arguments)
         self.operator(*arguments, **keywords)
-        with record_function(MARK + self.key):
+        with marked(self.key):
             result = self.operator(*arguments, **keywords)
         tensors = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
         return sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
@@ -95,16 +95,8 @@ def probe(calls: Iterable[OperatorCall]) -> dict[str, int]:
         for call in {one.key: one for one in calls}.values():
             with suppress(RuntimeError):
                 results[call.key] = call.run()
-    changes, spans = [], {}
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            changes.append((event.start_ns(), event.nbytes()))
-        elif event.name().startswith(MARK):
-            spans[event.name().removeprefix(MARK)] = event.start_ns(), event.start_ns() + event.duration_ns()
-    changes.sort(key=lambda change: change[0])
-    at_ns, sizes = np.array(changes, dtype=np.int64).reshape(-1, 2).T
-    held = {}
-    for key, result_bytes in results.items():
-        begin, end = np.searchsorted(at_ns, spans[key])
-        held[key] = max(int(np.cumsum(sizes[begin:end]).max(initial=0)) - result_bytes, 0)
-    return held
+    events = events_of(profiler)
+    return {
+        key: max(events.peak_bytes(key) - events.live_before(key) - result_bytes, 0)
+        for key, result_bytes in results.items()
+    }

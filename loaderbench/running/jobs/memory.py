@@ -7,10 +7,9 @@ import gc
 import mmap
 import resource
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -23,6 +22,7 @@ from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.table import MeasureMemoryRequest, MemoryMeasured, TraceRequest, TrialRequest
 from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
+from loaderbench.running.memory_events import events_of, marked
 from loaderbench.running.models import model_on, opened
 from loaderbench.workloads.training import ModelWorkload
 
@@ -114,23 +114,6 @@ def _steps(
     return workload
 
 
-@dataclass(frozen=True)
-class MemoryEvents:
-    """torch.profiler's memory events of the CPU, in order, and when each step ran."""
-
-    at_ns: np.ndarray[Any, np.dtype[np.int64]]
-    live: np.ndarray[Any, np.dtype[np.int64]]
-    """After each event, from the profiler's start."""
-    steps: tuple[tuple[int, int], ...]
-
-    def peak_bytes(self, first_step: int) -> int:
-        """Most bytes live at once from that step's begin to the last one's end."""
-        begin, end = self.steps[first_step][0], self.steps[-1][1]
-        inside = (self.at_ns >= begin) & (self.at_ns <= end)
-        earlier = self.live[self.at_ns < begin]
-        return int(max(self.live[inside].max(initial=0), earlier[-1] if len(earlier) else 0))
-
-
 PROT_NONE = 0
 """<sys/mman.h>"""
 M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 128 * 1024
@@ -138,7 +121,6 @@ M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 128 * 1024
 WARM_BATCHES = (2, 3)
 NO_DATA = ("could not create", "could not execute", "bad_alloc", "Cannot allocate memory")
 """In errors of oneDNN and the C++ library where the kernel refuses memory."""
-STEP_MARK = "loaderbench step "
 
 
 def _on_host(
@@ -150,34 +132,21 @@ def _on_host(
     """
     device.begin_memory()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        _steps(request, device, report, mark=lambda number: torch.profiler.record_function(f"{STEP_MARK}{number}"))
+        _steps(request, device, report, mark=lambda number: marked(str(number)))
     report(Phase("reading the profiler's events"))
     events = events_of(profiler)
+    last = request.num_steps - 1
     growth = device.memory()
     missing = {"peak_reserved_bytes": NO_RESERVE}
     if growth.rss_growth_bytes is None:
         missing["peak_process_bytes"] = growth.missing["rss_growth_bytes"]
     return MeasuredMemory(
-        peak_live_bytes=events.peak_bytes(0 if every_step else request.num_steps - 1),
+        peak_live_bytes=events.peak_bytes(str(0 if every_step else last), str(last)),
         peak_reserved_bytes=None,
         peak_process_bytes=growth.rss_growth_bytes,
         num_steps=request.num_steps,
         missing=missing,
     )
-
-
-def events_of(profiler: Any) -> MemoryEvents:
-    changes, steps = [], {}
-    for event in profiler.profiler.kineto_results.events():
-        name = event.name()
-        if name == "[memory]":
-            changes.append((event.start_ns(), event.nbytes()))
-        elif name.startswith(STEP_MARK):
-            number = int(name.removeprefix(STEP_MARK))
-            steps[number] = (event.start_ns(), event.start_ns() + event.duration_ns())
-    changes.sort(key=lambda change: change[0])  # stable: what happened in one nanosecond stays in its order
-    table = np.array(changes, dtype=np.int64).reshape(-1, 2)
-    return MemoryEvents(table[:, 0], np.cumsum(table[:, 1]), tuple(steps[number] for number in sorted(steps)))
 
 
 def _on_gpu(request: MeasureMemoryRequest, device: Device, report: Report) -> MeasuredMemory:

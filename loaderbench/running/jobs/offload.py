@@ -21,8 +21,9 @@ from loaderbench.offloading.inference import InferenceOffload
 from loaderbench.offloading.moves import OffloadStatistics
 from loaderbench.recording.offload_study import OffloadTurn
 from loaderbench.recording.progress import Phase, Report, StepsDone
-from loaderbench.running.jobs.memory import STEP_MARK, cap_gpu, events_of
+from loaderbench.running.jobs.memory import cap_gpu
 from loaderbench.running.jobs.table import OffloadRequest, OffloadTimed
+from loaderbench.running.memory_events import events_of, marked
 from loaderbench.running.models import model_on, opened
 from loaderbench.workloads.training import ModelWorkload
 
@@ -71,10 +72,10 @@ def count_offload(request: OffloadRequest, report: Report) -> int | None:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, ExitStack() as inner:
             run = _built(request, device, inner, report)
             for number in range(NUM_COUNTED):
-                with torch.profiler.record_function(f"{STEP_MARK}{number}"):
+                with marked(str(number)):
                     run.step()
                 report(StepsDone(number + 1, NUM_COUNTED))
-        return events_of(profiler).peak_bytes(NUM_COUNTED - 1)
+        return events_of(profiler).peak_bytes(str(NUM_COUNTED - 1))
 
 
 @dataclass
