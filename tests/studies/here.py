@@ -27,6 +27,12 @@ class Here:
     def __exit__(self, *error: object) -> None:
         pass
 
+    def child(self, decoder: str | None) -> Here:
+        return self
+
+    def end(self) -> None:
+        pass
+
     def ask(self, job: Job[Any, Any], request: Any, on_message: Callable[[Any], None]) -> Any:
         if (failure := type(self).failing(request)) is not None:
             raise JobFailed(failure)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,20 +16,19 @@ from commands import Ended, Started, call
 from loaderbench.analysis.offload import offload_of
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
-from loaderbench.errors import LoaderbenchError
 from loaderbench.offloading.plan import Plan, least_cap, ledger
 from loaderbench.offloading.search import candidates, unlimited
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
 from loaderbench.recording.store import Store
-from loaderbench.running.jobs.table import Job, OffloadRequest
+from loaderbench.running.jobs.table import OffloadRequest
 from loaderbench.running.offload_trace import saved_trace
-from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import model_offload as study_module
 from loaderbench.studies import offload_runs as runs_module
 from loaderbench.studies.model_offload import OffloadStudy
 from loaderbench.studies.offload_plan import plan_offload
+from tests.studies.here import Here
 from tests.studies.kept import assert_kept, only_study
 
 BATCH = 64
@@ -50,35 +48,6 @@ batch_size = 64
 duration_ms = {{ value = 6.4, label = "measured", source = "a test" }}
 busy_ms = {{ value = 6.4, label = "measured", source = "a test" }}
 """
-
-
-class Here:
-    """A measuring process that is this one: jobs run at once, and may be made to fail."""
-
-    failing: Callable[[Any], Failure | None] = staticmethod(lambda request: None)
-
-    def __init__(self, log: Path) -> None:
-        pass
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def child(self, decoder: str | None) -> Here:
-        return self
-
-    def end(self) -> None:
-        pass
-
-    def ask(self, job: Job[Any, Any], request: Any, on_message: Callable[[Any], None]) -> Any:
-        if (failure := type(self).failing(request)) is not None:
-            raise JobFailed(failure)
-        try:
-            return getattr(importlib.import_module(job.module), job.function)(request, on_message)
-        except LoaderbenchError as error:
-            raise JobFailed(Failure(type(error).__name__, str(error))) from error
 
 
 @pytest.fixture
