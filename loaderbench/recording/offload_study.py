@@ -171,6 +171,11 @@ class OffloadRow:
     """Why there is no time, or why it ended badly."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def peak_bytes(self) -> int | None:
+        """As it was measured, else as it was predicted."""
+        return self.predicted_peak_bytes if self.peak_live_bytes is None else self.peak_live_bytes
+
 
 @dataclass(frozen=True)
 class ModelOffload:

@@ -9,7 +9,7 @@ from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.model_memory import memory_size
-from loaderbench.reporting.offload_figure import offload_figure, threshold_text
+from loaderbench.reporting.offload_figure import MIB, offload_figure, threshold_text
 from loaderbench.reporting.tables import Page, Table
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ NUM_NAMES = 1
 BEST = "→ "
 WIDE = 20
 """An interval whose ends are more than so many times apart says nothing."""
-MIB = 2**20
 OUTCOMES: dict[OffloadOutcome, str] = {
     "fits": "",
     "out_of_memory": "does not fit",
@@ -105,7 +104,7 @@ def _fit(result: ModelOffload) -> str:
     limit, row = memory_size(result.memory_bytes), result.without
     if row is None or row.outcome == "not_tried":
         return f"Whether batch {result.batch_size} fits in {limit} was not tried"
-    peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
+    peak = row.peak_bytes
     needs = f" (it needs {memory_size(peak)})" if peak is not None and peak > result.memory_bytes else ""
     if row.outcome == "fits":
         ratio = "" if row.to_batch_one is None or row == result.batch_one else f", at {times(row.to_batch_one)}"
@@ -161,7 +160,7 @@ def _run_parts(result: ModelOffload) -> list[str]:
     ratio = ""
     if result.batch_one is not None and row.to_batch_one is not None:
         ratio = f", {times(row.to_batch_one)} the time per image of batch {result.batch_one.batch_size}"
-    peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
+    peak = row.peak_bytes
     known = result.without is not None and result.without.outcome == row.outcome == "fits"
     needs = memory_size(peak) if known else f"{OUTCOMES[row.outcome] or 'fits'} ({memory_size(peak)})"
     verb = "needs " if known else ""
@@ -256,7 +255,7 @@ def _name(row: OffloadRow) -> str:
 
 
 def _cells(name: str, row: OffloadRow, result: ModelOffload) -> list[str]:
-    peak, star = (row.peak_live_bytes, "") if row.peak_live_bytes is not None else (row.predicted_peak_bytes, "*")
+    peak, star = row.peak_bytes, "*" if row.peak_live_bytes is None else ""
     bytes_shown = [None if size is None else size / MIB for size in (peak, row.host_bytes, row.moved_bytes_per_step)]
     copies = [None if seconds is None else seconds * 1e3 for seconds in (row.hidden_s, row.exposed_s)]
     peak_text, *others = map(fmt.number, (*bytes_shown, *copies))

@@ -59,7 +59,7 @@ def _point(row: OffloadRow, result: ModelOffload) -> _Point:
     low, high = (
         None if end is None else end * 1e3 for end in ((None, None) if time is None else (time.low, time.high))
     )
-    peak = row.peak_live_bytes if row.peak_live_bytes is not None else row.predicted_peak_bytes
+    peak = row.peak_bytes
     threshold = "none" if row.above_bytes is None else "all" if not row.above_bytes else threshold_text(row.above_bytes)
     return _Point(
         threshold,
