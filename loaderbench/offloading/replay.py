@@ -15,11 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from loaderbench.offloading.plan import Plan
-from loaderbench.recording.model_offload import NOT_SAVED, SAVED_EVENTS, SavedTrace
+from loaderbench.offloading.plan import ALLOCATE, FORGET, HOLD, LET_GO, OPERATOR, RELEASE, UNPACK, Plan
+from loaderbench.recording.model_offload import NOT_SAVED, SavedTrace
 from loaderbench.recording.offload_study import OffloadReplay
 
-ALLOCATE, RELEASE, OPERATOR, HOLD, LET_GO, PACK, UNPACK, FORGET = range(len(SAVED_EVENTS))
 WHAT, VALUE = 0, 1
 """Columns of SavedTrace.rows."""
 BYTES, CLEAN = 0, 1
