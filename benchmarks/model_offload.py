@@ -192,7 +192,8 @@ def report(
         peaks = {one.name: one.peak_bytes for one in found}
         failures = {one.name: one.failure for one in found if one.failure}
         told = {"device": asked.device, "cap_bytes": cap, "without_bytes": most, "moved_bytes": moved, "ratios": ratios,
-                "images_per_s": rates, "peak_bytes": peaks, "failures": failures, "skipped": skipped}  # fmt: skip
+                "aims": aims, "images_per_s": rates, "peak_bytes": peaks, "failures": failures,
+                "skipped": skipped}  # fmt: skip
         asked.json.write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -19,8 +19,6 @@ from loaderbench.offloading.plan import ALLOCATE, FORGET, HOLD, LET_GO, OPERATOR
 from loaderbench.recording.model_offload import NOT_SAVED, SavedTrace
 from loaderbench.recording.offload_study import OffloadReplay
 
-WHAT, VALUE = 0, 1
-"""Columns of SavedTrace.rows."""
 BYTES, CLEAN = 0, 1
 """Columns of SavedTrace.saved."""
 
