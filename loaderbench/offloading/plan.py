@@ -76,11 +76,16 @@ class Ledger:
 
 
 def plan_for(
-    trace: SavedTrace, *, above_bytes: int | None = None, after_bytes: int = 0, cap_bytes: int | None = None
+    trace: SavedTrace | Timeline,
+    *,
+    above_bytes: int | None = None,
+    after_bytes: int = 0,
+    cap_bytes: int | None = None,
 ) -> Plan:
-    """The plan of the two rules.
+    """The plan of the two rules; without a size and a cap, the one that moves nothing.
 
     Args:
+        trace: `prepared` once where several plans are made of it, here and in `ledger`.
         above_bytes: saved storages of at least so many bytes live on the host; None: none for its size.
         after_bytes: only those that are packed while at least so many bytes are live on the device.
         cap_bytes: the device's memory; None: without end.
@@ -88,7 +93,7 @@ def plan_for(
     Raises:
         DoesNotFit: not even everything on the host is enough.
     """
-    timeline = _Timeline(trace)
+    timeline = prepared(trace)
     on_host: set[int] = set()
     while True:
         walk = _Walk(timeline, above_bytes, after_bytes, cap_bytes, on_host)
@@ -104,12 +109,12 @@ def plan_for(
 def least_cap(trace: SavedTrace) -> int:
     """The smallest cap that a plan exists for: the peak with every saved storage on the host whenever nobody else holds
     it on the device."""
-    return int(_bare(_Timeline(trace)).max(initial=0))
+    return int(_bare(Timeline(trace)).max(initial=0))
 
 
-def ledger(trace: SavedTrace, plan: Plan) -> Ledger:
+def ledger(trace: SavedTrace | Timeline, plan: Plan) -> Ledger:
     """What the plan takes and moves, counted row by row."""
-    return _Count(_Timeline(trace), plan).run()
+    return _Count(prepared(trace), plan).run()
 
 
 def buffer_bytes(num_bytes: int) -> int:
@@ -120,7 +125,7 @@ def buffer_bytes(num_bytes: int) -> int:
 # -- the trace, prepared ---------------------------------------------------------------------------------
 
 
-class _Timeline:
+class Timeline:
     """A trace's rows as lists, with what follows from them."""
 
     def __init__(self, trace: SavedTrace) -> None:
@@ -160,7 +165,12 @@ class _Timeline:
         return f"{path} ({name})" if path else name or "what stands before the step"
 
 
-def _held_when_used(timeline: _Timeline) -> set[int]:
+def prepared(trace: SavedTrace | Timeline) -> Timeline:
+    """What plans are made of."""
+    return trace if isinstance(trace, Timeline) else Timeline(trace)
+
+
+def _held_when_used(timeline: Timeline) -> set[int]:
     """Rows of `unpack` at which others hold the storage still: nothing would be gained on the way there."""
     held, found = set(), set()
     for row, (what, value) in enumerate(zip(timeline.what, timeline.value, strict=True)):
@@ -173,7 +183,7 @@ def _held_when_used(timeline: _Timeline) -> set[int]:
     return found
 
 
-def _bare(timeline: _Timeline) -> NDArray[np.int64]:
+def _bare(timeline: Timeline) -> NDArray[np.int64]:
     """[rows]: live bytes without anything that the hooks hold."""
     changes, held = [], set()
     for what, value in zip(timeline.what, timeline.value, strict=True):
@@ -233,7 +243,7 @@ class _Walk:
     """One pass over the rows, in which the two rules decide. Storages come back at their unpack."""
 
     def __init__(
-        self, timeline: _Timeline, above: int | None, after: int, cap: int | None, starts: Iterable[int]
+        self, timeline: Timeline, above: int | None, after: int, cap: int | None, starts: Iterable[int]
     ) -> None:
         self._timeline, self._above, self._after, self._cap = timeline, above, after, cap
         self._device = _Device(timeline.sizes)
@@ -381,7 +391,7 @@ class _Walk:
 # -- coming back before it is used -----------------------------------------------------------------------
 
 
-def _prefetch(timeline: _Timeline, plan: Plan, cap: int | None) -> dict[int, tuple[int, ...]]:
+def _prefetch(timeline: Timeline, plan: Plan, cap: int | None) -> dict[int, tuple[int, ...]]:
     """Of a plan without: each reload as early as the cap allows, in the order of their uses, with at most the window's
     bytes ahead. In training they begin when the forward pass has ended."""
     reloads: list[tuple[int, int]] = []
@@ -437,7 +447,7 @@ class _Moves:
 class _Count:
     """Walks the rows by a plan, and counts."""
 
-    def __init__(self, timeline: _Timeline, plan: Plan) -> None:
+    def __init__(self, timeline: Timeline, plan: Plan) -> None:
         self._timeline, self._plan = timeline, plan
         self._device, self._moves = _Device(timeline.sizes), _Moves()
         self.left: list[int] = []

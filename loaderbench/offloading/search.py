@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loaderbench.errors import DoesNotFit
-from loaderbench.offloading.plan import Plan, ledger, plan_for
+from loaderbench.offloading.plan import Plan, Timeline, ledger, plan_for, prepared
 from loaderbench.offloading.replay import Schedule, schedule, timed
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadLedger, OffloadSetting
@@ -47,15 +47,18 @@ class Candidate:
         return self.ledger.out_bytes + self.ledger.in_bytes
 
 
-def candidate(trace: SavedTrace, setting: OffloadSetting, memory_bytes: int, cap_bytes: int | None) -> Candidate:
+def candidate(
+    trace: SavedTrace | Timeline, setting: OffloadSetting, memory_bytes: int, cap_bytes: int | None
+) -> Candidate:
     """The setting's plan on a device of so much memory that keeps below the cap (None: no limit).
 
     Raises:
         DoesNotFit: there is none.
     """
     after_bytes = round(setting.after_fraction * memory_bytes)
-    plan = plan_for(trace, above_bytes=setting.above_bytes, after_bytes=after_bytes, cap_bytes=cap_bytes)
-    found = ledger(trace, plan)
+    timeline = prepared(trace)
+    plan = plan_for(timeline, above_bytes=setting.above_bytes, after_bytes=after_bytes, cap_bytes=cap_bytes)
+    found = ledger(timeline, plan)
     return Candidate(
         setting,
         plan,
@@ -68,11 +71,6 @@ def candidate(trace: SavedTrace, setting: OffloadSetting, memory_bytes: int, cap
             found.host_reserved_bytes,
         ),
     )
-
-
-def unlimited(trace: SavedTrace) -> Plan:
-    """The plan that moves nothing."""
-    return plan_for(trace, above_bytes=None, cap_bytes=None)
 
 
 def thresholds(trace: SavedTrace) -> tuple[int | None, ...]:
@@ -112,11 +110,11 @@ def candidates(trace: SavedTrace, memory_bytes: int, cap_bytes: int) -> Choice:
         ((above, after) for above in thresholds(trace) for after in AFTER if above is not None or not after),
         key=lambda pair: (pair[0] is not None, pair[1], pair[0] or 0),
     )
+    timeline, num_settings = prepared(trace), 0
     found: list[Candidate] = []
-    num_settings = 0
     for above, after in simple_first:
         try:
-            one = candidate(trace, OffloadSetting(above, after), memory_bytes, cap_bytes)
+            one = candidate(timeline, OffloadSetting(above, after), memory_bytes, cap_bytes)
         except DoesNotFit:
             continue
         num_settings += 1

@@ -13,9 +13,8 @@ from loaderbench.cases.case import Step
 from loaderbench.devices.base import KnownTime, KnownTimes
 from loaderbench.devices.select import profile_link
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
-from loaderbench.offloading.plan import Plan
+from loaderbench.offloading.plan import Plan, plan_for
 from loaderbench.offloading.replay import replay
-from loaderbench.offloading.search import unlimited
 from loaderbench.recording.facts import DeviceFacts, Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadFacts, SettingFacts
@@ -98,7 +97,7 @@ class Replays:
     def run(self, facts: SettingFacts, trace: SavedTrace, plan: Plan | None) -> SettingFacts:
         """The facts with the replay."""
         known = self._taken[facts.batch_size] = self._times.period_ms(facts.batch_size, self._step.input_size)
-        done = replay(trace, plan or unlimited(trace), step_s=known.value / 1e3, link_bytes_per_s=self._link)
+        done = replay(trace, plan or plan_for(trace), step_s=known.value / 1e3, link_bytes_per_s=self._link)
         return replace(facts, replay=done)
 
     def say(self, facts: SettingFacts) -> None:

@@ -10,9 +10,9 @@ import pytest
 from offload_traces import chain
 
 from loaderbench.cases.case import Mode, Step
-from loaderbench.offloading.plan import least_cap, ledger
+from loaderbench.offloading.plan import least_cap, ledger, plan_for
 from loaderbench.offloading.replay import OPERATOR, replay
-from loaderbench.offloading.search import Choice, Search, candidate, candidates, thresholds, unlimited
+from loaderbench.offloading.search import Choice, Search, candidate, candidates, thresholds
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import OffloadSetting
 from loaderbench.running.offload_trace import saved_trace
@@ -30,7 +30,7 @@ def traced(model: str, mode: Mode, batch_size: int, input_size: int) -> SavedTra
 def choice_of(trace_key: tuple[str, Mode, int, int], part: float) -> Choice:
     """The settings in a memory between the least there must be (0) and what the batch needs by itself (1)."""
     trace = traced(*trace_key)
-    full, least = ledger(trace, unlimited(trace)).peak_bytes, least_cap(trace)
+    full, least = ledger(trace, plan_for(trace)).peak_bytes, least_cap(trace)
     memory = round(least + part * (full - least))
     return candidates(trace, memory, memory)
 

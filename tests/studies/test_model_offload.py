@@ -16,8 +16,8 @@ from commands import Ended, Started, call
 from loaderbench.analysis.offload import offload_of
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
-from loaderbench.offloading.plan import Plan, least_cap, ledger
-from loaderbench.offloading.search import candidates, unlimited
+from loaderbench.offloading.plan import Plan, least_cap, ledger, plan_for
+from loaderbench.offloading.search import candidates
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
@@ -72,7 +72,7 @@ def lenet_trace(mode: Any) -> SavedTrace:
 def between(mode: str) -> int:
     """Bytes in which lenet's batch does not fit, but with a part of it on the host."""
     trace = lenet_trace(mode)
-    return (ledger(trace, unlimited(trace)).peak_bytes + least_cap(trace)) // 2
+    return (ledger(trace, plan_for(trace)).peak_bytes + least_cap(trace)) // 2
 
 
 def lenet(results: Path, *flags: str, mode: str = "train", memory: int | None = None) -> Ended:
@@ -163,7 +163,7 @@ def emulated(tmp_path: Path, *flags: str, mode: str = "train", memory: int) -> E
 def test_an_emulated_card_is_a_replay_that_says_so(mode: str, tmp_path: Path, here: type[Here]) -> None:
     step = Step("lenet", "train" if mode == "train" else "infer", "fp32", "cpu", BATCH, 28, channels=1)
     trace = saved_trace(step, 0, on_accelerator=True)
-    full = ledger(trace, unlimited(trace)).peak_bytes
+    full = ledger(trace, plan_for(trace)).peak_bytes
     memory = (full + least_cap(trace)) // 2
     done = emulated(tmp_path, "--study", "--json", "-", mode=mode, memory=memory)
     assert done.code == 0, done.err
