@@ -80,16 +80,14 @@ def _print_runs(runs: Sequence[StoredRun], names: Sequence[str], console: Consol
 
 def _print_studies(studies: Sequence[StudyRecord], names: Sequence[str], console: Console) -> None:
     table = plain_table()
-    for title in ("study", "kind"):
-        table.add_column(title, no_wrap=True)
+    table.add_column("study", no_wrap=True)
     table.add_column("of", overflow="fold")
     table.add_column("begun", no_wrap=True)
     table.add_column("answer", overflow="fold")
     for study, name in zip(studies, names, strict=True):
-        begun = study.started_at[:16].replace("T", " ")
-        answer = textwrap.shorten(_answer(study), ANSWER_WIDTH, placeholder=" …")
-        cells = (name, study.kind.replace("_", " "), about(study.facts), begun, answer)
-        table.add_row(*(styled(fmt.clean(cell)) for cell in cells))
+        what = f"{study.kind.replace('_', ' ')}: {about(study.facts)}"
+        day, answer = study.started_at[:10], textwrap.shorten(_answer(study), ANSWER_WIDTH, placeholder=" …")
+        table.add_row(*(styled(fmt.clean(cell)) for cell in (name, what, day, answer)))
     console.print(table)
 
 

@@ -189,7 +189,7 @@ def test_a_sweep_goes_on_where_it_was_interrupted(small_set: Path, tmp_path: Pat
     assert len(commands.records(tmp_path / "r")) == 2
     # and the study is stored, under a name that prints it again
     study_id = json.loads((tmp_path / "out.json").read_text())["study"]["study_id"]
-    assert study_id in commands.run("list", "--results", tmp_path / "r").out
+    assert study_id[:19] in commands.run("list", "--results", tmp_path / "r").out
     again = commands.run("show", study_id[:19], "--results", tmp_path / "r")
     assert again.code == 0
     assert "time of 6 steps" in again.out

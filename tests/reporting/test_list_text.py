@@ -60,7 +60,7 @@ def test_a_study_tells_its_kind_its_model_its_date_and_its_answer() -> None:
     text = listed([], [stored("20250103-090807-000-model-offload-resnet18-train-abcdef")])
     row = text.splitlines()[-1]
     assert row.split()[:2] == ["20250103-090807-000", "model"]
-    assert "model offload" in row and "resnet18, train" in row and "2025-01-03 09:08" in row
+    assert "model offload: resnet18, train" in row and "2025-01-03" in row
     assert "Batch 10 does not fit in 100 MiB (it needs 140 MiB);" in row and row.rstrip().endswith("…")
     assert "images/s" not in text and "case" not in text  # no table of runs where there are none
 
@@ -70,7 +70,7 @@ def test_studies_that_cannot_be_read_are_named() -> None:
     broken = StoredStudy("20250103-study", Path("y"), None, "its facts are damaged")
     studies = [StoredStudy("20250102-study", Path("x"), sweep, None), broken]
     lines = [line.strip() for line in listed([], studies).splitlines()]
-    assert any(line.split()[:4] == ["20250102-study", "sweep", "2", "cases"] for line in lines)
+    assert any(line.split()[:4] == ["20250102-study", "sweep:", "2", "cases"] for line in lines)
     assert lines[lines.index("Without a result") + 1] == "20250103-study: its facts are damaged"
 
 

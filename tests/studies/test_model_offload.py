@@ -114,7 +114,7 @@ def test_the_study_runs_below_the_memory_in_which_the_batch_does_not_fit(
         assert one.ledger is not None
         planned = (one.ledger.host_bytes, one.ledger.out_bytes, one.ledger.in_bytes)
         assert {(turn.host_bytes, turn.out_bytes, turn.in_bytes) for turn in one.turns} == {planned}
-    assert study.study_id in call("list", "--results", results).out
+    assert study.study_id[:19] in call("list", "--results", results).out
     page = tmp_path / "report.html"
     report = call("report", "--results", results, "--out", page)
     text = page.read_text()
