@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import functools
+from typing import Any
 
 import torch
 import torchvision
 from torch import nn
+from torch.nn import functional
 
 from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
@@ -19,6 +21,7 @@ AUXILIARY_LOSS_WEIGHTS = {"googlenet": 0.3, "inception_v3": 0.4}
 """Weight of the auxiliary classifiers' losses: Szegedy et al. 2014 §5; PyTorch's fine-tuning tutorial."""
 USUAL_SIZE = 224
 """Of ImageNet's crops; torchvision makes its vision transformers for it, whatever the size of their best weights."""
+_checks: Any = functional
 
 
 def build(
@@ -96,6 +99,13 @@ def _complaint(name: str, mode: str, size: int, num_images: int) -> str | None:
     return _Shapes(name, mode).complaint(size, num_images)
 
 
+def _norm(module: nn.Module, values: torch.Tensor) -> torch.Tensor:
+    """A batch norm's complaint and shape; on the meta device its own way takes most of a forward pass's time."""
+    if module.training:
+        _checks._verify_batch_size(values.shape)
+    return values
+
+
 class _Shapes:
     """A model on the `meta` device."""
 
@@ -107,6 +117,9 @@ class _Shapes:
         except NotImplementedError:  # RegNet computes its widths with tensors: it is built, and then moved
             self._model = _made(name, NUM_CLASSES).to("meta")
         self._model.train(mode == "train")
+        for module in self._model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.forward = functools.partial(_norm, module)  # type: ignore[method-assign]
 
     def complaint(self, size: int, num_images: int = 2) -> str | None:
         """The first line of what the model says of images of `size`²; None where it takes them."""
