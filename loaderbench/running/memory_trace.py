@@ -41,7 +41,7 @@ from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
 
-TRACE_VERSION = 5
+TRACE_VERSION = 6
 """Raise it when a trace of the same step changes: kept ones are then made anew."""
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(len(MEMORY_KINDS))
 STANDING, FORWARD, BACKWARD, UPDATE = range(len(STEP_PHASES))

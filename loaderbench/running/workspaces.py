@@ -49,7 +49,9 @@ def workspace_bytes(operator: str, arguments: Sequence[Any], results: Sequence[A
     - backward, without it: the weight reordered.
 
     Others unfold the image into columns (aten/src/ATen/native/ConvolutionMM2d.cpp), except for 1x1 kernels. Max pooling
-    in inference makes indices that nobody asked for (aten/src/ATen/native/Pooling.cpp, max_pool2d).
+    in inference makes indices that nobody asked for (aten/src/ATen/native/Pooling.cpp, max_pool2d). The backward pass
+    of batch norm allocates the images' gradient, and once more where images and gradient lie in one order, before it
+    lets go of the first (aten/src/ATen/native/Normalization.cpp, batch_norm_backward_cpu_template).
     """
     if operator in ("aten.convolution.default", "aten.conv2d.default"):
         images, weight = arguments[0], arguments[1]
@@ -69,7 +71,14 @@ def workspace_bytes(operator: str, arguments: Sequence[Any], results: Sequence[A
         return blocked + max(dense, summed - dense)
     if operator == "aten.max_pool2d.default":
         return int(results[0].numel()) * INDEX_BYTES
+    if operator == "aten.native_batch_norm_backward.default":
+        return _bytes_of(results[0]) if results[0] is not None and _in_one_order(*arguments[:2]) else 0
     return 0
+
+
+def _in_one_order(one: torch.Tensor, other: torch.Tensor) -> bool:
+    orders = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+    return any(one.is_contiguous(memory_format=order) and other.is_contiguous(memory_format=order) for order in orders)
 
 
 def _in_onednn(images: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:

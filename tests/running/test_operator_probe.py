@@ -9,6 +9,7 @@ import torch
 
 from loaderbench.running import operator_probe
 from loaderbench.running.operator_probe import OperatorCall, probe
+from loaderbench.running.workspaces import workspace_bytes
 
 IMAGES, WEIGHT = torch.zeros(1, 3, 8, 8), torch.zeros(5, 3, 3, 3)
 STRIDES = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
@@ -24,6 +25,24 @@ def test_an_unfolded_convolution_holds_its_columns() -> None:
     """aten/src/ATen/native/ConvolutionMM2d.cpp: [channels x kernel, output's pixels], of a single small fp32 image."""
     call = call_of(torch.ops.aten.convolution.default, IMAGES, WEIGHT, None, *STRIDES)
     assert probe([call]) == {call.key: 4 * (3 * 3 * 3) * (6 * 6)}
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("other_order", [torch.contiguous_format, torch.channels_last])
+def test_the_rule_for_batch_norms_backward_pass(order: Any, other_order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the images' gradient twice where both lie in one order."""
+    operator = torch.ops.aten.native_batch_norm_backward.default
+    monkeypatch.setattr(operator_probe, "PROBED", {str(operator)})
+    monkeypatch.setattr(operator_probe, "MOST_PRODUCTS", 1 << 40)
+    images = torch.zeros(4, 64, 16, 16).to(memory_format=order)
+    gradient, ones = torch.zeros(4, 64, 16, 16).to(memory_format=other_order), torch.ones(64)
+    arguments = (gradient, images, ones, ones, ones, ones, ones, True, 1e-5, [True, True, True])
+    results = operator(*arguments)
+    call = OperatorCall.of(operator, arguments, {}, results)
+    assert call is not None
+    by_rule = workspace_bytes(str(operator), arguments, results)
+    assert by_rule == (4 * images.numel() if order == other_order else 0)
+    assert 0 <= probe([call])[call.key] - by_rule <= 4 * 64  # a sum a channel
 
 
 def test_a_product_of_matrices_holds_nothing_and_calls_alike_are_run_once() -> None:
