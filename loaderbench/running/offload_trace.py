@@ -60,6 +60,8 @@ def saved_trace(step: Step, seed: int, *, on_accelerator: bool, device: str = "c
     kind = TrainTracer if step.mode == "train" else InferTracer
     tracer = kind(rounding=rounding_of(on_accelerator=on_accelerator), inside=not on_accelerator)
     follow_step(tracer, step, seed, on_accelerator=on_accelerator, device=device)
+    if not on_accelerator:
+        tracer.probe()
     unchecked_on = None if on_accelerator else unchecked_processor()
     return tracer.saved_trace(step.batch_size, time.perf_counter() - begun, unchecked_on)
 
@@ -116,6 +118,14 @@ class RowTracer(StepTracer):  # type: ignore[no-untyped-call]  # torch has no an
         with super().following(workload):
             yield
         self._num_rows = len(self._rows)
+
+    def probe(self) -> None:
+        super().probe()
+        for allocation, _ in self._inner:  # given back before the operator returned: the row behind it
+            row = self._born[allocation]
+            assert [one[0] for one in self._rows[row : row + 2]] == [WHAT["allocate"], WHAT["release"]]
+            for one in self._rows[row : row + 2]:
+                one[1] = self._allocations[allocation][0]
 
     def saved_trace(self, batch_size: int, seconds: float | None, unchecked_on: str | None) -> SavedTrace:
         """What was followed."""

@@ -276,7 +276,7 @@ def test_the_error_names_the_layer_and_the_bytes() -> None:
 @pytest.mark.parametrize("name", ["lenet", "squeezenet1_1", "Views", "Reused"])
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_plans_of_models_against_the_replay(name: str, mode: str) -> None:
-    trace = traced(step_of(name, 2, 48, mode))  # type: ignore[arg-type]
+    trace = traced(step_of(name, 4, 64, mode))  # type: ignore[arg-type]
     most, least = ledger(trace, plan_for(trace)).peak_bytes, least_cap(trace)
     assert least < most
     sizes = sorted({0, 1 << 12, 1 << 16, int(np.median(trace.saved[:, 0]))})

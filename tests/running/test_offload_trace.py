@@ -90,9 +90,7 @@ def test_hook_events_are_those_of_the_running_step(name: str) -> None:
 def test_without_a_plan_it_takes_what_the_trace_of_its_memory_says(name: str, mode: Mode) -> None:
     step = step_of(name, 2, 48, mode)
     trace = traced(step)
-    assert ledger(trace, plan_for(trace)).peak_bytes == peak_bytes(
-        trace_step(step, 0, on_accelerator=False, probed=False)
-    )
+    assert ledger(trace, plan_for(trace)).peak_bytes == peak_bytes(trace_step(step, 0, on_accelerator=False))
 
 
 @pytest.mark.parametrize("name", ["lenet", "Views", "InPlace", "Reused"])
