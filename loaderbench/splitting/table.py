@@ -179,7 +179,7 @@ def _check_subject(path: Path, number: int, line: bytes, wanted: TableSubject) -
             raise ValueError(f"version must be a whole number, not {version!r}")
         if version > VERSION:
             raise ConfigError(
-                f"{path} is of version {version}, this loaderbench reads {VERSION}: update it, or give another --results"
+                f"{path} is of version {version}, this loaderbench reads {VERSION}: update it, or give other --results"
             )
         found = plain.from_json(TableSubject, head["times_of"])
     except (ValueError, KeyError, TypeError) as error:
@@ -191,7 +191,7 @@ def _check_subject(path: Path, number: int, line: bytes, wanted: TableSubject) -
         if theirs != ours:
             raise ConfigError(
                 f"{path} holds times for the {what} {_words(theirs)}, not {_words(ours)}: "
-                "give another --results, or delete the file"
+                "give other --results, or delete the file"
             )
 
 
