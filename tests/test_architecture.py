@@ -285,7 +285,7 @@ LEVELS = (
     {"cases"},
     {"recording"},
     {"analysis"},
-    {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine", "offloading"},
+    {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine", "offloading", "splitting"},
     {"devices", "workloads", "loaders"},
     {"running"},
     {"reporting"},
