@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.errors import OutOfMemory
 from loaderbench.recording.facts import DeviceFacts
 from loaderbench.recording.progress import Message
 from loaderbench.running.jobs.table import (
@@ -24,6 +25,7 @@ from loaderbench.running.jobs.table import (
     Answer,
     Job,
     MemberRequest,
+    OfMember,
     PartRequest,
     PartRun,
     RepeatRequest,
@@ -36,7 +38,7 @@ LEAD_NS = 20_000_000
 """From the asking to the common start: a request crosses the pipe and wakes its process in less."""
 LATE_NS = 1_000_000
 """By how much a member may begin after the common start; later ones spoil the turn, and it is done again."""
-LATE_TRIES = 5
+MOST_LATE = 5
 
 A = TypeVar("A")
 Q = TypeVar("Q", bound=Request)
@@ -47,12 +49,21 @@ Part = tuple[int, int]
 
 
 class MemberFailed(Exception):
-    """A member could not do its job; `died`: its process is gone."""
+    """A member could not do its job."""
 
-    def __init__(self, number: int, cause: JobFailed) -> None:
+    def __init__(self, number: int, cause: JobFailed, request: Request, members: Sequence[int]) -> None:
+        """`members`: those that were asked together."""
         super().__init__(str(cause))
-        self.number, self.cause = number, cause
+        self.number, self.cause, self.members = number, cause, tuple(members)
+        self.size = request.size if isinstance(request, OfMember) else 0
+        """Images of its part; 0 where it had none yet."""
         self.died = isinstance(cause, ProcessDied)
+        """Its process is gone."""
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether its part does not fit, and it can go on with a smaller one."""
+        return not self.died and self.size > 0 and isinstance(self.cause.error, OutOfMemory)
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,8 @@ class Members:
 
     def run(self, parts: Mapping[int, Part], *, with_output: bool = False) -> Together:
         """One turn: each of these members on its part, from a common start."""
-        for num_late in range(LATE_TRIES):
+        num_late = 0
+        while True:
             start_ns = time.perf_counter_ns() + LEAD_NS
             found = self._ask(
                 RUN_PART,
@@ -132,9 +144,10 @@ class Members:
                     for one, (first, size) in parts.items()
                 },
             )
-            if all(part.begin_ns - start_ns <= LATE_NS for part in found.values()):
-                break
-        return Together(start_ns, found, num_late)
+            on_time = all(part.begin_ns - start_ns <= LATE_NS for part in found.values())
+            if on_time or num_late == MOST_LATE:
+                return Together(start_ns, found, num_late)
+            num_late += 1
 
     def _ask(self, job: Job[Q, A], requests: Mapping[int, Q]) -> dict[int, A]:
         """Give each of these members its request, and wait for all. The answers of the others are taken before a
@@ -146,19 +159,19 @@ class Members:
             try:
                 self._children[number].begin(job, request)
             except ProcessDied as error:
-                raise MemberFailed(number, error) from error
+                raise MemberFailed(number, error, request, [*requests]) from error
             waiting[self._children[number].pipe] = number
         while waiting:
             ready = wait([*waiting], HANG_S)
             if not ready:
                 number = next(iter(waiting.values()))
-                raise MemberFailed(number, JobFailed(no_sign_of_life(requests[number])))
+                raise MemberFailed(number, JobFailed(no_sign_of_life(requests[number])), requests[number], [*requests])
             for pipe in [pipe for pipe in waiting if pipe in ready]:
                 number = waiting[pipe]
                 try:
                     told = self._children[number].receive()
                 except JobFailed as error:
-                    failed = MemberFailed(number, error)
+                    failed = MemberFailed(number, error, requests[number], [*requests])
                     if failed.died:
                         raise failed from error
                     del waiting[pipe]
