@@ -81,6 +81,12 @@ class SplitStudy(KeptStudy):
         """Times of the table that this study measured."""
         return 0 if self._profile is None else self._profile.num_measured
 
+    @property
+    def failed(self) -> bool:
+        """Whether the outputs are not those of one device."""
+        check = self._facts.check
+        return check is not None and not check.deviation <= check.tolerance
+
     # -- the whole -------------------------------------------------------------------------------------------
 
     def run(self, say: Say) -> None:

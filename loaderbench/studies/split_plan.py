@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from loaderbench.cases.case import Precision, Step
@@ -14,8 +15,8 @@ from loaderbench.devices.select import known_times, profile_link, traits_of
 from loaderbench.errors import ConfigError
 from loaderbench.machine import environment, usable_cpus
 from loaderbench.recording.facts import Environment
-from loaderbench.recording.split_times import TableSubject
-from loaderbench.splitting.table import machine_of, path_of
+from loaderbench.recording.split_times import SplitTime, TableSubject
+from loaderbench.splitting.table import TimesTable, drop, extend, machine_of, path_of, read
 from loaderbench.studies.model import ModelPlan, plan_model
 
 LEAST_TURNS, TURNS = 1, 10
@@ -176,6 +177,43 @@ class SetTime:
     device: str
     batch_size: int
     seconds: float
+
+
+def edit_table(
+    model: str, options: ModelOptions, results: Path, to_set: Sequence[str], to_drop: Sequence[str]
+) -> TimesTable:
+    """The table of the model's times, with these set (`read_set`) and these dropped (`read_place`).
+
+    A time that is set is that beside the other devices of `--device`; alone, where none is given.
+
+    Raises:
+        ConfigError: no such place, device or model, or the table cannot be read or written.
+    """
+    given = [read_set(text) for text in to_set]
+    dropped = [read_place(text) for text in to_drop]
+    if options.device == ModelOptions.device:
+        options = replace(options, device="cpu:1")
+    texts = options.device.split(",")
+    plan = plan_split(model, options, len(texts), results, least_members=1)
+    named = {**dict(zip(texts, plan.devices, strict=True)), **{one: one for one in plan.devices}}
+    table = read(plan.table, plan.subject)
+    for device, batch_size in dropped:
+        table = drop(plan.table, plan.subject, named.get(device, device), batch_size)
+    entries = []
+    for one in given:
+        device = named.get(one.device, one.device)
+        beside = list(plan.devices)
+        if device in beside:
+            beside.remove(device)
+        elif len(beside) > 1:
+            raise ConfigError(f"--set {one.device}: it is none of --device {options.device}")
+        else:
+            beside = []
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        entries.append(
+            SplitTime(device, one.batch_size, one.seconds, beside=tuple(beside), origin="set by hand", date=date)
+        )
+    return extend(plan.table, plan.subject, entries, over=True) if entries else table
 
 
 def read_set(text: str) -> SetTime:
