@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loaderbench import plain
 from loaderbench.analysis.selftest import confusion
 from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_layers import LayersResult
 from loaderbench.recording.model_memory import ModelFit, ModelMemory
 from loaderbench.recording.model_size import Sizing
@@ -27,6 +28,7 @@ from loaderbench.recording.studies import (
     Tuning,
 )
 from loaderbench.reporting.comparison import print_comparison
+from loaderbench.reporting.model_io import print_io
 from loaderbench.reporting.model_layers import print_layers
 from loaderbench.reporting.model_memory import print_fit, print_memory
 from loaderbench.reporting.model_split import answer_lines as split_lines
@@ -139,3 +141,5 @@ def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs
             print_offload(findings, console)
         case ModelSplit():
             print_split(findings, console)
+        case ModelIo():
+            print_io(findings, console)

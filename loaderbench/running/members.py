@@ -36,9 +36,9 @@ from loaderbench.running.supervisor import HANG_S, Child, JobFailed, ProcessDied
 
 LEAD_NS = 20_000_000
 """From the asking to the common start: a request crosses the pipe and wakes its process in less."""
-LATE_NS = 1_000_000
+LATE_NS = 2_000_000
 """By how much a member may begin after the common start; later ones spoil the turn, and it is done again."""
-MOST_LATE = 5
+MOST_LATE = 3
 
 A = TypeVar("A")
 Q = TypeVar("Q", bound=Request)
