@@ -14,7 +14,6 @@ from loaderbench.recording.model_split import (
     SplitFacts,
     SplitMember,
     SplitOutcome,
-    SplitSearch,
 )
 from loaderbench.recording.record import Estimate
 from loaderbench.recording.split_times import Split
@@ -48,17 +47,6 @@ def deviation_of(outputs: NDArray[np.float32], reference: NDArray[np.float32]) -
     """[images] ‖outputs − reference‖ ÷ ‖reference‖ of [images, classes] each."""
     one, other = outputs.astype(np.float64), reference.astype(np.float64)
     return np.asarray(np.linalg.norm(one - other, axis=1) / np.maximum(np.linalg.norm(other, axis=1), 1e-300))
-
-
-def chosen_split(search: SplitSearch) -> Split | None:
-    """What a search says is to be run: the exact split, or one device alone where no split ends before it.
-
-    None: nothing fits.
-    """
-    best, alone = search.exact, search.alone
-    if best is None or alone is None:
-        return best or alone
-    return best if len(_parts(best)) > 1 and best.finish_s < alone.finish_s else alone
 
 
 def _parts(split: Split) -> list[int]:

@@ -51,6 +51,7 @@ class SplitSearch:
     greedy: Split | None
     """None where the whole batch fits on no member."""
     exact: Split | None
+    """Of one member where no split ends before it; None where nothing fits."""
     alone: Split | None
     """The fastest member alone, by times that were taken while the others rested; None where it fits on none."""
     parts_s: tuple[float, ...] = ()
@@ -128,7 +129,7 @@ class SplitFacts:
     searches: tuple[SplitSearch, ...] = ()
     """In their order; the last one decided."""
     chosen: Split | None = None
-    """The split that was run: that of the last search, or the fastest member alone."""
+    """The exact split of the last search, which was run."""
     turns: SplitTurns | None = None
     check: OutputCheck | None = None
     no_check: str | None = None

@@ -103,8 +103,7 @@ def split_sentence(result: ModelSplit) -> str:
         return "No split was found."
     if result.outcome == "alone":
         took = "" if result.measured_s is None else f" in {_time(result.measured_s)}"
-        best = "" if result.exact_s is None or alone is None else _would(result)
-        return f"The fastest alone is best: {parts}{took}{best}."
+        return f"The fastest alone is best: {parts}{took}; by the table no split ends before it."
     if result.measured_s is None:
         return f"{parts}: {fmt.duration(result.predicted_s)} predicted, nothing was run."
     took = f"{parts} take {_time(result.measured_s)}"
@@ -116,13 +115,6 @@ def split_sentence(result: ModelSplit) -> str:
     if result.outcome == "indistinguishable":
         return f"{against}, which the interval leaves open."
     return f"{against}."
-
-
-def _would(result: ModelSplit) -> str:
-    used = [size for size in result.exact_sizes or () if size]
-    if len(used) < 2:
-        return "; by the table no split ends before it"
-    return f"; the best split would take {fmt.duration(result.exact_s)} by the table"
 
 
 def _check_line(result: ModelSplit) -> str | None:

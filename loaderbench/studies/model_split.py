@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.model_split import chosen_split, deviation_of, tolerance_of
+from loaderbench.analysis.model_split import deviation_of, tolerance_of
 from loaderbench.devices.select import profile_link
 from loaderbench.errors import CaseFailed, LoaderbenchError
 from loaderbench.recording.facts import Failure
@@ -164,7 +164,7 @@ class SplitStudy(KeptStudy):
             profile.together(active)
             search = profile.search(active)
             self._facts = replace(self._facts, searches=(*self._facts.searches, search))
-            chosen = chosen_split(search)
+            chosen = search.exact
             if chosen is None:
                 raise CaseFailed(
                     f"batch {self._plan.batch_size} of {self._plan.model} fits on these devices neither whole nor "

@@ -96,6 +96,8 @@ def plan_split(
     texts = [text.strip() for text in options.device.split(",") if text.strip()]
     if len(texts) < least_members or options.device == ModelOptions.device:
         raise ConfigError("what is the batch to be split over? give two devices or more, as --device cpu,cuda:0")
+    if "auto" in texts:
+        raise ConfigError("auto is no device to split over: name each one, as --device cpu,cuda:0")
     if turns < LEAST_TURNS:
         raise ConfigError(f"--turns must be at least {LEAST_TURNS}, not {turns}")
     if batch_size < len(texts):

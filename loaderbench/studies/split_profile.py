@@ -30,9 +30,9 @@ LEAST_S = 0.3
 SPARE = 1.2
 """Time for the turns ÷ what they should take by the first one."""
 TRIES = 4
-HOPELESS = 1.3
-"""A part that takes so many times what the fastest device takes for the whole batch is in no split: larger ones are not
-measured."""
+HOPELESS = 3.0
+"""A part that takes so many times what the fastest device takes for the whole batch is in no split, and in none that the
+greedy search looks at: larger ones are not measured."""
 
 Place = tuple[str, tuple[str, ...], int]
 """(device, what works beside it, images)"""
@@ -90,18 +90,18 @@ class Profile:
         return Split(sizes, seconds[best])
 
     def search(self, active: Sequence[int]) -> SplitSearch:
-        """What greedy and exact search make of the times of these members."""
-        batch = self._plan.batch_size
+        """What greedy and exact search make of the times of these members, each beside the others; but a member with the
+        whole batch works alone."""
+        batch, every = self._plan.batch_size, range(len(self._plan.members))
+        whole = [self._whole(member) for member in every]
         rows = [filled(self.points(member, active), batch) for member in active]
-        seconds = [row.seconds for row in rows]
+        seconds = [(*row.seconds[:batch], whole[member]) for member, row in zip(active, rows, strict=True)]
         best = exact(seconds, batch)
         parts, between = {}, []
         if best is not None:
-            for member, row, size in zip(active, rows, best.sizes, strict=True):
-                parts[member] = row.seconds[size]
-                between += [member] if size in row.interpolated else []
-        every = range(len(self._plan.members))
-        whole = [self._whole(member) for member in every]
+            for member, row, times, size in zip(active, rows, seconds, best.sizes, strict=True):
+                parts[member] = times[size]
+                between += [member] if size < batch and size in row.interpolated else []
         return SplitSearch(
             members=tuple(active),
             greedy=self._of_all(greedy(seconds, batch), active),
@@ -181,7 +181,7 @@ class Profile:
         sizes, wanted = {member: size for member, size in sizes.items() if size}, [*wanted]
         while wanted:
             try:
-                found = self._turns(sizes, wanted)
+                found = self._turns(active, sizes, wanted)
             except MemberFailed as error:
                 if not error.lacks_memory:
                     raise
@@ -192,40 +192,35 @@ class Profile:
                 smaller = self._company(member, active, sizes[member] - 1)
                 sizes = {**sizes, member: smaller} if smaller else {one: sizes[one] for one in sizes if one != member}
                 continue
-            places: dict[Place, list[NDArray[np.float64]]] = {}
-            numbers: dict[Place, int] = {}
-            for member in wanted:  # equal devices in equal company are one
-                place = self._plan.devices[member], self._plan.beside(member, active), sizes[member]
-                places.setdefault(place, []).append(found[member])
-                numbers[place] = member
-            self._add(
-                [
-                    self._entry(numbers[place], active, place[2], np.concatenate(seconds))
-                    for place, seconds in places.items()
-                ],
-                over=self._plan.remeasure,
-            )
+            entries = [self._entry(member, active, place[2], turns) for place, (member, turns) in found.items()]
+            self._add(entries, over=self._plan.remeasure)
             return
 
-    def _turns(self, sizes: Mapping[int, int], wanted: Sequence[int]) -> dict[int, NDArray[np.float64]]:
-        """[num_turns] seconds of each wanted member.
+    def _turns(
+        self, active: Sequence[int], sizes: Mapping[int, int], wanted: Sequence[int]
+    ) -> dict[Place, tuple[int, NDArray[np.float64]]]:
+        """Place → (a member of it, [num_turns] seconds of its turns). Equal devices in equal company are one place.
 
         Raises:
-            CaseFailed: a member got no turn done in the time for some.
+            CaseFailed: no turn was done in the time for some.
         """
         first = self._members.warm(sizes)
-        seconds = max(LEAST_S, SPARE * NUM_TURNS * max(first[member] for member in wanted))
+        places: dict[Place, list[int]] = {}
+        for member in wanted:
+            place = self._plan.devices[member], self._plan.beside(member, active), sizes[member]
+            places.setdefault(place, []).append(member)
+        needed = max(math.ceil(NUM_TURNS / len(same)) * first[one] for same in places.values() for one in same)
+        seconds = max(LEAST_S, SPARE * needed)
         for _ in range(TRIES):
-            found = self._members.repeat(sizes, seconds)
-            if all(len(found[member]) >= NUM_TURNS for member in wanted):
+            turns = self._members.repeat(sizes, seconds)
+            found = {place: np.concatenate([turns[one] for one in same]) for place, same in places.items()}
+            if all(len(one) >= NUM_TURNS for one in found.values()):
                 break
             seconds *= SPARE
-        for member in wanted:
-            if not len(found[member]):
-                raise CaseFailed(
-                    f"{self._plan.devices[member]} did no turn of {sizes[member]} images in {seconds:.1f} s"
-                )
-        return found
+        for (device, _, size), one in found.items():
+            if not len(one):
+                raise CaseFailed(f"{device} did no turn of {size} images in {seconds:.1f} s: what else runs here?")
+        return {place: (places[place][0], one) for place, one in found.items()}
 
     def _entry(
         self,
