@@ -56,7 +56,8 @@ def print_times(times: Sequence[SplitTime], console: Console) -> None:
 def _print_table(console: Console, columns: Sequence[str], rows: Cells, num_names: int = NUM_NAMES) -> None:
     table = plain_table()
     for number, title in enumerate(columns):
-        table.add_column(title, justify="left" if number < num_names else "right", no_wrap=True)
+        is_name = number < num_names
+        table.add_column(title, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
     for cells in rows:
         table.add_row(*(styled(cell) for cell in cells))
     console.print(table)
@@ -131,10 +132,16 @@ def _check_line(result: ModelSplit) -> str | None:
 
 
 def _time(estimate: Estimate) -> str:
-    """61.2 ms (60.1–63.0 ms)"""
+    """61.2 ms (60.1–63.0)"""
     if estimate.low is None or estimate.high is None:
         return fmt.duration(estimate.value)
-    return f"{fmt.duration(estimate.value)} ({fmt.duration(estimate.low)} – {fmt.duration(estimate.high)})"
+    return f"{fmt.duration(estimate.value)} ({_range(estimate.value, estimate.low, estimate.high)})"
+
+
+def _range(value: float, low: float, high: float) -> str:
+    """Both ends in the unit that `format.duration` gives the value."""
+    unit = 1.0 if value >= 1 else 1e3 if value >= 1e-3 else 1e6
+    return f"{fmt.number(low * unit)}–{fmt.number(high * unit)}"
 
 
 # -- tables ----------------------------------------------------------------------------------------------
@@ -170,7 +177,7 @@ def time_rows(times: Sequence[SplitTime]) -> Cells:
     for one in times:
         spread = ""
         if one.low is not None and one.high is not None:
-            spread = f"{fmt.duration(one.low)} – {fmt.duration(one.high)}"
+            spread = _range(one.seconds or one.low, one.low, one.high)
         rows.append(
             [
                 one.device,
@@ -195,10 +202,10 @@ def notes(result: ModelSplit) -> list[tuple[str, list[str]]]:
     if any(member.interpolated for member in result.members):
         means.append(INTERPOLATED)
     if result.num_late:
-        means.append(f"{result.num_late} turns were done again, since a member began late.")
+        means.append(f"{result.num_late} turn{'s' * (result.num_late != 1)} spoilt by a late member, and done again.")
     means.append(
         f"{len(result.times)} times of {result.table}, {result.num_measured} of them measured now; "
-        f"{result.num_searches} searches."
+        f"{result.num_searches} search{'es' * (result.num_searches != 1)}."
     )
     alone = [
         f"{one.device}: {fmt.duration(one.predicted_s) if one.why is None else one.why}"

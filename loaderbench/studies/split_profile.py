@@ -31,8 +31,8 @@ SPARE = 1.2
 """Time for the turns ÷ what they should take by the first one."""
 TRIES = 4
 HOPELESS = 3.0
-"""A part that takes so many times what the fastest device takes for the whole batch is in no split, and in none that the
-greedy search looks at: larger ones are not measured."""
+"""Times what the fastest device takes for the whole batch: a part that takes longer is in no split, nor on the greedy
+search's way, and larger ones are not measured."""
 
 Place = tuple[str, tuple[str, ...], int]
 """(device, what works beside it, images)"""
@@ -90,7 +90,7 @@ class Profile:
         return Split(sizes, seconds[best])
 
     def search(self, active: Sequence[int]) -> SplitSearch:
-        """What greedy and exact search make of the times of these members, each beside the others; but a member with the
+        """What greedy and exact search make of the times of these members, each beside the others; a member with the
         whole batch works alone."""
         batch, every = self._plan.batch_size, range(len(self._plan.members))
         whole = [self._whole(member) for member in every]
