@@ -307,8 +307,8 @@ def named(detail: str) -> Profile:
     if name not in shipped_names():
         machines = ", ".join(sorted({profile.machine for profile in shipped()}))
         raise ConfigError(
-            f"no device profile '{detail}'; there are profiles of {machines} (`loaderbench doctor` lists them); or give "
-            "the path of a .toml file"
+            f"no device profile '{detail}'; there are profiles of {machines} (`loaderbench doctor` lists them); or "
+            "give the path of a .toml file"
         )
     return scaled(load(SHIPPED / f"{name}.toml"), factor)
 
