@@ -90,8 +90,8 @@ def choose_cpu(asked: Asked) -> Chosen:
         usable = usable_cpus()
         if not (threads.isdecimal() and 1 <= int(threads) <= usable):
             raise ConfigError(
-                f"unknown device 'cpu:{threads}': the number of threads is from 1 to the {usable} usable CPUs here; or use "
-                "cpu, for as many as PyTorch takes"
+                f"unknown device 'cpu:{threads}': the number of threads is from 1 to the {usable} usable CPUs here; or "
+                "use cpu, for as many as PyTorch takes"
             )
         threads = str(int(threads))
     return Chosen(asked.precision or asked.default_precision, threads)
