@@ -73,6 +73,8 @@ class Profile:
     """Copy rate from pinned host memory to the device."""
     memory_bytes: Constant | None = None
     """Memory of the device that a program can use; None where the file does not say."""
+    speed: float = 1.0
+    """By which its times in `steps` are divided (`scaled`)."""
 
     def duration_ms(self, num_samples: int, input_size: float | None = None) -> Constant:
         """Device time of a step of `num_samples` images of `input_size`² pixels, with its label."""
@@ -101,7 +103,7 @@ class Profile:
         return replace(self.issue_ms, source=f"the host's time to issue a step: {self.issue_ms.source}")
 
     def _at(self, points: Sequence[tuple[int, Constant]], num_samples: int, input_size: float | None) -> Constant:
-        constant = _at_batch_size(points, num_samples)
+        constant = _divided(_at_batch_size(points, num_samples), self.speed)
         if input_size is None or input_size == self.input_size:
             return constant
         ratio = (input_size / self.input_size) ** 2
@@ -305,8 +307,8 @@ def named(detail: str) -> Profile:
     if name not in shipped_names():
         machines = ", ".join(sorted({profile.machine for profile in shipped()}))
         raise ConfigError(
-            f"no device profile '{detail}'; there are profiles of {machines} (`loaderbench doctor` lists them); or give the "
-            "path of a .toml file"
+            f"no device profile '{detail}'; there are profiles of {machines} (`loaderbench doctor` lists them); or "
+            "give the path of a .toml file"
         )
     return scaled(load(SHIPPED / f"{name}.toml"), factor)
 
@@ -337,20 +339,20 @@ def scaled(profile: Profile, factor: float) -> Profile:
     its steps, its link and its memory stay what they are."""
     if factor == 1:
         return profile
-
-    def divided(constant: Constant) -> Constant:
-        source = f"{constant.source} ({constant.label}); divided by the factor {factor:g} that --device gives"
-        return Constant(constant.value / factor, "assumed", source)
-
     return replace(
         profile,
         name=f"{profile.name}x{factor:g}",
         device_name=f"{profile.device_name} at {factor:g} times its speed",
-        steps=tuple(
-            StepTime(step.batch_size, divided(step.duration_ms), divided(step.busy_ms)) for step in profile.steps
-        ),
-        tail_ms=divided(profile.tail_ms),
+        tail_ms=_divided(profile.tail_ms, factor),
+        speed=factor,
     )
+
+
+def _divided(constant: Constant, factor: float) -> Constant:
+    if factor == 1:
+        return constant
+    source = f"{constant.source} ({constant.label}); divided by the factor {factor:g} that --device gives"
+    return Constant(constant.value / factor, "assumed", source)
 
 
 def for_mode(device: str, mode: str) -> str:

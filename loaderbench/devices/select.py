@@ -89,10 +89,9 @@ def choose_cpu(asked: Asked) -> Chosen:
     if threads:
         usable = usable_cpus()
         if not (threads.isdecimal() and 1 <= int(threads) <= usable):
-            most = "cpu:1" if usable == 1 else f"cpu:1 to cpu:{usable}"
             raise ConfigError(
-                f"unknown device 'cpu:{threads}': the number of threads is 1 to the {usable} usable CPUs here; use {most}, "
-                "or cpu for as many as PyTorch takes"
+                f"unknown device 'cpu:{threads}': the number of threads is from 1 to the {usable} usable CPUs here; or "
+                "use cpu, for as many as PyTorch takes"
             )
         threads = str(int(threads))
     return Chosen(asked.precision or asked.default_precision, threads)
