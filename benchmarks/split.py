@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from turns import spread
 
 from loaderbench.analysis.model_split import split_of
 from loaderbench.cases.options import ModelOptions
@@ -157,18 +158,16 @@ def shown(result: ModelSplit, device: str) -> dict[str, Any]:
     near = abs(result.measured_over_predicted - 1) <= WITHIN
     slower = ratio is not None and ratio.low is not None and ratio.low > 1
     sizes = "+".join(str(one.batch_size) for one in result.members)
-    spread = (
-        ""
-        if ratio is None
-        else f", {ratio.value:.3f} [{ratio.low or 0:.3f}, {ratio.high or 0:.3f}] of the fastest alone"
-    )
-    print(
-        f"  {device:34} {sizes:9} predicted {result.predicted_s * 1e3:8.1f} ms, measured {measured.value * 1e3:8.1f} ms "
-        f"({result.measured_over_predicted:.3f}{'' if near else ', MORE THAN 10 % OFF'}){spread}"
-        f"{', the fastest alone is best' if result.outcome == 'alone' else ''}{', SLOWER' if slower else ''}"
-        f"{'' if result.is_equal in (True, None) else ', OUTPUTS DIFFER'}",
-        flush=True,
-    )
+    marks = [
+        *([] if near else ["MORE THAN 10 % OFF"]),
+        *(["the fastest alone is best"] if result.outcome == "alone" else []),
+        *(["SLOWER"] if slower else []),
+        *(["OUTPUTS DIFFER"] if result.is_equal is False else []),
+    ]
+    against = [] if ratio is None else [f"of the fastest alone {spread((ratio.value, ratio.low, ratio.high))}"]
+    predicted_ms, measured_ms = result.predicted_s * 1e3, measured.value * 1e3
+    times = f"predicted {predicted_ms:.1f} ms, measured {measured_ms:.1f} ({result.measured_over_predicted:.3f})"
+    print(", ".join([f"  {device:22} {sizes:7} {times}", *against, *marks]), flush=True)
     return {
         "device": device, "sizes": [one.batch_size for one in result.members], "predicted_s": result.predicted_s,
         "greedy_s": result.greedy_s, "greedy_sizes": result.greedy_sizes, "measured_s": to_json(measured),
