@@ -164,7 +164,7 @@ def part_rows(result: ModelSplit) -> Cells:
 def _part_cells(member: SplitMember) -> list[str]:
     star = "*" if member.interpolated else ""
     return [
-        f"{member.device} (emulated)" if member.emulated and "emulated" not in member.device else member.device,
+        member.device,
         str(member.batch_size),
         "no part" if not member.batch_size else f"{fmt.duration(member.predicted_s)}{star}",
         fmt.MISSING if member.measured_s is None else _time(member.measured_s),
