@@ -404,7 +404,8 @@ def _of_machine(machine: str, asked: Asked, known: Sequence[Profile]) -> Profile
     others = [f"{one.machine} {one.mode} {one.precision}" for one in known if one.model == asked.model]
     elsewhere = f"{asked.model} has {', '.join(others)}" if others else f"no machine has {asked.model}"
     raise ConfigError(
-        f"{missing}; {machine} has {contents(theirs)}; {elsewhere}; give --device cpu, or --device emulated:FILE.toml with your own times"
+        f"{missing}; {machine} has {contents(theirs)}; {elsewhere}; give --device cpu, or --device emulated:FILE.toml "
+        "with your own times"
     )
 
 
