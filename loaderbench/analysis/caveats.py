@@ -88,8 +88,9 @@ def _of_the_device(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
     facts, device = judged.facts.device, record.device
     assert device is not None
     if facts.emulated:
-        unknown: dict[str, Json] = {} if _tells_issuing(facts.details) else {"issue_unknown": True}
-        yield Caveat("emulated_device", {"name": facts.name, **unknown})
+        yield Caveat("emulated_device", {"name": facts.name})
+        if not _tells_issuing(facts.details):
+            yield Caveat("issue_unknown")
     seen = device.busy_witnesses
     if seen is not None:
         if apart := kernels.disagreeing(seen, WITNESSES_AGREE):

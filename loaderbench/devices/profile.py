@@ -397,11 +397,15 @@ def _of_machine(machine: str, asked: Asked, known: Sequence[Profile]) -> Profile
     for profile in of_model:
         if profile.precision == precision:
             return profile
+    missing = f"no emulated profile of {machine} for {asked.model} {asked.mode} {precision}"
+    if of_model:
+        there = ", ".join(one.precision for one in of_model)
+        raise ConfigError(f"{missing}; it has {there}: give --precision {of_model[0].precision}")
     others = [f"{one.machine} {one.mode} {one.precision}" for one in known if one.model == asked.model]
     elsewhere = f"{asked.model} has {', '.join(others)}" if others else f"no machine has {asked.model}"
     raise ConfigError(
-        f"no emulated profile of {machine} for {asked.model} {asked.mode} {precision}; {machine} has "
-        f"{contents(theirs)}; {elsewhere}; give --device cpu, or --device emulated:FILE.toml with your own times"
+        f"{missing}; {machine} has {contents(theirs)}; {elsewhere}; give --device cpu, or --device emulated:FILE.toml "
+        "with your own times"
     )
 
 

@@ -7,6 +7,7 @@ writers take turns by a lock on a file beside it, and each adds to what the one 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import re
@@ -17,7 +18,6 @@ from pathlib import Path
 
 from loaderbench import plain
 from loaderbench.errors import ConfigError
-from loaderbench.images.files import exclusive
 from loaderbench.machine import environment
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Environment
@@ -156,7 +156,8 @@ def _changing(path: Path, subject: TableSubject) -> Iterator[TimesTable]:
     """The table as it is now, while no other process changes it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(path.with_name(f".{path.name}.lock")):
+        with open(path.with_name(f".{path.name}.lock"), "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, so nobody is told to wait
             yield read(path, subject)
     except OSError as error:
         raise ConfigError(f"cannot write the table {path}: {error.strerror or error}") from error

@@ -84,7 +84,7 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
         (
             "emulated:a100",
             {"mode": "infer"},
-            "of a100 for resnet50 infer amp-bf16; a100 has infer pure-fp16 (densenet121, ",
+            "of a100 for resnet50 infer amp-bf16; it has amp-fp16, pure-fp16, tf32: give --precision amp-fp16",
         ),
         ("emulated:h300", {}, "no device profile 'h300'; there are profiles of a100, h100, h200"),
         ("emulated:rtx6000", {}, "no device profile 'rtx6000'"),

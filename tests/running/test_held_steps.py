@@ -87,9 +87,7 @@ def test_a_launch_bound_step_is_found_without_busy_times(image_tree: Path, monke
 def test_a_published_profile_leaves_launches_unknown(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = record_on(EmulatedDevice, image_tree, monkeypatch, "rtx2080ti-resnet18-infer-fp32")
     assert record.shares is not None and record.shares["launch"] is None
-    caveats = {caveat.code: caveat for caveat in record.caveats}
-    assert "launch_not_measured" in caveats
-    assert caveats["emulated_device"].details["issue_unknown"] is True
+    assert {"launch_not_measured", "issue_unknown"} <= {caveat.code for caveat in record.caveats}
     assert record.verdict is not None and record.verdict.bottleneck == "compute"
 
 
