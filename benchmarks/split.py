@@ -51,6 +51,8 @@ GAIN_FACTORS = (0.5, 1.0, 2.0, 4.0)
 GAIN_BATCH = 100
 PAPER = "KCC 2020: 12 to 42 % less time for MobileNet, ResNet-50 and VGG-16 at batch 100, device speeds not published"
 WITHIN = 0.10
+MOST_STOLEN = 0.03
+"""Of the processors' time, by the hypervisor: beyond it figures are not this machine's."""
 LINK_BYTES_PER_S = 12.6e9
 """Of the emulated member: about that of PCIe gen 3 x16."""
 
@@ -123,12 +125,28 @@ def search_part(asked: argparse.Namespace) -> dict[str, Any]:
 # -- real members --------------------------------------------------------------------------------------------
 
 
-def run_split(asked: argparse.Namespace, results: Path, model: str, batch: int, device: str) -> ModelSplit:
+def run_split(
+    asked: argparse.Namespace, results: Path, model: str, batch: int, device: str, *, remeasure: bool = False
+) -> ModelSplit:
     options = ModelOptions(device=device, input_size=asked.size)
-    plan = plan_split(model, options, batch, results, turns=asked.turns)
+    plan = plan_split(model, options, batch, results, turns=asked.turns, remeasure=remeasure)
     study = SplitStudy(plan, Store(results))
     study.run(lambda line, keep: None)
     return split_of(study.facts())
+
+
+def run_steady(asked: argparse.Namespace, results: Path, model: str, batch: int, device: str) -> ModelSplit:
+    """Again, times and all, while the hypervisor gave the processors to others; the least disturbed one."""
+    found = []
+    for number in range(asked.tries):
+        found.append(run_split(asked, results, model, batch, device, remeasure=number > 0))
+        if stolen(found[-1]) <= MOST_STOLEN:
+            break
+    return min(found, key=stolen)
+
+
+def stolen(result: ModelSplit) -> float:
+    return max(result.stolen_profile_fraction or 0.0, result.stolen_turns_fraction or 0.0)
 
 
 def own_profile(results: Path, model: str, size: int, company: str) -> Path:
@@ -163,6 +181,7 @@ def shown(result: ModelSplit, device: str) -> dict[str, Any]:
         *(["the fastest alone is best"] if result.outcome == "alone" else []),
         *(["SLOWER"] if slower else []),
         *(["OUTPUTS DIFFER"] if result.is_equal is False else []),
+        *([f"{stolen(result):.0%} STOLEN"] if stolen(result) > MOST_STOLEN else []),
     ]
     against = [] if ratio is None else [f"of the fastest alone {spread((ratio.value, ratio.low, ratio.high))}"]
     predicted_ms, measured_ms = result.predicted_s * 1e3, measured.value * 1e3
@@ -175,6 +194,8 @@ def shown(result: ModelSplit, device: str) -> dict[str, Any]:
         "ratio_to_fastest_alone": to_json(ratio), "outcome": result.outcome, "slower": slower,
         "outputs_equal": result.is_equal, "deviation": None if result.check is None else result.check.deviation,
         "num_turns": result.num_turns, "num_late": result.num_late,
+        "stolen_profile_fraction": result.stolen_profile_fraction,
+        "stolen_turns_fraction": result.stolen_turns_fraction,
     }  # fmt: skip
 
 
@@ -183,11 +204,11 @@ def members_part(asked: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         results, model = Path(folder), "resnet18"
         print(f"members: {model}, batch {asked.batch_size} of {asked.size} pixels, {asked.turns} turns")
-        found = run_split(asked, results, model, asked.batch_size, "cpu:1,cpu:1")
+        found = run_steady(asked, results, model, asked.batch_size, "cpu:1,cpu:1")
         told.append(shown(found, "cpu:1,cpu:1"))
         path = own_profile(results, model, asked.size, "cpu:1")
         for factor in FACTORS:
-            found = run_split(asked, results, model, asked.batch_size, f"cpu:1,emulated:{path}x{factor:g}")
+            found = run_steady(asked, results, model, asked.batch_size, f"cpu:1,emulated:{path}x{factor:g}")
             told.append(shown(found, f"cpu:1,emulated x{factor:g}"))
     return told
 
@@ -198,12 +219,12 @@ def gain_part(asked: argparse.Namespace) -> list[dict[str, Any]]:
     for model in asked.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder)
-            found = run_split(asked, results, model, GAIN_BATCH, "cpu:1,cpu:1")
+            found = run_steady(asked, results, model, GAIN_BATCH, "cpu:1,cpu:1")
             print(f" {model}")
             told.append({"model": model, "factor": None, **shown(found, "cpu:1,cpu:1")})
             path = own_profile(results, model, asked.size, "cpu:1")
             for factor in GAIN_FACTORS:
-                found = run_split(asked, results, model, GAIN_BATCH, f"cpu:1,emulated:{path}x{factor:g}")
+                found = run_steady(asked, results, model, GAIN_BATCH, f"cpu:1,emulated:{path}x{factor:g}")
                 alone = found.alone
                 assert alone[0].predicted_s is not None and alone[1].predicted_s is not None
                 speed = alone[0].predicted_s / alone[1].predicted_s
@@ -230,6 +251,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--tries", type=int, default=3, help="while the hypervisor takes the processors")
     parser.add_argument("--models", default=",".join(GAIN_MODELS))
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()

@@ -92,6 +92,8 @@ def split_of(facts: SplitFacts) -> ModelSplit:
         check=check,
         is_equal=None if check is None else check.deviation <= check.tolerance,
         moved=facts.moved,
+        stolen_profile_fraction=facts.stolen_profile_fraction,
+        stolen_turns_fraction=facts.stolen_turns_fraction,
         assumptions=tuple(dict.fromkeys(_assumption(one) for one in facts.members if one.known is not None)),
         interrupted=facts.interrupted,
         missing=_missing(facts, greedy, ratio),

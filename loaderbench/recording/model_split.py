@@ -135,6 +135,10 @@ class SplitFacts:
     no_check: str | None = None
     """Why outputs were not compared."""
     moved: tuple[MovedPart, ...] = ()
+    stolen_profile_fraction: float | None = None
+    """Of the processors' time, that the hypervisor gave to other guests while times were taken (/proc/stat, steal)."""
+    stolen_turns_fraction: float | None = None
+    """While the turns were run."""
     failure: Failure | None = None
     """What ended it."""
     interrupted: bool = True
@@ -208,6 +212,8 @@ class ModelSplit:
     is_equal: bool | None
     """Whether the outputs are equal within the tolerance; None: they were not compared."""
     moved: tuple[MovedPart, ...]
+    stolen_profile_fraction: float | None
+    stolen_turns_fraction: float | None
     assumptions: tuple[str, ...]
     """Where the times of emulated members come from."""
     interrupted: bool

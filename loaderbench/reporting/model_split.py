@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 COLUMNS = ("Device", "images", "predicted", "measured")
 TIME_COLUMNS = ("Device", "beside", "images", "time", "interval", "turns", "origin")
 NUM_NAMES = 1
+MUCH_STOLEN = 0.03
+"""Of the processors' time, beyond which figures are not this machine's."""
 PART_NOTE = (
     "Of a part: from the common start of all members to its last output on the host, the copies to and from the device "
     "within. Measured: medians over the turns with their 95 % intervals."
@@ -201,6 +203,13 @@ def notes(result: ModelSplit) -> list[tuple[str, list[str]]]:
         means.append(EMULATED)
     if any(member.interpolated for member in result.members):
         means.append(INTERPOLATED)
+    for what, stolen in (
+        ("times were taken", result.stolen_profile_fraction),
+        ("the turns were run", result.stolen_turns_fraction),
+    ):
+        if stolen is not None and stolen > MUCH_STOLEN:
+            share = fmt.percent(stolen)
+            means.append(f"The hypervisor gave {share} of the processors' time to others while {what}: measure again.")
     if result.num_late:
         means.append(f"{result.num_late} turn{'s' * (result.num_late != 1)} spoilt by a late member, and done again.")
     means.append(

@@ -120,7 +120,7 @@ class Members:
     def repeat(self, sizes: Mapping[int, int], seconds: float) -> dict[int, NDArray[np.float64]]:
         """[num_turns] seconds of each member's turns, all members at work all the time, for so long.
 
-        Turns that began before the last member had begun, or ended after the time, are left out.
+        Turns that began (more than LATE_NS) before the last member had begun, or ended after the time, are left out.
         """
         start_ns = time.perf_counter_ns() + LEAD_NS
         until_ns = start_ns + round(seconds * 1e9)
@@ -128,7 +128,7 @@ class Members:
             REPEAT_PART,
             {one: RepeatRequest(self._requests[one], size, start_ns, until_ns) for one, size in sizes.items()},
         )
-        begun_ns = max(int(stamps[0, 0]) for stamps in found.values())
+        begun_ns = max(int(stamps[0, 0]) for stamps in found.values()) - LATE_NS
         kept = {one: stamps[(stamps[:, 0] >= begun_ns) & (stamps[:, 1] <= until_ns)] for one, stamps in found.items()}
         return {one: (stamps[:, 1] - stamps[:, 0]) / 1e9 for one, stamps in kept.items()}
 

@@ -29,6 +29,7 @@ from loaderbench.recording.split_times import Split
 from loaderbench.recording.store import Store
 from loaderbench.running.jobs.table import MemberRequest
 from loaderbench.running.members import MemberFailed, Members, OnMessage, Part, Together
+from loaderbench.samplers.cpu import Stolen
 from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.split_plan import MemberPlan, SplitPlan
 from loaderbench.studies.split_profile import Profile
@@ -57,6 +58,7 @@ class SplitStudy(KeptStudy):
             members=tuple(map(_member_facts, plan.members)),
         )
         self._profile: Profile | None = None
+        self._stolen = Stolen()
         self._split: list[Together] = []
         self._alone: list[Together] = []
 
@@ -107,6 +109,7 @@ class SplitStudy(KeptStudy):
                 known = [replace(one, facts=facts) for one, facts in zip(self._facts.members, found, strict=True)]
                 self._facts = replace(self._facts, members=tuple(known))
                 self._profile = Profile(plan, members, say)
+                self._stolen.begin()
                 self._profile.alone()
                 self._work(members, self._profile, say)
         except MemberFailed as error:
@@ -135,7 +138,7 @@ class SplitStudy(KeptStudy):
         """Search and run, until a split's parts all fit."""
         while True:
             search, chosen = self._search(profile, say)
-            self._facts = replace(self._facts, chosen=chosen)
+            self._facts = replace(self._facts, chosen=chosen, stolen_profile_fraction=self._stolen.fraction())
             self._split, self._alone = [], []
             self.store()
             try:
@@ -194,12 +197,14 @@ class SplitStudy(KeptStudy):
         parts, alone = _parts_of(chosen), None if search.alone is None else _parts_of(search.alone)
         if parts == alone:
             parts = {}
+        self._stolen.begin()
         for number in range(self._plan.num_turns):
             say(f"[turn {number + 1} of {self._plan.num_turns}] the split, then the fastest alone", False)
             if parts:
                 self._split.append(members.run(parts))
             if alone is not None:
                 self._alone.append(members.run(alone))
+            self._facts = replace(self._facts, stolen_turns_fraction=self._stolen.fraction())
         self.store()
 
     def _turns(self) -> SplitTurns | None:

@@ -28,8 +28,8 @@ NUM_TURNS = 6
 LEAST_S = 0.3
 """Of turns, for each size."""
 SPARE = 1.2
-"""Time for the turns ÷ what they should take by the first one."""
-TRIES = 4
+"""Time for the turns ÷ what they should take by the first one; the second try takes twice as long, and so on."""
+TRIES = 5
 HOPELESS = 3.0
 """Times what the fastest device takes for the whole batch: a part that takes longer is in no split, nor on the greedy
 search's way, and larger ones are not measured."""
@@ -216,7 +216,7 @@ class Profile:
             found = {place: np.concatenate([turns[one] for one in same]) for place, same in places.items()}
             if all(len(one) >= NUM_TURNS for one in found.values()):
                 break
-            seconds *= SPARE
+            seconds *= 2
         for (device, _, size), one in found.items():
             if not len(one):
                 raise CaseFailed(f"{device} did no turn of {size} images in {seconds:.1f} s: what else runs here?")
