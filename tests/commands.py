@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -90,6 +90,22 @@ def run_script(script: Path, *args: str | Path, folder: Path, whole_end: bool = 
     command = [sys.executable, str(script), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder)
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def start_script(script: Path, *args: str | Path) -> Iterator[WarmProcess | subprocess.Popen[str]]:
+    """A Python program in a session of its own, which is killed at the end."""
+    if (forked_from := warm()) is not None:
+        where = Where(session=True)
+        process: Any = forked_from.start([*map(str, args)], script=str(script), folder=Path.cwd(), where=where)
+    else:
+        command = [sys.executable, str(script), *map(str, args)]
+        process = subprocess.Popen(command, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def _ended(process: WarmProcess, timeout_s: float) -> Ended:

@@ -96,3 +96,9 @@ def small_set(tmp_path_factory: pytest.TempPathFactory, photographs: list[NDArra
     for side in (96, 128):
         write_tree(root / str(side), photographs, [(side, side)] * 48)
     return root
+
+
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's cache folder for the tests of models: what one has traced, the next finds."""
+    return tmp_path_factory.mktemp("cache")

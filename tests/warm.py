@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import json
 import math
 import os
@@ -33,10 +34,16 @@ from types import SimpleNamespace
 from typing import IO, Any, BinaryIO
 
 import psutil
+import typer.main
 
 PRELOADED = (
-    "torch", "torchvision", "pydantic", "jinja2", "matplotlib.backends.backend_svg", "loaderbench.reporting.report",
-    "loaderbench.running.jobs.measure", "loaderbench.studies.sweep", "loaderbench.workloads.vision",
+    "torch", "torchvision", "pydantic", "jinja2", "matplotlib.figure", "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg", "PIL.JpegImagePlugin", "loaderbench.__main__", "loaderbench.commands.app",
+    "loaderbench.decoders.pillow", "loaderbench.devices.emulated", "loaderbench.loaders.multiprocess",
+    "loaderbench.loaders.threaded", "loaderbench.reporting.live", "loaderbench.reporting.report",
+    "loaderbench.reporting.terminal", "loaderbench.running.child", "loaderbench.running.jobs.measure",
+    "loaderbench.studies.compare", "loaderbench.studies.sweep", "loaderbench.workloads.emulated",
+    "loaderbench.workloads.vision",
 )  # fmt: skip
 """What most programs of the tests import."""
 TEMPORARY = tempfile.gettempdir()
@@ -221,6 +228,9 @@ def serve(channel: socket.socket) -> None:
     """Fork one command after another, until the other side is closed."""
     for name in PRELOADED:
         import_module(name)
+    prepare_command_line()
+    gc.collect()
+    gc.freeze()  # a collection in what is forked would look through all of torch, and copy its pages
 
     while True:
         head, descriptors, _, _ = socket.recv_fds(channel, 1, 2)
@@ -237,10 +247,35 @@ def serve(channel: socket.socket) -> None:
             channel.close()
             if asked["whole_end"]:
                 sys.exit(program(asked, descriptors))
+            weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # torch's libraries, taken down one by one
             as_program(partial(program, asked, descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
         send(channel, pid)
+
+
+COMMAND_LINE = ("typer", "loaderbench.commands")
+
+
+def prepare_command_line() -> None:
+    """Make the tree of commands and what reads their options, once for all that are forked."""
+    from loaderbench.commands.app import app
+
+    tree = typer.main.get_command(app)
+    typer.main.get_command = lambda _: tree
+    waiting = [tree]
+    while waiting:
+        command = waiting.pop()
+        waiting += getattr(command, "commands", {}).values()
+        for parameter in command.params:
+            if (make := getattr(parameter, "get_runtime_param", None)) is not None:  # typer >= 0.20 makes them late
+                make()
+
+
+def forget_command_line() -> None:
+    """As if none of it had been imported."""
+    for name in [name for name in sys.modules if name.startswith(COMMAND_LINE)]:
+        del sys.modules[name]
 
 
 def as_program(main: Callable[[], Any]) -> None:
@@ -308,6 +343,8 @@ def program(asked: dict[str, Any], descriptors: list[int]) -> Any:
     for number, descriptor in enumerate([null, *descriptors]):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    if asked["script"] is not None or asked["environ"].get("PYTHONPATH") != os.environ.get("PYTHONPATH"):
+        forget_command_line()  # which names the plug-ins that were found, and which a script need not import
     found_in(asked)
     Where(**{field.name: asked[field.name] for field in fields(Where)}).enter()
     supervisor.subprocess = SimpleNamespace(  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 
 import torch
 import torchvision
@@ -73,10 +74,10 @@ def check_images(name: str, step: Step, size: int) -> None:
         raise ConfigError(f"unknown model '{name}'; close names: {', '.join(close) or 'none'} (torchvision's names)")
     if step.channels != 3:
         raise ConfigError(f"{name} takes images of 3 channels, not {step.channels}: leave --input-shape out")
-    shapes = _Shapes(name, step.mode)
-    complaint = shapes.complaint(size, min(step.batch_size, 2))
+    complaint = _complaint(name, step.mode, size, min(step.batch_size, 2))
     if complaint is None:
         return
+    shapes = _Shapes(name, step.mode)
     if step.batch_size == 1 and complaint.startswith(BATCH_NORM_SAYS) and shapes.takes(size):
         raise BatchTooSmall(batch_of_one(name, size))
     does = f"{name} cannot {step.mode} on images of {size}×{size}"
@@ -87,6 +88,12 @@ def check_images(name: str, step: Step, size: int) -> None:
     least = shapes.least_size(size, own)
     why = ", for its auxiliary classifier," if step.mode == "train" and _Shapes(name, "infer").takes(size) else ""
     raise ConfigError(f"{does}: it takes images{why} from {least}×{least} on; give --input-size {own}")
+
+
+@functools.cache
+def _complaint(name: str, mode: str, size: int, num_images: int) -> str | None:
+    """What the model says of so many images of `size`²; the cases of a sweep ask the same once more."""
+    return _Shapes(name, mode).complaint(size, num_images)
 
 
 class _Shapes:

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from commands import run_script
+from commands import run_script, start_script
 from loader_cases import build, context_for, open_loader, take
 
 from loaderbench.errors import CaseFailed, ConfigError
@@ -73,7 +72,9 @@ if __name__ == "__main__":
     loader = build("multiprocess", context_for("multiprocess", Path(sys.argv[2]), workers=int(sys.argv[3])))
     stream = loader.batches()
     next(stream)
-    print(json.dumps(loader.worker_pids()), flush=True)
+    told = Path(sys.argv[4])
+    told.with_suffix(".part").write_text(json.dumps(loader.worker_pids()))
+    told.with_suffix(".part").rename(told)
     time.sleep(60)
 """
 
@@ -97,13 +98,14 @@ def wait_until_gone(pids: list[int], seconds: float) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_workers_end_with_their_parent(script: Path, image_tree: Path, number: signal.Signals) -> None:
-    command = [sys.executable, str(script), str(Path(__file__).parent), str(image_tree), "2"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    ) as consumer:
-        assert consumer.stdout is not None
-        pids = json.loads(consumer.stdout.readline())
+def test_workers_end_with_their_parent(script: Path, image_tree: Path, tmp_path: Path, number: signal.Signals) -> None:
+    told = tmp_path / "pids"
+    with start_script(script, Path(__file__).parent, image_tree, "2", told) as consumer:
+        deadline = time.monotonic() + 60
+        while not told.exists():
+            assert consumer.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        pids = json.loads(told.read_text())
         if number is signal.SIGINT:
             os.killpg(consumer.pid, number)  # as the terminal does it
         else:

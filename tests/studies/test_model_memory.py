@@ -32,13 +32,13 @@ TOO_LARGE = Failure("OutOfMemory", "does not fit: tensors took more than the cap
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Here]:
-    """Jobs in this process, with a cache folder of their own."""
+def here(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> type[Here]:
+    """Jobs in this process, with a cache folder of the tests' own."""
 
     class Own(Here):
         pass
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder))
     monkeypatch.setattr(memory_module, "Child", Own)
     monkeypatch.setattr(fit_module, "Child", Own)
     return Own

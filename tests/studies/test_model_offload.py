@@ -78,13 +78,13 @@ class Here:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Here]]:
+def here(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> Iterator[type[Here]]:
     """Jobs in this process."""
 
     class Own(Here):
         pass
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder))
     monkeypatch.setattr(study_module, "Child", Own)
     monkeypatch.setattr(runs_module, "KeptChild", Own)
     yield Own
