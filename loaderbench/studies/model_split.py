@@ -5,6 +5,7 @@ docs/model-split.md defines every figure.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.model_split import deviation_of, tolerance_of
 from loaderbench.devices.select import profile_link
-from loaderbench.errors import CaseFailed, LoaderbenchError
+from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError, UnavailableError
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_split import (
     KnownTimes,
@@ -114,6 +115,11 @@ class SplitStudy(KeptStudy):
                 self._work(members, self._profile, say)
         except MemberFailed as error:
             raise self._ended(error) from error
+        except CaseFailed as error:
+            raise self._with(error) from error
+        finally:
+            if not self.begun and self._facts.failure is None:  # there is nothing but an empty log
+                shutil.rmtree(self._folder.path, ignore_errors=True)
         self._facts = replace(self._facts, interrupted=False)
 
     def _message(self, say: Say) -> OnMessage:
@@ -124,15 +130,19 @@ class SplitStudy(KeptStudy):
         return message
 
     def _ended(self, error: MemberFailed) -> LoaderbenchError:
-        """The error to raise where a member cannot go on; it is stored too."""
-        cause = error.cause
+        """The error to raise where a member cannot go on."""
+        if not error.died and isinstance(error.cause.error, ConfigError | UnavailableError):
+            return error.cause.error
         name = f"{self._plan.devices[error.number]} (member {error.number + 1} of {len(self._plan.members)})"
         kept = f"; the times measured so far are in {self._plan.table}" if self.num_measured else ""
-        raised = CaseFailed(f"{name}: {cause.failure.message}{kept}") if error.died else cause.error
-        self._facts = replace(self._facts, failure=Failure(type(raised).__name__, str(raised)))
+        return self._with(CaseFailed(f"{name}: {error}{kept}"))
+
+    def _with(self, error: CaseFailed) -> CaseFailed:
+        """The error, once it is stored."""
+        self._facts = replace(self._facts, failure=Failure(type(error).__name__, str(error)))
         if self.begun:
             self.store()
-        return raised
+        return error
 
     def _work(self, members: Members, profile: Profile, say: Say) -> None:
         """Search and run, until a split's parts all fit."""

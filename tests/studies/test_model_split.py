@@ -15,7 +15,10 @@ from commands import Ended, call
 from split_crew import Crew
 
 from loaderbench.analysis.model_split import split_of
+from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_split import ModelSplit, SplitFacts
+from loaderbench.running.members import MemberFailed
+from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import model_split as study_module
 from loaderbench.studies import split_plan
 from tests.studies.kept import assert_kept, only_study
@@ -305,6 +308,18 @@ def test_ctrl_c_keeps_the_turns_that_were_done(
     result = split_of(only_study(tmp_path).facts)  # type: ignore[arg-type]
     assert isinstance(result, ModelSplit) and result.interrupted and result.num_turns == 4
     assert result.ratio_to_fastest_alone is not None and result.ratio_to_fastest_alone.n == 3
+
+
+def test_a_model_that_is_unknown_leaves_nothing(crew: type[Crew], tmp_path: Path) -> None:
+    refused = JobFailed(Failure("ConfigError", "unknown model 'nosuch'"))
+
+    def fails(self: Crew) -> Any:
+        raise MemberFailed(0, refused, self.requests[0], [0, 1])
+
+    crew.open = fails  # type: ignore[method-assign]
+    done = split(tmp_path)
+    assert (done.code, done.out, done.lines) == (2, "", ["loaderbench: unknown model 'nosuch'"])
+    assert not list(tmp_path.iterdir())
 
 
 # -- bad input -------------------------------------------------------------------------------------------
