@@ -228,6 +228,26 @@ def offloading(check: Check) -> None:
     check.say("a plan's peak at most its cap", "plan" not in found["failures"] and peak <= cap, f"{peak:,} of {cap:,}")
 
 
+def splitting(check: Check) -> None:
+    """A batch over the CPU and the GPU, and the copies alone."""
+    target = check.out / "split.json"
+    shared = ("--device", "cpu,cuda:0", "--batch-size", "100", "--results", check.runs, "--json", target)
+    if check.call("split", *LOADERBENCH, "model", "split", "resnet50", *shared):
+        found = json.loads(target.read_text())
+        off, ratio = found["measured_over_predicted"], found["ratio_to_fastest_alone"]
+        check.say("a split ends within 10 % of its prediction", abs(off - 1) <= 0.1, f"{off:.3f}")
+        slower = ratio is not None and ratio["low"] is not None and ratio["low"] > 1
+        check.say("a split is not slower than the fastest alone", not slower, found["answer"][0])
+        check.say("a split's outputs are those of one device", found["is_equal"] is True, json.dumps(found["check"]))
+    target = check.out / "io.json"
+    shared = ("--device", "cuda", "--max-batch", "128", "--results", check.runs, "--json", target)
+    if check.call("io", *LOADERBENCH, "model", "io", *shared):
+        last = json.loads(target.read_text())["batches"][-1]["data_in"]
+        check.say(
+            "data in was timed", last["bytes_per_s"]["value"] > 1e9, f"{last['bytes_per_s']['value'] / 1e9:.1f} GB/s"
+        )
+
+
 def profiles(check: Check) -> None:
     """The emulated device's files, from this GPU."""
     name = check.out.name
@@ -275,7 +295,7 @@ def checks(check: Check) -> None:
 
 PARTS: dict[str, Callable[[Check], None]] = {
     one.__name__: one
-    for one in (tests, checks, precision, models, trace, overhead, offloading, profiles, selftest, study)
+    for one in (tests, checks, precision, models, trace, overhead, offloading, splitting, profiles, selftest, study)
 }
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from loaderbench import machine, plugins
 from loaderbench.cases.traits import Needs
+from loaderbench.devices import profile
+from loaderbench.devices.select import has_intel_gpu
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
 from loaderbench.images.filesystem import FileSystem, storage_behind
@@ -238,6 +240,11 @@ def _gpu() -> Finding:
 
 def torch_cuda_version() -> tuple[bool, str | None]:
     """(installed, CUDA version torch was built for or None), from the package's files: torch is not imported."""
+    return _torch_built_for("cuda")
+
+
+def _torch_built_for(name: str) -> tuple[bool, str | None]:
+    """(installed, version of what torch's `version.py` calls `name`, or None where it was built without)."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return False, None
@@ -245,8 +252,20 @@ def torch_cuda_version() -> tuple[bool, str | None]:
         text = (Path(spec.origin).parent / "version.py").read_text()
     except OSError:
         return True, None
-    found = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    found = re.search(rf"^{name}\b[^=]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
     return True, found[1] if found else None
+
+
+def _xpu() -> list[Finding]:
+    """One finding where there is an Intel GPU, none elsewhere."""
+    if not has_intel_gpu():
+        return []
+    version = _torch_built_for("xpu")[1]
+    if version is None:
+        what = "there is an Intel GPU, but this torch was built without XPU: --device xpu does not work"
+        step = "install the XPU build of torch, and Intel's GPU driver (Level Zero)"
+        return [Finding("Intel GPU", MISSING, what, step)]
+    return [ok("Intel GPU", f"there is one, and torch is built for XPU {version} (torch itself was not started)")]
 
 
 def _cuda() -> Finding:
@@ -292,6 +311,26 @@ def _plugin(table: plugins.Table[Any], name: str) -> Finding | None:
         return ok(title, plugins.function(needs.prove)())
     except UnavailableError as error:
         return from_error(title, str(error), step)
+
+
+def _profiles() -> list[Finding]:
+    """One finding for each machine that can be emulated: its profiles, and where their times are from."""
+    shipped = profile.shipped()
+    findings = []
+    for name in sorted({one.machine for one in shipped}):
+        theirs = [one for one in shipped if one.machine == name]
+        groups: dict[str, list[str]] = {}
+        for one in theirs:
+            groups.setdefault(f"{one.mode} {one.precision} {_batches(one)}", []).append(one.model)
+        origin = ", ".join(sorted({one.origin for one in theirs}))
+        held = "; ".join(f"{key}: {', '.join(models)}" for key, models in groups.items())
+        findings.append(ok(f"emulated {name}", f"{origin}; {held}"))
+    return findings
+
+
+def _batches(one: profile.Profile) -> str:
+    first, last = one.steps[0].batch_size, one.largest_batch
+    return f"(batch {first})" if first == last else f"(batch {first} to {last})"
 
 
 def _perf() -> Finding:
@@ -341,8 +380,7 @@ def examine(dataset_path: str | Path | None = None) -> list[Finding]:
         _gpu,
         _cuda,
     ]
-    findings = [check() for check in checks]
+    findings = [*(check() for check in checks), *_xpu()]
     for table in (plugins.DECODERS, plugins.LOADERS):
         findings += [found for name in table.names() if (found := _plugin(table, name)) is not None]
-    findings.append(_perf())
-    return findings
+    return [*findings, _perf(), *_profiles()]

@@ -275,17 +275,23 @@ DEVICES: Table[DeviceTraits] = Table(
     "device",
     DeviceTraits,
     {
-        "cpu": Plugin(DeviceTraits("fp32", "cpu", on_host_cpus=True), "loaderbench.devices.cpu"),
+        "cpu": Plugin(
+            DeviceTraits("fp32", "cpu[:THREADS]", on_host_cpus=True, choose="loaderbench.devices.select:choose_cpu"),
+            "loaderbench.devices.cpu",
+        ),
         "cuda": Plugin(
             DeviceTraits(
                 "amp-bf16", "cuda[:N]", pins_memory=True, is_gpu=True, choose="loaderbench.devices.select:choose_gpu"
             ),
             "loaderbench.devices.cuda",
         ),
+        "xpu": Plugin(
+            DeviceTraits("fp32", "xpu[:N]", choose="loaderbench.devices.select:choose_xpu"), "loaderbench.devices.xpu"
+        ),
         "emulated": Plugin(
             DeviceTraits(
                 "amp-bf16",
-                "emulated[:PROFILE]",
+                "emulated[:PROFILE][xF]",
                 computes=False,
                 workload="emulated",
                 times="loaderbench.devices.profile:named",

@@ -27,8 +27,8 @@ ONE_WAY = ("errors", "plain", "printable", "cases", "recording", "analysis")
 """Each may use those before it, stdlib and numpy, and nothing else."""
 LIGHT = (*ONE_WAY, "reporting", "studies", "commands", "plugins", "interrupts", "__main__")
 """Rooms that never name torch."""
-DEVICE_KINDS = {"cpu", "cuda", "cuda:", "emulated", "emulated:"}
-DEVICE_CLASSES = {"CpuDevice", "CudaDevice", "EmulatedDevice"}
+DEVICE_KINDS = {"cpu", "cpu:", "cuda", "cuda:", "xpu", "xpu:", "emulated", "emulated:"}
+DEVICE_CLASSES = {"CpuDevice", "CudaDevice", "XpuDevice", "StreamDevice", "EmulatedDevice"}
 OWN_STRINGS = {
     "loaderbench.recording.schema1": "its files tell a device's kind where today's tell what it can do",
     "loaderbench.workloads.emulated": "the other half of the emulated device",
@@ -285,7 +285,7 @@ LEVELS = (
     {"cases"},
     {"recording"},
     {"analysis"},
-    {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine", "offloading"},
+    {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine", "offloading", "splitting"},
     {"devices", "workloads", "loaders"},
     {"running"},
     {"reporting"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from loaderbench import doctor, machine, plugins, prefixes
 from loaderbench.commands.app import app
 from loaderbench.decoders import libjpeg
+from loaderbench.devices.profile import shipped_names
 from loaderbench.doctor import DEGRADED, MISSING, OK, Finding, examine
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images import cache_state
@@ -52,6 +54,31 @@ def test_json_is_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     record = json.loads(capsys.readouterr().out)
     assert list(record) == ["findings"]
     assert [Finding(**entry) for entry in record["findings"]] == [*findings, *examine_beds()]
+
+
+def test_each_emulated_machine_is_listed_with_its_models_and_where_its_times_are_from() -> None:
+    findings = {finding.name: finding for finding in examine()}
+    a100, h200 = findings["emulated a100"].what, findings["emulated h200"].what
+    assert a100.startswith("published, not measured here; ") and h200.startswith("measured elsewhere, once; ")
+    assert "infer pure-fp16 (batch 12): densenet121, mobilenet_v2, " in a100
+    assert "infer amp-fp16 (batch 1 to 256): resnet50" in a100 and "train fp32 (batch 64): resnet50" in h200
+    listed = sum(finding.what.count("resnet50") for name, finding in findings.items() if name.startswith("emulated "))
+    assert listed == sum("-resnet50-" in name for name in shipped_names())
+
+
+@pytest.mark.parametrize(("version", "state"), [("None", MISSING), ("'20250300'", OK)])
+def test_an_intel_gpu_needs_a_torch_that_was_built_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, state: str
+) -> None:
+    assert "Intel GPU" not in {finding.name for finding in examine()}
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "version.py").write_text(f"cuda: str | None = None\nxpu: str | None = {version}\n")
+    spec = importlib.util.spec_from_file_location("torch", tmp_path / "torch" / "__init__.py")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(doctor, "has_intel_gpu", lambda: True)
+    (finding,) = doctor._xpu()
+    assert (finding.state, finding.enable is None) == (state, state == OK)
 
 
 def test_torch_is_not_imported() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis import kernels
@@ -89,6 +89,8 @@ def _of_the_device(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
     assert device is not None
     if facts.emulated:
         yield Caveat("emulated_device", {"name": facts.name})
+        if not _tells_issuing(facts.details):
+            yield Caveat("issue_unknown")
     seen = device.busy_witnesses
     if seen is not None:
         if apart := kernels.disagreeing(seen, WITNESSES_AGREE):
@@ -99,6 +101,13 @@ def _of_the_device(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
         yield Caveat("nvml_not_measured")
     if device.memory_peak_bytes is None:
         yield Caveat("device_memory_not_measured", {"kind": facts.kind})
+
+
+def _tells_issuing(details: Mapping[str, Json]) -> bool:
+    """Whether an emulated device spends on issuing what its profile tells; not where the profile does not tell."""
+    constants = details.get("constants")
+    issue = constants.get("issue_ms") if isinstance(constants, dict) else None
+    return not (isinstance(issue, dict) and issue.get("value") is None)
 
 
 def _of_the_storage(judged: Judged, storage: StorageFigures) -> Iterator[Caveat]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loaderbench.analysis.comparison import compare
+from loaderbench.analysis.model_io import io_of
 from loaderbench.analysis.model_layers import layers_of
 from loaderbench.analysis.model_memory import fit_of, memory_of
+from loaderbench.analysis.model_split import split_of
 from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.precision import compare_precisions
 from loaderbench.analysis.selftest import score
 from loaderbench.analysis.sizing import sized
 from loaderbench.analysis.study import summarize
 from loaderbench.analysis.tuning import tuned
+from loaderbench.recording.model_io import IoFacts
 from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.model_memory import ModelFitFacts, ModelMemoryFacts
 from loaderbench.recording.model_size import SizeFacts
+from loaderbench.recording.model_split import SplitFacts
 from loaderbench.recording.offload_study import OffloadFacts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
@@ -53,6 +57,10 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return fit_of(facts)
         case OffloadFacts():
             return offload_of(facts)
+        case SplitFacts():
+            return split_of(facts)
+        case IoFacts():
+            return io_of(facts)
         case _:
             return summarize([*records.values()])
 

@@ -256,7 +256,7 @@ class ModelOptions:
         "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
     )
     optimizer: str = option("sgd (with momentum) or adam; in training", "sgd")
-    device: str = option("auto (cuda, else cpu), cuda[:N], cpu, emulated[:PROFILE]", "auto")
+    device: str = option("auto (cuda, else cpu), {devices}", "auto")
     seed: int = option("Seed of weights and batches", 0)
 
 

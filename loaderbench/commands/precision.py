@@ -27,7 +27,7 @@ def precision(
     loss_scale: Annotated[
         str | None, typer.Option(help="dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto (cuda, else cpu), cuda[:N], cpu")] = "auto",
+    device: Annotated[str, typer.Option(help="auto (cuda, else cpu), cpu[:THREADS], cuda[:N], xpu[:N]")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of weights and batches")] = 0,
     output: OutputOptions,
 ) -> None:

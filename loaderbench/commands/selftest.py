@@ -14,7 +14,9 @@ from loaderbench.commands.terminal import check_json_target, say, write_json
 def selftest(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="12 cases and 6 nulls, about 5 minutes")] = False,
-    device: Annotated[str, typer.Option(help="auto, cuda[:N], cpu, emulated[:PROFILE]")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu[:THREADS], cuda[:N], xpu[:N], emulated[:PROFILE][xF]")
+    ] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted self-test")] = False,
     output: OutputOptions,
 ) -> None:

@@ -1,7 +1,8 @@
-"""`loaderbench trace`: one stored run over time."""
+"""`loaderbench trace`: one stored run, or the turns of a split, over time."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -15,22 +16,31 @@ from loaderbench.errors import ConfigError
 @with_options(without=("quiet", "json_out"))
 def trace(
     *,
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique start of it, or latest")],
+    run_id: Annotated[
+        str, typer.Argument(metavar="RUN", help="Id of a run or a model split, a unique start of it, or latest")
+    ],
     out: Annotated[Path | None, typer.Option(help="File to write  [default: RUN.perfetto.json.gz]")] = None,
     output: OutputOptions,
 ) -> None:
-    """Write one stored run over time, to be opened at ui.perfetto.dev or in chrome://tracing."""
+    """Write one stored run, or a model split, over time, to be opened at ui.perfetto.dev or in chrome://tracing."""
+    from loaderbench.recording.model_split import SplitFacts
     from loaderbench.recording.store import Store
-    from loaderbench.reporting.perfetto import write_trace
+    from loaderbench.reporting.perfetto import write_split_trace, write_trace
 
-    run = Store(output.results).load_run(run_id)
-    if run.recording is None or not run.recording.segments:
-        raise ConfigError(f"{run.run_id} measured nothing that could be drawn")
-    target = out or Path(f"{run.run_id}.perfetto.json.gz")
+    store = Store(output.results)
+    stored = store.find_study(run_id)
+    if stored is not None and stored.study is not None and isinstance(stored.study.facts, SplitFacts):
+        name, write = stored.study_id, functools.partial(write_split_trace, facts=stored.study.facts)
+    else:
+        run = store.load_run(run_id)
+        if run.recording is None or not run.recording.segments:
+            raise ConfigError(f"{run.run_id} measured nothing that could be drawn")
+        name, write = run.run_id, functools.partial(write_trace, run=run)
+    target = out or Path(f"{name}.perfetto.json.gz")
     try:
-        num_events = write_trace(target, run)
+        num_events = write(target)
     except OSError as error:
         raise ConfigError(f"cannot write {target}: {error.strerror}") from error
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(f"{run.run_id} cannot be drawn, its facts contradict each other: {error}") from error
+        raise ConfigError(f"{name} cannot be drawn, its facts contradict each other: {error}") from error
     echo(f"{target}: {num_events:,} events, {target.stat().st_size / 1e6:,.1f} MB; open it at ui.perfetto.dev")

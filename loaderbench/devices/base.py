@@ -44,7 +44,7 @@ class KnownTime(Protocol):
     def value(self) -> float: ...
     @property
     def label(self) -> str:
-        """`measured` (elsewhere, once), `assumed`, `interpolated` or `extrapolated`."""
+        """`measured` (elsewhere, once), `published` (by others), `assumed`, `interpolated` or `extrapolated`."""
         ...
 
     @property

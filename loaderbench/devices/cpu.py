@@ -43,8 +43,14 @@ class CpuDevice:
     num_search_steps = 2
     """oneDNN's first set-up."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_threads: int | None = None) -> None:
+        """`num_threads`: threads of an operator, in this process and until `close`; the process's affinity stays as it
+        is. None: as many as PyTorch takes by itself."""
         self.name = f"CPU {cpu_model() or platform.processor() or platform.machine()}"
+        self._threads_before = torch.get_num_threads()
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+            self.name += f", {num_threads} thread{'s' if num_threads > 1 else ''}"
         self._rss_before: int | None = None
         """Resident bytes at `begin_memory`; None: `_no_rss` says why."""
         self._no_rss = "memory was not counted from before the model was built"
@@ -145,7 +151,8 @@ class CpuDevice:
         )
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Give the process the threads back that it had."""
+        torch.set_num_threads(self._threads_before)
 
 
 def _peak_rss_bytes() -> int:
@@ -215,5 +222,5 @@ def _outermost(begin: NDArray[np.int64], end: NDArray[np.int64], threads: NDArra
 
 
 def build(detail: str, step: Step, image_size: int | None) -> CpuDevice:
-    """The host's own CPU."""
-    return CpuDevice()
+    """The host's own CPU, with `detail` threads for an operator; empty: as PyTorch takes them."""
+    return CpuDevice(int(detail) if detail else None)

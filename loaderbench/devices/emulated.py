@@ -5,7 +5,8 @@ The model, on the clock of `time.perf_counter_ns`:
 - Work is enqueued and returns at once, in order. `free` is when the queue of the compute runs empty.
 - A copy takes bytes ÷ link rate. It has a queue of its own and begins when that is empty (`overlap`), or shares the
   queue of the compute. It is assumed to come from pinned memory, so it neither blocks the host nor costs it CPU time.
-- Issuing a step costs the calling thread `issue_ms` of CPU time, really burnt: a starved host issues later.
+- Issuing a step costs the calling thread `issue_ms` of CPU time, really burnt: a starved host issues later. Where the
+  profile does not tell it, issuing costs nothing, and the device tells no busy time: launches cannot be judged.
   The kernels of a step start as soon as the first is issued and cannot end before the last one is:
 
       start = max(free, copied, issue_begin)        done = max(start + duration, issue_end + tail)
@@ -32,14 +33,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.case import Step
-from loaderbench.devices.profile import Constant, Profile, named
+from loaderbench.devices.profile import NO_ISSUE, Constant, Profile, named
 from loaderbench.devices.tracing import Recorder, Work, in_window, with_steps
+from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import COPY, KERNEL, ROW, DeviceFacts, MemoryFacts, Segment, Table, TraceWitness
 
 PIECES = 10
 """Number of equal pieces into which the busy time of a step is divided when the device's work is logged, spread evenly
 from the step's start to its end: the model knows how long the compute is busy, not how many kernels run."""
 COMPUTE_STREAM, COPY_STREAM = 0, 1
+UNKNOWN: JsonObject = {"value": None, "label": "unknown"}
+"""A constant that a profile does not tell."""
 
 _SLICE = bytes(64 * 1024)
 """Data of one slice of issue work. Its CRC takes about 15 µs, during which zlib releases the GIL, as
@@ -82,10 +86,10 @@ class EmulatedDevice:
     ) -> None:
         self.profile = profile
         self._overlap = overlap
-        self.name = f"emulated {profile.device_name} (profile {profile.name})"
+        self.name = f"emulated {profile.device_name} (profile {profile.name}: {profile.origin})"
         self._batch_size = batch_size
         self._input_size = input_size
-        self._issue_ns = round(profile.issue_ms.value * 1e6)
+        self._issue_ns = 0 if profile.issue_ms is None else round(profile.issue_ms.value * 1e6)
         self._tail_ns = round(profile.tail_ms.value * 1e6)
         self._ns_per_byte = 1e9 / profile.link_bytes_per_s.value
         self._step_times_ns: dict[tuple[int, float | None], tuple[int, int]] = {}
@@ -184,8 +188,9 @@ class EmulatedDevice:
             sleep_until(int(times.max()))
         return times
 
-    def busy_ns(self, begin: EmulatedEvent, end: EmulatedEvent) -> int:
-        return end.busy_total_ns - begin.busy_total_ns
+    def busy_ns(self, begin: EmulatedEvent, end: EmulatedEvent) -> int | None:
+        """None where the profile does not tell what issuing costs: the rest of a step would be taken for launches."""
+        return None if self.profile.issue_ms is None else end.busy_total_ns - begin.busy_total_ns
 
     def held_ns(self, issue: Callable[[], None], hold_s: float) -> int | None:
         """None, and not needed: `busy_ns` tells."""
@@ -236,10 +241,10 @@ class EmulatedDevice:
 
     def describe(self) -> DeviceFacts:
         """With the profile and, for the case's batch and input size, every constant used, its label and source."""
+        issue = self.profile.issue_ms
         constants: dict[str, Constant] = {
             "step_duration_ms": self.profile.duration_ms(self._batch_size, self._input_size),
             "step_busy_ms": self.profile.busy_ms(self._batch_size, self._input_size),
-            "issue_ms": self.profile.issue_ms,
             "tail_ms": self.profile.tail_ms,
             "link_bytes_per_s": self.profile.link_bytes_per_s,
         }
@@ -256,7 +261,10 @@ class EmulatedDevice:
                 "precision": self.profile.precision,
                 "batch_size": self._batch_size,
                 "input_size": self._input_size or self.profile.input_size,
-                "constants": {name: constant.to_json() for name, constant in constants.items()},
+                "constants": {
+                    **{name: constant.to_json() for name, constant in constants.items()},
+                    "issue_ms": issue.to_json() if issue is not None else {**UNKNOWN, "source": NO_ISSUE},
+                },
             },
         )
 

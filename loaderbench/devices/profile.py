@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,12 @@ from loaderbench.recording.record import RunRecord
 DEFAULT_MACHINE = "h200"
 """The machine that `--device emulated` emulates by default."""
 SHIPPED = Path(__file__).parent / "profiles"
-LABELS = ("measured", "assumed", "interpolated")
-"""What a file may call a constant. A time derived from a file may also be `extrapolated`."""
+LABELS = ("measured", "published", "assumed", "interpolated")
+"""What a file may call a constant: `published` is another's figure, not measured by loaderbench. A time derived from a
+file may also be `extrapolated`."""
+NO_ISSUE = "its profile does not tell what issuing a step costs the host"
+LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3
+"""Of a device's speed (`emulated:PROFILExF`)."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,16 @@ class Profile:
     """Side of the square images that the times were taken with."""
     steps: tuple[StepTime, ...]
     """At least one, in order of increasing batch size."""
-    issue_ms: Constant
-    """CPU time that the host spends to enqueue one step."""
+    issue_ms: Constant | None
+    """CPU time that the host spends to enqueue one step; None where nobody told: launches cannot be judged then."""
     tail_ms: Constant
     """Time from the last kernel's issue to its end."""
     link_bytes_per_s: Constant
     """Copy rate from pinned host memory to the device."""
     memory_bytes: Constant | None = None
     """Memory of the device that a program can use; None where the file does not say."""
+    speed: float = 1.0
+    """By which its times in `steps` are divided (`scaled`)."""
 
     def duration_ms(self, num_samples: int, input_size: float | None = None) -> Constant:
         """Device time of a step of `num_samples` images of `input_size`² pixels, with its label."""
@@ -78,19 +85,25 @@ class Profile:
         return self._at([(step.batch_size, step.busy_ms) for step in self.steps], num_samples, input_size)
 
     @property
+    def origin(self) -> str:
+        """Where its times are from, in words."""
+        published = any(step.duration_ms.label == "published" for step in self.steps)
+        return "published, not measured here" if published else "measured elsewhere, once"
+
+    @property
     def largest_batch(self) -> int:
         return self.steps[-1].batch_size
 
     def period_ms(self, num_samples: int, input_size: float | None = None) -> Constant:
         """Time from the end of a step to that of the next, steps issued back to back: the device's, but never less
-        than the host takes to issue one."""
+        than the host takes to issue one, where that is known."""
         device = self.duration_ms(num_samples, input_size)
-        if device.value >= self.issue_ms.value:
+        if self.issue_ms is None or device.value >= self.issue_ms.value:
             return device
         return replace(self.issue_ms, source=f"the host's time to issue a step: {self.issue_ms.source}")
 
     def _at(self, points: Sequence[tuple[int, Constant]], num_samples: int, input_size: float | None) -> Constant:
-        constant = _at_batch_size(points, num_samples)
+        constant = _divided(_at_batch_size(points, num_samples), self.speed)
         if input_size is None or input_size == self.input_size:
             return constant
         ratio = (input_size / self.input_size) ** 2
@@ -144,14 +157,7 @@ def load(path: Path) -> Profile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"device profile {path} is no valid TOML: {error}") from error
     try:
-        steps = [
-            StepTime(
-                batch_size=int(entry["batch_size"]),
-                duration_ms=_constant(entry["duration_ms"], "steps.duration_ms"),
-                busy_ms=_constant(entry["busy_ms"], "steps.busy_ms"),
-            )
-            for entry in record["steps"]
-        ]
+        steps = [_step(entry) for entry in record["steps"]]
         profile = Profile(
             name=path.stem,
             device_name=str(record["device_name"]),
@@ -161,7 +167,7 @@ def load(path: Path) -> Profile:
             precision=str(record["precision"]),
             input_size=int(record["input_size"]),
             steps=tuple(sorted(steps, key=lambda step: step.batch_size)),
-            issue_ms=_constant(record["issue_ms"], "issue_ms"),
+            issue_ms=_constant(record["issue_ms"], "issue_ms") if "issue_ms" in record else None,
             tail_ms=_constant(record["tail_ms"], "tail_ms"),
             link_bytes_per_s=_constant(record["link_bytes_per_s"], "link_bytes_per_s"),
             memory_bytes=_constant(record["memory_bytes"], "memory_bytes") if "memory_bytes" in record else None,
@@ -172,6 +178,15 @@ def load(path: Path) -> Profile:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"device profile {path}: {error}") from error
     return profile
+
+
+def _step(entry: Mapping[str, Any]) -> StepTime:
+    """Busy throughout where the entry does not tell."""
+    duration = _constant(entry["duration_ms"], "steps.duration_ms")
+    busy = Constant(duration.value, "assumed", "the whole step: its gaps are not known")
+    if "busy_ms" in entry:
+        busy = _constant(entry["busy_ms"], "steps.busy_ms")
+    return StepTime(int(entry["batch_size"]), duration, busy)
 
 
 def _constant(entry: Mapping[str, Any], name: str) -> Constant:
@@ -187,7 +202,11 @@ def _check(profile: Profile) -> None:
     for step in profile.steps:
         if not 0 < step.busy_ms.value <= step.duration_ms.value:
             raise ValueError(f"batch size {step.batch_size} needs 0 < busy_ms ≤ duration_ms")
-    if profile.issue_ms.value < 0 or profile.tail_ms.value < 0 or profile.input_size < 1:
+    if (
+        (profile.issue_ms is not None and profile.issue_ms.value < 0)
+        or profile.tail_ms.value < 0
+        or profile.input_size < 1
+    ):
         raise ValueError("issue_ms and tail_ms must be 0 or more, input_size 1 or more")
     if profile.link_bytes_per_s.value <= 0:
         raise ValueError("link_bytes_per_s must be more than 0")
@@ -254,8 +273,8 @@ def save(profile: Profile, path: Path) -> None:
 
     plain = ("machine", "device_name", "model", "mode", "precision", "input_size")
     lines = [f"{name} = {json.dumps(getattr(profile, name))}" for name in plain]
-    lines += [f"{name} = {text(getattr(profile, name))}" for name in ("issue_ms", "tail_ms", "link_bytes_per_s")]
-    lines += [] if profile.memory_bytes is None else [f"memory_bytes = {text(profile.memory_bytes)}"]
+    constants = ("issue_ms", "tail_ms", "link_bytes_per_s", "memory_bytes")
+    lines += [f"{name} = {text(known)}" for name in constants if (known := getattr(profile, name)) is not None]
     for step in profile.steps:
         lines += ["", "[[steps]]", f"batch_size = {step.batch_size}"]
         lines += [f"{name} = {text(getattr(step, name))}" for name in ("duration_ms", "busy_ms")]
@@ -270,19 +289,70 @@ def shipped_names() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
-def named(name: str) -> Profile:
-    """A shipped profile by its name, or the one in the TOML file that `name` is the path of.
+def shipped() -> list[Profile]:
+    """The profiles that come with the package, in order of their names."""
+    return [load(SHIPPED / f"{name}.toml") for name in shipped_names()]
+
+
+def named(detail: str) -> Profile:
+    """A shipped profile by its name, or the one in the TOML file that `detail` is the path of; `xF` behind it makes the
+    device F times as fast (`scaled`).
 
     Raises:
-        ConfigError: neither; lists the shipped ones.
+        ConfigError: neither, or no such factor.
     """
+    name, factor = split_factor(detail, shipped_names())
     if name.endswith(".toml"):
-        return load(Path(name))
+        return scaled(load(Path(name)), factor)
     if name not in shipped_names():
+        machines = ", ".join(sorted({profile.machine for profile in shipped()}))
         raise ConfigError(
-            f"no device profile '{name}'; shipped: {', '.join(shipped_names())}; or give the path of a .toml file"
+            f"no device profile '{detail}'; there are profiles of {machines} (`loaderbench doctor` lists them); or "
+            "give the path of a .toml file"
         )
-    return load(SHIPPED / f"{name}.toml")
+    return scaled(load(SHIPPED / f"{name}.toml"), factor)
+
+
+def split_factor(detail: str, names: Collection[str]) -> tuple[str, float]:
+    """(what is named, factor of its speed, 1 where there is none) of `NAME`, `NAMExF` or `FILE.tomlxF`. A name of
+    `names` may have an x and digits itself.
+
+    Raises ConfigError where the factor is no number from LEAST_FACTOR to MOST_FACTOR.
+    """
+    base, x, text = detail.rpartition("x")
+    if detail in names or detail.endswith(".toml") or not x or not (base in names or base.endswith(".toml")):
+        return detail, 1.0
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not LEAST_FACTOR <= factor <= MOST_FACTOR:
+        raise ConfigError(
+            f"emulated:{detail}: what follows the last x is a factor of the device's speed, from {LEAST_FACTOR:g} to "
+            f"{MOST_FACTOR:g}: {base}x2 is twice as fast"
+        )
+    return base, factor
+
+
+def scaled(profile: Profile, factor: float) -> Profile:
+    """The profile of a device that is `factor` times as fast. Its times are divided by the factor; the host that issues
+    its steps, its link and its memory stay what they are."""
+    if factor == 1:
+        return profile
+    return replace(
+        profile,
+        name=f"{profile.name}x{factor:g}",
+        device_name=f"{profile.device_name} at {factor:g} times its speed",
+        tail_ms=_divided(profile.tail_ms, factor),
+        speed=factor,
+    )
+
+
+def _divided(constant: Constant, factor: float) -> Constant:
+    if factor == 1:
+        return constant
+    source = f"{constant.source} ({constant.label}); divided by the factor {factor:g} that --device gives"
+    return Constant(constant.value / factor, "assumed", source)
 
 
 def for_mode(device: str, mode: str) -> str:
@@ -293,32 +363,55 @@ def for_mode(device: str, mode: str) -> str:
 
 
 def choose(asked: Asked) -> Chosen:
-    """The profile for `asked.detail` (a machine, a profile's name or a file) and the case's model.
+    """The profile for `asked.detail` (a machine, a profile's name or a file, each with or without the factor of its
+    speed) and the case's model.
 
     Raises:
         ConfigError: there is none, or it is for another model, mode or precision.
     """
     detail = asked.detail or DEFAULT_MACHINE
-    chosen = _of(detail, asked)
-    return Chosen(chosen.precision, str(Path(detail).absolute()) if detail.endswith(".toml") else chosen.name)
+    known = shipped()
+    name, factor = split_factor(detail, {*(one.machine for one in known), *(one.name for one in known)})
+    suffix = "" if factor == 1 else f"x{factor:g}"
+    if name in {profile.machine for profile in known}:
+        chosen = _of_machine(name, asked, known)
+        return Chosen(chosen.precision, chosen.name + suffix)
+    chosen = named(name)
+    wanted = (asked.model, asked.mode, asked.precision or chosen.precision)
+    if wanted != (chosen.model, chosen.mode, chosen.precision):
+        raise ConfigError(
+            f"device profile '{chosen.name}' is for --model {chosen.model} --mode {chosen.mode} "
+            f"--precision {chosen.precision}, not {' '.join(wanted)}"
+        )
+    return Chosen(chosen.precision, (str(Path(name).absolute()) if name.endswith(".toml") else chosen.name) + suffix)
 
 
-def _of(detail: str, asked: Asked) -> Profile:
-    shipped = [named(name) for name in shipped_names()]
-    if detail not in {profile.machine for profile in shipped}:
-        chosen = named(detail)
-        wanted = (asked.model, asked.mode, asked.precision or chosen.precision)
-        if wanted != (chosen.model, chosen.mode, chosen.precision):
-            raise ConfigError(
-                f"device profile '{chosen.name}' is for --model {chosen.model} --mode {chosen.mode} "
-                f"--precision {chosen.precision}, not {' '.join(wanted)}"
-            )
-        return chosen
-    wanted = (asked.model, asked.mode, asked.precision or asked.default_precision)
-    for profile in shipped:
-        if (profile.machine, profile.model, profile.mode, profile.precision) == (detail, *wanted):
+def _of_machine(machine: str, asked: Asked, known: Sequence[Profile]) -> Profile:
+    """Raises ConfigError where the machine has none for the model, which names those of the machine and of the model.
+    Where no precision was asked for and the usual one has none, the only one that there is, is taken."""
+    theirs = [profile for profile in known if profile.machine == machine]
+    of_model = [one for one in theirs if (one.model, one.mode) == (asked.model, asked.mode)]
+    precision = asked.precision or asked.default_precision
+    if asked.precision is None and len(of_model) == 1:
+        precision = of_model[0].precision
+    for profile in of_model:
+        if profile.precision == precision:
             return profile
+    missing = f"no emulated profile of {machine} for {asked.model} {asked.mode} {precision}"
+    if of_model:
+        there = ", ".join(one.precision for one in of_model)
+        raise ConfigError(f"{missing}; it has {there}: give --precision {of_model[0].precision}")
+    others = [f"{one.machine} {one.mode} {one.precision}" for one in known if one.model == asked.model]
+    elsewhere = f"{asked.model} has {', '.join(others)}" if others else f"no machine has {asked.model}"
     raise ConfigError(
-        f"no emulated profile of {detail} for {' '.join(wanted)}; shipped: {', '.join(shipped_names())}; "
-        "give --device cpu, or --device emulated:FILE.toml with your own times"
+        f"{missing}; {machine} has {contents(theirs)}; {elsewhere}; give --device cpu, or --device emulated:FILE.toml "
+        "with your own times"
     )
+
+
+def contents(profiles: Sequence[Profile]) -> str:
+    """What profiles hold, in words: their models by mode and precision."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in profiles:
+        groups.setdefault((one.mode, one.precision), []).append(one.model)
+    return ", ".join(f"{mode} {precision} ({', '.join(models)})" for (mode, precision), models in groups.items())

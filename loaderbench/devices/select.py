@@ -12,9 +12,12 @@ from loaderbench.cases.traits import DeviceTraits
 from loaderbench.devices.base import Asked, Chosen, Device, KnownTimes
 from loaderbench.devices.profile import DEFAULT_MACHINE, named
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.machine import usable_cpus
 
 GPU, STAND_IN = "cuda", "emulated"
 """What `--device auto` means with a GPU, and without one."""
+INTEL = "0x8086"
+"""PCI's number of the vendor."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class DeviceChoice:
     """What a `--device` text was resolved to."""
 
     device: str
-    """For `Step.device`: `cpu`, `cuda:N`, `emulated:PROFILE`."""
+    """For `Step.device`: `cpu`, `cpu:THREADS`, `cuda:N`, `xpu:N`, `emulated:PROFILE`, `emulated:PROFILExF`."""
     precision: str
     """For `Step.precision`."""
     traits: DeviceTraits
@@ -31,13 +34,15 @@ class DeviceChoice:
 
 
 def parse_device(text: str, *, model: str, mode: str, precision: str | None, batch_size: int) -> DeviceChoice:
-    """Resolve `--device` (`auto`, `cpu`, `cuda[:N]`, `emulated[:MACHINE|:PROFILE|:FILE.toml]`, or a plug-in's).
+    """Resolve `--device`: `auto`, `cpu[:THREADS]`, `cuda[:N]`, `xpu[:N]`, `emulated[:MACHINE|:PROFILE|:FILE.toml][xF]`,
+    or a plug-in's.
 
     `precision=None` takes the device's default. A profile fixes model, mode and precision.
 
     Raises:
-        ConfigError: no such device or profile, or the profile is for another model, mode or precision.
-        UnavailableError: CUDA was asked for by name and the machine has no such GPU.
+        ConfigError: no such device or profile, more threads than CPUs, or the profile is for another model, mode or
+            precision.
+        UnavailableError: a GPU was asked for by name and the machine has no such one.
     """
     if batch_size < 1:
         raise ConfigError(f"--batch-size must be 1 or more, not {batch_size}")
@@ -75,6 +80,48 @@ def traits_of(device: str) -> DeviceTraits:
 def is_gpu(device: str) -> bool:
     """Whether `--device TEXT` means a GPU here."""
     return traits_of(device).is_gpu
+
+
+def choose_cpu(asked: Asked) -> Chosen:
+    """Traits' `choose` of `cpu`: as many threads as given, else PyTorch's own number. Raises ConfigError for more than
+    the usable CPUs."""
+    threads = asked.detail
+    if threads:
+        usable = usable_cpus()
+        if not (threads.isdecimal() and 1 <= int(threads) <= usable):
+            raise ConfigError(
+                f"unknown device 'cpu:{threads}': the number of threads is from 1 to the {usable} usable CPUs here; or "
+                "use cpu, for as many as PyTorch takes"
+            )
+        threads = str(int(threads))
+    return Chosen(asked.precision or asked.default_precision, threads)
+
+
+def choose_xpu(asked: Asked) -> Chosen:
+    """Traits' `choose` of `xpu`: Intel GPU 0 where no number was given.
+
+    Raises:
+        ConfigError: what follows the colon is no number.
+        UnavailableError: the kernel drives no Intel GPU.
+    """
+    if asked.detail and not asked.detail.isdecimal():
+        raise ConfigError(f"unknown device 'xpu:{asked.detail}'; use xpu or xpu:N with a number")
+    if not has_intel_gpu():
+        raise UnavailableError(
+            "no Intel GPU here (no /sys/class/drm/renderD* of vendor 0x8086): use --device cpu or --device emulated"
+        )
+    return Chosen(asked.precision or asked.default_precision, str(int(asked.detail or 0)))
+
+
+def has_intel_gpu(drm: str = "/sys/class/drm") -> bool:
+    """Whether the kernel drives an Intel GPU (PCI vendor 0x8086). torch.xpu may still find none, or count others."""
+    for vendor in Path(drm).glob("renderD*/device/vendor"):
+        try:
+            if vendor.read_text(encoding="ascii").strip() == INTEL:
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def choose_gpu(asked: Asked) -> Chosen:

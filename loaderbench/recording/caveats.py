@@ -53,6 +53,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "first_batch_not_measured": FIGURE,
         # the device
         "emulated_device": INFORMATION,
+        "issue_unknown": FIGURE,
         "device_memory_not_measured": FIGURE,
         "nvml_not_measured": FIGURE,
         "nvml_device_order": FIGURE,

@@ -17,9 +17,11 @@ from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.model_io import IoFacts, ModelIo
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.model_memory import ModelFit, ModelFitFacts, ModelMemory, ModelMemoryFacts
 from loaderbench.recording.model_size import SizeFacts, Sizing
+from loaderbench.recording.model_split import ModelSplit, SplitFacts
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
 from loaderbench.recording.record import (
     Bottleneck,
@@ -35,7 +37,7 @@ from loaderbench.recording.record import (
 
 StudyKind = Literal[
     "sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_memory", "model_fit", "model_size",
-    "model_offload",
+    "model_offload", "model_split", "model_io",
 ]  # fmt: skip
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
@@ -598,8 +600,8 @@ class PrecisionResult:
 
 # -- the file --------------------------------------------------------------------------------------------
 
-ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts | OffloadFacts
-ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing | ModelOffload
+ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts | OffloadFacts | SplitFacts | IoFacts
+ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing | ModelOffload | ModelSplit | ModelIo
 StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | ModelFacts
 Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | ModelFindings
 
@@ -621,6 +623,8 @@ KINDS: Mapping[StudyKind, StudyTypes] = {
     "model_memory": StudyTypes(ModelMemoryFacts, ModelMemory),
     "model_fit": StudyTypes(ModelFitFacts, ModelFit),
     "model_offload": StudyTypes(OffloadFacts, ModelOffload),
+    "model_split": StudyTypes(SplitFacts, ModelSplit),
+    "model_io": StudyTypes(IoFacts, ModelIo),
 }
 
 

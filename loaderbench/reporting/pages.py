@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_layers import LayersResult
 from loaderbench.recording.model_memory import ModelFit, ModelMemory
 from loaderbench.recording.model_size import Sizing
+from loaderbench.recording.model_split import ModelSplit
 from loaderbench.recording.offload_study import ModelOffload
 from loaderbench.recording.studies import KINDS, Findings, ModelFindings
 from loaderbench.reporting import sizing as of_sizing
 from loaderbench.reporting import words
+from loaderbench.reporting.model_io import io_page
 from loaderbench.reporting.model_layers import settings, summary
 from loaderbench.reporting.model_layers_figures import CALL_COLUMNS, NUM_NAMES, call_cells, layers_figures, sentence
 from loaderbench.reporting.model_memory import fit_page, memory_page
 from loaderbench.reporting.model_memory_figures import memory_figures
+from loaderbench.reporting.model_split import split_page
 from loaderbench.reporting.offload import offload_page
 from loaderbench.reporting.sizing_figure import sizing_figure
 from loaderbench.reporting.tables import Page, Table
@@ -35,6 +39,10 @@ def page_of(findings: Findings, name: str, *, drawn: bool) -> Page:
             return fit_page(findings)
         case ModelOffload():
             return offload_page(findings, name, drawn=drawn)
+        case ModelSplit():
+            return split_page(findings, name, drawn=drawn)
+        case ModelIo():
+            return io_page(findings, name, drawn=drawn)
         case Sizing():
             return _size_page(findings, name, drawn=drawn)
         case _:

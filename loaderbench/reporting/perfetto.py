@@ -1,4 +1,4 @@
-"""A run over time as Trace Event JSON, for ui.perfetto.dev and chrome://tracing.
+"""A run, or the turns of a split, over time as Trace Event JSON, for ui.perfetto.dev and chrome://tracing.
 
 Format: "Trace Event Format" of the Chromium project: `X` complete slices, `C` counters, `s`/`f` flow arrows, `M` names;
 times in microseconds. All stamps of a run are on one clock (perf_counter_ns), so nothing is shifted here.
@@ -18,6 +18,7 @@ from loaderbench.analysis import kernels
 from loaderbench.errors import ConfigError
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.facts import COPY, KERNEL, ROW, SPAN, STEP, Recording, Run, Segment, Series, Table
+from loaderbench.recording.model_split import SplitFacts
 from loaderbench.recording.record import GAP_CLASSES
 
 STAGES = ("read", "decode", "augment", "collate")
@@ -58,8 +59,8 @@ def write_trace(path: Path, run: Run) -> int:
         events += _counter(channel, begun_ns)
     drawn = sum(min(len(segment.steps), MOST_STEPS) for segment in recording.segments)
     total = sum(len(segment.steps) for segment in recording.segments)
-    trace = {
-        "traceEvents": events,
+    trace: JsonObject = {
+        "traceEvents": [*events],
         "displayTimeUnit": "ms",
         "otherData": {
             "case": run.case.title,
@@ -68,9 +69,47 @@ def write_trace(path: Path, run: Run) -> int:
             "stages": "a worker's stages are sums over the images of its batch, laid end to end",
         },
     }
+    _write(path, trace)
+    return len(events)
+
+
+def write_split_trace(path: Path, facts: SplitFacts) -> int:
+    """Write the turns of a split, a track for each member; gzipped where the name ends in .gz. Returns the number of
+    events.
+
+    Raises:
+        ConfigError: no turn was run.
+        OSError: it cannot be written.
+    """
+    turns = facts.turns
+    if turns is None:
+        raise ConfigError("no turn of this split was run")
+    events: list[Event] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "turns"}}]
+    for number, member in enumerate(["whole batch", *(member.device for member in facts.members)]):
+        name: Json = member if not number else f"{member} (member {number})"
+        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}})
+    pens = [_Pen(events, 1, number, 0) for number in range(len(facts.members) + 1)]
+    for turn, (start, parts) in enumerate(zip(turns.split_start_ns.tolist(), turns.split_ns.tolist(), strict=True)):
+        pens[0].slice("split", start, max(end for _, end in parts), turn=turn)
+        for number, (begin, end) in enumerate(parts):
+            if begin >= 0:
+                size = turns.sizes[number]
+                pens[number + 1].slice(f"{size} images", begin, end, turn=turn, late_us=(begin - start) / 1e3)
+    for turn, (start, (begin, end)) in enumerate(
+        zip(turns.alone_start_ns.tolist(), turns.alone_ns.tolist(), strict=True)
+    ):
+        assert turns.alone is not None
+        pens[0].slice("alone", start, end, turn=turn)
+        pens[turns.alone + 1].slice(f"{facts.batch_size} images, alone", begin, end, turn=turn)
+    clock = "CLOCK_MONOTONIC, 0 is the first start"
+    other: Json = {"model": facts.model, "batch_size": facts.batch_size, "clock": clock}
+    _write(path, {"traceEvents": [*events], "displayTimeUnit": "ms", "otherData": other})
+    return len(events)
+
+
+def _write(path: Path, trace: JsonObject) -> None:
     with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
         json.dump(trace, file, separators=(",", ":"))
-    return len(events)
 
 
 class _Sheet:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from loaderbench import plain
 from loaderbench.analysis.selftest import confusion
 from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_layers import LayersResult
 from loaderbench.recording.model_memory import ModelFit, ModelMemory
 from loaderbench.recording.model_size import Sizing
+from loaderbench.recording.model_split import ModelSplit
 from loaderbench.recording.offload_study import ModelOffload
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
@@ -26,8 +28,11 @@ from loaderbench.recording.studies import (
     Tuning,
 )
 from loaderbench.reporting.comparison import print_comparison
+from loaderbench.reporting.model_io import print_io
 from loaderbench.reporting.model_layers import print_layers
 from loaderbench.reporting.model_memory import print_fit, print_memory
+from loaderbench.reporting.model_split import answer_lines as split_lines
+from loaderbench.reporting.model_split import print_split
 from loaderbench.reporting.offload import answer_lines as offload_lines
 from loaderbench.reporting.offload import print_offload
 from loaderbench.reporting.precision import print_precision
@@ -56,6 +61,8 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
         return {**_named("comparison_id", study_id), **about, "notes": [note(one) for one in facts.notes], **found}
     if isinstance(findings, Sizing):
         found = {"answer": [*answer_lines(findings), *demand_lines(findings)], **found}
+    if isinstance(findings, ModelSplit):
+        found = {"answer": [*split_lines(findings)], **found}
     if isinstance(findings, ModelOffload):
         found = {"answer": [*offload_lines(findings)], **found}
     return {**found, **_named("study_id", study_id)}
@@ -132,3 +139,7 @@ def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs
             print_fit(findings, console)
         case ModelOffload():
             print_offload(findings, console)
+        case ModelSplit():
+            print_split(findings, console)
+        case ModelIo():
+            print_io(findings, console)

@@ -519,6 +519,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "overhead_not_measured": lambda d: "what measuring takes of the step was not measured with this run",
     "first_batch_not_measured": lambda d: "the time to the first batch was not measured with this run",
     "emulated_device": lambda d: f"no GPU was used: steps ran on {_text(d, 'name')}, whose constants are in `device`",
+    "issue_unknown": lambda d: (
+        "the device's profile does not tell what issuing a step costs the host, so nothing is spent on it: beside that "
+        "device the loader would have less of the processors"
+    ),
     "device_memory_not_measured": lambda d: f"a device of kind {_text(d, 'kind')} does not tell its memory",
     "nvml_not_measured": lambda d: "no reading of NVML fell into the windows",
     "nvml_device_order": lambda d: (

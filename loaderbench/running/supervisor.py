@@ -11,8 +11,10 @@ import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from loaderbench.cases.case import Case
 from loaderbench.devices.select import nvml_ordinal
@@ -23,10 +25,10 @@ from loaderbench.machine import environment
 from loaderbench.prefixes import prefix_of, with_prefix
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import Failure, Recording, Run, Series, Status
-from loaderbench.recording.progress import Report
+from loaderbench.recording.progress import Message, Report
 from loaderbench.recording.store import RunFolder
 from loaderbench.running.guard import Guard
-from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, MeasureRequest, Q
+from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, MeasureRequest, Q, Request
 from loaderbench.running.temporary import TemporaryFolder
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
@@ -47,6 +49,8 @@ class Child:
     """
 
     process: subprocess.Popen[bytes]
+    pipe: Connection[Any, Any]
+    """Where its messages and answers come from, for who waits for several processes."""
 
     def __init__(self, log_path: Path, prefix: Path | None = None) -> None:
         self.log_path = log_path
@@ -69,7 +73,7 @@ class Child:
     def _start(self) -> None:
         # When the child is killed its workers become our children: in a container nobody else may reap them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._pipe, theirs = Pipe()
+        self.pipe, theirs = Pipe()
         with suppress(OSError):  # without a temporary folder only some loaders cannot run, and say so
             self._temporary = TemporaryFolder()
         folder = "" if self._temporary is None else str(self._temporary.path)
@@ -95,7 +99,7 @@ class Child:
     ) -> None:
         # Another Ctrl-C only kills the child at once; an exception raised here would leave processes behind.
         with interrupts_held(self.process.kill):
-            self._pipe.close()  # the child ends when it next asks for a job
+            self.pipe.close()  # the child ends when it next asks for a job
             if kind is None:
                 _wait(self.process, GRACE_S)
             end_session(self.process)
@@ -109,23 +113,37 @@ class Child:
         Raises:
             JobFailed: the job raised an error, the child died, or there was no sign of life.
         """
+        self.begin(job, request)
+        while True:
+            if not self.pipe.poll(HANG_S):
+                raise JobFailed(no_sign_of_life(request))
+            told = self.receive()
+            if not isinstance(told, Answer):
+                on_message(told)
+            else:
+                result: A = told.result
+                return result
+
+    def begin(self, job: Job[Q, A], request: Q) -> None:
+        """Give it a job. `receive` has the messages and the answer. Raises ProcessDied where the process is gone."""
         try:
-            self._pipe.send((job, request))
-            while True:
-                if not self._pipe.poll(HANG_S):
-                    hint = f"does {request.waits_for} hang?"
-                    raise JobFailed(Failure("CaseFailed", f"no sign of life for {HANG_S:.0f} s: {hint}"))
-                told = self._pipe.recv()
-                if not isinstance(told, Answer):
-                    on_message(told)
-                elif told.failure is not None:
-                    raise JobFailed(told.failure)
-                else:
-                    result: A = told.result
-                    return result
+            self.pipe.send((job, request))
+        except ConnectionError:
+            raise self._died() from None
+
+    def receive(self) -> Message | Answer:
+        """The next message of the job, or its answer; waits for it. Raises JobFailed as `ask`."""
+        try:
+            told: Message | Answer = self.pipe.recv()
         except (EOFError, ConnectionError):
-            _wait(self.process, GRACE_S)
-            raise JobFailed(Failure("CaseFailed", _how_it_died(self.process.returncode, self.log_path))) from None
+            raise self._died() from None
+        if isinstance(told, Answer) and told.failure is not None:
+            raise JobFailed(told.failure)
+        return told
+
+    def _died(self) -> ProcessDied:
+        _wait(self.process, GRACE_S)
+        return ProcessDied(Failure("CaseFailed", _how_it_died(self.process.returncode, self.log_path)))
 
 
 class KeptChild:
@@ -180,6 +198,15 @@ class JobFailed(Exception):
     def status(self) -> Status:
         """`skipped` where the machine lacks what the job needs, else `failed`."""
         return "skipped" if isinstance(self.error, UnavailableError) else "failed"
+
+
+class ProcessDied(JobFailed):
+    """The measuring process ended in the middle of a job."""
+
+
+def no_sign_of_life(request: Request) -> Failure:
+    """What ended a job of which nothing was heard for HANG_S."""
+    return Failure("CaseFailed", f"no sign of life for {HANG_S:.0f} s: does {request.waits_for} hang?")
 
 
 def _prefix_of(decoder: str | None) -> Path | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from loaderbench.errors import UnavailableError
 from loaderbench.recording.caveats import Caveat
@@ -56,6 +57,31 @@ def parse_cpu_times(text: bytes, cpus: Collection[int]) -> CpuTimes:
         iowait += cpu_iowait
         steal += cpu_steal
     return CpuTimes(*(ticks / _TICKS_PER_S for ticks in (busy, idle, iowait, steal)))
+
+
+class Stolen:
+    """How much of the usable CPUs' time the hypervisor gave to other guests."""
+
+    def __init__(self) -> None:
+        self._before: CpuTimes | None = None
+
+    def begin(self) -> None:
+        """Count from here."""
+        self._before = self._now()
+
+    def fraction(self) -> float | None:
+        """Of all time since `begin`; None where the kernel does not tell, or no time has passed."""
+        now = self._now()
+        if self._before is None or now is None or now.total_s <= self._before.total_s:
+            return None
+        return (now.steal_s - self._before.steal_s) / (now.total_s - self._before.total_s)
+
+    @staticmethod
+    def _now() -> CpuTimes | None:
+        try:
+            return parse_cpu_times(Path("/proc/stat").read_bytes(), os.sched_getaffinity(0))
+        except OSError:
+            return None
 
 
 def parse_pressure(text: bytes) -> float:

@@ -1,5 +1,6 @@
 """The CPU as a device: whatever was enqueued is done."""
 
+import os
 import time
 from pathlib import Path
 
@@ -37,6 +38,22 @@ def test_facts_name_the_processor_and_leave_unknown_memory_open():
     assert facts.details["num_threads"] >= 1
     assert facts == DeviceFacts("cpu", facts.name, copies=False, on_host_cpus=True, details=facts.details)
     assert CpuDevice().peak_memory_bytes() is None
+
+
+def test_its_threads_are_its_own_until_it_is_closed():
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        affinity = os.sched_getaffinity(0)
+        cpu = CpuDevice(2)
+        assert (torch.get_num_threads(), cpu.describe().details["num_threads"]) == (2, 2)
+        assert cpu.name.endswith(", 2 threads") and os.sched_getaffinity(0) == affinity
+        cpu.close()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.alone  # what earlier tests gave back would be taken again

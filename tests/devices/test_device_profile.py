@@ -1,11 +1,12 @@
 """Profiles: times between, above and below measured batch sizes, their labels, and files that are wrong."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from loaderbench.cases.case import Case, Feed, Step, Subject
-from loaderbench.devices.profile import LABELS, SHIPPED, from_record, load, named, save, shipped_names
+from loaderbench.devices.profile import LABELS, SHIPPED, from_record, load, named, save, shipped_names, split_factor
 from loaderbench.errors import ConfigError
 from loaderbench.machine import environment
 from loaderbench.recording.record import DeviceFigures, Estimate, RunRecord, TransferFigures
@@ -41,7 +42,9 @@ def test_larger_images_take_longer_by_their_pixels():
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_profiles_label_every_constant_and_are_named_by_what_they_hold(name):
     profile = named(name)
-    constants = [profile.issue_ms, profile.tail_ms, profile.link_bytes_per_s]
+    published = any(step.duration_ms.label == "published" for step in profile.steps)
+    assert published == (profile.issue_ms is None) == (profile.origin == "published, not measured here")
+    constants = [profile.tail_ms, profile.link_bytes_per_s, *([profile.issue_ms] if profile.issue_ms else [])]
     for step in profile.steps:
         constants += [step.duration_ms, step.busy_ms]
     assert all(constant.label in LABELS and len(constant.source) > 10 for constant in constants)
@@ -65,7 +68,9 @@ def test_a_step_is_never_shorter_than_the_host_takes_to_issue_it():
 
 
 def test_an_unknown_profile_names_the_shipped_ones():
-    with pytest.raises(ConfigError, match=r"no device profile 'h300'.*h200-resnet50-train-fp32"):
+    with pytest.raises(
+        ConfigError, match=r"no device profile 'h300'; there are profiles of a100, h100, h200, .*doctor"
+    ):
         named("h300")
 
 
@@ -95,6 +100,57 @@ def test_a_wrong_file_is_refused_in_one_line_that_says_what_is_wrong(tmp_path, o
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot read the device profile"):
         named(str(tmp_path / "none.toml"))
+
+
+def test_a_published_profile_says_where_its_figures_were_read():
+    for name in shipped_names():
+        if named(name).issue_ms is None:
+            lines = (SHIPPED / f"{name}.toml").read_text().splitlines()
+            comment = " ".join(line[2:] for line in lines if line.startswith("#"))
+            where = r"github\.com/[\w-]+/[\w-]+, .+ at commit [0-9a-f]{40} \(20\d\d-\d\d-\d\d\)"
+            assert re.search(where, comment), name
+            assert "Published, not measured here" in comment
+
+
+def test_a_profile_that_does_not_tell_the_issue_time_has_the_devices_own_period(tmp_path):
+    profile = named("t4-resnet50-infer-fp32")
+    assert profile.issue_ms is None
+    assert (profile.period_ms(8).value, profile.period_ms(8).label) == (22.41, "published")
+    assert (profile.busy_ms(8).value, profile.busy_ms(8).label) == (22.41, "assumed")
+    assert profile.period_ms(12).label == "interpolated"
+    path = tmp_path / "kept.toml"
+    save(profile, path)
+    assert replace(load(path), name=profile.name) == profile
+
+
+def test_a_factor_makes_the_device_faster_and_not_its_host_or_link():
+    slow, fast = named("h200-resnet50-train-amp-bf16"), named("h200-resnet50-train-amp-bf16x2")
+    for size in (1, 64, 100, 300):
+        assert fast.duration_ms(size).value == pytest.approx(slow.duration_ms(size).value / 2)
+        assert fast.busy_ms(size).value == pytest.approx(slow.busy_ms(size).value / 2)
+    assert fast.issue_ms == slow.issue_ms and fast.link_bytes_per_s == slow.link_bytes_per_s
+    assert fast.duration_ms(64).label == "assumed" and "the factor 2" in fast.duration_ms(64).source
+    assert fast.name == "h200-resnet50-train-amp-bf16x2" and "2 times its speed" in fast.device_name
+    assert named("h200-resnet50-train-amp-bf16x1") == slow
+
+
+def test_a_name_may_have_an_x_and_digits_of_its_own(tmp_path):
+    assert split_factor("rtx4090", {"rtx4090"}) == ("rtx4090", 1.0)
+    assert split_factor("rtx4090x0.5", {"rtx4090"}) == ("rtx4090", 0.5)
+    assert split_factor("rtx6000", {"rtx4090"}) == ("rtx6000", 1.0)  # refused later, as it was written
+    assert split_factor("/x2/mine.toml", set()) == ("/x2/mine.toml", 1.0)
+    assert split_factor("/x2/mine.tomlx3", set()) == ("/x2/mine.toml", 3.0)
+    path = tmp_path / "x9.toml"
+    path.write_text((SHIPPED / "h200-resnet50-train-fp32.toml").read_text())
+    assert named(f"{path}x0.5").duration_ms(64).value == 64.0
+
+
+@pytest.mark.parametrize("factor", ["0", "-1", "fast", "", "nan", "inf", "1e9"])
+def test_a_factor_that_is_none_is_refused(factor):
+    with pytest.raises(
+        ConfigError, match=r"what follows the last x is a factor of the device's speed, from 0.001 to 1000"
+    ):
+        named(f"h200-resnet50-train-fp32x{factor}")
 
 
 def device_figures(kind, name):

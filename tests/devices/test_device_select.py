@@ -30,9 +30,19 @@ def step(device, model="resnet50"):
         ("emulated", "train", "fp32", "emulated:h200-resnet50-train-fp32", "fp32"),
         ("emulated:h200", "train", "fp32", "emulated:h200-resnet50-train-fp32", "fp32"),
         ("emulated:h200-resnet50-train-fp32", "train", None, "emulated:h200-resnet50-train-fp32", "fp32"),
+        ("emulated:h200x0.5", "train", "fp32", "emulated:h200-resnet50-train-fp32x0.5", "fp32"),
+        ("emulated:h200-resnet50-train-fp32x2.0", "train", None, "emulated:h200-resnet50-train-fp32x2", "fp32"),
+        ("emulated:h200x1", "train", "fp32", "emulated:h200-resnet50-train-fp32", "fp32"),
+        ("emulated:rtx4090x2", "infer", None, "emulated:rtx4090-resnet50-infer-amp-fp16x2", "amp-fp16"),
+        ("cpu:1", "train", None, "cpu:1", "fp32"),
+        ("cpu:02", "train", None, "cpu:2", "fp32"),
+        ("xpu", "train", None, "xpu:0", "fp32"),
+        ("xpu:1", "train", "bf16", "xpu:1", "bf16"),
     ],
 )
-def test_resolves(text, mode, precision, device, resolved):
+def test_resolves(monkeypatch, text, mode, precision, device, resolved):
+    monkeypatch.setattr(select, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(select, "has_intel_gpu", lambda: True)
     choice = parse(text, mode=mode, precision=precision)
     assert (choice.device, choice.precision, choice.note) == (device, resolved, None)
 
@@ -63,17 +73,41 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "changes", "complaint"),
     [
-        ("emulated", {"model": "vgg16"}, "vgg16 train amp-bf16; shipped: h200-resnet50-infer-amp-bf16, "),
-        ("emulated:h100", {}, "no device profile 'h100'; shipped: "),
+        (
+            "emulated",
+            {"model": "vgg16"},
+            "no emulated profile of h200 for vgg16 train amp-bf16; h200 has infer amp-bf16 (resnet50), train amp-bf16 "
+            "(resnet50), train fp32 (resnet50); vgg16 has a100 infer pure-fp16, rtx2080ti infer fp32, "
+            "rtx4090 infer amp-fp16; give --device cpu, or ",
+        ),
+        ("emulated", {"model": "alexnet"}, "; no machine has alexnet; "),
+        (
+            "emulated:a100",
+            {"mode": "infer"},
+            "of a100 for resnet50 infer amp-bf16; it has amp-fp16, pure-fp16, tf32: give --precision amp-fp16",
+        ),
+        ("emulated:h300", {}, "no device profile 'h300'; there are profiles of a100, h100, h200"),
+        ("emulated:rtx6000", {}, "no device profile 'rtx6000'"),
+        ("emulated:h200x0", {}, "emulated:h200x0: what follows the last x is a factor of the device's speed"),
+        ("emulated:h200x-1", {}, "from 0.001 to 1000: h200x2 is twice as fast"),
         ("emulated:h200-resnet50-train-fp32", {"mode": "infer"}, "is for --model resnet50 --mode train"),
         ("emulated:h200-resnet50-train-fp32", {"precision": "bf16"}, "--precision fp32, not resnet50 train bf16"),
         ("tpu", {}, "unknown device 'tpu'"),
-        ("cpu:1", {}, "unknown device 'cpu:1'"),
+        (
+            "cpu:0",
+            {},
+            "unknown device 'cpu:0': the number of threads is from 1 to the 2 usable CPUs here; or use cpu, ",
+        ),
+        ("cpu:99", {}, "from 1 to the 2 usable CPUs"),
+        ("cpu:-1", {}, "unknown device 'cpu:-1'"),
+        ("cpu:all", {}, "unknown device 'cpu:all'"),
+        ("xpu:one", {}, "use xpu or xpu:N with a number"),
         ("cuda:one", {}, "cuda:N with a number"),
         ("cpu", {"batch_size": 0}, "--batch-size must be 1 or more"),
     ],
 )
-def test_refuses_in_one_line(text, changes, complaint):
+def test_refuses_in_one_line(monkeypatch, text, changes, complaint):
+    monkeypatch.setattr(select, "usable_cpus", lambda: 2)
     with pytest.raises(ConfigError) as caught:
         parse(text, **changes)
     assert complaint in str(caught.value)
@@ -87,6 +121,16 @@ def test_a_users_own_profile_file_is_kept_by_its_absolute_path(tmp_path, monkeyp
     choice = parse("emulated:mine.toml", model="vgg16")
     assert choice.device == f"emulated:{tmp_path / 'mine.toml'}"
     assert open_device(step(choice.device, model="vgg16"), 224).describe().details["model"] == "vgg16"
+
+
+def test_an_intel_gpu_is_seen_by_its_vendor(tmp_path):
+    with pytest.raises(UnavailableError, match="no Intel GPU here"):
+        parse("xpu")
+    for name, vendor in (("renderD128", "0x10de"), ("renderD129", "0x8086")):
+        assert not select.has_intel_gpu(str(tmp_path))
+        (tmp_path / name / "device").mkdir(parents=True)
+        (tmp_path / name / "device" / "vendor").write_text(f"{vendor}\n")
+    assert select.has_intel_gpu(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +153,11 @@ def test_no_driver_no_gpu(tmp_path, monkeypatch):
 
 def test_opens_what_the_case_names():
     assert open_device(step("cpu"), 224).describe().kind == "cpu"
+    one = open_device(step("cpu:1"), 224)
+    assert one.describe().details["num_threads"] == 1 and one.name.endswith(", 1 thread")
+    one.close()
+    twice = open_device(step("emulated:h200-resnet50-train-fp32x2"), 448)
+    assert twice.describe().details["constants"]["step_duration_ms"]["value"] == 64.0
     emulated = open_device(step("emulated:h200-resnet50-train-fp32"), 448)
     assert emulated.describe().details["constants"]["step_duration_ms"]["value"] == 128.0
     with pytest.raises(ConfigError, match="unknown device"):

@@ -261,6 +261,21 @@ def test_its_name_and_facts_say_that_it_is_emulated_and_where_each_constant_come
     assert (facts.copies, facts.on_host_cpus, facts.has_counters) == (True, False, False)
 
 
+def test_a_published_profile_costs_the_host_nothing_and_tells_no_busy_time():
+    emulated = EmulatedDevice(named("rtx2080ti-resnet18-infer-fp32x4"), 12)
+    assert "published, not measured here" in emulated.name
+    begin, cpu = emulated.record(), time.thread_time()
+    emulated.enqueue_step(12)
+    end = emulated.record()
+    assert time.thread_time() - cpu < 0.001
+    assert emulated.busy_ns(begin, end) is None
+    first, last = emulated.times_ns([begin, end])
+    duration_ms = emulated.profile.duration_ms(12).value
+    assert last - first == pytest.approx(duration_ms * MS, abs=0.5 * MS)
+    issue = emulated.describe().details["constants"]["issue_ms"]
+    assert issue["value"] is None and "does not tell" in issue["source"]
+
+
 def test_peak_memory_is_unknown_not_zero():
     assert device().peak_memory_bytes() is None
     emulated = device()

@@ -14,10 +14,11 @@ from torch._C._autograd import DeviceType
 
 from loaderbench.cases.arms import Arm
 from loaderbench.devices.cpu import CpuDevice
-from loaderbench.devices.cuda import CudaRecorder, cuda_work
+from loaderbench.devices.cuda import CudaRecorder
 from loaderbench.devices.emulated import PIECES, EmulatedDevice
 from loaderbench.devices.profile import named
 from loaderbench.devices.profiler import ClockMap, ClockPair, read_clocks
+from loaderbench.devices.streams import device_work
 from loaderbench.devices.tracing import Work, num_while_issuing
 from loaderbench.recording.facts import COPY, KERNEL, MEMSET, STEP, STEP_FIELDS, Segment, Table, TraceWitness
 
@@ -154,7 +155,8 @@ class Record:
         return self.annotation
 
 
-def test_cuda_activities_belong_to_the_step_that_launched_them() -> None:
+@pytest.mark.parametrize("kind", [DeviceType.CUDA, DeviceType.XPU])
+def test_activities_belong_to_the_step_that_launched_them(kind: Any) -> None:
     # given a clock 1,000,000 ahead, and a kernel of step 0 that ran when step 1 was being issued
     ahead, host = 1_000_000, DeviceType.CPU
     events = [
@@ -168,8 +170,10 @@ def test_cuda_activities_belong_to_the_step_that_launched_them() -> None:
         Record("Event Sync", ahead + 100, 900, 9), Record("forward", ahead + 100, 900, 9, annotation=True),
         Record("launched before the trace", ahead + 140, 5, 77),
     ]  # fmt: skip
+    for event in events:
+        event.device = kind if event.device == DeviceType.CUDA else event.device
     clock = ClockMap(ClockPair(0, ahead, 30), ClockPair(1_000_000, ahead + 1_000_000, 40))
-    work = cuda_work(events, clock)
+    work = device_work(events, clock)
     steps = table_of(returned_ns=(100, 200), issued_ns=(140, 240), done_ns=(285, 400))
     assert CudaRecorder().table(work, steps).tolist() == [
         [140, 145, 7, KERNEL, 0], [150, 190, 13, COPY, 0], [190, 195, 7, MEMSET, 0], [230, 280, 7, KERNEL, 0],

@@ -20,7 +20,9 @@ from loaderbench.images.filesystem import FileSystem
 from loaderbench.images.scan import DatasetScan
 from loaderbench.printable import clean, clean_lines
 from loaderbench.recording.caveats import Reason
+from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_size import Sizing
+from loaderbench.recording.model_split import ModelSplit
 from loaderbench.recording.offload_study import ModelOffload
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
@@ -33,6 +35,8 @@ from loaderbench.reporting.gaps import print_gaps
 from loaderbench.reporting.html import render_html
 from loaderbench.reporting.listing import print_list
 from loaderbench.reporting.markdown import render_markdown
+from loaderbench.reporting.model_io import print_io
+from loaderbench.reporting.model_split import print_split, print_times
 from loaderbench.reporting.offload import print_offload
 from loaderbench.reporting.precision import print_precision
 from loaderbench.reporting.report import read_report
@@ -97,6 +101,9 @@ VIEWS: dict[str, Callable[[Console], None]] = {
     "self-test": lambda console: print_selftest(filled(SelfTest), {"prep": {"prep": 1}}, console),
     "precision": lambda console: print_precision(filled(PrecisionResult), console),
     "sizing": lambda console: print_sizing(filled(Sizing), console),
+    "split": lambda console: print_split(replace(filled(ModelSplit), check=None, moved=()), console),
+    "times of a split": lambda console: print_times(filled(ModelSplit).times, console),
+    "copies": lambda console: print_io(filled(ModelIo), console),
     "offloading": lambda console: print_offload(filled(ModelOffload), console),
     "data set": lambda console: print_scan(scan(), console),
 }

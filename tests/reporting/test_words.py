@@ -98,6 +98,7 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     "launch_not_measured": [{}],
     "no_transfer": [{"why": "took_no_time"}, {"why": "nothing_copied"}],
     "emulated_device": [{"name": "emulated H200"}],
+    "issue_unknown": [{}],
     "busy_witnesses_disagree": [{"kernels": 0.5, "others": {"nvml": 0.9, "gpm": 0.8, "events_at_most": 0.4}}],
     "busy_not_cross_checked": [{}],
     "nvml_not_measured": [{}],

@@ -47,14 +47,16 @@ class ShortHeldDevice(HoldableDevice):
         return super().held_ns(issue, 0.0001)
 
 
-def record_on(device: type[EmulatedDevice], images: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    """Inference of 8 images, which the device computes long before the host has issued it."""
+def record_on(
+    device: type[EmulatedDevice], images: Path, monkeypatch: pytest.MonkeyPatch, name: str = PROFILE
+) -> RunRecord:
+    """Inference of 8 images; by PROFILE the device computes it long before the host has issued it."""
     case = make_case(
         dataset=str(images), dataset_name="none", resolution=None, loader="synthetic", decoder=None, workers=1,
-        batch_size=8, mode="infer", precision="amp-bf16", device=f"emulated:{PROFILE}", output="uint8",
+        batch_size=8, mode="infer", precision=profile.named(name).precision, device=f"emulated:{name}", output="uint8",
         duration_s=1.5, ci_target=0.2,
     )  # fmt: skip
-    monkeypatch.setattr(rig, "open_device", lambda step, size: device(profile.named(PROFILE), 8, 224))
+    monkeypatch.setattr(rig, "open_device", lambda step, size: device(profile.named(name), 8, 224))
     run = make_run(case, None, wall_s=2.0, environment=make_environment(cpus_usable=2))
     run.recording = measure(MeasureRequest(case), lambda message: None)
     return analyze(run)
@@ -80,6 +82,13 @@ def test_a_launch_bound_step_is_found_without_busy_times(image_tree: Path, monke
     assert held.step_time_s is not None and held.device is not None
     expected = duration_s / held.step_time_s.mean
     assert held.device.busy_fraction == pytest.approx(expected, rel=0.05)
+
+
+def test_a_published_profile_leaves_launches_unknown(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = record_on(EmulatedDevice, image_tree, monkeypatch, "rtx2080ti-resnet18-infer-fp32")
+    assert record.shares is not None and record.shares["launch"] is None
+    assert {"launch_not_measured", "issue_unknown"} <= {caveat.code for caveat in record.caveats}
+    assert record.verdict is not None and record.verdict.bottleneck == "compute"
 
 
 def test_a_step_that_could_not_be_held_leaves_launches_unknown(

@@ -170,7 +170,8 @@ def cap_gpu(device: Device, cap_bytes: int) -> None:
     """Let PyTorch's allocator hold at most so many bytes of the GPU's memory."""
     total = device.describe().memory_bytes
     if total is not None and cap_bytes < total:
-        torch.cuda.set_per_process_memory_fraction(cap_bytes / total, device.torch_device)
+        accelerator: Any = torch.get_device_module(device.torch_device)
+        accelerator.set_per_process_memory_fraction(cap_bytes / total, device.torch_device)
 
 
 def _below_rlimit(request: MeasureMemoryRequest, device: Device, cap_bytes: int, report: Report) -> MeasuredMemory:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loaderbench.cases.case import Case, Step
 from loaderbench.offloading.plan import Plan
 from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
@@ -223,6 +226,80 @@ class OffloadTimed:
     """What the model keeps that offloading does not see, in words."""
 
 
+@dataclass(frozen=True)
+class MemberRequest(DeviceRequest):
+    """A member of a split, its step that of the whole batch. The same request finds the same member again."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class OfMember:
+    """What a member is to do on a part of the batch."""
+
+    member: MemberRequest
+    size: int
+    """Images of the part."""
+
+    @property
+    def waits_for(self) -> str:
+        return self.member.waits_for
+
+
+@dataclass(frozen=True)
+class WarmRequest(OfMember):
+    """Turns that prepare a size."""
+
+
+@dataclass(frozen=True)
+class RepeatRequest(OfMember):
+    """Turns one after the other."""
+
+    start_ns: int
+    """Of perf_counter_ns, the same for all members."""
+    until_ns: int
+
+
+@dataclass(frozen=True)
+class PartRequest(OfMember):
+    """One turn on a part."""
+
+    first: int
+    """Its first image."""
+    start_ns: int
+    with_output: bool
+
+
+@dataclass(frozen=True)
+class PartRun:
+    """One turn on a part."""
+
+    begin_ns: int
+    end_ns: int
+    output: NDArray[np.float32] | None
+    """[size, classes]; None where none was asked for, or nothing computes."""
+
+
+@dataclass(frozen=True)
+class CopiesRequest(DeviceRequest):
+    """Copies of a batch to the device, and of its outputs back. The step's batch is the largest one."""
+
+    seed: int
+    batch_size: int
+    seconds: float
+    """For each way."""
+
+
+@dataclass(frozen=True)
+class CopiesTimed:
+    device: DeviceFacts
+    in_bytes: int
+    out_bytes: int
+    in_s: NDArray[np.float64]
+    """[num_copies]"""
+    out_s: NDArray[np.float64]
+
+
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
@@ -237,3 +314,8 @@ TRY_BATCH: Job[TrialRequest, MemoryMeasured] = Job("loaderbench.running.jobs.mem
 TRACE_SAVED: Job[SavedTraceRequest, SavedTrace] = Job("loaderbench.running.jobs.saved_trace", "trace_saved")
 TIME_OFFLOAD: Job[OffloadRequest, OffloadTimed] = Job("loaderbench.running.jobs.offload", "time_offload")
 COUNT_OFFLOAD: Job[OffloadRequest, int | None] = Job("loaderbench.running.jobs.offload", "count_offload")
+OPEN_MEMBER: Job[MemberRequest, DeviceFacts] = Job("loaderbench.running.jobs.member", "open_member")
+WARM_MEMBER: Job[WarmRequest, float] = Job("loaderbench.running.jobs.member", "warm_member")
+REPEAT_PART: Job[RepeatRequest, NDArray[np.int64]] = Job("loaderbench.running.jobs.member", "repeat_part")
+RUN_PART: Job[PartRequest, PartRun] = Job("loaderbench.running.jobs.member", "run_part")
+TIME_COPIES: Job[CopiesRequest, CopiesTimed] = Job("loaderbench.running.jobs.copies", "time_copies")

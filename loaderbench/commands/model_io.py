@@ -1,0 +1,41 @@
+"""`loaderbench model io`: data in and out of a device alone, over a range of batches."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loaderbench.cases.options import ModelOptions
+from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import Interrupted, check_json_target
+
+
+@with_options(without=("mode", "optimizer"))
+def io(
+    *,
+    model: Annotated[
+        str, typer.Argument(help="A torchvision model, lenet, or package.module:factory: its outputs' size counts")
+    ] = "resnet50",
+    batch_size: Annotated[int, typer.Option(help="First batch")] = 1,
+    max_batch: Annotated[int, typer.Option(help="Largest batch")] = 128,
+    inc: Annotated[int, typer.Option(help="Images more from one batch to the next")] = 8,
+    options: ModelOptions,
+    output: OutputOptions,
+) -> None:
+    """How long a batch's way to the device takes, and its outputs' way back, without the step between them."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.model_io import IoStudy, plan_io
+
+    check_json_target(output.json_out)
+    plan = plan_io(model, options, batch_size, max_batch, inc)
+    store = Store(output.results)
+    store.check_writable()
+    study = IoStudy(plan, store)
+    ended = run_study(study, output)
+    show_study(study, output)
+    if ended is not None:
+        raise Interrupted(f"interrupted: {study.num_done} batches were copied and are kept", ended)
+    if study.failed:
+        raise typer.Exit(1)

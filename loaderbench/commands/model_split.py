@@ -1,0 +1,79 @@
+"""`loaderbench model split`: one batch over several devices, and the table of times that its search goes by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loaderbench.cases.options import ModelOptions
+from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.options import Changed, OutputOptions, with_options
+from loaderbench.commands.terminal import Interrupted, check_json_target, write_json
+
+if TYPE_CHECKING:
+    from loaderbench.splitting.table import TimesTable
+
+
+@with_options(
+    without=("mode", "optimizer"),
+    device=Changed(help="Two devices or more: cpu,cuda:0 · cpu:1,cpu:1 · cpu:2,emulated:h200  [required]"),
+    precision=Changed(help="Of all devices: fp32, tf32, bf16, fp16, amp-bf16, …  [default: fp32 beside a CPU]"),
+)
+def split(
+    *,
+    model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
+    batch_size: Annotated[int, typer.Option(help="Images to split")] = 100,
+    turns: Annotated[int, typer.Option(help="Turns of the split, and of the fastest device alone")] = 10,
+    show_table: Annotated[bool, typer.Option("--show-table", help="Print the times that are known, and end")] = False,
+    set_times: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="DEVICE,BATCH=MS",
+            help="Put a time into the table, beside the others of --device, and end",
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop", metavar="DEVICE[,BATCH]", help="Take times out of the table, and end"),
+    ] = None,
+    remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what the table has")] = False,
+    options: ModelOptions,
+    output: OutputOptions,
+) -> None:
+    """Split one batch over unlike devices: times by part, the best split, run against the fastest device alone."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.model_split import SplitStudy
+    from loaderbench.studies.split_plan import edit_table, plan_split
+
+    check_json_target(output.json_out)
+    if show_table or set_times or drop:
+        _show(edit_table(model, options, output.results, set_times or (), drop or ()), output)
+        return
+    plan = plan_split(model, options, batch_size, output.results, turns=turns, remeasure=remeasure)
+    store = Store(output.results)
+    store.check_writable()
+    study = SplitStudy(plan, store)
+    ended = run_study(study, output)
+    if study.begun:
+        show_study(study, output)
+    if ended is not None:
+        done = f"{study.num_measured} times were measured and {study.num_turns} turns done"
+        raise Interrupted(f"interrupted: {done}; all are kept", ended)
+    if study.failed:
+        raise typer.Exit(1)
+
+
+def _show(table: TimesTable, output: OutputOptions) -> None:
+    """Print a table of times, or write it as JSON."""
+    from loaderbench.errors import ConfigError
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.model_split import print_times
+
+    if output.json_out is not None:
+        write_json({"table": str(table.path), "times": list(table.entries)}, output.json_out)
+    elif not table.entries:
+        raise ConfigError(f"{table.path} has no times yet: run model split with two devices or more")
+    else:
+        print_times(table.entries, make_console())

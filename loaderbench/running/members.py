@@ -1,0 +1,186 @@
+"""The processes of a split's members: one each, asked together, started together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.errors import OutOfMemory
+from loaderbench.recording.facts import DeviceFacts
+from loaderbench.recording.progress import Message
+from loaderbench.running.jobs.table import (
+    OPEN_MEMBER,
+    REPEAT_PART,
+    RUN_PART,
+    WARM_MEMBER,
+    Answer,
+    Job,
+    MemberRequest,
+    OfMember,
+    PartRequest,
+    PartRun,
+    RepeatRequest,
+    Request,
+    WarmRequest,
+)
+from loaderbench.running.supervisor import HANG_S, Child, JobFailed, ProcessDied, no_sign_of_life
+
+LEAD_NS = 20_000_000
+"""From the asking to the common start: a request crosses the pipe and wakes its process in less."""
+LATE_NS = 2_000_000
+"""By how much a member may begin after the common start; later ones spoil the turn, and it is done again."""
+MOST_LATE = 3
+
+A = TypeVar("A")
+Q = TypeVar("Q", bound=Request)
+OnMessage = Callable[[int, Message], None]
+"""Called with (number of the member, its message)."""
+Part = tuple[int, int]
+"""(first image, number of images)"""
+
+
+class MemberFailed(Exception):
+    """A member could not do its job."""
+
+    def __init__(self, number: int, cause: JobFailed, request: Request, members: Sequence[int]) -> None:
+        """`members`: those that were asked together."""
+        super().__init__(str(cause))
+        self.number, self.cause, self.members = number, cause, tuple(members)
+        self.size = request.size if isinstance(request, OfMember) else 0
+        """Images of its part; 0 where it had none yet."""
+        self.died = isinstance(cause, ProcessDied)
+        """Its process is gone."""
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether its part does not fit, and it can go on with a smaller one."""
+        return not self.died and self.size > 0 and isinstance(self.cause.error, OutOfMemory)
+
+
+@dataclass(frozen=True)
+class Together:
+    """One turn of some members, from their common start."""
+
+    start_ns: int
+    parts: Mapping[int, PartRun]
+    """Number of the member → its turn."""
+    num_late: int
+    """Turns before it that were spoilt by a member that began late."""
+
+    @property
+    def seconds(self) -> float:
+        """From the common start to the end of the last."""
+        return (max(part.end_ns for part in self.parts.values()) - self.start_ns) / 1e9
+
+
+class Members:
+    """One process for each member, all ended with this context. Members are called by their numbers, from 0.
+
+    All methods raise MemberFailed where a member cannot do what it is asked to.
+    """
+
+    def __init__(self, requests: Sequence[MemberRequest], log: Path, on_message: OnMessage) -> None:
+        self._requests, self._on_message = tuple(requests), on_message
+        self._log = log
+        self._children: list[Child] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Members:
+        with ExitStack() as stack:
+            self._children = [stack.enter_context(Child(self._log)) for _ in self._requests]
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:  # all at once: each may be in the middle of a long step
+            for child in self._children:
+                child.process.terminate()
+        self._stack.__exit__(kind, error, trace)
+
+    def open(self) -> list[DeviceFacts]:
+        """Start all devices and build the model on each."""
+        found = self._ask(OPEN_MEMBER, dict(enumerate(self._requests)))
+        return [found[number] for number in range(len(self._requests))]
+
+    def warm(self, sizes: Mapping[int, int]) -> dict[int, float]:
+        """Seconds of a turn of each member on so many images, roughly; they work together."""
+        return self._ask(WARM_MEMBER, {one: WarmRequest(self._requests[one], size) for one, size in sizes.items()})
+
+    def repeat(self, sizes: Mapping[int, int], seconds: float) -> dict[int, NDArray[np.float64]]:
+        """[num_turns] seconds of each member's turns, all members at work all the time, for so long.
+
+        Turns that began (more than LATE_NS) before the last member had begun, or ended after the time, are left out.
+        """
+        start_ns = time.perf_counter_ns() + LEAD_NS
+        until_ns = start_ns + round(seconds * 1e9)
+        found = self._ask(
+            REPEAT_PART,
+            {one: RepeatRequest(self._requests[one], size, start_ns, until_ns) for one, size in sizes.items()},
+        )
+        begun_ns = max(int(stamps[0, 0]) for stamps in found.values()) - LATE_NS
+        kept = {one: stamps[(stamps[:, 0] >= begun_ns) & (stamps[:, 1] <= until_ns)] for one, stamps in found.items()}
+        return {one: (stamps[:, 1] - stamps[:, 0]) / 1e9 for one, stamps in kept.items()}
+
+    def run(self, parts: Mapping[int, Part], *, with_output: bool = False) -> Together:
+        """One turn: each of these members on its part, from a common start."""
+        num_late = 0
+        while True:
+            start_ns = time.perf_counter_ns() + LEAD_NS
+            found = self._ask(
+                RUN_PART,
+                {
+                    one: PartRequest(self._requests[one], size, first, start_ns, with_output)
+                    for one, (first, size) in parts.items()
+                },
+            )
+            on_time = all(part.begin_ns - start_ns <= LATE_NS for part in found.values())
+            if on_time or num_late == MOST_LATE:
+                return Together(start_ns, found, num_late)
+            num_late += 1
+
+    def _ask(self, job: Job[Q, A], requests: Mapping[int, Q]) -> dict[int, A]:
+        """Give each of these members its request, and wait for all. The answers of the others are taken before a
+        failure is raised, so that all are ready for the next job; but a death is told at once."""
+        answers: dict[int, A] = {}
+        failed: MemberFailed | None = None
+        waiting = {}
+        for number, request in requests.items():
+            try:
+                self._children[number].begin(job, request)
+            except ProcessDied as error:
+                raise MemberFailed(number, error, request, [*requests]) from error
+            waiting[self._children[number].pipe] = number
+        while waiting:
+            ready = wait([*waiting], HANG_S)
+            if not ready:
+                number = next(iter(waiting.values()))
+                raise MemberFailed(number, JobFailed(no_sign_of_life(requests[number])), requests[number], [*requests])
+            for pipe in [pipe for pipe in waiting if pipe in ready]:
+                number = waiting[pipe]
+                try:
+                    told = self._children[number].receive()
+                except JobFailed as error:
+                    failed = MemberFailed(number, error, requests[number], [*requests])
+                    if failed.died:
+                        raise failed from error
+                    del waiting[pipe]
+                    continue
+                if isinstance(told, Answer):
+                    answers[number] = told.result
+                    del waiting[pipe]
+                else:
+                    self._on_message(number, told)
+        if failed is not None:
+            raise failed
+        return answers

@@ -1,0 +1,122 @@
+"""A split in words, in a table, in pictures, over time, and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import call
+from rich.console import Console
+from split_facts import SEARCH, TIMES, split_facts, turns_of
+
+from loaderbench.analysis.model_split import split_of
+from loaderbench.analysis.rules import RULES_VERSION
+from loaderbench.errors import ConfigError
+from loaderbench.recording.facts import SCHEMA
+from loaderbench.recording.model_split import MovedPart, SplitFacts
+from loaderbench.recording.split_times import Split
+from loaderbench.recording.store import Store
+from loaderbench.recording.studies import StudyRecord
+from loaderbench.reporting.figures import svg
+from loaderbench.reporting.html import render_html
+from loaderbench.reporting.markdown import render_markdown
+from loaderbench.reporting.model_split import print_split, split_sentence, time_rows
+from loaderbench.reporting.model_split_figure import split_figures
+from loaderbench.reporting.perfetto import write_split_trace
+from loaderbench.reporting.report import read_report
+
+
+def text_of(facts: SplitFacts) -> str:
+    stream = io.StringIO()
+    print_split(split_of(facts), Console(file=stream, width=200, color_system=None))
+    return " ".join(stream.getvalue().split())
+
+
+def stored(facts: SplitFacts, results: Path) -> str:
+    folder = Store(results).new_study("model_split", ["resnet18"])
+    findings = split_of(facts)
+    record = StudyRecord(SCHEMA, RULES_VERSION, folder.study_id, "model_split", folder.started_at, facts, findings)
+    folder.path.mkdir(parents=True)
+    folder.write(record)
+    return folder.study_id
+
+
+def test_the_sentence_has_this_runs_figures() -> None:
+    sentence = split_sentence(split_of(split_facts()))
+    assert sentence == (
+        "10 on cpu:1 + 6 on cuda:0 take 62.0 ms (62.0–62.0), 0.56× (0.56–0.56) the time of cpu:1 alone."
+    )
+
+
+def test_both_searches_and_the_comparison_are_told() -> None:
+    text = text_of(split_facts())
+    assert "the greedy search 70.0 ms (12 + 4), the exact search 60.0 ms (10 + 6)" in text
+    assert "Measured ÷ predicted: 1.033." in text and "The outputs of 16 images equal those of cpu:1" in text
+    close = text_of(split_facts(check=replace(split_facts().check, neighbours=1e-6)))  # type: ignore[type-var]
+    assert "a wrong order could not be told" in close
+
+
+def test_a_slower_split_says_that_the_fastest_alone_is_best() -> None:
+    slow = turns_of(np.full(8, 0.2), np.full(8, 0.21), np.full(8, 0.1))
+    assert text_of(split_facts(turns=slow)).count("The fastest alone is best: ") == 1
+    whole = Split((16, 0), 0.10)
+    alone = replace(turns_of(np.empty(0), np.empty(0), np.full(8, 0.1)), sizes=(16, 0))
+    facts = split_facts(searches=(replace(SEARCH, exact=whole, greedy=whole),), chosen=whole, turns=alone)
+    text = text_of(facts)
+    assert "The fastest alone is best: 16 on cpu:1 in 100 ms (100–100); by the table no split ends before it." in text
+    assert "it was run" in text and "no part" in text
+
+
+def test_a_part_that_moved_and_a_run_that_was_interrupted_are_said() -> None:
+    text = text_of(split_facts(moved=(MovedPart(1, 8, "8 images need more than the device's 1 GB"),), interrupted=True))
+    assert "In the run cuda:0 ran out of memory (8 images need more than the device's 1 GB)" in text
+    assert "It did not come to its end" in text
+    assert "No split was found." in text_of(split_facts(searches=(), chosen=None, turns=None, interrupted=True))
+
+
+def test_a_time_is_shown_with_its_company_and_origin() -> None:
+    missed = replace(TIMES[0], seconds=None, low=None, high=None, outcome="out_of_memory", message="too small")
+    set_by_hand = replace(TIMES[0], beside=(), low=None, high=None, num_turns=None, origin="set by hand")
+    rows = time_rows([TIMES[0], missed, set_by_hand])
+    assert rows[0] == ["cpu:1", "cuda:0", "1", "5.00 ms", "4.50–5.50", "6", "measured"]
+    assert rows[1][3] == "does not fit" and rows[2] == ["cpu:1", "alone", "1", "5.00 ms", "", "", "set by hand"]
+
+
+def test_the_pictures_hold_the_parts_and_the_times() -> None:
+    parts, times = split_figures(split_of(split_facts()), "s")
+    assert [row[1] for row in parts.rows] == [10, 6, 16] and parts.rows[0][3] == pytest.approx(51.0)
+    assert parts.rows[2][0] == "cpu:1 alone: 16" and parts.rows[2][3] == pytest.approx(110.0)
+    assert {row[0] for row in times.rows} == {"cpu:1 beside cuda:0", "cuda:0 beside cpu:1"}
+    assert "<svg" in svg(parts) and "<svg" in svg(times)
+    assert split_figures(split_of(split_facts(searches=(), chosen=None, turns=None, times=())), "s") == []
+
+
+def test_the_report_has_a_page_of_it(tmp_path: Path) -> None:
+    stored(split_facts(), tmp_path)
+    report = read_report(Store(tmp_path))
+    html = render_html(report)
+    assert "resnet18, batch 16 over 2 devices" in html and "0.56×" in html and "cpu:1 beside cuda:0" in html
+    assert "10 on cpu:1 + 6 on cuda:0" in render_markdown(report)
+
+
+def test_the_turns_lie_in_the_trace_as_they_were(tmp_path: Path) -> None:
+    facts = split_facts(turns=turns_of(np.array([0.03, 0.04]), np.array([0.05, 0.02]), np.array([0.09, 0.08])))
+    name = stored(facts, tmp_path)
+    target = tmp_path / "t.json"
+    done = call("trace", name, "--out", target, "--results", tmp_path)
+    assert done.code == 0, done.err
+    events = json.loads(target.read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    first = [event for event in slices if event["tid"] == 1]
+    assert [event["name"] for event in first] == ["10 images", "10 images", "16 images, alone", "16 images, alone"]
+    assert [event["dur"] for event in first] == pytest.approx([30e3, 40e3, 90e3, 80e3])
+    whole = [event["dur"] for event in slices if event["tid"] == 0]
+    assert whole == pytest.approx([50e3, 40e3, 90e3, 80e3])
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names[1] == "cpu:1 (member 1)" and names[2] == "cuda:0 (member 2)"
+    with pytest.raises(ConfigError, match="no turn of this split was run"):
+        write_split_trace(target, split_facts(turns=None))

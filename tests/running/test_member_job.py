@@ -1,0 +1,91 @@
+"""A member's turns in this process: every model, what does not fit, and the times of an emulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loaderbench.cases.case import Step
+from loaderbench.cases.options import ModelOptions
+from loaderbench.errors import OutOfMemory
+from loaderbench.running.jobs import member as job
+from loaderbench.running.jobs.table import MemberRequest, PartRequest, RepeatRequest, WarmRequest
+from loaderbench.running.memory_cap import MemoryCap
+from loaderbench.studies.split_plan import plan_split
+
+PAPER_MODELS = (
+    "mobilenet_v2", "squeezenet1_0", "squeezenet1_1", "resnet18", "resnet34", "resnet50", "inception_v3", "vgg16",
+    "vgg19", "densenet121",
+)  # fmt: skip
+TOY = """
+machine = "toy"
+device_name = "toy card"
+model = "lenet"
+mode = "infer"
+precision = "fp32"
+input_size = 28
+tail_ms = { value = 0.0, label = "assumed", source = "a test" }
+link_bytes_per_s = { value = 1e6, label = "assumed", source = "a test" }
+[[steps]]
+batch_size = 8
+duration_ms = { value = 40.0, label = "published", source = "a test" }
+busy_ms = { value = 40.0, label = "assumed", source = "a test" }
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_member_stays() -> Iterator[None]:
+    yield
+    job._member.cache_clear()
+
+
+def nothing(message: object) -> None:
+    pass
+
+
+def request_of(model: str, batch: int = 3, size: int = 64, device: str = "cpu") -> MemberRequest:
+    return MemberRequest(Step(model, "infer", "fp32", device, batch, size, channels=1 if model == "lenet" else 3), 0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=[] if model == "squeezenet1_1" else [pytest.mark.slow]) for model in PAPER_MODELS
+    ],
+)  # fmt: skip
+def test_the_parts_of_every_model_make_the_whole(model: str) -> None:
+    request = request_of(model, size=80 if model == "inception_v3" else 64)
+    whole = job.run_part(PartRequest(request, 3, 0, 0, True), nothing).output
+    parts = [job.run_part(PartRequest(request, size, first, 0, True), nothing) for first, size in ((0, 2), (2, 1))]
+    assert whole is not None and whole.shape == (3, 1000) and np.isfinite(whole).all()
+    outputs = [part.output for part in parts if part.output is not None]
+    deviation = np.linalg.norm(np.concatenate(outputs) - whole, axis=1) / np.linalg.norm(whole, axis=1)
+    others = np.linalg.norm(whole[1:] - whole[:-1], axis=1) / np.linalg.norm(whole[1:], axis=1)
+    assert deviation.max() < 1e-4 and others.min() > 3 * deviation.max()  # another image's would be seen
+
+
+def test_a_part_that_does_not_fit_is_told_and_a_smaller_one_goes_on() -> None:
+    request = request_of("lenet", batch=64, size=28)
+    job.open_member(request, nothing)
+    with MemoryCap(1_000_000), pytest.raises(OutOfMemory, match=r"^64 images need more than this machine's free"):
+        job.warm_member(WarmRequest(request, 64), nothing)
+    with MemoryCap(1_000_000):
+        assert job.warm_member(WarmRequest(request, 1), nothing) > 0
+
+
+def test_an_emulated_member_takes_what_its_profile_says_and_has_no_outputs(tmp_path: Path) -> None:
+    (tmp_path / "toy.toml").write_text(TOY)
+    device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}x0.5"
+    options = ModelOptions(device=device, input_shape=(3, 28, 28), precision="fp32")  # type: ignore[arg-type]
+    member = plan_split("lenet", options, 8, tmp_path).members[1]
+    known_s = member.known_seconds(4)
+    # 40 ms for 8 images, at half the speed; 4 images of 3·28·28 values and a label over 1 MB/s
+    assert known_s == pytest.approx(0.040 + 4 * (3 * 28 * 28 * 4 + 8) / 1e6)
+    request = MemberRequest(member.step, 0)
+    stamps = job.repeat_part(RepeatRequest(request, 4, 0, 0), nothing)
+    seconds = float(stamps[0, 1] - stamps[0, 0]) / 1e9
+    assert known_s - 1e-6 <= seconds < known_s + 1.0
+    assert job.run_part(PartRequest(request, 4, 0, 0, True), nothing).output is None
