@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.studies import judge, senseless
+from loaderbench.recording.model_io import IoFacts
 from loaderbench.recording.model_size import SizeFacts
+from loaderbench.recording.model_split import SplitFacts
 from loaderbench.recording.store import StoredRun, StoredStudy
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -104,6 +106,10 @@ def about(facts: StudyFacts) -> str:
             return facts.device
         case PrecisionFacts() | SizeFacts():
             return f"{facts.model}, {facts.mode}"
+        case SplitFacts():
+            return f"{facts.model}, batch {facts.batch_size} over {', '.join(one.device for one in facts.members)}"
+        case IoFacts():
+            return f"{facts.model}, {facts.device_name}"
         case _:
             return f"{facts.step.model}, {facts.step.mode}"
 
