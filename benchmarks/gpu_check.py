@@ -152,18 +152,21 @@ def layer_lines(found: Record) -> list[Line]:
 
 
 def memory_lines(found: Record) -> list[Line]:
-    """The predicted peak against the allocator's two figures, of each batch."""
+    """The two predicted figures against the allocator's, of each batch."""
     lines = []
     for batch in found["batches"]:
         predicted, measured = batch["predicted"], batch["measured"] or {}
         for name, most in (("live", LIVE_FRACTION), ("reserved", RESERVED_FRACTION)):
             what = f"batch {batch['batch_size']}, predicted within {most:.0%} of {name}"
             real = measured.get(f"peak_{name}_bytes")
-            if predicted is None or not real:
+            foreseen = (
+                batch["predicted_reserved_bytes"] if name == "reserved" else (predicted or {}).get("peak_live_bytes")
+            )
+            if foreseen is None or not real:
                 why = batch["trace_failure"] or batch["failure"] or measured.get("missing") or "not measured"
                 lines.append((what, False, json.dumps(why, ensure_ascii=False)))
                 continue
-            error = predicted["peak_live_bytes"] / real - 1
+            error = foreseen / real - 1
             lines.append((what, abs(error) <= most, f"{error:+.2%} of {real:,} bytes"))
     return lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loaderbench.analysis.memory import MemoryLine, course_of, layers_of, line_holds, line_through, peak_bytes, peak_of
+from loaderbench.analysis.reserved import reserved_bytes
 from loaderbench.cases.case import Step
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_memory import (
@@ -44,7 +45,7 @@ def memory_of(facts: ModelMemoryFacts) -> ModelMemory:
         channels=step.channels,
         device_name=step.device if facts.device is None else facts.device.name,
         not_measured=facts.not_measured,
-        batches=tuple(_batch(one, step.mode) for one in facts.batches),
+        batches=tuple(_batch(one, step.mode, on_accelerator=facts.on_accelerator) for one in facts.batches),
         unchecked_on=_unchecked_on([one.trace for one in facts.batches if one.trace is not None]),
     )
 
@@ -57,7 +58,7 @@ def _optimizer(step: Step) -> str | None:
     return step.optimizer if step.mode == "train" else None
 
 
-def _batch(facts: BatchMemoryFacts, mode: str) -> BatchMemory:
+def _batch(facts: BatchMemoryFacts, mode: str, *, on_accelerator: bool) -> BatchMemory:
     trace = facts.trace
     peak = None if trace is None else peak_of(trace)
     layers = () if trace is None else layers_of(trace)
@@ -76,6 +77,7 @@ def _batch(facts: BatchMemoryFacts, mode: str) -> BatchMemory:
         status=facts.status,
         failure=facts.failure,
         course=None if trace is None else course_of(trace),
+        predicted_reserved_bytes=reserved_bytes(trace) if trace is not None and on_accelerator else None,
     )
 
 

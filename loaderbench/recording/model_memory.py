@@ -171,6 +171,9 @@ class BatchMemory:
     failure: Failure | None
     course: MemoryCourse | None = None
     """Of the prediction."""
+    predicted_reserved_bytes: int | None = None
+    """What PyTorch's CUDA allocator holds by its rules, in use or not (`analysis/reserved.py`); None on the CPU, whose
+    allocator reserves nothing, and where the traced step cannot be done again."""
 
 
 @dataclass(frozen=True)

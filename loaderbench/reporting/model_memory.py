@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MOST_LAYERS = 10
 """Layers that are printed where not all are asked for: those with the largest outputs."""
 BATCH_COLUMNS = ("batch", "predicted", "measured", "error", "reserved", "process")
+PREDICTED_RESERVED = "reserved, predicted"
+"""A column of its own before `reserved`, where it was predicted."""
 LAYER_COLUMNS = ("type", "output", "bytes", "all so far", "live")
 LAYERS_NOTE = (
     "All so far: the outputs' running sum, which is no peak. Live: all that is in memory when the layer has run. "
@@ -69,15 +71,24 @@ def _asked(result: ModelMemory | ModelFit) -> list[str]:
 
 def _print_batches(result: ModelMemory, console: Console) -> None:
     table = plain_table()
-    for title in BATCH_COLUMNS:
-        table.add_column(title, justify="right", no_wrap=True)
+    for title in _batch_columns(result):
+        table.add_column(title, justify="right", overflow="fold")
     for cells in _batch_cells(result):
         table.add_row(*(styled(cell) for cell in cells))
     console.print(table)
 
 
+def _reserve_predicted(result: ModelMemory) -> bool:
+    return any(one.predicted_reserved_bytes is not None for one in result.batches)
+
+
+def _batch_columns(result: ModelMemory) -> tuple[str, ...]:
+    *live, reserved, process = BATCH_COLUMNS
+    return (*live, *([PREDICTED_RESERVED] if _reserve_predicted(result) else []), reserved, process)
+
+
 def _batch_cells(result: ModelMemory) -> list[list[str]]:
-    rows = []
+    rows, with_reserve = [], _reserve_predicted(result)
     for one in result.batches:
         measured = one.measured
         rows.append([
@@ -85,6 +96,7 @@ def _batch_cells(result: ModelMemory) -> list[list[str]]:
             memory_size(None if one.predicted is None else one.predicted.peak_live_bytes),
             memory_size(None if measured is None else measured.peak_live_bytes),
             fmt.MISSING if one.error_fraction is None else f"{one.error_fraction * 100:+.1f} %".replace("-0.0", "0.0"),
+            *([memory_size(one.predicted_reserved_bytes)] if with_reserve else []),
             memory_size(None if measured is None else measured.peak_reserved_bytes),
             memory_size(None if measured is None else measured.peak_process_bytes),
         ])  # fmt: skip
@@ -162,7 +174,7 @@ def _failures(result: ModelMemory) -> list[str]:
 def memory_page(result: ModelMemory) -> Page:
     """The study in a report: all its tables, every layer of the largest predicted batch."""
     predicted = [one for one in result.batches if one.predicted is not None]
-    tables = [_table("Predicted and measured peaks", BATCH_COLUMNS, _batch_cells(result), 1)]
+    tables = [_table("Predicted and measured peaks", _batch_columns(result), _batch_cells(result), 1)]
     if predicted:
         last = predicted[-1]
         tables.append(_table("At the predicted peak", ("batch", *KIND_COLUMNS), _kind_cells(predicted), 1))

@@ -105,6 +105,10 @@ def test_an_emulated_device_is_predicted_and_says_why_nothing_is_measured(tmp_pa
     emulated = ("--device", "emulated", "--input-size", "64", "--results", tmp_path)
     done = call("model", "memory", "resnet50", "--batch-size", "2", *emulated)
     assert done.code == 0 and "an emulated device builds no model" in " ".join(done.out.split())
+    study = only_study(tmp_path)
+    (batch,) = study.findings.batches
+    assert batch.predicted_reserved_bytes >= batch.predicted.peak_live_bytes
+    assert "reserved, predicted" in " ".join(done.out.split())
     fit = call("model", "fit", "resnet50", "--json", "-", *emulated)
     found = json.loads(fit.out)
     assert fit.code == 0 and found["how"] == "prediction" and found["trials"] == [] and not found["confirmed"]
