@@ -27,6 +27,8 @@ class Crew:
     """Of a turn of the run, where it takes another time than the profile said."""
     most: Callable[[int, str], int] = staticmethod(lambda member, what: 10**9)
     """(member, `repeat` or `run`) → images that fit."""
+    holds: Callable[[str], bool] = staticmethod(lambda device: True)
+    """Whether a device's memory holds the model."""
     dies: Callable[[str, int], int | None] = staticmethod(lambda what, call: None)
     """(what is asked, how often it was) → member that dies then."""
     output: Callable[[int, int], NDArray[np.float32] | None] = staticmethod(
@@ -45,7 +47,14 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         pass
 
+    def leave_out(self, number: int) -> None:
+        self.requests = [one for other, one in enumerate(self.requests) if other != number]
+
     def open(self) -> list[DeviceFacts]:
+        for number, request in enumerate(self.requests):
+            if not type(self).holds(request.step.device):
+                failure = Failure("OutOfMemory", "the model needs more than the device's 1 GB")
+                raise MemberFailed(number, JobFailed(failure), request, range(len(self.requests)))
         return [make_device() for _ in self.requests]
 
     def _asked(self, what: str, sizes: Mapping[int, int], given: Mapping[int, Any]) -> None:

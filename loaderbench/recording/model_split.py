@@ -101,10 +101,18 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class MovedPart:
-    """A part that did not fit in the run: its images went to the others."""
+    """A part that no longer fitted in the run: the batch was split anew."""
 
     member: int
     size: int
+    message: str
+
+
+@dataclass(frozen=True)
+class DroppedMember:
+    """A device whose memory does not hold the model at all: the others share the batch."""
+
+    device: str
     message: str
 
 
@@ -122,6 +130,8 @@ class SplitFacts:
     table: str
     """Name of the table's file, in the folder of the results."""
     members: tuple[MemberFacts, ...]
+    """Without those that were dropped."""
+    dropped: tuple[DroppedMember, ...] = ()
     times: tuple[SplitTime, ...] = ()
     """Of these members, as the searches used them."""
     num_measured: int = 0
@@ -186,7 +196,7 @@ class ModelSplit:
     channels: int
     batch_size: int
     members: tuple[SplitMember, ...]
-    """All that were asked for; of batch 0 those that have no part."""
+    """Those that could hold the model; of batch 0 those that have no part."""
     greedy_s: float | None
     greedy_sizes: tuple[int, ...] | None
     exact_s: float | None
@@ -212,9 +222,12 @@ class ModelSplit:
     is_equal: bool | None
     """Whether the outputs are equal within the tolerance; None: they were not compared."""
     moved: tuple[MovedPart, ...]
+    dropped: tuple[DroppedMember, ...]
     stolen_profile_fraction: float | None
     stolen_turns_fraction: float | None
     assumptions: tuple[str, ...]
     """Where the times of emulated members come from."""
+    failure: str | None
+    """What ended it early, where it was no interrupt."""
     interrupted: bool
     missing: Mapping[str, str] = field(default_factory=dict)

@@ -90,11 +90,28 @@ def answer_lines(result: ModelSplit) -> list[str]:
     if result.measured_over_predicted is not None:
         lines.append(f"Measured ÷ predicted: {result.measured_over_predicted:.3f}.")
     lines += [check for check in [_check_line(result)] if check]
-    for one in result.moved:
-        device = result.members[one.member].device
-        lines.append(f"In the run {device} ran out of memory ({one.message}): its part went to the others.")
-    if result.interrupted:
+    for one in result.dropped:
+        lines.append(f"{one.device} has no part, for it cannot hold the model: {one.message.rstrip('.')}.")
+    lines += _moved_lines(result)
+    if result.failure is not None:
+        lines.append(f"It ended early: {result.failure.rstrip('.')}.")
+    elif result.interrupted:
         lines.append("It did not come to its end: the table keeps the times that were measured.")
+    return lines
+
+
+def _moved_lines(result: ModelSplit) -> list[str]:
+    """A line for each member whose part no longer fitted in the run."""
+    lines = []
+    for number in sorted({one.member for one in result.moved}):
+        device, moved = result.members[number].device, [one for one in result.moved if one.member == number]
+        sizes = sorted({one.size for one in moved})
+        gets = result.members[number].batch_size or "no part"
+        drops = " ".join(f"--drop {device},{size}" for size in sizes)
+        lines.append(
+            f"In the run {', '.join(map(str, sizes))} images no longer fitted on {device} ({moved[-1].message}): "
+            f"it gets {gets}. The table keeps that; to try again: {drops}"
+        )
     return lines
 
 
@@ -110,9 +127,13 @@ def split_sentence(result: ModelSplit) -> str:
     if result.measured_s is None:
         return f"{parts}: {fmt.duration(result.predicted_s)} predicted, nothing was run."
     took = f"{parts} take {_time(result.measured_s)}"
-    if ratio is None or alone is None:
+    if alone is None:
         return f"{took}; no device can do the whole batch alone."
+    if ratio is None:
+        return f"{took}; {alone.device} alone was not run."
     against = f"{took}, {fmt.speedup(ratio)} the time of {alone.device} alone"
+    if ratio.low is None:
+        return f"{against}; {result.missing['outcome']}."
     if result.outcome == "slower":
         return f"The fastest alone is best: {against}."
     if result.outcome == "indistinguishable":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -63,7 +64,16 @@ class MemberFailed(Exception):
     @property
     def lacks_memory(self) -> bool:
         """Whether its part does not fit, and it can go on with a smaller one."""
-        return not self.died and self.size > 0 and isinstance(self.cause.error, OutOfMemory)
+        return self.size > 0 and self._is_memory
+
+    @property
+    def cannot_hold_model(self) -> bool:
+        """Whether the model itself does not fit."""
+        return self.size == 0 and self._is_memory
+
+    @property
+    def _is_memory(self) -> bool:
+        return not self.died and isinstance(self.cause.error, OutOfMemory)
 
 
 @dataclass(frozen=True)
@@ -105,11 +115,16 @@ class Members:
     ) -> None:
         if kind is not None:  # all at once: each may be in the middle of a long step
             for child in self._children:
-                child.process.terminate()
+                child.process.send_signal(signal.SIGTERM)
         self._stack.__exit__(kind, error, trace)
 
+    def leave_out(self, number: int) -> None:
+        """End a member's process. Those after it move up by one."""
+        self._children.pop(number).process.send_signal(signal.SIGTERM)  # it is waited for with the others
+        self._requests = self._requests[:number] + self._requests[number + 1 :]
+
     def open(self) -> list[DeviceFacts]:
-        """Start all devices and build the model on each."""
+        """Start all devices and build the model on each; those that are open already stay so."""
         found = self._ask(OPEN_MEMBER, dict(enumerate(self._requests)))
         return [found[number] for number in range(len(self._requests))]
 

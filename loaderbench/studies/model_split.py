@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from loaderbench.devices.select import profile_link
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError, UnavailableError
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_split import (
+    DroppedMember,
     KnownTimes,
     MemberFacts,
     MovedPart,
@@ -35,9 +37,11 @@ from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.split_plan import MemberPlan, SplitPlan
 from loaderbench.studies.split_profile import Profile
 
+T = TypeVar("T")
 MOST_MENDED = 3
 """Searches after a split's own sizes were measured, since they lay between measured ones."""
-NOTHING_COMPUTED = "no member computes outputs"
+NOTHING_COMPUTED = "no part is on a device that computes outputs"
+ONE_DEVICE = "one device did the whole batch: there is nothing to compare it with"
 NOT_WHOLE = "the whole batch fits on no device that computes: there is nothing to compare with"
 
 
@@ -106,10 +110,8 @@ class SplitStudy(KeptStudy):
         try:
             with Members(requests, self._log, self._message(say)) as members:
                 say(f"starting {' and '.join(plan.devices)}", False)
-                found = members.open()
-                known = [replace(one, facts=facts) for one, facts in zip(self._facts.members, found, strict=True)]
-                self._facts = replace(self._facts, members=tuple(known))
-                self._profile = Profile(plan, members, say)
+                self._open(members, say)
+                self._profile = Profile(self._plan, members, say)
                 self._stolen.begin()
                 self._profile.alone()
                 self._work(members, self._profile, say)
@@ -122,6 +124,37 @@ class SplitStudy(KeptStudy):
                 shutil.rmtree(self._folder.path, ignore_errors=True)
         self._facts = replace(self._facts, interrupted=False)
 
+    def _open(self, members: Members, say: Say) -> None:
+        """Start the devices. One that cannot hold the model is left out, and its part goes to the others.
+
+        Raises:
+            CaseFailed: none can hold it.
+            MemberFailed: a device does not start.
+        """
+        while True:
+            try:
+                found = members.open()
+            except MemberFailed as error:
+                if not error.cannot_hold_model:
+                    raise
+                self._leave_out(members, error, say)
+                continue
+            known = [replace(one, facts=facts) for one, facts in zip(self._facts.members, found, strict=True)]
+            self._facts = replace(self._facts, members=tuple(known))
+            return
+
+    def _leave_out(self, members: Members, error: MemberFailed, say: Say) -> None:
+        """Go on without a device that cannot hold the model. Raises CaseFailed where it is the last one."""
+        number, plan = error.number, self._plan
+        dropped = (*self._facts.dropped, DroppedMember(plan.devices[number], str(error)))
+        if len(plan.members) == 1:
+            whose = "; ".join(f"{one.device}: {one.message}" for one in dropped)
+            raise CaseFailed(f"{plan.model} fits on none of these devices ({whose})")
+        say(f"{plan.devices[number]} cannot hold {plan.model}: {error}; the others share the batch", True)
+        members.leave_out(number)
+        self._plan = replace(plan, members=_without(plan.members, number))
+        self._facts = replace(self._facts, members=_without(self._facts.members, number), dropped=dropped)
+
     def _message(self, say: Say) -> OnMessage:
         def message(number: int, message: Message) -> None:
             if isinstance(message, StepsDone):
@@ -131,9 +164,12 @@ class SplitStudy(KeptStudy):
 
     def _ended(self, error: MemberFailed) -> LoaderbenchError:
         """The error to raise where a member cannot go on."""
-        if not error.died and isinstance(error.cause.error, ConfigError | UnavailableError):
-            return error.cause.error
+        cause = error.cause.error
+        if isinstance(cause, ConfigError):  # of the model or its input, the same for all
+            return cause
         name = f"{self._plan.devices[error.number]} (member {error.number + 1} of {len(self._plan.members)})"
+        if isinstance(cause, UnavailableError):
+            return UnavailableError(f"{name}: {cause}")
         kept = f"; the times measured so far are in {self._plan.table}" if self.num_measured else ""
         return self._with(CaseFailed(f"{name}: {error}{kept}"))
 
@@ -148,7 +184,9 @@ class SplitStudy(KeptStudy):
         """Search and run, until a split's parts all fit."""
         while True:
             search, chosen = self._search(profile, say)
-            self._facts = replace(self._facts, chosen=chosen, stolen_profile_fraction=self._stolen.fraction())
+            self._facts = replace(self._facts, chosen=chosen, check=None, no_check=None)
+            if not self._facts.moved:  # later the counter holds turns too
+                self._facts = replace(self._facts, stolen_profile_fraction=self._stolen.fraction())
             self._split, self._alone = [], []
             self.store()
             try:
@@ -161,11 +199,11 @@ class SplitStudy(KeptStudy):
                 self._move(profile, error, say)
 
     def _move(self, profile: Profile, error: MemberFailed, say: Say) -> None:
-        """A part that fitted when it was measured does not any more: the others get it."""
+        """A part that fitted when it was measured does not any more: the others get some of it, or all."""
         profile.does_not_fit(error.number, error.members, error.size, str(error))
         moved = MovedPart(error.number, error.size, str(error))
         self._facts = replace(self._facts, moved=(*self._facts.moved, moved))
-        say(f"{self._plan.devices[error.number]}: {error}; its part goes to the others", True)
+        say(f"{self._plan.devices[error.number]}: {error}; the batch is split anew", True)
 
     # -- the search ------------------------------------------------------------------------------------------
 
@@ -272,6 +310,9 @@ class SplitStudy(KeptStudy):
             self._facts = replace(self._facts, no_check=NOT_WHOLE)
             return
         reference = min(whole, key=whole.__getitem__)
+        if [*parts] == [reference]:
+            self._facts = replace(self._facts, no_check=ONE_DEVICE)
+            return
         batch = self._plan.batch_size
         found = members.run({reference: (0, batch)}, with_output=True).parts[reference].output
         assert found is not None
@@ -296,6 +337,10 @@ class SplitStudy(KeptStudy):
             tolerance=tolerance_of(self._plan.precision),
             neighbours=float(np.median(deviation_of(whole[1:], whole[:-1]))) if len(whole) > 1 else None,
         )
+
+
+def _without(those: tuple[T, ...], number: int) -> tuple[T, ...]:
+    return those[:number] + those[number + 1 :]
 
 
 def _member_facts(member: MemberPlan) -> MemberFacts:

@@ -40,6 +40,8 @@ def test_few_turns_have_no_interval_and_no_verdict() -> None:
     found = split_of(split_facts(turns=turns_of(split, split, 2 * split)))
     assert found.ratio_to_fastest_alone is not None and found.ratio_to_fastest_alone.low is None
     assert found.outcome is None and found.num_turns == 3
+    assert "fewer than 6 turns" in found.missing["outcome"]
+    assert "outcome" not in split_of(split_facts()).missing
 
 
 def test_a_turn_that_was_interrupted_counts_for_the_split_alone() -> None:
@@ -50,7 +52,18 @@ def test_a_turn_that_was_interrupted_counts_for_the_split_alone() -> None:
 
 def test_nothing_is_known_before_the_search() -> None:
     found = split_of(split_facts(turns=None, searches=(), chosen=None))
-    assert (found.exact_s, found.measured_s, found.outcome) == (None, None, None)
+    unknown = (
+        "exact_s",
+        "greedy_s",
+        "predicted_s",
+        "measured_s",
+        "measured_over_predicted",
+        "fastest_alone",
+        "outcome",
+    )
+    assert {name: getattr(found, name) for name in unknown} == dict.fromkeys(unknown)
+    assert all(found.missing[name] for name in unknown)
+    assert split_of(split_facts()).missing == {}
     assert [one.batch_size for one in found.members] == [0, 0]
 
 

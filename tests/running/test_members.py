@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +70,26 @@ def test_a_member_that_is_killed_is_told_at_once_and_by_number(tmp_path: Path) -
             os.kill(pid, 0)
 
 
+def test_a_member_that_cannot_hold_the_batch_is_left_out_and_the_other_works_on(tmp_path: Path) -> None:
+    too_large = replace(STEP, batch_size=10**10)  # images of 31 TB
+    asked = [MemberRequest(too_large, 0), MemberRequest(STEP, 0)]
+    with Members(asked, tmp_path / "log", lambda number, message: None) as started:
+        children = [child.process.pid for child in started._children]
+        with pytest.raises(MemberFailed, match="need more than this machine's free memory") as failed:
+            started.open()
+        assert failed.value.number == 0 and failed.value.cannot_hold_model and not failed.value.lacks_memory
+        started.leave_out(0)
+        assert [one.details["num_threads"] for one in started.open()] == [1]
+        output = started.run({0: (0, 4)}, with_output=True).parts[0].output
+        assert output is not None and output.shape == (4, 10)
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
 def test_what_a_device_says_of_its_start_is_raised(tmp_path: Path) -> None:
     wrong = MemberRequest(Step("nosuch", "infer", "fp32", "cpu:1", BATCH, 28), 0)
     begun = Members([wrong], tmp_path / "log", lambda number, message: None)
     with begun as started, pytest.raises(MemberFailed, match="nosuch") as failed:
         started.open()
-    assert not failed.value.died and failed.value.size == 0
+    assert not failed.value.died and failed.value.size == 0 and not failed.value.cannot_hold_model

@@ -248,6 +248,44 @@ def test_outputs_of_another_image_are_found(crew: type[Crew], tmp_path: Path) ->
     assert told["check"]["deviation"] == pytest.approx(1 / np.hypot(first + 1, 1), rel=1e-6)
 
 
+def test_one_device_is_not_compared_with_itself(crew: type[Crew], tmp_path: Path) -> None:
+    crew.seconds = staticmethod(lambda member, size, beside: 0.002 * size if member == 0 else 0.1 + 0.05 * size)
+    told = found(tmp_path)
+    assert told["check"] is None and told["is_equal"] is None
+    assert "nothing to compare" in told["missing"]["check"]
+
+
+def test_a_batch_whose_parts_all_are_on_devices_that_compute_nothing_is_not_compared(
+    crew: type[Crew], tmp_path: Path
+) -> None:
+    (tmp_path / "toy.toml").write_text(SLOW)
+    crew.output = staticmethod(lambda member, image: np.array([1.0], dtype=np.float32) if member == 0 else None)
+    crew.seconds = staticmethod(lambda member, size, beside: 9.0 * size)
+    device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}"
+    told = found(tmp_path / "results", "--input-shape", "3,28,28", device=device, batch=16)
+    assert [one["batch_size"] for one in told["members"]] == [0, 16]
+    assert told["missing"]["check"] == "no part is on a device that computes outputs"
+
+
+def test_after_a_move_the_outputs_of_the_last_split_count_alone(crew: type[Crew], tmp_path: Path) -> None:
+    """The second part runs out of memory behind the comparison, and the first device does all."""
+    asked = iter([100, 100])  # the comparison's turn, and its reference's
+    crew.most = staticmethod(lambda member, what: 100 if (member, what) != (1, "run") else next(asked, 0))
+    told = found(tmp_path)
+    assert told["moved"] and [one["batch_size"] for one in told["members"]] == [16, 0]
+    assert told["check"] is None and "nothing to compare" in told["missing"]["check"]
+
+
+def test_time_that_was_stolen_from_the_profile_is_not_that_of_the_turns(
+    crew: type[Crew], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fractions = iter([0.25, *[0.0] * 99])  # what the first search met, then the turns
+    monkeypatch.setattr(study_module.Stolen, "fraction", lambda self: next(fractions))
+    crew.most = staticmethod(lambda member, what: 4 if (member, what) == (1, "run") else 100)
+    told = found(tmp_path)
+    assert told["num_searches"] > 1 and told["stolen_profile_fraction"] == 0.25
+
+
 # -- how it ends badly -----------------------------------------------------------------------------------
 
 
@@ -267,8 +305,60 @@ def test_a_part_that_no_longer_fits_in_the_run_goes_to_the_others_and_that_is_sa
     told = found(tmp_path)
     assert [one["batch_size"] for one in told["members"]] == [12, 4] and told["num_turns"] == 10
     (moved, *_) = told["moved"]
-    assert moved["member"] == 1 and moved["size"] > 4 and "its part went to the others" in " ".join(told["answer"])
+    assert moved["member"] == 1 and moved["size"] > 4
+    (said,) = [line for line in told["answer"] if "no longer fitted" in line]
+    assert "on cpu:1 (" in said and "it gets 4." in said
+    for one in told["moved"]:
+        assert f"--drop cpu:1,{one['size']}" in said
+        assert split(tmp_path, "--drop", f"cpu:1,{one['size']}", "--quiet", "--json", "-").code == 0
     assert any(one["outcome"] == "out_of_memory" for one in told["times"])
+
+
+def test_a_device_that_cannot_hold_the_model_is_left_out_and_that_is_said(crew: type[Crew], tmp_path: Path) -> None:
+    crew.holds = staticmethod(lambda device: device != "cpu:1")
+    told = found(tmp_path, device="cpu:1,cpu:2,cpu:3")
+    assert [(one["device"], one["batch_size"]) for one in told["members"]] == [("cpu:2", 8), ("cpu:3", 8)]
+    assert [one["device"] for one in told["dropped"]] == ["cpu:1"] and told["is_equal"]
+    assert [one.step.device for one in crew.last.requests] == ["cpu:2", "cpu:3"]
+    assert [line for line in told["answer"] if line.startswith("cpu:1 has no part, for it cannot hold the model")]
+    assert {one["device"] for one in told["times"]} == {"cpu:2", "cpu:3"}
+    assert_kept(tmp_path, "model_split", num_runs=0)
+
+
+def test_where_one_device_holds_the_model_it_does_the_whole_batch(crew: type[Crew], tmp_path: Path) -> None:
+    crew.holds = staticmethod(lambda device: device != "cpu:1")
+    told = found(tmp_path)
+    assert [(one["device"], one["batch_size"]) for one in told["members"]] == [("cpu:2", 16)]
+    assert told["outcome"] == "alone" and told["check"] is None and "nothing to compare" in told["missing"]["check"]
+
+
+def test_a_model_that_no_device_holds_is_an_error_that_names_them_and_leaves_nothing(
+    crew: type[Crew], tmp_path: Path
+) -> None:
+    crew.holds = staticmethod(lambda device: False)
+    done = split(tmp_path, "--quiet")
+    assert (done.code, done.out, len(done.lines)) == (1, "", 1)
+    small = "the model needs more than the device's 1 GB"
+    assert f"lenet fits on none of these devices (cpu:2: {small}; cpu:1: {small})" in done.err
+
+
+def test_any_failure_of_a_member_has_its_name(crew: type[Crew], tmp_path: Path) -> None:
+    def fails(self: Crew) -> Any:
+        raise MemberFailed(1, JobFailed(Failure("RuntimeError", "RuntimeError: no image")), self.requests[1], [0, 1])
+
+    crew.open = fails  # type: ignore[method-assign]
+    done = split(tmp_path, "--quiet")
+    assert (done.code, done.lines) == (1, ["loaderbench: cpu:1 (member 2 of 2): RuntimeError: no image"])
+
+
+def test_a_device_that_does_not_start_is_named(crew: type[Crew], tmp_path: Path) -> None:
+    def fails(self: Crew) -> Any:
+        refused = JobFailed(Failure("UnavailableError", "no driver"))
+        raise MemberFailed(1, refused, self.requests[1], [0, 1])
+
+    crew.open = fails  # type: ignore[method-assign]
+    done = split(tmp_path, "--quiet")
+    assert (done.code, done.lines) == (1, ["loaderbench: cpu:1 (member 2 of 2): no driver"])
 
 
 def test_a_batch_that_fits_nowhere_is_an_error_of_one_line(crew: type[Crew], tmp_path: Path) -> None:
@@ -288,6 +378,8 @@ def test_a_member_that_dies_ends_the_run_by_name_and_the_table_is_kept(
     assert split(tmp_path, "--show-table").code == 0
     facts = only_study(tmp_path).facts
     assert isinstance(facts, SplitFacts) and facts.failure is not None and facts.interrupted
+    shown = " ".join(call("show", only_study(tmp_path).study_id, "--results", tmp_path).out.split())
+    assert "It ended early: cpu:1 (member 2 of 2): the measuring process was killed by SIGKILL" in shown
     crew.dies = staticmethod(lambda name, number: None)
     assert found(tmp_path)["num_measured"] + (what == "run") * 99 > 0  # it goes on from the table
 

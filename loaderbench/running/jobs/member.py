@@ -34,6 +34,7 @@ class Member:
     same batch from the same seed.
 
     Raises:
+        OutOfMemory: the model, or the batch in the host's memory, does not fit.
         LoaderbenchError: as open_device and build_workload.
     """
 
@@ -41,11 +42,16 @@ class Member:
         step = request.step
         self._step = step
         self.device: Device = open_device(step, image_size(step, None))
-        self._workload: Workload = build_workload(
-            step, self.device, image_size=image_size(step, None), seed=request.seed, num_classes=1
-        )
-        inputs, targets = self._workload.example("float32")
-        self._inputs, self._targets = self.device.pin(inputs), self.device.pin(targets)
+        try:
+            self._workload: Workload = build_workload(
+                step, self.device, image_size=image_size(step, None), seed=request.seed, num_classes=1
+            )
+            inputs, targets = self._workload.example("float32")
+            self._inputs, self._targets = self.device.pin(inputs), self.device.pin(targets)
+        except (OutOfMemory, RuntimeError) as error:
+            if (whose := self._too_small(error)) is None:
+                raise
+            raise OutOfMemory(f"the model and the batch beside it need more than {whose}") from error
         self.facts: DeviceFacts = self.device.describe()
 
     @property
@@ -71,10 +77,13 @@ class Member:
                 output = self._workload.last_output.float().cpu().numpy()
         except OutOfMemory as error:
             self.device.release_memory()
-            cause = error.__cause__
-            whose = None if cause is None else self.device.out_of_memory(cause)
-            raise OutOfMemory(f"{size} images need more than {whose or 'its memory'}") from error
+            raise OutOfMemory(f"{size} images need more than {self._too_small(error) or 'its memory'}") from error
         return begin_ns, time.perf_counter_ns(), output
+
+    def _too_small(self, error: BaseException) -> str | None:
+        """Which memory, in words; None where the error is another one."""
+        cause = error.__cause__ if isinstance(error, OutOfMemory) else error
+        return None if cause is None else self.device.out_of_memory(cause)
 
 
 @functools.lru_cache(maxsize=1)
