@@ -34,6 +34,10 @@ ALIGNMENT = 64
 """A line of the cache: where a copy begins."""
 
 
+Pieces = tuple[torch.Tensor, torch.Tensor]
+"""(whence, where to)"""
+
+
 class Pool:
     """Memory from which each copy takes the next piece, so that no cache still holds it."""
 
@@ -104,22 +108,28 @@ def time_copies(request: CopiesRequest, report: Report) -> CopiesTimed:
     device, images, outputs = ready.device, ready.images[rows], ready.outputs[rows]
     no_targets = torch.empty(0, dtype=torch.int64)
 
-    def copy_in() -> None:
+    def pieces_in() -> Pieces:
+        return ready.host.next(images), images if ready.there is None else ready.there.next(images)
+
+    def copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
         if ready.there is None:
-            device.copy_in(ready.host.next(images), no_targets)
+            device.copy_in(source, no_targets)
             device.wait(device.record_copy())
         else:
-            ready.there.next(images).copy_(ready.host.next(images))
+            target.copy_(source)
 
-    def copy_out() -> None:
-        source = outputs if ready.there is None else ready.there.next(outputs)
-        ready.host.next(outputs).copy_(source, non_blocking=True)
+    def pieces_out() -> Pieces:
+        return outputs if ready.there is None else ready.there.next(outputs), ready.host.next(outputs)
+
+    def copy_out(source: torch.Tensor, target: torch.Tensor) -> None:
+        target.copy_(source, non_blocking=True)
         device.wait(device.record())
 
     facts, threads = device.describe(), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        in_s, out_s = _times(copy_in, request.seconds), _times(copy_out, request.seconds)
+        in_s = _times(pieces_in, copy_in, request.seconds)
+        out_s = _times(pieces_out, copy_out, request.seconds)
     except RuntimeError as error:
         whose = device.out_of_memory(error)
         if whose is None:
@@ -130,14 +140,17 @@ def time_copies(request: CopiesRequest, report: Report) -> CopiesTimed:
     return CopiesTimed(facts, images.nbytes, outputs.nbytes, in_s, out_s)
 
 
-def _times(copy: Callable[[], None], seconds: float) -> NDArray[np.float64]:
-    """[num_copies] seconds of each, for so long, and at least NUM_COPIES."""
+def _times(
+    pieces: Callable[[], Pieces], copy: Callable[[torch.Tensor, torch.Tensor], None], seconds: float
+) -> NDArray[np.float64]:
+    """[num_copies] seconds of each, for so long, and at least NUM_COPIES; finding the pieces is not timed."""
     for _ in range(NUM_WARM):
-        copy()
+        copy(*pieces())
     taken: list[float] = []
     deadline = time.perf_counter() + seconds
     while len(taken) < NUM_COPIES or time.perf_counter() < deadline:
+        source, target = pieces()
         begun = time.perf_counter()
-        copy()
+        copy(source, target)
         taken.append(time.perf_counter() - begun)
     return np.array(taken)
