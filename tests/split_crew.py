@@ -81,13 +81,14 @@ class Crew:
         self.busy_s.append(busy_s)
         seconds = type(self).seconds if busy_s else type(self).turn or type(self).seconds
         start_ns, runs = self.clock_ns, {}
+        is_late = type(self).late(what, sum(name == what for name, _ in self.calls))
+        late_ns = 10**9 if is_late else 0
         for member, (first, size) in parts.items():
             assert first >= 0 and first + size <= self.requests[member].step.batch_size
             one = seconds(member, size, len(parts) > 1) * type(self).noise(sum(name == what for name, _ in self.calls))
             rows = [type(self).output(member, image) for image in range(first, first + size)] if with_output else []
             output = np.stack([row for row in rows if row is not None]) if rows and rows[0] is not None else None
-            runs[member] = PartRun(start_ns, start_ns + round(one * 1e9), output)
-        is_late = type(self).late(what, sum(name == what for name, _ in self.calls))
-        together = Together(start_ns, runs, MOST_LATE if is_late else 0, is_late)
+            runs[member] = PartRun(start_ns + late_ns, start_ns + round(one * 1e9), output)
+        together = Together(start_ns, runs, MOST_LATE if is_late else 0)
         self.clock_ns += round(together.seconds * 1e9) + 10**7
         return together

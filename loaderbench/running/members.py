@@ -31,8 +31,9 @@ from loaderbench.running.supervisor import HANG_S, Child, JobFailed, ProcessDied
 
 LEAD_NS = 10_000_000
 """From the asking to the common start: a request crosses the pipe and wakes its process in less."""
-LATE_NS = 2_000_000
-"""By how much a member may begin after the common start; later ones spoil the turn, and it is done again."""
+LATE_NS, LATE_FRACTION = 2_000_000, 0.03
+"""By how much a member may begin after the common start: so long, or this part of the turn, whichever is more. Later
+ones spoil the turn, and it is done again."""
 MOST_LATE = 3
 """Turns that are done again; the next one is told as late."""
 
@@ -71,8 +72,12 @@ class Together:
     """Number of the member → its turn."""
     num_late: int
     """Turns before it that were spoilt by a member that began late."""
-    is_late: bool = False
-    """So is this one: it is no turn of members that began together."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether this one is spoilt too: its members did not begin together."""
+        late_ns = max(part.begin_ns for part in self.parts.values()) - self.start_ns
+        return late_ns > max(LATE_NS, LATE_FRACTION * self.seconds * 1e9)
 
     def part_seconds(self, member: int) -> float:
         """From the common start to the member's end."""
@@ -142,9 +147,9 @@ class Members:
                     for one, (first, size) in parts.items()
                 },
             )
-            is_late = any(part.begin_ns - start_ns > LATE_NS for part in found.values())
-            if not is_late or num_late == MOST_LATE:
-                return Together(start_ns, found, num_late, is_late)
+            turn = Together(start_ns, found, num_late)
+            if not turn.is_late or num_late == MOST_LATE:
+                return turn
             num_late += 1
 
     def _ask(self, job: Job[Q, A], requests: Mapping[int, Q]) -> dict[int, A]:

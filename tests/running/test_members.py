@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from loaderbench.cases.case import Step
-from loaderbench.running.jobs.table import MemberRequest
-from loaderbench.running.members import LATE_NS, MOST_LATE, MemberFailed, Members
+from loaderbench.running.jobs.table import MemberRequest, PartRun
+from loaderbench.running.members import MOST_LATE, MemberFailed, Members, Together
 
 BATCH = 8
 STEP = Step("lenet", "infer", "fp32", "cpu:1", BATCH, 28, channels=1)
@@ -44,7 +44,6 @@ def test_they_begin_together_and_the_last_one_ends_the_turn(members: Members) ->
     after = time.perf_counter_ns()
     begins, ends = ([getattr(part, name) for part in turn.parts.values()] for name in ("begin_ns", "end_ns"))
     assert before < turn.start_ns <= min(begins) and max(ends) < after  # one clock for all processes
-    assert turn.is_late == (max(begins) - turn.start_ns > LATE_NS)
     assert turn.seconds == pytest.approx((max(ends) - turn.start_ns) / 1e9)
 
 
@@ -58,6 +57,14 @@ def test_all_are_at_work_for_the_time_that_is_asked_for(members: Members) -> Non
     assert max(turn.part_seconds(0), turn.part_seconds(1)) == turn.seconds
 
 
+@pytest.mark.parametrize(("late_ms", "took_ms", "is_late"), [(1.9, 20, False), (2.1, 20, True), (2.9, 100, False),
+                                                             (3.1, 100, True)])  # fmt: skip
+def test_a_member_is_late_by_2_ms_or_by_3_percent_of_the_turn(late_ms: float, took_ms: float, is_late: bool) -> None:
+    start_ns = 10**9
+    late = PartRun(start_ns + round(late_ms * 1e6), start_ns + round(took_ms * 1e6), None)
+    assert Together(start_ns, {0: PartRun(start_ns, start_ns + 10**6, None), 1: late}, 0).is_late == is_late
+
+
 def test_a_turn_that_is_late_again_and_again_is_told_as_late(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
     ask = members._ask
@@ -67,7 +74,8 @@ def test_a_turn_that_is_late_again_and_again_is_told_as_late(members: Members, m
         return ask(wanted, requests)
 
     monkeypatch.setattr(members, "_ask", counted)
-    monkeypatch.setattr("loaderbench.running.members.LATE_NS", -1)  # so that no member is on time
+    monkeypatch.setattr("loaderbench.running.members.LATE_NS", -1)
+    monkeypatch.setattr("loaderbench.running.members.LATE_FRACTION", -1)  # so that no member is on time
     turn = members.run({0: (0, 4), 1: (4, 4)})
     assert turn.is_late and turn.num_late == MOST_LATE
     assert asked == ["warm_member", "run_part"] * (MOST_LATE + 1)  # a turn that is not timed before each
