@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,9 +16,10 @@ from loaderbench.recording.model_split import (
     SplitFacts,
     SplitMember,
     SplitOutcome,
+    SplitSearch,
 )
 from loaderbench.recording.record import Estimate
-from loaderbench.recording.split_times import Split
+from loaderbench.recording.split_times import Split, SplitTime
 
 MEDIAN = "median, 95 % by its order statistics"
 FEW = "median; fewer than 6 turns have no interval"
@@ -81,10 +84,12 @@ def split_of(facts: SplitFacts) -> ModelSplit:
         measured_over_predicted=None if middle is None or chosen is None else middle / chosen.finish_s,
         fastest_alone=_fastest(facts),
         alone=tuple(_alone(facts, number) for number in range(len(facts.members))),
+        maybe_fastest=_maybe_fastest(facts),
         ratio_to_fastest_alone=ratio,
         outcome=_outcome(facts, ratio),
         num_turns=0 if measured is None else measured.n,
         num_late=0 if turns is None else turns.num_late,
+        num_left_out=facts.num_left_out,
         num_searches=len(facts.searches),
         times=facts.times,
         num_measured=facts.num_measured,
@@ -202,7 +207,7 @@ def _member(facts: SplitFacts, number: int) -> SplitMember:
     member, chosen = facts.members[number], facts.chosen
     size = 0 if chosen is None else chosen.sizes[number]
     search = facts.searches[-1] if facts.searches else None
-    is_exact = search is not None and search.exact is not None and chosen == search.exact
+    is_searched = search is not None and search.to_run is not None and chosen == search.to_run
     threads = None if member.facts is None else member.facts.details.get("num_threads")
     return SplitMember(
         device=member.device,
@@ -210,7 +215,7 @@ def _member(facts: SplitFacts, number: int) -> SplitMember:
         batch_size=size,
         predicted_s=_predicted(facts, number, size),
         measured_s=_part(facts, number),
-        interpolated=is_exact and search is not None and number in search.interpolated,
+        interpolated=is_searched and search is not None and number in search.interpolated,
         num_threads=threads if isinstance(threads, int) else None,
         emulated=member.known is not None,
     )
@@ -235,11 +240,37 @@ def _part(facts: SplitFacts, number: int) -> Estimate | None:
     return median_of((turns.split_ns[:, number, 1] - turns.split_start_ns) / 1e9)
 
 
+def _whole(facts: SplitFacts, device: str) -> SplitTime | None:
+    """The table's time of a device with the whole batch."""
+    key = device, (), facts.batch_size
+    return next((one for one in facts.times if (one.device, one.beside, one.batch_size) == key), None)
+
+
+def _maybe_fastest(facts: SplitFacts) -> tuple[str, ...]:
+    if not facts.searches or facts.searches[-1].alone is None:
+        return ()
+    search, devices = facts.searches[-1], [one.device for one in facts.members]
+    fastest = _parts(facts.searches[-1].alone)[0]
+    most, found = _bounds(facts, search, fastest)[1], list[str]()
+    for number, device in enumerate(devices):
+        if device not in (devices[fastest], *found) and _bounds(facts, search, number)[0] <= most:
+            found.append(device)
+    return tuple(found)
+
+
+def _bounds(facts: SplitFacts, search: SplitSearch, number: int) -> tuple[float, float]:
+    """Of a device's time with the whole batch; infinite where it does not fit."""
+    entry = _whole(facts, facts.members[number].device)
+    if entry is not None and entry.low is not None and entry.high is not None:
+        return entry.low, entry.high
+    seconds = search.alone_s[number]
+    return (math.inf, math.inf) if seconds is None else (seconds, seconds)
+
+
 def _alone(facts: SplitFacts, number: int) -> DeviceAlone:
     """A device with the whole batch, by the table."""
     device = facts.members[number].device
-    key = device, (), facts.batch_size
-    entry = next((one for one in facts.times if (one.device, one.beside, one.batch_size) == key), None)
+    entry = _whole(facts, device)
     return DeviceAlone(
         device=device,
         predicted_s=facts.searches[-1].alone_s[number] if facts.searches else None,

@@ -26,7 +26,15 @@ PART_NOTE = (
     "within. Measured: medians over the turns with their 95 % intervals."
 )
 ALONE_NOTE = "Alone: the whole batch, the other devices at rest, in turns with the split."
-TABLE_NOTE = "Time of a part, the median of its turns. Beside: the devices that worked meanwhile."
+TABLE_NOTE = (
+    "Time of a part, the median of its turns, with the interval of that one burst. Beside: the devices that worked "
+    "meanwhile."
+)
+WITHIN = 0.1
+OFF = (
+    ", more than 10 % off: the machine is in another state than when the times were taken (another load, heat, a "
+    "hypervisor); `--remeasure` takes them again"
+)
 EMULATED = (
     "An emulated member computes nothing: its time is its profile's, it has no outputs, and its images are left out of "
     "the comparison of outputs."
@@ -88,7 +96,11 @@ def answer_lines(result: ModelSplit) -> list[str]:
     if found:
         lines.append(f"Predicted: {', '.join(found)}.")
     if result.measured_over_predicted is not None:
-        lines.append(f"Measured ÷ predicted: {result.measured_over_predicted:.3f}.")
+        off = abs(result.measured_over_predicted - 1) > WITHIN
+        lines.append(f"Measured ÷ predicted: {result.measured_over_predicted:.3f}{OFF if off else ''}.")
+    if result.fastest_alone is not None and result.maybe_fastest:
+        names = " or ".join(result.maybe_fastest)
+        lines.append(f"By the table {names} may be as fast alone as {result.fastest_alone.device}, and was not run.")
     lines += [check for check in [_check_line(result)] if check]
     for one in result.dropped:
         lines.append(f"{one.device} has no part, for it cannot hold the model: {one.message.rstrip('.')}.")
@@ -135,7 +147,7 @@ def split_sentence(result: ModelSplit) -> str:
     if ratio.low is None:
         return f"{against}; {result.missing['outcome']}."
     if result.outcome == "slower":
-        return f"The fastest alone is best: {against}."
+        return f"This split is slower than {alone.device} alone: {against}."
     if result.outcome == "indistinguishable":
         return f"{against}, which the interval leaves open."
     return f"{against}."
@@ -233,6 +245,9 @@ def notes(result: ModelSplit) -> list[tuple[str, list[str]]]:
             means.append(f"The hypervisor gave {share} of the processors' time to others while {what}: measure again.")
     if result.num_late:
         means.append(f"{result.num_late} turn{'s' * (result.num_late != 1)} spoilt by a late member, and done again.")
+    if result.num_left_out:
+        what = f"{result.num_left_out} turn{'s' * (result.num_left_out != 1)} of both"
+        means.append(f"Left out: {what}, in which a member began late, again and again.")
     means.append(
         f"{len(result.times)} times of {result.table}, {result.num_measured} of them measured now; "
         f"{result.num_searches} search{'es' * (result.num_searches != 1)}."

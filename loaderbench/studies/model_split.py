@@ -27,11 +27,10 @@ from loaderbench.recording.model_split import (
     SplitSearch,
     SplitTurns,
 )
-from loaderbench.recording.progress import Message, StepsDone
 from loaderbench.recording.split_times import Split
 from loaderbench.recording.store import Store
 from loaderbench.running.jobs.table import MemberRequest
-from loaderbench.running.members import MemberFailed, Members, OnMessage, Part, Together
+from loaderbench.running.members import MemberFailed, Members, Part, Together
 from loaderbench.samplers.cpu import Stolen
 from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.split_plan import MemberPlan, SplitPlan
@@ -60,7 +59,7 @@ class SplitStudy(KeptStudy):
             seed=plan.seed,
             environment=plan.environment,
             table=f"{plan.table.parent.name}/{plan.table.name}",
-            members=tuple(map(_member_facts, plan.members)),
+            members=tuple(MemberFacts(one.device, None, _known(one, 0)) for one in plan.members),
         )
         self._profile: Profile | None = None
         self._stolen = Stolen()
@@ -108,7 +107,7 @@ class SplitStudy(KeptStudy):
         self._folder.path.mkdir(parents=True, exist_ok=True)
         requests = [MemberRequest(member.step, plan.seed) for member in plan.members]
         try:
-            with Members(requests, self._log, self._message(say)) as members:
+            with Members(requests, self._log, lambda number, message: None) as members:
                 say(f"starting {' and '.join(plan.devices)}", False)
                 self._open(members, say)
                 self._profile = Profile(self._plan, members, say)
@@ -155,13 +154,6 @@ class SplitStudy(KeptStudy):
         self._plan = replace(plan, members=_without(plan.members, number))
         self._facts = replace(self._facts, members=_without(self._facts.members, number), dropped=dropped)
 
-    def _message(self, say: Say) -> OnMessage:
-        def message(number: int, message: Message) -> None:
-            if isinstance(message, StepsDone):
-                say(f"{self._plan.devices[number]}: turn {message.done}", False)
-
-        return message
-
     def _ended(self, error: MemberFailed) -> LoaderbenchError:
         """The error to raise where a member cannot go on."""
         cause = error.cause.error
@@ -184,8 +176,9 @@ class SplitStudy(KeptStudy):
         """Search and run, until a split's parts all fit."""
         while True:
             search, chosen = self._search(profile, say)
-            self._facts = replace(self._facts, chosen=chosen, check=None, no_check=None)
-            if not self._facts.moved:  # later the counter holds turns too
+            self._facts = replace(self._facts, chosen=chosen, members=self._with_labels(chosen))
+            self._facts = replace(self._facts, num_left_out=0, check=None, no_check=None)
+            if self._facts.stolen_profile_fraction is None:  # a search after a part moved counts no turns to the times
                 self._facts = replace(self._facts, stolen_profile_fraction=self._stolen.fraction())
             self._split, self._alone = [], []
             self.store()
@@ -205,6 +198,11 @@ class SplitStudy(KeptStudy):
         self._facts = replace(self._facts, moved=(*self._facts.moved, moved))
         say(f"{self._plan.devices[error.number]}: {error}; the batch is split anew", True)
 
+    def _with_labels(self, chosen: Split) -> tuple[MemberFacts, ...]:
+        """The members' facts, with where the times of their own parts come from."""
+        named = zip(self._plan.members, self._facts.members, chosen.sizes, strict=True)
+        return tuple(replace(facts, known=_known(member, size)) for member, facts, size in named)
+
     # -- the search ------------------------------------------------------------------------------------------
 
     def _search(self, profile: Profile, say: Say) -> tuple[SplitSearch, Split]:
@@ -215,7 +213,7 @@ class SplitStudy(KeptStudy):
             profile.together(active)
             search = profile.search(active)
             self._facts = replace(self._facts, searches=(*self._facts.searches, search))
-            chosen = search.exact
+            chosen = search.to_run
             if chosen is None:
                 raise CaseFailed(
                     f"batch {self._plan.batch_size} of {self._plan.model} fits on these devices neither whole nor "
@@ -248,10 +246,15 @@ class SplitStudy(KeptStudy):
         self._stolen.begin()
         for number in range(self._plan.num_turns):
             say(f"[turn {number + 1} of {self._plan.num_turns}] the split, then the fastest alone", False)
-            if parts:
-                self._split.append(members.run(parts))
-            if alone is not None:
-                self._alone.append(members.run(alone))
+            taken = []
+            for kept, asked in ((self._split, parts), (self._alone, alone)):
+                if asked:
+                    kept.append(members.run(asked))
+                    taken.append(kept)
+            if any(kept[-1].is_late for kept in taken):  # a late turn would be held against one that was not
+                for kept in taken:
+                    kept.pop()
+                self._facts = replace(self._facts, num_left_out=self._facts.num_left_out + 1)
             self._facts = replace(self._facts, stolen_turns_fraction=self._stolen.fraction())
         self.store()
 
@@ -292,11 +295,7 @@ class SplitStudy(KeptStudy):
     def _check(self, members: Members, search: SplitSearch, chosen: Split) -> None:
         """Run it once, unmeasured, and hold the outputs against those of the fastest member that computes."""
         parts = _parts_of(chosen)
-        members.warm({member: size for member, (_, size) in parts.items()})
         together = members.run(parts, with_output=True)
-        if search.alone is not None:
-            fastest = next(iter(_parts_of(search.alone)))
-            members.warm({fastest: self._plan.batch_size})
         whole = {
             member: seconds
             for member, seconds in enumerate(search.alone_s)
@@ -343,12 +342,15 @@ def _without(those: tuple[T, ...], number: int) -> tuple[T, ...]:
     return those[:number] + those[number + 1 :]
 
 
-def _member_facts(member: MemberPlan) -> MemberFacts:
+def _known(member: MemberPlan, size: int) -> KnownTimes | None:
+    """Where the time of a part of this size comes from; of the whole batch for 0. None: it is measured."""
     if member.times is None:
-        return MemberFacts(member.device)
-    one = member.times.period_ms(member.step.batch_size, member.step.input_size)
+        return None
+    one = member.times.period_ms(size or member.step.batch_size, member.step.input_size)
     link, source = profile_link(member.device)
-    return MemberFacts(member.device, None, KnownTimes(one.label, f"{one.source}; link: {source}", link))
+    known = member.times.period_ms(member.times.largest_batch)
+    made_of = "" if one.label == known.label else f", {known.label}: {known.source}"
+    return KnownTimes(one.label, f"{one.source}{made_of}; link: {source}", link)
 
 
 def _parts_of(split: Split) -> dict[int, Part]:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from split_facts import split_facts, turns_of
+from split_facts import SEARCH, split_facts, turns_of
 
 from loaderbench.analysis.model_split import deviation_of, median_of, split_of, tolerance_of
 from loaderbench.recording.model_split import OutputCheck, SplitSearch
-from loaderbench.recording.split_times import Split
+from loaderbench.recording.split_times import Split, SplitTime
 
 
 def test_a_turn_ends_with_its_last_member_and_ratios_are_of_neighbouring_turns() -> None:
@@ -73,6 +73,16 @@ def test_a_batch_that_fits_on_no_device_alone_has_no_ratio_but_a_reason() -> Non
     found = split_of(split_facts(searches=(search,), turns=turns))
     assert found.measured_s is not None and found.ratio_to_fastest_alone is None and found.fastest_alone is None
     assert "on no device alone" in found.missing["ratio_to_fastest_alone"] and "greedy_s" in found.missing
+
+
+def test_a_device_whose_time_alone_may_be_as_short_as_the_fastest_ones_is_named() -> None:
+    first = SplitTime("cpu:1", 16, 0.10, 0.09, 0.11, 6)
+    for low, names in ((0.105, ("cuda:0",)), (0.115, ())):
+        second = SplitTime("cuda:0", 16, 0.16, low, 0.20, 6)
+        assert split_of(split_facts(times=(first, second))).maybe_fastest == names
+    missed = replace(second, seconds=None, low=None, high=None, outcome="out_of_memory")
+    search = replace(SEARCH, alone_s=(0.10, None))
+    assert split_of(split_facts(times=(first, missed), searches=(search,))).maybe_fastest == ()
 
 
 def test_outputs_equal_within_the_tolerance_of_the_precision() -> None:

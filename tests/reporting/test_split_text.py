@@ -18,7 +18,7 @@ from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import SCHEMA, Failure
 from loaderbench.recording.model_split import DroppedMember, KnownTimes, MemberFacts, MovedPart, SplitFacts
-from loaderbench.recording.split_times import Split
+from loaderbench.recording.split_times import Split, SplitTime
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.reporting.figures import svg
@@ -56,13 +56,20 @@ def test_both_searches_and_the_comparison_are_told() -> None:
     text = text_of(split_facts())
     assert "the greedy search 70.0 ms (12 + 4), the exact search 60.0 ms (10 + 6)" in text
     assert "Measured ÷ predicted: 1.033." in text and "The outputs of 16 images equal those of cpu:1" in text
+    assert "10 % off" not in text and "may be as fast" not in text and "Left out" not in text
+    slow = text_of(split_facts(turns=turns_of(np.full(10, 0.05), np.full(10, 0.09), np.full(10, 0.11))))
+    assert "Measured ÷ predicted: 1.500, more than 10 % off: the machine is in another state" in slow
+    either = (SplitTime("cpu:1", 16, 0.10, 0.09, 0.11, 6), SplitTime("cuda:0", 16, 0.16, 0.10, 0.20, 6))
+    assert "By the table cuda:0 may be as fast alone as cpu:1, and was not run." in text_of(split_facts(times=either))
+    assert "Left out: 1 turn of both, in which a member began late" in text_of(split_facts(num_left_out=1))
     close = text_of(split_facts(check=replace(split_facts().check, neighbours=1e-6)))  # type: ignore[type-var]
     assert "a wrong order could not be told" in close
 
 
-def test_a_slower_split_says_that_the_fastest_alone_is_best() -> None:
+def test_that_the_fastest_alone_is_best_is_said_where_no_split_can_beat_it_and_of_one_that_lost_that_it_did() -> None:
     slow = turns_of(np.full(8, 0.2), np.full(8, 0.21), np.full(8, 0.1))
-    assert text_of(split_facts(turns=slow)).count("The fastest alone is best: ") == 1
+    text = text_of(split_facts(turns=slow))
+    assert "This split is slower than cpu:1 alone: 10 on cpu:1" in text and "fastest alone is best" not in text
     whole = Split((16, 0), 0.10)
     alone = replace(turns_of(np.empty(0), np.empty(0), np.full(8, 0.1)), sizes=(16, 0))
     facts = split_facts(searches=(replace(SEARCH, exact=whole, greedy=whole),), chosen=whole, turns=alone)
