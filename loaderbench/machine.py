@@ -177,6 +177,14 @@ def cpu_model(root: Path = Path("/")) -> str | None:
     return None
 
 
+def largest_cache_bytes(root: Path = Path("/")) -> int | None:
+    """The largest cache of a processor (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu: `size`, in KiB as
+    `107520K`); None where the kernel does not tell."""
+    texts = map(_text, root.glob("sys/devices/system/cpu/cpu[0-9]*/cache/index*/size"))
+    sizes = [int(text[:-1]) << 10 for text in texts if text and text[-1] == "K" and text[:-1].isdecimal()]
+    return max(sizes, default=None)
+
+
 def container_hint(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> str | None:
     """The kind of container this seems to be (`docker`, `podman`, `kubernetes`, …); None without a sign of one."""
     environ = os.environ if environ is None else environ

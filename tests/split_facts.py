@@ -16,6 +16,7 @@ SEARCH = SplitSearch(
     greedy=Split((12, 4), 0.07),
     exact=Split((10, 6), 0.06),
     alone=Split((16, 0), 0.10),
+    to_run=Split((10, 6), 0.06),
     parts_s=(0.05, 0.06),
     alone_s=(0.10, 0.16),
 )

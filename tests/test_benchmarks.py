@@ -61,6 +61,43 @@ def test_a_goal_is_judged_by_the_interval(turns: ModuleType, goal: float, judgem
     assert turns.spread((1.0, 0.95, 1.1), 2) == "1.00 [0.95, 1.10]"
 
 
+# -- a batch over several devices ---------------------------------------------------------------------------
+
+REACHED: dict[str, Any] = {
+    "device": "cpu:1,cpu:1", "within_10_percent": True, "slower": False, "outputs_equal": True,
+    "measured_over_predicted": 1.02,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("search", "row", "says"),
+    [
+        (1500, {}, None),
+        (1500, {"outputs_equal": None}, None),  # of a device that computes nothing
+        (1499, {}, "the exact search is not the best on 1 tables"),
+        (1500, {"within_10_percent": False, "measured_over_predicted": 1.25}, "1.250 of the predicted time"),
+        (1500, {"slower": True}, "slower than the fastest alone"),
+        (1500, {"outputs_equal": False}, "outputs differ"),
+    ],
+)
+@pytest.mark.parametrize("part", ["members", "gain"])
+def test_a_split_that_misses_its_goal_ends_the_benchmark_with_status_1(
+    part: str, search: int, row: dict[str, Any], says: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    split = loaded("split")
+    told = {"search": {"num_tables": 1500, "num_optimal": search}, part: [{**REACHED, **row}]}
+    monkeypatch.setattr(split, "PARTS", {name: lambda asked, found=found: found for name, found in told.items()})
+    target = tmp_path / "split.json"
+    monkeypatch.setattr("sys.argv", ["split.py", "--only", f"search,{part}", "--json", str(target)])
+    if says is None:
+        split.main()
+    else:
+        with pytest.raises(SystemExit, match=says):
+            split.main()
+    assert json.loads(target.read_text())[part] == told[part]  # written whatever was found
+
+
 # -- the check of a GPU ------------------------------------------------------------------------------------
 
 

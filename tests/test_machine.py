@@ -27,6 +27,13 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+def test_the_largest_cache_is_found_on_any_processor(tmp_path: Path) -> None:
+    caches = "sys/devices/system/cpu/cpu{}/cache/index{}/size"
+    root = tree(tmp_path, {caches.format(0, 0): "48K", caches.format(0, 3): "2048K", caches.format(11, 3): "107520K\n"})
+    assert machine.largest_cache_bytes(root) == 107520 * 1024
+    assert machine.largest_cache_bytes(tmp_path / "none") is None
+
+
 @pytest.fixture
 def four_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,14 +16,15 @@ from loaderbench.recording.model_split import (
     SplitFacts,
     SplitMember,
     SplitOutcome,
+    SplitSearch,
 )
 from loaderbench.recording.record import Estimate
-from loaderbench.recording.split_times import Split
+from loaderbench.recording.split_times import Split, SplitTime
 
 MEDIAN = "median, 95 % by its order statistics"
 FEW = "median; fewer than 6 turns have no interval"
 WHOLE_ALONE = "the whole batch fits on no device alone"
-NOT_RUN = "it was not run: by the table another device is faster alone"
+FEW_TURNS = "fewer than 6 turns have no interval: nothing is decided"
 TOLERANCES: dict[str, float] = {"fp32": 1e-4, "tf32": 8e-3, "fp16": 8e-3, "bf16": 6e-2}
 """Largest ‖outputs − reference‖ ÷ ‖reference‖ of an image that is rounding: 16 unit roundoffs (2⁻¹¹ of tf32 and fp16,
 2⁻⁸ of bf16: IEEE 754, and its 8-bit-exponent kin), since some 150 layers in a row round independently (√150 ≈ 12); in
@@ -81,10 +84,12 @@ def split_of(facts: SplitFacts) -> ModelSplit:
         measured_over_predicted=None if middle is None or chosen is None else middle / chosen.finish_s,
         fastest_alone=_fastest(facts),
         alone=tuple(_alone(facts, number) for number in range(len(facts.members))),
+        maybe_fastest=_maybe_fastest(facts),
         ratio_to_fastest_alone=ratio,
         outcome=_outcome(facts, ratio),
         num_turns=0 if measured is None else measured.n,
         num_late=0 if turns is None else turns.num_late,
+        num_left_out=facts.num_left_out,
         num_searches=len(facts.searches),
         times=facts.times,
         num_measured=facts.num_measured,
@@ -92,12 +97,22 @@ def split_of(facts: SplitFacts) -> ModelSplit:
         check=check,
         is_equal=None if check is None else check.deviation <= check.tolerance,
         moved=facts.moved,
+        dropped=facts.dropped,
         stolen_profile_fraction=facts.stolen_profile_fraction,
         stolen_turns_fraction=facts.stolen_turns_fraction,
-        assumptions=tuple(dict.fromkeys(_assumption(one) for one in facts.members if one.known is not None)),
+        assumptions=_assumptions(facts),
+        failure=None if facts.failure is None else facts.failure.message,
         interrupted=facts.interrupted,
-        missing=_missing(facts, greedy, ratio),
+        missing=_missing(facts, measured, ratio),
     )
+
+
+def _assumptions(facts: SplitFacts) -> tuple[str, ...]:
+    """Of the emulated members that have a part, or are the fastest alone; of all before the parts are known."""
+    given = [facts.chosen, *(search.alone for search in facts.searches[-1:])]
+    used = {number for split in given if split is not None for number in _parts(split)}
+    members = [one for number, one in enumerate(facts.members) if number in used or not used]
+    return tuple(dict.fromkeys(_assumption(one) for one in members if one.known is not None))
 
 
 def _assumption(member: MemberFacts) -> str:
@@ -106,18 +121,34 @@ def _assumption(member: MemberFacts) -> str:
     return f"{member.device}: {member.known.label} ({member.known.source}), after a copy of the images at {rate}"
 
 
-def _missing(facts: SplitFacts, greedy: Split | None, ratio: Estimate | None) -> dict[str, str]:
-    missing = {}
-    if facts.searches and greedy is None:
+def _missing(facts: SplitFacts, measured: Estimate | None, ratio: Estimate | None) -> dict[str, str]:
+    """Name of a figure → why it is unknown."""
+    missing: dict[str, str] = {}
+    search = facts.searches[-1] if facts.searches else None
+    ended = "it was interrupted" if facts.failure is None else "it ended early"
+    is_alone = facts.chosen is not None and len(_parts(facts.chosen)) == 1
+    if search is None:
+        missing["greedy_s"] = missing["exact_s"] = f"{ended} before the first search"
+    elif search.greedy is None:
         missing["greedy_s"] = f"{WHOLE_ALONE}, and the greedy search begins there"
-    if facts.chosen is not None and len(_parts(facts.chosen)) == 1:
+    if search is not None and search.exact is None:
+        missing["exact_s"] = "no split fits"
+    if facts.chosen is None:
+        missing["predicted_s"] = f"{ended} before a split was chosen"
+    if measured is None:
+        missing["measured_s"] = missing["measured_over_predicted"] = f"{ended} before the first turn"
+    if is_alone:
         missing["ratio_to_fastest_alone"] = "by the table no split ends before the fastest device alone: it was run"
-    elif facts.searches and facts.searches[-1].alone is None:
-        missing["ratio_to_fastest_alone"] = missing["fastest_alone"] = WHOLE_ALONE
+    elif search is not None and search.alone is None:
+        missing["ratio_to_fastest_alone"] = missing["fastest_alone"] = missing["outcome"] = WHOLE_ALONE
     elif ratio is None:
-        missing["ratio_to_fastest_alone"] = "no turn was finished"
-    if facts.check is None and facts.no_check is not None:
-        missing["check"] = facts.no_check
+        missing["ratio_to_fastest_alone"] = missing["outcome"] = f"{ended} before the first turn"
+    elif ratio.low is None:
+        missing["outcome"] = FEW_TURNS
+    if search is None:
+        missing["fastest_alone"] = f"{ended} before the first search"
+    if facts.check is None:
+        missing["check"] = facts.no_check or f"{ended} before the outputs were compared"
     return missing
 
 
@@ -176,7 +207,7 @@ def _member(facts: SplitFacts, number: int) -> SplitMember:
     member, chosen = facts.members[number], facts.chosen
     size = 0 if chosen is None else chosen.sizes[number]
     search = facts.searches[-1] if facts.searches else None
-    is_exact = search is not None and search.exact is not None and chosen == search.exact
+    is_searched = search is not None and search.to_run is not None and chosen == search.to_run
     threads = None if member.facts is None else member.facts.details.get("num_threads")
     return SplitMember(
         device=member.device,
@@ -184,7 +215,7 @@ def _member(facts: SplitFacts, number: int) -> SplitMember:
         batch_size=size,
         predicted_s=_predicted(facts, number, size),
         measured_s=_part(facts, number),
-        interpolated=is_exact and search is not None and number in search.interpolated,
+        interpolated=is_searched and search is not None and number in search.interpolated,
         num_threads=threads if isinstance(threads, int) else None,
         emulated=member.known is not None,
     )
@@ -209,11 +240,37 @@ def _part(facts: SplitFacts, number: int) -> Estimate | None:
     return median_of((turns.split_ns[:, number, 1] - turns.split_start_ns) / 1e9)
 
 
+def _whole(facts: SplitFacts, device: str) -> SplitTime | None:
+    """The table's time of a device with the whole batch."""
+    key = device, (), facts.batch_size
+    return next((one for one in facts.times if (one.device, one.beside, one.batch_size) == key), None)
+
+
+def _maybe_fastest(facts: SplitFacts) -> tuple[str, ...]:
+    if not facts.searches or facts.searches[-1].alone is None:
+        return ()
+    search, devices = facts.searches[-1], [one.device for one in facts.members]
+    fastest = _parts(facts.searches[-1].alone)[0]
+    most, found = _bounds(facts, search, fastest)[1], list[str]()
+    for number, device in enumerate(devices):
+        if device not in (devices[fastest], *found) and _bounds(facts, search, number)[0] <= most:
+            found.append(device)
+    return tuple(found)
+
+
+def _bounds(facts: SplitFacts, search: SplitSearch, number: int) -> tuple[float, float]:
+    """Of a device's time with the whole batch; infinite where it does not fit."""
+    entry = _whole(facts, facts.members[number].device)
+    if entry is not None and entry.low is not None and entry.high is not None:
+        return entry.low, entry.high
+    seconds = search.alone_s[number]
+    return (math.inf, math.inf) if seconds is None else (seconds, seconds)
+
+
 def _alone(facts: SplitFacts, number: int) -> DeviceAlone:
     """A device with the whole batch, by the table."""
     device = facts.members[number].device
-    key = device, (), facts.batch_size
-    entry = next((one for one in facts.times if (one.device, one.beside, one.batch_size) == key), None)
+    entry = _whole(facts, device)
     return DeviceAlone(
         device=device,
         predicted_s=facts.searches[-1].alone_s[number] if facts.searches else None,

@@ -55,11 +55,14 @@ class SplitSearch:
     alone: Split | None
     """The fastest member alone, by times that were taken while the others rested; None where it fits on none."""
     parts_s: tuple[float, ...] = ()
-    """Of each member's part in the exact split; 0 without one."""
+    """Of each member's part in the split to be run; 0 without one."""
     alone_s: tuple[float | None, ...] = ()
     """Of each member with the whole batch, the others at rest; None where it does not fit, or nobody knows."""
     interpolated: tuple[int, ...] = ()
-    """Members whose time in the exact split lies on the line between measured sizes."""
+    """Members whose time in the split to be run lies on the line between measured sizes."""
+    to_run: Split | None = None
+    """The exact split; where that is one device alone, but by the intervals of the times a split over several may end
+    before it, that split. None where nothing fits."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,18 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class MovedPart:
-    """A part that did not fit in the run: its images went to the others."""
+    """A part that no longer fitted in the run: the batch was split anew."""
 
     member: int
     size: int
+    message: str
+
+
+@dataclass(frozen=True)
+class DroppedMember:
+    """A device whose memory does not hold the model at all: the others share the batch."""
+
+    device: str
     message: str
 
 
@@ -122,6 +133,8 @@ class SplitFacts:
     table: str
     """Name of the table's file, in the folder of the results."""
     members: tuple[MemberFacts, ...]
+    """Without those that were dropped."""
+    dropped: tuple[DroppedMember, ...] = ()
     times: tuple[SplitTime, ...] = ()
     """Of these members, as the searches used them."""
     num_measured: int = 0
@@ -129,14 +142,17 @@ class SplitFacts:
     searches: tuple[SplitSearch, ...] = ()
     """In their order; the last one decided."""
     chosen: Split | None = None
-    """The exact split of the last search, which was run."""
+    """What the last search said is to be run."""
     turns: SplitTurns | None = None
     check: OutputCheck | None = None
     no_check: str | None = None
     """Why outputs were not compared."""
+    num_left_out: int = 0
+    """Turns of both that are not among `turns`: a member began late, again and again."""
     moved: tuple[MovedPart, ...] = ()
     stolen_profile_fraction: float | None = None
-    """Of the processors' time, that the hypervisor gave to other guests while times were taken (/proc/stat, steal)."""
+    """Of the processors' time, that the hypervisor gave to other guests while times were taken, before the first turn
+    (/proc/stat, steal)."""
     stolen_turns_fraction: float | None = None
     """While the turns were run."""
     failure: Failure | None = None
@@ -186,7 +202,7 @@ class ModelSplit:
     channels: int
     batch_size: int
     members: tuple[SplitMember, ...]
-    """All that were asked for; of batch 0 those that have no part."""
+    """Those that could hold the model; of batch 0 those that have no part."""
     greedy_s: float | None
     greedy_sizes: tuple[int, ...] | None
     exact_s: float | None
@@ -199,11 +215,16 @@ class ModelSplit:
     fastest_alone: DeviceAlone | None
     alone: tuple[DeviceAlone, ...]
     """Each device alone, by the table."""
+    maybe_fastest: tuple[str, ...]
+    """Devices whose time alone the table's intervals do not tell from that of the fastest; they were not run alone."""
     ratio_to_fastest_alone: Estimate | None
     """Seconds of the split ÷ those of the fastest alone, turn by turn."""
     outcome: SplitOutcome | None
     num_turns: int
     num_late: int
+    """Turns that were done again, since a member began late."""
+    num_left_out: int
+    """Turns of both that count nowhere: a member began late, again and again."""
     num_searches: int
     times: tuple[SplitTime, ...]
     num_measured: int
@@ -212,9 +233,12 @@ class ModelSplit:
     is_equal: bool | None
     """Whether the outputs are equal within the tolerance; None: they were not compared."""
     moved: tuple[MovedPart, ...]
+    dropped: tuple[DroppedMember, ...]
     stolen_profile_fraction: float | None
     stolen_turns_fraction: float | None
     assumptions: tuple[str, ...]
     """Where the times of emulated members come from."""
+    failure: str | None
+    """What ended it early, where it was no interrupt."""
     interrupted: bool
     missing: Mapping[str, str] = field(default_factory=dict)

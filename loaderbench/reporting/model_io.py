@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COLUMNS = ("batch", "in", "ms", "bytes/s", "out", "ms", "bytes/s")
-NOTE = "In: the images to the device; out: the outputs to the host. Medians of the copies ± 95 % intervals."
+NOTE = "In: the images to the device; out: the outputs to the host. Medians of the copies (95 % intervals)."
 SAME_MEMORY = (
     "The device computes in the host's memory, where nothing has to be copied: these are copies from one part of the "
-    "same RAM to another."
+    "same RAM to another, by one thread, from and to memory that no cache holds."
 )
-PINNED = "From pinned memory to the device, and back to pinned memory, each from an idle device to its end."
+PINNED = "From pinned memory that no cache holds, and back to such memory, each from an idle device to its end."
 
 
 def print_io(result: ModelIo, console: Console | None = None) -> None:
@@ -34,7 +34,7 @@ def print_io(result: ModelIo, console: Console | None = None) -> None:
     console.print()
     table = plain_table()
     for title in COLUMNS:
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right", overflow="fold")
     for cells in io_rows(result):
         table.add_row(*(styled(cell) for cell in cells))
     console.print(table)
@@ -69,9 +69,9 @@ def io_rows(result: ModelIo) -> Cells:
 def _cells(one: CopyFigures) -> list[str]:
     milliseconds = fmt.MISSING
     if one.s is not None:
-        width = one.s.half_width
         milliseconds = fmt.number(one.s.value * 1e3)
-        milliseconds += "" if width is None else f" ± {fmt.number(width * 1e3, 2)}"
+        if one.s.low is not None and one.s.high is not None:
+            milliseconds += f" ({fmt.number(one.s.low * 1e3)}–{fmt.number(one.s.high * 1e3)})"
     rate = fmt.MISSING if one.bytes_per_s is None else fmt.size(one.bytes_per_s.value, "/s")
     return [fmt.size(one.num_bytes), milliseconds, rate]
 

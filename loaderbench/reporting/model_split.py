@@ -26,7 +26,15 @@ PART_NOTE = (
     "within. Measured: medians over the turns with their 95 % intervals."
 )
 ALONE_NOTE = "Alone: the whole batch, the other devices at rest, in turns with the split."
-TABLE_NOTE = "Time of a part, the median of its turns. Beside: the devices that worked meanwhile."
+TABLE_NOTE = (
+    "Time of a part, the median of its turns, with the interval of that one burst. Beside: the devices that worked "
+    "meanwhile."
+)
+WITHIN = 0.1
+OFF = (
+    ", more than 10 % off: the machine is in another state than when the times were taken (another load, heat, a "
+    "hypervisor); `--remeasure` takes them again"
+)
 EMULATED = (
     "An emulated member computes nothing: its time is its profile's, it has no outputs, and its images are left out of "
     "the comparison of outputs."
@@ -88,13 +96,34 @@ def answer_lines(result: ModelSplit) -> list[str]:
     if found:
         lines.append(f"Predicted: {', '.join(found)}.")
     if result.measured_over_predicted is not None:
-        lines.append(f"Measured ÷ predicted: {result.measured_over_predicted:.3f}.")
+        off = abs(result.measured_over_predicted - 1) > WITHIN
+        lines.append(f"Measured ÷ predicted: {result.measured_over_predicted:.3f}{OFF if off else ''}.")
+    if result.fastest_alone is not None and result.maybe_fastest:
+        names = " or ".join(result.maybe_fastest)
+        lines.append(f"By the table {names} may be as fast alone as {result.fastest_alone.device}, and was not run.")
     lines += [check for check in [_check_line(result)] if check]
-    for one in result.moved:
-        device = result.members[one.member].device
-        lines.append(f"In the run {device} ran out of memory ({one.message}): its part went to the others.")
-    if result.interrupted:
+    for one in result.dropped:
+        lines.append(f"{one.device} has no part, for it cannot hold the model: {one.message.rstrip('.')}.")
+    lines += _moved_lines(result)
+    if result.failure is not None:
+        lines.append(f"It ended early: {result.failure.rstrip('.')}.")
+    elif result.interrupted:
         lines.append("It did not come to its end: the table keeps the times that were measured.")
+    return lines
+
+
+def _moved_lines(result: ModelSplit) -> list[str]:
+    """A line for each member whose part no longer fitted in the run."""
+    lines = []
+    for number in sorted({one.member for one in result.moved}):
+        device, moved = result.members[number].device, [one for one in result.moved if one.member == number]
+        sizes = sorted({one.size for one in moved})
+        gets = result.members[number].batch_size or "no part"
+        drops = " ".join(f"--drop {device},{size}" for size in sizes)
+        lines.append(
+            f"In the run {', '.join(map(str, sizes))} images no longer fitted on {device} ({moved[-1].message}): "
+            f"it gets {gets}. The table keeps that; to try again: {drops}"
+        )
     return lines
 
 
@@ -110,11 +139,15 @@ def split_sentence(result: ModelSplit) -> str:
     if result.measured_s is None:
         return f"{parts}: {fmt.duration(result.predicted_s)} predicted, nothing was run."
     took = f"{parts} take {_time(result.measured_s)}"
-    if ratio is None or alone is None:
+    if alone is None:
         return f"{took}; no device can do the whole batch alone."
+    if ratio is None:
+        return f"{took}; {alone.device} alone was not run."
     against = f"{took}, {fmt.speedup(ratio)} the time of {alone.device} alone"
+    if ratio.low is None:
+        return f"{against}; {result.missing['outcome']}."
     if result.outcome == "slower":
-        return f"The fastest alone is best: {against}."
+        return f"This split is slower than {alone.device} alone: {against}."
     if result.outcome == "indistinguishable":
         return f"{against}, which the interval leaves open."
     return f"{against}."
@@ -212,6 +245,9 @@ def notes(result: ModelSplit) -> list[tuple[str, list[str]]]:
             means.append(f"The hypervisor gave {share} of the processors' time to others while {what}: measure again.")
     if result.num_late:
         means.append(f"{result.num_late} turn{'s' * (result.num_late != 1)} spoilt by a late member, and done again.")
+    if result.num_left_out:
+        what = f"{result.num_left_out} turn{'s' * (result.num_left_out != 1)} of both"
+        means.append(f"Left out: {what}, in which a member began late, again and again.")
     means.append(
         f"{len(result.times)} times of {result.table}, {result.num_measured} of them measured now; "
         f"{result.num_searches} search{'es' * (result.num_searches != 1)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,15 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from loaderbench.errors import OutOfMemory
 from loaderbench.recording.facts import DeviceFacts
 from loaderbench.recording.progress import Message
 from loaderbench.running.jobs.table import (
     OPEN_MEMBER,
-    REPEAT_PART,
     RUN_PART,
     WARM_MEMBER,
     Answer,
@@ -28,17 +25,17 @@ from loaderbench.running.jobs.table import (
     OfMember,
     PartRequest,
     PartRun,
-    RepeatRequest,
     Request,
     WarmRequest,
 )
 from loaderbench.running.supervisor import HANG_S, Child, JobFailed, ProcessDied, no_sign_of_life
 
-LEAD_NS = 20_000_000
+LEAD_NS = 10_000_000
 """From the asking to the common start: a request crosses the pipe and wakes its process in less."""
 LATE_NS = 2_000_000
 """By how much a member may begin after the common start; later ones spoil the turn, and it is done again."""
 MOST_LATE = 3
+"""Turns that are done again; the next one is told as late."""
 
 A = TypeVar("A")
 Q = TypeVar("Q", bound=Request)
@@ -63,7 +60,16 @@ class MemberFailed(Exception):
     @property
     def lacks_memory(self) -> bool:
         """Whether its part does not fit, and it can go on with a smaller one."""
-        return not self.died and self.size > 0 and isinstance(self.cause.error, OutOfMemory)
+        return self.size > 0 and self._is_memory
+
+    @property
+    def cannot_hold_model(self) -> bool:
+        """Whether the model itself does not fit."""
+        return self.size == 0 and self._is_memory
+
+    @property
+    def _is_memory(self) -> bool:
+        return not self.died and isinstance(self.cause.error, OutOfMemory)
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,17 @@ class Together:
     """Number of the member → its turn."""
     num_late: int
     """Turns before it that were spoilt by a member that began late."""
+    is_late: bool = False
+    """So is this one: it is no turn of members that began together."""
+
+    def part_seconds(self, member: int) -> float:
+        """From the common start to the member's end."""
+        return (self.parts[member].end_ns - self.start_ns) / 1e9
 
     @property
     def seconds(self) -> float:
         """From the common start to the end of the last."""
-        return (max(part.end_ns for part in self.parts.values()) - self.start_ns) / 1e9
+        return max(map(self.part_seconds, self.parts))
 
 
 class Members:
@@ -105,48 +117,49 @@ class Members:
     ) -> None:
         if kind is not None:  # all at once: each may be in the middle of a long step
             for child in self._children:
-                child.process.terminate()
+                child.process.send_signal(signal.SIGTERM)
         self._stack.__exit__(kind, error, trace)
 
+    def leave_out(self, number: int) -> None:
+        """End a member's process. Those after it move up by one."""
+        self._children.pop(number).process.send_signal(signal.SIGTERM)  # it is waited for with the others
+        self._requests = self._requests[:number] + self._requests[number + 1 :]
+
     def open(self) -> list[DeviceFacts]:
-        """Start all devices and build the model on each."""
+        """Start all devices and build the model on each; those that are open already stay so."""
         found = self._ask(OPEN_MEMBER, dict(enumerate(self._requests)))
         return [found[number] for number in range(len(self._requests))]
 
-    def warm(self, sizes: Mapping[int, int]) -> dict[int, float]:
-        """Seconds of a turn of each member on so many images, roughly; they work together."""
-        return self._ask(WARM_MEMBER, {one: WarmRequest(self._requests[one], size) for one, size in sizes.items()})
-
-    def repeat(self, sizes: Mapping[int, int], seconds: float) -> dict[int, NDArray[np.float64]]:
-        """[num_turns] seconds of each member's turns, all members at work all the time, for so long.
-
-        Turns that began (more than LATE_NS) before the last member had begun, or ended after the time, are left out.
-        """
-        start_ns = time.perf_counter_ns() + LEAD_NS
-        until_ns = start_ns + round(seconds * 1e9)
-        found = self._ask(
-            REPEAT_PART,
-            {one: RepeatRequest(self._requests[one], size, start_ns, until_ns) for one, size in sizes.items()},
+    def warm(self, parts: Mapping[int, Part], busy_s: float = 0.0) -> dict[int, float]:
+        """Seconds of a turn of each of these members on its part, roughly; all at work for `busy_s` at least."""
+        until_ns = time.perf_counter_ns() + round(busy_s * 1e9)
+        return self._ask(
+            WARM_MEMBER,
+            {one: WarmRequest(self._requests[one], size, first, until_ns) for one, (first, size) in parts.items()},
         )
-        begun_ns = max(int(stamps[0, 0]) for stamps in found.values()) - LATE_NS
-        kept = {one: stamps[(stamps[:, 0] >= begun_ns) & (stamps[:, 1] <= until_ns)] for one, stamps in found.items()}
-        return {one: (stamps[:, 1] - stamps[:, 0]) / 1e9 for one, stamps in kept.items()}
 
-    def run(self, parts: Mapping[int, Part], *, with_output: bool = False) -> Together:
-        """One turn: each of these members on its part, from a common start."""
+    def run(self, parts: Mapping[int, Part], *, busy_s: float = 0.0, with_output: bool = False) -> Together:
+        """One turn: each of these members on its part, from a common start, right after a turn of the same that is not
+        timed. Times for the table and those of a split are taken by it alike.
+
+        A member that is done begins again, untimed, until `busy_s` have passed: the time that the last one takes, where
+        parts are of unlike times. So nobody is timed beside a member that rests.
+        """
         num_late = 0
         while True:
+            self.warm(parts, busy_s)
             start_ns = time.perf_counter_ns() + LEAD_NS
+            until_ns = start_ns + round(busy_s * 1e9)
             found = self._ask(
                 RUN_PART,
                 {
-                    one: PartRequest(self._requests[one], size, first, start_ns, with_output)
+                    one: PartRequest(self._requests[one], size, first, until_ns, start_ns, with_output)
                     for one, (first, size) in parts.items()
                 },
             )
-            on_time = all(part.begin_ns - start_ns <= LATE_NS for part in found.values())
-            if on_time or num_late == MOST_LATE:
-                return Together(start_ns, found, num_late)
+            is_late = any(part.begin_ns - start_ns > LATE_NS for part in found.values())
+            if not is_late or num_late == MOST_LATE:
+                return Together(start_ns, found, num_late, is_late)
             num_late += 1
 
     def _ask(self, job: Job[Q, A], requests: Mapping[int, Q]) -> dict[int, A]:

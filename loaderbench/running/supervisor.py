@@ -55,6 +55,8 @@ class Child:
     def __init__(self, log_path: Path, prefix: Path | None = None) -> None:
         self.log_path = log_path
         self._prefix = prefix
+        self._has_loader = False
+        """Of the last job: its memory depends on the number of workers too."""
         self._temporary: TemporaryFolder | None = None
         """For the sockets of `multiprocessing`, which a killed process would leave behind."""
 
@@ -126,6 +128,7 @@ class Child:
 
     def begin(self, job: Job[Q, A], request: Q) -> None:
         """Give it a job. `receive` has the messages and the answer. Raises ProcessDied where the process is gone."""
+        self._has_loader = getattr(request, "case", None) is not None
         try:
             self.pipe.send((job, request))
         except ConnectionError:
@@ -143,7 +146,9 @@ class Child:
 
     def _died(self) -> ProcessDied:
         _wait(self.process, GRACE_S)
-        return ProcessDied(Failure("CaseFailed", _how_it_died(self.process.returncode, self.log_path)))
+        return ProcessDied(
+            Failure("CaseFailed", _how_it_died(self.process.returncode, self.log_path, self._has_loader))
+        )
 
 
 class KeptChild:
@@ -310,16 +315,19 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
 
 DEATH_HINTS = {
-    "SIGKILL": " (out of memory? try fewer --workers or a smaller --batch-size)",
+    "SIGKILL": " (out of memory? try a smaller --batch-size)",
     "SIGINT": " (OpenBLAS ends so where it may start no more threads: `ulimit -u`)",
     "SIGXCPU": " (`ulimit -t`)",
 }
 
 
-def _how_it_died(returncode: int | None, log: Path) -> str:
+def _how_it_died(returncode: int | None, log: Path, has_loader: bool) -> str:
     if returncode is not None and returncode < 0:
         name = signal.Signals(-returncode).name
-        return f"the measuring process was killed by {name}{DEATH_HINTS.get(name, '')}"
+        hint = DEATH_HINTS.get(name, "")
+        if has_loader:
+            hint = hint.replace("try ", "try fewer --workers or ")
+        return f"the measuring process was killed by {name}{hint}"
     lines = log.read_text(errors="replace").strip().splitlines()
     last = f": {lines[-1]}" if lines else ""
     return f"the measuring process ended with status {returncode}{last}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from loaderbench.devices.select import profile_link
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError, UnavailableError
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_split import (
+    DroppedMember,
     KnownTimes,
     MemberFacts,
     MovedPart,
@@ -25,19 +27,20 @@ from loaderbench.recording.model_split import (
     SplitSearch,
     SplitTurns,
 )
-from loaderbench.recording.progress import Message, StepsDone
 from loaderbench.recording.split_times import Split
 from loaderbench.recording.store import Store
 from loaderbench.running.jobs.table import MemberRequest
-from loaderbench.running.members import MemberFailed, Members, OnMessage, Part, Together
+from loaderbench.running.members import MemberFailed, Members, Part, Together
 from loaderbench.samplers.cpu import Stolen
 from loaderbench.studies.kept import KeptStudy, Say
 from loaderbench.studies.split_plan import MemberPlan, SplitPlan
 from loaderbench.studies.split_profile import Profile
 
+T = TypeVar("T")
 MOST_MENDED = 3
 """Searches after a split's own sizes were measured, since they lay between measured ones."""
-NOTHING_COMPUTED = "no member computes outputs"
+NOTHING_COMPUTED = "no part is on a device that computes outputs"
+ONE_DEVICE = "one device did the whole batch: there is nothing to compare it with"
 NOT_WHOLE = "the whole batch fits on no device that computes: there is nothing to compare with"
 
 
@@ -56,7 +59,7 @@ class SplitStudy(KeptStudy):
             seed=plan.seed,
             environment=plan.environment,
             table=f"{plan.table.parent.name}/{plan.table.name}",
-            members=tuple(map(_member_facts, plan.members)),
+            members=tuple(MemberFacts(one.device, None, _known(one, 0)) for one in plan.members),
         )
         self._profile: Profile | None = None
         self._stolen = Stolen()
@@ -104,12 +107,10 @@ class SplitStudy(KeptStudy):
         self._folder.path.mkdir(parents=True, exist_ok=True)
         requests = [MemberRequest(member.step, plan.seed) for member in plan.members]
         try:
-            with Members(requests, self._log, self._message(say)) as members:
+            with Members(requests, self._log, lambda number, message: None) as members:
                 say(f"starting {' and '.join(plan.devices)}", False)
-                found = members.open()
-                known = [replace(one, facts=facts) for one, facts in zip(self._facts.members, found, strict=True)]
-                self._facts = replace(self._facts, members=tuple(known))
-                self._profile = Profile(plan, members, say)
+                self._open(members, say)
+                self._profile = Profile(self._plan, members, say)
                 self._stolen.begin()
                 self._profile.alone()
                 self._work(members, self._profile, say)
@@ -122,18 +123,45 @@ class SplitStudy(KeptStudy):
                 shutil.rmtree(self._folder.path, ignore_errors=True)
         self._facts = replace(self._facts, interrupted=False)
 
-    def _message(self, say: Say) -> OnMessage:
-        def message(number: int, message: Message) -> None:
-            if isinstance(message, StepsDone):
-                say(f"{self._plan.devices[number]}: turn {message.done}", False)
+    def _open(self, members: Members, say: Say) -> None:
+        """Start the devices. One that cannot hold the model is left out, and its part goes to the others.
 
-        return message
+        Raises:
+            CaseFailed: none can hold it.
+            MemberFailed: a device does not start.
+        """
+        while True:
+            try:
+                found = members.open()
+            except MemberFailed as error:
+                if not error.cannot_hold_model:
+                    raise
+                self._leave_out(members, error, say)
+                continue
+            known = [replace(one, facts=facts) for one, facts in zip(self._facts.members, found, strict=True)]
+            self._facts = replace(self._facts, members=tuple(known))
+            return
+
+    def _leave_out(self, members: Members, error: MemberFailed, say: Say) -> None:
+        """Go on without a device that cannot hold the model. Raises CaseFailed where it is the last one."""
+        number, plan = error.number, self._plan
+        dropped = (*self._facts.dropped, DroppedMember(plan.devices[number], str(error)))
+        if len(plan.members) == 1:
+            whose = "; ".join(f"{one.device}: {one.message}" for one in dropped)
+            raise CaseFailed(f"{plan.model} fits on none of these devices ({whose})")
+        say(f"{plan.devices[number]} cannot hold {plan.model}: {error}; the others share the batch", True)
+        members.leave_out(number)
+        self._plan = replace(plan, members=_without(plan.members, number))
+        self._facts = replace(self._facts, members=_without(self._facts.members, number), dropped=dropped)
 
     def _ended(self, error: MemberFailed) -> LoaderbenchError:
         """The error to raise where a member cannot go on."""
-        if not error.died and isinstance(error.cause.error, ConfigError | UnavailableError):
-            return error.cause.error
+        cause = error.cause.error
+        if isinstance(cause, ConfigError):  # of the model or its input, the same for all
+            return cause
         name = f"{self._plan.devices[error.number]} (member {error.number + 1} of {len(self._plan.members)})"
+        if isinstance(cause, UnavailableError):
+            return UnavailableError(f"{name}: {cause}")
         kept = f"; the times measured so far are in {self._plan.table}" if self.num_measured else ""
         return self._with(CaseFailed(f"{name}: {error}{kept}"))
 
@@ -148,7 +176,10 @@ class SplitStudy(KeptStudy):
         """Search and run, until a split's parts all fit."""
         while True:
             search, chosen = self._search(profile, say)
-            self._facts = replace(self._facts, chosen=chosen, stolen_profile_fraction=self._stolen.fraction())
+            self._facts = replace(self._facts, chosen=chosen, members=self._with_labels(chosen))
+            self._facts = replace(self._facts, num_left_out=0, check=None, no_check=None)
+            if self._facts.stolen_profile_fraction is None:  # a search after a part moved counts no turns to the times
+                self._facts = replace(self._facts, stolen_profile_fraction=self._stolen.fraction())
             self._split, self._alone = [], []
             self.store()
             try:
@@ -161,11 +192,16 @@ class SplitStudy(KeptStudy):
                 self._move(profile, error, say)
 
     def _move(self, profile: Profile, error: MemberFailed, say: Say) -> None:
-        """A part that fitted when it was measured does not any more: the others get it."""
+        """A part that fitted when it was measured does not any more: the others get some of it, or all."""
         profile.does_not_fit(error.number, error.members, error.size, str(error))
         moved = MovedPart(error.number, error.size, str(error))
         self._facts = replace(self._facts, moved=(*self._facts.moved, moved))
-        say(f"{self._plan.devices[error.number]}: {error}; its part goes to the others", True)
+        say(f"{self._plan.devices[error.number]}: {error}; the batch is split anew", True)
+
+    def _with_labels(self, chosen: Split) -> tuple[MemberFacts, ...]:
+        """The members' facts, with where the times of their own parts come from."""
+        named = zip(self._plan.members, self._facts.members, chosen.sizes, strict=True)
+        return tuple(replace(facts, known=_known(member, size)) for member, facts, size in named)
 
     # -- the search ------------------------------------------------------------------------------------------
 
@@ -177,7 +213,7 @@ class SplitStudy(KeptStudy):
             profile.together(active)
             search = profile.search(active)
             self._facts = replace(self._facts, searches=(*self._facts.searches, search))
-            chosen = search.exact
+            chosen = search.to_run
             if chosen is None:
                 raise CaseFailed(
                     f"batch {self._plan.batch_size} of {self._plan.model} fits on these devices neither whole nor "
@@ -210,10 +246,15 @@ class SplitStudy(KeptStudy):
         self._stolen.begin()
         for number in range(self._plan.num_turns):
             say(f"[turn {number + 1} of {self._plan.num_turns}] the split, then the fastest alone", False)
-            if parts:
-                self._split.append(members.run(parts))
-            if alone is not None:
-                self._alone.append(members.run(alone))
+            taken = []
+            for kept, asked in ((self._split, parts), (self._alone, alone)):
+                if asked:
+                    kept.append(members.run(asked))
+                    taken.append(kept)
+            if any(kept[-1].is_late for kept in taken):  # a late turn would be held against one that was not
+                for kept in taken:
+                    kept.pop()
+                self._facts = replace(self._facts, num_left_out=self._facts.num_left_out + 1)
             self._facts = replace(self._facts, stolen_turns_fraction=self._stolen.fraction())
         self.store()
 
@@ -254,11 +295,7 @@ class SplitStudy(KeptStudy):
     def _check(self, members: Members, search: SplitSearch, chosen: Split) -> None:
         """Run it once, unmeasured, and hold the outputs against those of the fastest member that computes."""
         parts = _parts_of(chosen)
-        members.warm({member: size for member, (_, size) in parts.items()})
         together = members.run(parts, with_output=True)
-        if search.alone is not None:
-            fastest = next(iter(_parts_of(search.alone)))
-            members.warm({fastest: self._plan.batch_size})
         whole = {
             member: seconds
             for member, seconds in enumerate(search.alone_s)
@@ -272,6 +309,9 @@ class SplitStudy(KeptStudy):
             self._facts = replace(self._facts, no_check=NOT_WHOLE)
             return
         reference = min(whole, key=whole.__getitem__)
+        if [*parts] == [reference]:
+            self._facts = replace(self._facts, no_check=ONE_DEVICE)
+            return
         batch = self._plan.batch_size
         found = members.run({reference: (0, batch)}, with_output=True).parts[reference].output
         assert found is not None
@@ -298,12 +338,19 @@ class SplitStudy(KeptStudy):
         )
 
 
-def _member_facts(member: MemberPlan) -> MemberFacts:
+def _without(those: tuple[T, ...], number: int) -> tuple[T, ...]:
+    return those[:number] + those[number + 1 :]
+
+
+def _known(member: MemberPlan, size: int) -> KnownTimes | None:
+    """Where the time of a part of this size comes from; of the whole batch for 0. None: it is measured."""
     if member.times is None:
-        return MemberFacts(member.device)
-    one = member.times.period_ms(member.step.batch_size, member.step.input_size)
+        return None
+    one = member.times.period_ms(size or member.step.batch_size, member.step.input_size)
     link, source = profile_link(member.device)
-    return MemberFacts(member.device, None, KnownTimes(one.label, f"{one.source}; link: {source}", link))
+    known = member.times.period_ms(member.times.largest_batch)
+    made_of = "" if one.label == known.label else f", {known.label}: {known.source}"
+    return KnownTimes(one.label, f"{one.source}{made_of}; link: {source}", link)
 
 
 def _parts_of(split: Split) -> dict[int, Part]:

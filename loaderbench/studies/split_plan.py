@@ -93,7 +93,7 @@ def plan_split(
         ConfigError: no such device, one twice, more threads than CPUs, a batch smaller than the members, a value out
             of range, or a contradiction.
     """
-    texts = [text.strip() for text in options.device.split(",") if text.strip()]
+    texts = _named(options.device)
     if len(texts) < least_members or options.device == ModelOptions.device:
         raise ConfigError("what is the batch to be split over? give two devices or more, as --device cpu,cuda:0")
     if "auto" in texts:
@@ -126,6 +126,11 @@ def plan_split(
         subject=subject,
         table=path_of(results, subject),
     )
+
+
+def _named(devices: str) -> list[str]:
+    """The texts of `--device A,B,…`."""
+    return [text.strip() for text in devices.split(",") if text.strip()]
 
 
 def _member(planned: ModelPlan, batch_size: int) -> MemberPlan:
@@ -195,7 +200,7 @@ def edit_table(
     dropped = [read_place(text) for text in to_drop]
     if options.device == ModelOptions.device:
         options = replace(options, device="cpu:1")
-    texts = options.device.split(",")
+    texts = _named(options.device)
     plan = plan_split(model, options, len(texts), results, least_members=1)
     named = {**dict(zip(texts, plan.devices, strict=True)), **{one: one for one in plan.devices}}
     table = read(plan.table, plan.subject)
@@ -204,6 +209,8 @@ def edit_table(
     entries = []
     for one in given:
         device = named.get(one.device, one.device)
+        if traits_of(device).times is not None:
+            raise ConfigError(f"--set {one.device}: its times are its profile's, and those of the table are not read")
         beside = list(plan.devices)
         if device in beside:
             beside.remove(device)
@@ -211,11 +218,23 @@ def edit_table(
             raise ConfigError(f"--set {one.device}: it is none of --device {options.device}")
         else:
             beside = []
+            device = _alone(model, replace(options, precision=plan.precision), device, results)
         date = datetime.now(UTC).isoformat(timespec="seconds")
         entries.append(
             SplitTime(device, one.batch_size, one.seconds, beside=tuple(beside), origin="set by hand", date=date)
         )
     return extend(plan.table, plan.subject, entries, over=True) if entries else table
+
+
+def _alone(model: str, options: ModelOptions, device: str, results: Path) -> str:
+    """The device that `--set` names without the others, as the table names it.
+
+    Raises:
+        ConfigError: there is none, or it is the host's processors without their threads.
+    """
+    if traits_of(device).on_host_cpus and not device.partition(":")[2]:
+        raise ConfigError(f"--set {device}: a split's {device} has a number of threads: name it, as {device}:1")
+    return plan_split(model, replace(options, device=device), 1, results, least_members=1).devices[0]
 
 
 def read_set(text: str) -> SetTime:

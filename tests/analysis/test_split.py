@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from split_facts import split_facts, turns_of
+from split_facts import SEARCH, split_facts, turns_of
 
 from loaderbench.analysis.model_split import deviation_of, median_of, split_of, tolerance_of
 from loaderbench.recording.model_split import OutputCheck, SplitSearch
-from loaderbench.recording.split_times import Split
+from loaderbench.recording.split_times import Split, SplitTime
 
 
 def test_a_turn_ends_with_its_last_member_and_ratios_are_of_neighbouring_turns() -> None:
@@ -40,6 +40,8 @@ def test_few_turns_have_no_interval_and_no_verdict() -> None:
     found = split_of(split_facts(turns=turns_of(split, split, 2 * split)))
     assert found.ratio_to_fastest_alone is not None and found.ratio_to_fastest_alone.low is None
     assert found.outcome is None and found.num_turns == 3
+    assert "fewer than 6 turns" in found.missing["outcome"]
+    assert "outcome" not in split_of(split_facts()).missing
 
 
 def test_a_turn_that_was_interrupted_counts_for_the_split_alone() -> None:
@@ -50,7 +52,18 @@ def test_a_turn_that_was_interrupted_counts_for_the_split_alone() -> None:
 
 def test_nothing_is_known_before_the_search() -> None:
     found = split_of(split_facts(turns=None, searches=(), chosen=None))
-    assert (found.exact_s, found.measured_s, found.outcome) == (None, None, None)
+    unknown = (
+        "exact_s",
+        "greedy_s",
+        "predicted_s",
+        "measured_s",
+        "measured_over_predicted",
+        "fastest_alone",
+        "outcome",
+    )
+    assert {name: getattr(found, name) for name in unknown} == dict.fromkeys(unknown)
+    assert all(found.missing[name] for name in unknown)
+    assert split_of(split_facts()).missing == {}
     assert [one.batch_size for one in found.members] == [0, 0]
 
 
@@ -60,6 +73,16 @@ def test_a_batch_that_fits_on_no_device_alone_has_no_ratio_but_a_reason() -> Non
     found = split_of(split_facts(searches=(search,), turns=turns))
     assert found.measured_s is not None and found.ratio_to_fastest_alone is None and found.fastest_alone is None
     assert "on no device alone" in found.missing["ratio_to_fastest_alone"] and "greedy_s" in found.missing
+
+
+def test_a_device_whose_time_alone_may_be_as_short_as_the_fastest_ones_is_named() -> None:
+    first = SplitTime("cpu:1", 16, 0.10, 0.09, 0.11, 6)
+    for low, names in ((0.105, ("cuda:0",)), (0.115, ())):
+        second = SplitTime("cuda:0", 16, 0.16, low, 0.20, 6)
+        assert split_of(split_facts(times=(first, second))).maybe_fastest == names
+    missed = replace(second, seconds=None, low=None, high=None, outcome="out_of_memory")
+    search = replace(SEARCH, alone_s=(0.10, None))
+    assert split_of(split_facts(times=(first, missed), searches=(search,))).maybe_fastest == ()
 
 
 def test_outputs_equal_within_the_tolerance_of_the_precision() -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import commands
 import numpy as np
+import psutil
 import pytest
 from commands import DEVICE, TINY, Started, call
 from numpy.typing import NDArray
 from pictures import write_tree
 
 from loaderbench.cases.case import PRECISIONS
+from loaderbench.machine import usable_cpus
+from loaderbench.recording.model_split import SplitFacts
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import PrecisionFacts, SelfTestFacts, StudyKind, TuneFacts
 from tests.studies.kept import assert_kept
@@ -101,6 +104,28 @@ def test_an_interrupted_study_keeps_what_was_finished(
             assert len(study.runs) >= kinds[kind].num
             assert {record["status"] for record in commands.records(results)} <= {"ok", "interrupted"}
     assert list(temporary.glob("loaderbench-*")) == []
+
+
+@pytest.mark.skipif(usable_cpus() < 2, reason="two members with a thread each need two CPUs")
+def test_an_interrupted_split_keeps_its_times_and_no_member_stays(temporary: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    devices = ("--device", "cpu:1,cpu:1", "--batch-size", "2", "--turns", "100000", "--quiet")
+    with Started("model", "split", "lenet", *devices, "--results", results) as started:
+        started.wait_for(lambda: list(results.glob("*/study.json")), timeout_s=120)  # the search is done
+        assert started.child() is not None
+        assert sum(not _is_guard(pid) for pid in started.sessions) == 3  # the command and its two members
+        started.process.send_signal(signal.SIGINT)
+        ended = started.end()
+        assert ended.code == 130 and "times were measured and" in ended.lines[-1] and "Traceback" not in ended.err
+        started.wait_until_gone()
+    facts = assert_kept(results, "model_split", num_runs=0).facts
+    assert isinstance(facts, SplitFacts) and facts.interrupted and facts.failure is None and facts.times
+    assert list(temporary.glob("loaderbench-*")) == []
+
+
+def _is_guard(pid: int) -> bool:
+    """The shell that removes what a killed process leaves behind."""
+    return psutil.Process(pid).name() == "sh"
 
 
 @pytest.mark.parametrize("kind", [*STUDIES[:2], *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW_STUDIES)])

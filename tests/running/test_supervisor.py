@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loaderbench.cases.case import Case
+from loaderbench.cases.case import Case, Step
 from loaderbench.recording.facts import Failure, Run
 from loaderbench.recording.progress import Message
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import RunFolder, Store
 from loaderbench.running import supervisor
-from loaderbench.running.jobs.table import MEASURE, MeasureRequest
+from loaderbench.running.jobs.table import MEASURE, OPEN_MEMBER, MeasureRequest, MemberRequest
 from loaderbench.running.supervisor import (
     PR_SET_CHILD_SUBREAPER,
     Child,
@@ -77,6 +77,14 @@ def test_a_death_is_told_by_how_it_died(code: str, says: str, monkeypatch: pytes
     replace_child(monkeypatch, code)
     with Child(tmp_path / "log") as child, pytest.raises(JobFailed, match=says):
         ask(child, tmp_path)
+
+
+def test_what_may_spare_memory_is_what_the_command_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    replace_child(monkeypatch, "os.kill(os.getpid(), signal.SIGKILL)")
+    with Child(tmp_path / "log") as child, pytest.raises(JobFailed, match="try fewer --workers or a smaller --batch"):
+        ask(child, tmp_path)
+    with Child(tmp_path / "log") as child, pytest.raises(JobFailed, match="try a smaller --batch-size"):
+        child.ask(OPEN_MEMBER, MemberRequest(Step("lenet", "infer", "fp32", "cpu:1", 1, 28), 0), lambda message: None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

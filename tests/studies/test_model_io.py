@@ -2,18 +2,95 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from commands import call
+from numpy.typing import NDArray
+from rich.console import Console
 
+from loaderbench.cases.case import Step
 from loaderbench.recording.facts import Failure
-from loaderbench.recording.model_io import IoFacts
+from loaderbench.recording.model_io import CopyFigures, IoFacts, IoRow, ModelIo
+from loaderbench.recording.record import Estimate
+from loaderbench.reporting.model_io import print_io
+from loaderbench.running.jobs import copies
+from loaderbench.running.jobs.table import CopiesRequest
 from loaderbench.studies import model_io as study_module
 from tests.studies.here import Here
 from tests.studies.kept import assert_kept
+
+MEGA = 1 << 20
+
+
+def test_copies_do_not_come_back_to_memory_that_a_cache_holds() -> None:
+    """The pieces of a pool follow one another, and the first comes again when no whole one is left."""
+    memory = torch.zeros(1000, dtype=torch.uint8)
+    pool, piece = copies.Pool(memory), torch.empty((10, 10), dtype=torch.float32)
+    begins = [pool.next(piece).data_ptr() - memory.data_ptr() for _ in range(5)]
+    assert begins == [0, 448, 0, 448, 0]  # 400 bytes each, in lines of 64
+    assert pool.next(piece).shape == (10, 10) and pool.next(piece).dtype == torch.float32
+
+
+def test_the_memory_of_copies_is_twice_the_cache_or_the_batch_where_that_is_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copies, "largest_cache_bytes", lambda: MEGA)
+    asked = list[tuple[int, torch.Size]]()
+
+    class Seen(copies.Pool):
+        def __init__(self, memory: torch.Tensor) -> None:
+            super().__init__(memory)
+            asked.append((len(memory), memory.shape))
+
+    monkeypatch.setattr(copies, "Pool", Seen)
+    for batch, num_bytes in ((4, 2 * MEGA), (1000, 1000 * 28 * 28 * 4)):
+        copies._ready.cache_clear()
+        before = torch.get_num_threads()
+        step = Step("lenet", "infer", "fp32", "cpu", batch, 28, channels=1)
+        copies.time_copies(CopiesRequest(step, 0, batch, 0.0), lambda message: None)
+        assert [num for num, _ in asked[-2:]] == [num_bytes, num_bytes]  # whence and where to
+        assert torch.get_num_threads() == before
+    copies._ready.cache_clear()
+
+
+def test_one_thread_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "largest_cache_bytes", lambda: MEGA)
+    copies._ready.cache_clear()
+    threads, before = set[int](), torch.get_num_threads()
+    times = copies._times
+
+    def seen(*asked: Any) -> NDArray[np.float64]:
+        threads.add(torch.get_num_threads())
+        return times(*asked)
+
+    monkeypatch.setattr(copies, "_times", seen)
+    torch.set_num_threads(2)
+    try:
+        step = Step("lenet", "infer", "fp32", "cpu", 4, 28, channels=1)
+        copies.time_copies(CopiesRequest(step, 0, 4, 0.0), lambda message: None)
+        assert threads == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+        copies._ready.cache_clear()
+
+
+def test_the_table_is_whole_at_80_columns_with_both_ends_of_an_interval() -> None:
+    uneven = Estimate(103e-6, 98e-6, 7.8e-3, "s", 20, "median")
+    way = CopyFigures(77_070_336, uneven, Estimate(5.9e6, 5e6, 6e6, "bytes/s", 20, "median"))
+    row = IoRow(128, way, way, None)
+    result = ModelIo("resnet50", "fp32", "a device", 224, 3, True, None, (row,), False)
+    stream = io.StringIO()
+    print_io(result, Console(file=stream, width=80, color_system=None))
+    text = stream.getvalue()
+    assert "…" not in text and "±" not in text and text.count("(0.0980–7.80)") == 2
+    assert len([word for word in text.split() if word == "MB/s"]) == 2
 
 
 @pytest.fixture
@@ -23,6 +100,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Here]]:
     class Own(Here):
         pass
 
+    copies._ready.cache_clear()
+    monkeypatch.setattr(copies, "largest_cache_bytes", lambda: MEGA)
     monkeypatch.setattr(study_module, "Child", Own)
     monkeypatch.setattr(study_module, "SECONDS", 0.01)
     yield Own

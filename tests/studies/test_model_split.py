@@ -64,6 +64,12 @@ def found(results: Path, *flags: str, code: int = 0, **asked: Any) -> dict[str, 
     return told
 
 
+def only_times(results: Path) -> list[Any]:
+    """What the table holds."""
+    times: list[Any] = json.loads(split(results, "--show-table", "--json", "-").out)["times"]
+    return times
+
+
 def stepped(member: int, size: int, beside: bool) -> float:
     """Member 0 is twice as fast, with a fixed cost; both step at every 4 images, and are slower beside one another."""
     one = 0.010 + 0.010 * -(-size // 4) if member == 0 else 0.020 * -(-size // 4)
@@ -121,11 +127,48 @@ def test_the_fastest_alone_is_an_answer(crew: type[Crew], tmp_path: Path) -> Non
     assert len(facts.turns.split_start_ns) == 0 and len(facts.turns.alone_start_ns) == 10
 
 
+def test_a_split_that_the_intervals_do_not_tell_from_the_fastest_alone_is_run(crew: type[Crew], tmp_path: Path) -> None:
+    """By the table 60 ms alone and 62 ms at best for a split, each ± 5 %; in the turns the split takes 30."""
+    crew.noise = staticmethod(lambda call: (0.95, 1.0, 1.05)[call % 3])
+
+    def seconds(member: int, size: int, beside: bool) -> float:
+        return (0.062 if size == 8 else 0.100) if beside else (0.060, 1.0)[member]
+
+    crew.seconds = staticmethod(seconds)
+    crew.turn = staticmethod(lambda member, size, beside: 0.030 if beside else 0.060)
+    told = found(tmp_path)
+    assert told["exact_sizes"] == [16, 0] and told["exact_s"] == pytest.approx(0.060)
+    assert [one["batch_size"] for one in told["members"]] == [8, 8] and told["outcome"] == "faster"
+    assert told["predicted_s"] == pytest.approx(0.062) == told["members"][0]["predicted_s"]
+    assert told["ratio_to_fastest_alone"]["value"] == pytest.approx(0.5, rel=0.11)
+    crew.noise = staticmethod(lambda call: 1.0)  # with no doubt about the times nothing else is run
+    told = found(tmp_path, "--remeasure")
+    assert told["outcome"] == "alone" and [one["batch_size"] for one in told["members"]] == [16, 0]
+
+
+def test_times_for_the_table_are_turns_of_a_split(crew: type[Crew], tmp_path: Path) -> None:
+    """From a common start, each member on its own images, the faster one at work until the slower is done."""
+    crew.seconds = staticmethod(lambda member, size, beside: 0.010 * size * (1 + member))
+    asked = list[tuple[dict[int, Any], int]]()
+    run = Crew.run
+
+    def noted(self: Crew, parts: Any, *, busy_s: float = 0.0, with_output: bool = False) -> Any:
+        asked.append((dict(parts), round(busy_s * 1e3)))
+        return run(self, parts, busy_s=busy_s, with_output=with_output)
+
+    crew.run = noted  # type: ignore[method-assign]
+    found(tmp_path)
+    assert asked.count(({0: (0, 4), 1: (4, 4)}, 72)) >= 6
+    assert asked.count(({0: (0, 16)}, 144)) == 6  # alone: within the batch
+    assert asked.count(({0: (0, 9), 1: (7, 9)}, 162)) >= 6
+
+
 def test_a_split_that_is_slower_than_it_was_predicted_is_said(crew: type[Crew], tmp_path: Path) -> None:
     crew.turn = staticmethod(lambda member, size, beside: 0.01 * size * (2.5 if beside else 1.0))
     told = found(tmp_path)
     assert told["outcome"] == "slower" and told["measured_over_predicted"] == pytest.approx(2.5)
-    assert told["answer"][0].startswith("The fastest alone is best: ")
+    assert told["answer"][0].startswith("This split is slower than cpu:2 alone: ")
+    assert "Measured ÷ predicted: 2.500, more than 10 % off" in " ".join(told["answer"])
 
 
 def test_a_member_that_gains_nothing_is_left_out_and_the_others_are_measured_without_it(
@@ -171,11 +214,75 @@ def test_times_are_taken_beside_the_others_and_never_again(crew: type[Crew], tmp
     assert third["num_measured"] == first["num_measured"]
 
 
-def test_equal_members_share_their_times(crew: type[Crew], tmp_path: Path) -> None:
+def test_equal_members_share_their_times_one_a_turn_that_of_the_last(crew: type[Crew], tmp_path: Path) -> None:
+    crew.seconds = staticmethod(lambda member, size, beside: 0.100 * size * (1.5 if member == 1 else 1.0))
     told = found(tmp_path, device="cpu:1,cpu:1")
     assert {one["device"] for one in told["times"]} == {"cpu:1"}
     assert [one["batch_size"] for one in told["members"]] == [8, 8]
-    assert all(one["num_turns"] >= 6 for one in told["times"])
+    for one in told["times"]:
+        assert one["num_turns"] == 6  # not 12: both are of the same moments
+        assert one["seconds"] == pytest.approx(one["batch_size"] * (0.150 if one["beside"] else 0.100))
+    assert told["measured_over_predicted"] == pytest.approx(1.0)
+
+
+def test_a_time_beside_a_member_that_rested_is_not_kept_for_later(crew: type[Crew], tmp_path: Path) -> None:
+    """cpu:1 has a fixed cost of 0.5 s and rests beside small batches; where it works cpu:2 is half as fast again."""
+
+    def fixed(member: int, size: int, beside: bool) -> float:
+        return (0.5 + 0.001 * size) if member else 0.010 * size * (1.5 if beside else 1.0)
+
+    crew.seconds = staticmethod(fixed)
+    told = found(tmp_path, batch=8)
+    assert told["outcome"] == "alone"
+    for one in only_times(tmp_path):
+        number = ("cpu:2", "cpu:1").index(one["device"])
+        assert one["seconds"] == pytest.approx(fixed(number, one["batch_size"], bool(one["beside"])))
+    assert [one["seconds"] for one in told["times"] if (one["device"], one["batch_size"]) == ("cpu:2", 2)] == [0.020]
+    told = found(tmp_path, batch=100)
+    assert told["exact_s"] == pytest.approx(best_of(fixed, 100), rel=1e-6)
+
+
+def test_what_is_measured_again_is_all_that_counts(crew: type[Crew], tmp_path: Path) -> None:
+    expected = found(tmp_path / "other", batch=12)
+    flags = ("--set", "cpu:1,6=0.0001", "--set", "cpu:2,6=0.0001", "--set", "cpu:2,10=0.0001", "--quiet")
+    assert split(tmp_path, *flags).code == 0
+    told = found(tmp_path, "--remeasure", batch=12)
+    assert told["exact_s"] == pytest.approx(best_of(crew.seconds, 12)) == expected["exact_s"]
+    assert {one["origin"] for one in told["times"]} == {"measured"}
+
+
+def test_sizes_above_one_that_did_not_fit_before_are_measured_again(crew: type[Crew], tmp_path: Path) -> None:
+    crew.most = staticmethod(lambda member, what: 3 if member == 1 else 100)
+    assert [one["batch_size"] for one in found(tmp_path)["members"]] == [13, 3]
+    crew.most = staticmethod(lambda member, what: 100)
+    assert [one["batch_size"] for one in found(tmp_path, "--remeasure")["members"]] == [8, 8]
+
+
+def test_sizes_above_what_fits_are_not_tried_where_the_whole_batch_fits_nowhere(
+    crew: type[Crew], tmp_path: Path
+) -> None:
+    crew.most = staticmethod(lambda member, what: 40)
+    told = found(tmp_path, batch=64)
+    assert sum(one["batch_size"] for one in told["members"]) == 64
+    missed = [one for one in told["times"] if one["outcome"] == "out_of_memory"]
+    assert {one["batch_size"] for one in missed} == {63, 64} and len(missed) == 4  # 64 alone, 63 beside one another
+
+
+def test_a_size_whose_turns_never_begin_together_is_refused(crew: type[Crew], tmp_path: Path) -> None:
+    crew.late = staticmethod(lambda what, call: what == "repeat" and call > 40)
+    done = split(tmp_path, "--quiet")
+    assert (done.code, done.out, len(done.lines)) == (1, "", 1)
+    assert "turns began together, and 6 are needed: what else runs here?" in done.err
+    assert all(one["num_turns"] >= 6 for one in only_times(tmp_path)) and only_times(tmp_path)
+
+
+def test_turns_in_which_a_member_began_late_count_for_neither(crew: type[Crew], tmp_path: Path) -> None:
+    crew.late = staticmethod(lambda what, call: what == "run" and call in (3, 6))  # the first two compare outputs
+    told = found(tmp_path)
+    assert told["num_turns"] == 8 == told["ratio_to_fastest_alone"]["n"] and told["num_left_out"] == 2
+    facts = only_study(tmp_path).facts
+    assert isinstance(facts, SplitFacts) and facts.turns is not None
+    assert len(facts.turns.split_start_ns) == len(facts.turns.alone_start_ns) == 8
 
 
 def test_a_time_far_beyond_any_split_is_not_measured(crew: type[Crew], tmp_path: Path) -> None:
@@ -205,6 +312,10 @@ def test_the_table_is_shown_set_and_dropped(crew: type[Crew], tmp_path: Path) ->
     [
         (("--set", "cpu:1=3"), "--set takes DEVICE,BATCH=MS"), (("--set", "cpu:1,4=-3"), "--set takes"),
         (("--set", "cpu:1,x=3"), "names no batch"), (("--set", "cuda:0,4=3"), "it is none of --device"),
+        (("--device", "cpu:1", "--set", "foo,8=3"), "unknown device 'foo'"),
+        (("--set", "foo,8=3"), "unknown device 'foo'"),
+        (("--device", "cpu:1", "--set", "cpu,64=12"), "name it, as cpu:1"),
+        (("--device", "cpu:1", "--set", "emulated,9=4"), "its times are its profile's"),
         (("--drop", "cpu:7"), "has no time of cpu:7"), (("--show-table",), "has no times yet"),
     ],
 )  # fmt: skip
@@ -213,6 +324,13 @@ def test_an_edit_that_cannot_be_made_is_refused_in_one_line(
 ) -> None:
     done = split(tmp_path, *flags)
     assert (done.code, done.out, len(done.lines)) == (2, "", 1) and says in done.err
+
+
+def test_commas_that_part_nothing_are_no_devices(crew: type[Crew], tmp_path: Path) -> None:
+    found(tmp_path, device="cpu:1, ,cpu:1", batch=4)
+    assert split(tmp_path, "--show-table", device="cpu:1,").code == 0
+    told = json.loads(split(tmp_path, "--set", "cpu:1,2=3", "--json", "-", device="cpu:1,,cpu:1").out)
+    assert [one["seconds"] for one in told["times"] if one["origin"] == "set by hand"] == [pytest.approx(0.003)]
 
 
 # -- members that compute nothing ------------------------------------------------------------------------
@@ -230,7 +348,8 @@ def test_an_emulated_member_goes_by_its_profile_and_is_left_out_of_the_check(cre
     assert one["emulated"] and one["predicted_s"] == pytest.approx(expected)
     assert {one["device"] for one in told["times"]} == {"cpu:1"}
     assert told["check"]["num_images"] == told["members"][0]["batch_size"] and told["is_equal"]
-    assert "published" in told["assumptions"][0] or "extrapolated" in told["assumptions"][0]
+    (line,) = told["assumptions"]  # of its part: the profile has 16 images alone
+    assert "extrapolated (in proportion to batch 16, published: a test; link: " in line
 
 
 # -- outputs ---------------------------------------------------------------------------------------------
@@ -246,6 +365,44 @@ def test_outputs_of_another_image_are_found(crew: type[Crew], tmp_path: Path) ->
     # the first image of the second part has the outputs of the next one
     first = told["members"][0]["batch_size"]
     assert told["check"]["deviation"] == pytest.approx(1 / np.hypot(first + 1, 1), rel=1e-6)
+
+
+def test_one_device_is_not_compared_with_itself(crew: type[Crew], tmp_path: Path) -> None:
+    crew.seconds = staticmethod(lambda member, size, beside: 0.002 * size if member == 0 else 0.1 + 0.05 * size)
+    told = found(tmp_path)
+    assert told["check"] is None and told["is_equal"] is None
+    assert "nothing to compare" in told["missing"]["check"]
+
+
+def test_a_batch_whose_parts_all_are_on_devices_that_compute_nothing_is_not_compared(
+    crew: type[Crew], tmp_path: Path
+) -> None:
+    (tmp_path / "toy.toml").write_text(SLOW)
+    crew.output = staticmethod(lambda member, image: np.array([1.0], dtype=np.float32) if member == 0 else None)
+    crew.seconds = staticmethod(lambda member, size, beside: 9.0 * size)
+    device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}"
+    told = found(tmp_path / "results", "--input-shape", "3,28,28", device=device, batch=16)
+    assert [one["batch_size"] for one in told["members"]] == [0, 16]
+    assert told["missing"]["check"] == "no part is on a device that computes outputs"
+
+
+def test_after_a_move_the_outputs_of_the_last_split_count_alone(crew: type[Crew], tmp_path: Path) -> None:
+    """The second part runs out of memory behind the comparison, and the first device does all."""
+    asked = iter([100, 100])  # the comparison's turn, and its reference's
+    crew.most = staticmethod(lambda member, what: 100 if (member, what) != (1, "run") else next(asked, 0))
+    told = found(tmp_path)
+    assert told["moved"] and [one["batch_size"] for one in told["members"]] == [16, 0]
+    assert told["check"] is None and "nothing to compare" in told["missing"]["check"]
+
+
+def test_time_that_was_stolen_from_the_profile_is_not_that_of_the_turns(
+    crew: type[Crew], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fractions = iter([0.25, *[0.0] * 99])  # what the first search met, then the turns
+    monkeypatch.setattr(study_module.Stolen, "fraction", lambda self: next(fractions))
+    crew.most = staticmethod(lambda member, what: 4 if (member, what) == (1, "run") else 100)
+    told = found(tmp_path)
+    assert told["num_searches"] > 1 and told["stolen_profile_fraction"] == 0.25
 
 
 # -- how it ends badly -----------------------------------------------------------------------------------
@@ -267,8 +424,60 @@ def test_a_part_that_no_longer_fits_in_the_run_goes_to_the_others_and_that_is_sa
     told = found(tmp_path)
     assert [one["batch_size"] for one in told["members"]] == [12, 4] and told["num_turns"] == 10
     (moved, *_) = told["moved"]
-    assert moved["member"] == 1 and moved["size"] > 4 and "its part went to the others" in " ".join(told["answer"])
+    assert moved["member"] == 1 and moved["size"] > 4
+    (said,) = [line for line in told["answer"] if "no longer fitted" in line]
+    assert "on cpu:1 (" in said and "it gets 4." in said
+    for one in told["moved"]:
+        assert f"--drop cpu:1,{one['size']}" in said
+        assert split(tmp_path, "--drop", f"cpu:1,{one['size']}", "--quiet", "--json", "-").code == 0
     assert any(one["outcome"] == "out_of_memory" for one in told["times"])
+
+
+def test_a_device_that_cannot_hold_the_model_is_left_out_and_that_is_said(crew: type[Crew], tmp_path: Path) -> None:
+    crew.holds = staticmethod(lambda device: device != "cpu:1")
+    told = found(tmp_path, device="cpu:1,cpu:2,cpu:3")
+    assert [(one["device"], one["batch_size"]) for one in told["members"]] == [("cpu:2", 8), ("cpu:3", 8)]
+    assert [one["device"] for one in told["dropped"]] == ["cpu:1"] and told["is_equal"]
+    assert [one.step.device for one in crew.last.requests] == ["cpu:2", "cpu:3"]
+    assert [line for line in told["answer"] if line.startswith("cpu:1 has no part, for it cannot hold the model")]
+    assert {one["device"] for one in told["times"]} == {"cpu:2", "cpu:3"}
+    assert_kept(tmp_path, "model_split", num_runs=0)
+
+
+def test_where_one_device_holds_the_model_it_does_the_whole_batch(crew: type[Crew], tmp_path: Path) -> None:
+    crew.holds = staticmethod(lambda device: device != "cpu:1")
+    told = found(tmp_path)
+    assert [(one["device"], one["batch_size"]) for one in told["members"]] == [("cpu:2", 16)]
+    assert told["outcome"] == "alone" and told["check"] is None and "nothing to compare" in told["missing"]["check"]
+
+
+def test_a_model_that_no_device_holds_is_an_error_that_names_them_and_leaves_nothing(
+    crew: type[Crew], tmp_path: Path
+) -> None:
+    crew.holds = staticmethod(lambda device: False)
+    done = split(tmp_path, "--quiet")
+    assert (done.code, done.out, len(done.lines)) == (1, "", 1)
+    small = "the model needs more than the device's 1 GB"
+    assert f"lenet fits on none of these devices (cpu:2: {small}; cpu:1: {small})" in done.err
+
+
+def test_any_failure_of_a_member_has_its_name(crew: type[Crew], tmp_path: Path) -> None:
+    def fails(self: Crew) -> Any:
+        raise MemberFailed(1, JobFailed(Failure("RuntimeError", "RuntimeError: no image")), self.requests[1], [0, 1])
+
+    crew.open = fails  # type: ignore[method-assign]
+    done = split(tmp_path, "--quiet")
+    assert (done.code, done.lines) == (1, ["loaderbench: cpu:1 (member 2 of 2): RuntimeError: no image"])
+
+
+def test_a_device_that_does_not_start_is_named(crew: type[Crew], tmp_path: Path) -> None:
+    def fails(self: Crew) -> Any:
+        refused = JobFailed(Failure("UnavailableError", "no driver"))
+        raise MemberFailed(1, refused, self.requests[1], [0, 1])
+
+    crew.open = fails  # type: ignore[method-assign]
+    done = split(tmp_path, "--quiet")
+    assert (done.code, done.lines) == (1, ["loaderbench: cpu:1 (member 2 of 2): no driver"])
 
 
 def test_a_batch_that_fits_nowhere_is_an_error_of_one_line(crew: type[Crew], tmp_path: Path) -> None:
@@ -277,7 +486,7 @@ def test_a_batch_that_fits_nowhere_is_an_error_of_one_line(crew: type[Crew], tmp
     assert (done.code, done.out, len(done.lines)) == (1, "", 1) and "give a smaller --batch-size" in done.err
 
 
-@pytest.mark.parametrize(("what", "call_number"), [("repeat", 3), ("run", 5)])
+@pytest.mark.parametrize(("what", "call_number"), [("repeat", 20), ("run", 5)])
 def test_a_member_that_dies_ends_the_run_by_name_and_the_table_is_kept(
     what: str, call_number: int, crew: type[Crew], tmp_path: Path
 ) -> None:
@@ -285,11 +494,14 @@ def test_a_member_that_dies_ends_the_run_by_name_and_the_table_is_kept(
     done = split(tmp_path, "--quiet")
     assert (done.code, done.out, len(done.lines)) == (1, "", 1)
     assert "cpu:1 (member 2 of 2): the measuring process was killed by SIGKILL" in done.err and ".jsonl" in done.err
-    assert split(tmp_path, "--show-table").code == 0
+    num_kept = len(only_times(tmp_path))
     facts = only_study(tmp_path).facts
     assert isinstance(facts, SplitFacts) and facts.failure is not None and facts.interrupted
+    shown = " ".join(call("show", only_study(tmp_path).study_id, "--results", tmp_path).out.split())
+    assert "It ended early: cpu:1 (member 2 of 2): the measuring process was killed by SIGKILL" in shown
     crew.dies = staticmethod(lambda name, number: None)
-    assert found(tmp_path)["num_measured"] + (what == "run") * 99 > 0  # it goes on from the table
+    again = found(tmp_path)["num_measured"]  # it goes on from the table
+    assert again == 0 if what == "run" else 0 < again == len(only_times(tmp_path)) - num_kept
 
 
 def test_ctrl_c_keeps_the_turns_that_were_done(
@@ -297,10 +509,10 @@ def test_ctrl_c_keeps_the_turns_that_were_done(
 ) -> None:
     run = Crew.run
 
-    def stopped(self: Crew, parts: Any, *, with_output: bool = False) -> Any:
+    def stopped(self: Crew, parts: Any, **asked: Any) -> Any:
         if sum(what == "run" for what, _ in self.calls) == 9:
             signal.raise_signal(signal.SIGINT)
-        return run(self, parts, with_output=with_output)
+        return run(self, parts, **asked)
 
     monkeypatch.setattr(crew, "run", stopped)
     done = split(tmp_path)

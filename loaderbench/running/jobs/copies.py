@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from loaderbench.cases.case import Step
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
 from loaderbench.errors import ConfigError, OutOfMemory
+from loaderbench.machine import largest_cache_bytes
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.jobs.table import CopiesRequest, CopiesTimed
 from loaderbench.workloads import build_workload
@@ -25,19 +26,45 @@ from loaderbench.workloads.training import ModelWorkload
 NUM_WARM = 3
 NUM_COPIES = 20
 """Of each way, at least."""
+CACHES = 2
+"""Times the largest cache: bytes of the host's memory that are copied before the same ones come again."""
+UNKNOWN_CACHE_BYTES = 128 << 20
+"""Where the kernel does not tell: an assumption, beyond the last-level cache of most sockets."""
+ALIGNMENT = 64
+"""A line of the cache: where a copy begins."""
+
+
+Pieces = tuple[torch.Tensor, torch.Tensor]
+"""(whence, where to)"""
+
+
+class Pool:
+    """Memory from which each copy takes the next piece, so that no cache still holds it."""
+
+    def __init__(self, memory: Any) -> None:
+        """`memory`: [bytes] uint8."""
+        self._memory, self._at = memory, 0
+
+    def next(self, like: torch.Tensor) -> torch.Tensor:
+        """Memory for a tensor of this shape and type. Its values are whatever lies there."""
+        begin = self._at if self._at + like.nbytes <= len(self._memory) else 0
+        self._at = -(-(begin + like.nbytes) // ALIGNMENT) * ALIGNMENT
+        piece: torch.Tensor = self._memory[begin : begin + like.nbytes]
+        return piece.view(like.dtype).view(like.shape)
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """A device, images in the host's memory, and the largest batch's outputs on the device."""
+    """A device, with the shapes of the largest batch's images and outputs."""
 
     device: Device
-    images: Any
-    outputs: Any
-    there: Any
-    """Memory for the images beside them, where the device computes in the host's; else None."""
-    back: Any
-    """Memory for the outputs on the host."""
+    images: torch.Tensor
+    """Without memory."""
+    outputs: torch.Tensor
+    """On the device."""
+    host: Pool
+    there: Pool | None
+    """Where the device computes in the host's memory: the other part of it."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -48,22 +75,29 @@ def _ready(step: Step, seed: int) -> _Ready:
         LoaderbenchError: as open_device, build_workload and the step of one image.
     """
     device = open_device(step, image_size(step, None))
-    workload = build_workload(step, device, image_size=image_size(step, None), seed=seed, num_classes=1)
+    one = replace(step, batch_size=1)
+    workload = build_workload(one, device, image_size=image_size(step, None), seed=seed, num_classes=1)
     if not isinstance(workload, ModelWorkload):
         raise ConfigError(f"--model {step.model} is no model of PyTorch, whose outputs could be copied")
     inputs, targets = workload.example("float32")
-    images = device.pin(inputs)
-    workload.step(*device.copy_in(images[:1], targets[:1]))
-    one = workload.last_output
-    outputs = one.new_zeros((step.batch_size, *one.shape[1:]))
-    back = device.pin(torch.zeros(outputs.shape, dtype=outputs.dtype))
-    return _Ready(device, images, outputs, None if device.copies else torch.zeros_like(images), back)
+    workload.step(*device.copy_in(device.pin(inputs), targets))
+    output = workload.last_output
+    outputs = output.new_zeros((step.batch_size, *output.shape[1:]))
+    images = torch.empty((step.batch_size, *inputs.shape[1:]), dtype=inputs.dtype, device="meta")
+    cold = CACHES * (largest_cache_bytes() or UNKNOWN_CACHE_BYTES)
+    num_bytes = max(cold, images.nbytes, outputs.nbytes)
+    host, there = (torch.empty(num_bytes, dtype=torch.uint8) for _ in range(2))
+    host.zero_()  # pages that were never written are all the same one
+    if device.copies:
+        return _Ready(device, images, outputs, Pool(device.pin(host)), None)
+    return _Ready(device, images, outputs, Pool(host), Pool(there.zero_()))
 
 
 def time_copies(request: CopiesRequest, report: Report) -> CopiesTimed:
     """Time copies of a batch's images and of its outputs, each from an idle device to its end, the host's clock.
 
-    From and to pinned memory where the device has memory of its own; else from one part of the host's to another.
+    From and to pinned memory where the device has memory of its own; else from one part of the host's to another, by
+    one thread. No copy begins in memory that a cache still holds.
 
     Raises:
         OutOfMemory: the batch does not fit.
@@ -74,35 +108,49 @@ def time_copies(request: CopiesRequest, report: Report) -> CopiesTimed:
     device, images, outputs = ready.device, ready.images[rows], ready.outputs[rows]
     no_targets = torch.empty(0, dtype=torch.int64)
 
-    def copy_in() -> None:
+    def pieces_in() -> Pieces:
+        return ready.host.next(images), images if ready.there is None else ready.there.next(images)
+
+    def copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
         if ready.there is None:
-            device.copy_in(images, no_targets)
+            device.copy_in(source, no_targets)
             device.wait(device.record_copy())
         else:
-            ready.there[rows].copy_(images)
+            target.copy_(source)
 
-    def copy_out() -> None:
-        ready.back[rows].copy_(outputs, non_blocking=True)
+    def pieces_out() -> Pieces:
+        return outputs if ready.there is None else ready.there.next(outputs), ready.host.next(outputs)
+
+    def copy_out(source: torch.Tensor, target: torch.Tensor) -> None:
+        target.copy_(source, non_blocking=True)
         device.wait(device.record())
 
+    facts, threads = device.describe(), torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        in_s, out_s = _times(copy_in, request.seconds), _times(copy_out, request.seconds)
+        in_s = _times(pieces_in, copy_in, request.seconds)
+        out_s = _times(pieces_out, copy_out, request.seconds)
     except RuntimeError as error:
         whose = device.out_of_memory(error)
         if whose is None:
             raise
         raise OutOfMemory(f"{request.batch_size} images need more than {whose}") from error
-    return CopiesTimed(device.describe(), images.nbytes, outputs.nbytes, in_s, out_s)
+    finally:
+        torch.set_num_threads(threads)
+    return CopiesTimed(facts, images.nbytes, outputs.nbytes, in_s, out_s)
 
 
-def _times(copy: Callable[[], None], seconds: float) -> NDArray[np.float64]:
-    """[num_copies] seconds of each, for so long, and at least NUM_COPIES."""
+def _times(
+    pieces: Callable[[], Pieces], copy: Callable[[torch.Tensor, torch.Tensor], None], seconds: float
+) -> NDArray[np.float64]:
+    """[num_copies] seconds of each, for so long, and at least NUM_COPIES; finding the pieces is not timed."""
     for _ in range(NUM_WARM):
-        copy()
+        copy(*pieces())
     taken: list[float] = []
     deadline = time.perf_counter() + seconds
     while len(taken) < NUM_COPIES or time.perf_counter() < deadline:
+        source, target = pieces()
         begun = time.perf_counter()
-        copy()
+        copy(source, target)
         taken.append(time.perf_counter() - begun)
     return np.array(taken)

@@ -240,6 +240,10 @@ class OfMember:
     member: MemberRequest
     size: int
     """Images of the part."""
+    first: int
+    """Its first image."""
+    until_ns: int
+    """Of perf_counter_ns. More turns follow until here, so that the others do not work beside one that rests."""
 
     @property
     def waits_for(self) -> str:
@@ -248,25 +252,15 @@ class OfMember:
 
 @dataclass(frozen=True)
 class WarmRequest(OfMember):
-    """Turns that prepare a size."""
-
-
-@dataclass(frozen=True)
-class RepeatRequest(OfMember):
-    """Turns one after the other."""
-
-    start_ns: int
-    """Of perf_counter_ns, the same for all members."""
-    until_ns: int
+    """A turn that is not timed, or several where the size is new to the device."""
 
 
 @dataclass(frozen=True)
 class PartRequest(OfMember):
     """One turn on a part."""
 
-    first: int
-    """Its first image."""
     start_ns: int
+    """Of perf_counter_ns, the same for all members."""
     with_output: bool
 
 
@@ -316,6 +310,5 @@ TIME_OFFLOAD: Job[OffloadRequest, OffloadTimed] = Job("loaderbench.running.jobs.
 COUNT_OFFLOAD: Job[OffloadRequest, int | None] = Job("loaderbench.running.jobs.offload", "count_offload")
 OPEN_MEMBER: Job[MemberRequest, DeviceFacts] = Job("loaderbench.running.jobs.member", "open_member")
 WARM_MEMBER: Job[WarmRequest, float] = Job("loaderbench.running.jobs.member", "warm_member")
-REPEAT_PART: Job[RepeatRequest, NDArray[np.int64]] = Job("loaderbench.running.jobs.member", "repeat_part")
 RUN_PART: Job[PartRequest, PartRun] = Job("loaderbench.running.jobs.member", "run_part")
 TIME_COPIES: Job[CopiesRequest, CopiesTimed] = Job("loaderbench.running.jobs.copies", "time_copies")
