@@ -29,10 +29,10 @@ MOST_STEPS = 4
 class _Block:
     """A stretch of a segment: [address, address + size)."""
 
-    __slots__ = ("address", "after", "before", "free", "size", "small")
+    __slots__ = ("address", "after", "before", "is_free", "size", "small")
 
     def __init__(self, address: int, size: int, small: bool) -> None:
-        self.address, self.size, self.small, self.free = address, size, small, False
+        self.address, self.size, self.small, self.is_free = address, size, small, False
         self.before: _Block | None = None
         self.after: _Block | None = None
 
@@ -67,12 +67,12 @@ class CachingAllocator:
 
     def release(self, block: _Block) -> None:
         """Back into its pool, joined with its free neighbours in the segment."""
-        if block.before is not None and block.before.free:
+        if block.before is not None and block.before.is_free:
             before = self._take((block.before.size, block.before.address))
             before.size += block.size
             before.after = block.after
             block = before
-        if block.after is not None and block.after.free:
+        if block.after is not None and block.after.is_free:
             after = self._take((block.after.size, block.after.address))
             block.size += after.size
             block.after = after.after
@@ -89,7 +89,7 @@ class CachingAllocator:
         return block
 
     def _put(self, block: _Block) -> None:
-        block.free = True
+        block.is_free = True
         self._blocks[block.address] = block
         insort(self._free[block.small], (block.size, block.address))
 
@@ -97,7 +97,7 @@ class CachingAllocator:
         block = self._blocks.pop(key[1])
         pool = self._free[block.small]
         del pool[bisect_left(pool, key)]
-        block.free = False
+        block.is_free = False
         return block
 
 
