@@ -110,8 +110,8 @@ def test_workers_end_with_their_parent(script: Path, image_tree: Path, tmp_path:
             os.killpg(consumer.pid, number)  # as the terminal does it
         else:
             consumer.send_signal(number)
+        consumer.wait(20)
         left = wait_until_gone(pids, 5)
-        consumer.wait(10)
     assert len(pids) == 2
     assert left == []
 
