@@ -49,7 +49,8 @@ def split(
 
     check_json_target(output.json_out)
     if show_table or set_times or drop:
-        _show(edit_table(model, options, output.results, set_times or (), drop or ()), output)
+        table = edit_table(model, options, output.results, set_times or (), drop or ())
+        _show(table, output, edited=bool(set_times or drop))
         return
     plan = plan_split(model, options, batch_size, output.results, turns=turns, remeasure=remeasure)
     store = Store(output.results)
@@ -65,15 +66,16 @@ def split(
         raise typer.Exit(1)
 
 
-def _show(table: TimesTable, output: OutputOptions) -> None:
-    """Print a table of times, or write it as JSON."""
+def _show(table: TimesTable, output: OutputOptions, *, edited: bool) -> None:
+    """Print a table of times, or write it as JSON. Raises ConfigError where there is none to show; an edit may leave
+    none."""
     from loaderbench.errors import ConfigError
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.model_split import print_times
 
     if output.json_out is not None:
         write_json({"table": str(table.path), "times": list(table.entries)}, output.json_out)
-    elif not table.entries:
+    elif not table.entries and not edited:
         raise ConfigError(f"{table.path} has no times yet: run model split with two devices or more")
     else:
         print_times(table.entries, make_console())

@@ -305,6 +305,10 @@ def test_the_table_is_shown_set_and_dropped(crew: type[Crew], tmp_path: Path) ->
     told = json.loads(split(tmp_path, "--drop", "cpu:2,3", "--drop", "cpu:1", "--json", "-").out)
     assert {one["device"] for one in told["times"]} == {"cpu:2"}
     assert 3 not in {one["batch_size"] for one in told["times"]}
+    # the last entry may go too; only then is there nothing to show
+    dropped = split(tmp_path, "--drop", "cpu:2")
+    assert (dropped.code, dropped.err) == (0, "")
+    assert split(tmp_path, "--show-table").code == 2
 
 
 @pytest.mark.parametrize(
