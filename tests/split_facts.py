@@ -11,6 +11,25 @@ from numpy.typing import NDArray
 from loaderbench.recording.model_split import MemberFacts, OutputCheck, SplitFacts, SplitSearch, SplitTurns
 from loaderbench.recording.split_times import Split, SplitTime
 
+
+def toy_card(batch_size: int, milliseconds: float) -> str:
+    """A profile of lenet with one published time: an emulated device's file."""
+    return f"""
+machine = "toy"
+device_name = "toy card"
+model = "lenet"
+mode = "infer"
+precision = "fp32"
+input_size = 28
+tail_ms = {{ value = 0.0, label = "assumed", source = "a test" }}
+link_bytes_per_s = {{ value = 1e6, label = "assumed", source = "a test" }}
+[[steps]]
+batch_size = {batch_size}
+duration_ms = {{ value = {milliseconds}, label = "published", source = "a test" }}
+busy_ms = {{ value = {milliseconds}, label = "assumed", source = "a test" }}
+"""
+
+
 SEARCH = SplitSearch(
     members=(0, 1),
     greedy=Split((12, 4), 0.07),

@@ -19,7 +19,7 @@ from loaderbench.recording.model_split import (
     SplitSearch,
 )
 from loaderbench.recording.record import Estimate
-from loaderbench.recording.split_times import Split, SplitTime
+from loaderbench.recording.split_times import SplitTime
 
 MEDIAN = "median, 95 % by its order statistics"
 FEW = "median; fewer than 6 turns have no interval"
@@ -50,11 +50,6 @@ def deviation_of(outputs: NDArray[np.float32], reference: NDArray[np.float32]) -
     """[images] ‖outputs − reference‖ ÷ ‖reference‖ of [images, classes] each."""
     one, other = outputs.astype(np.float64), reference.astype(np.float64)
     return np.asarray(np.linalg.norm(one - other, axis=1) / np.maximum(np.linalg.norm(other, axis=1), 1e-300))
-
-
-def _parts(split: Split) -> list[int]:
-    """Members with a part."""
-    return [member for member, size in enumerate(split.sizes) if size]
 
 
 # -- the whole -------------------------------------------------------------------------------------------
@@ -110,7 +105,7 @@ def split_of(facts: SplitFacts) -> ModelSplit:
 def _assumptions(facts: SplitFacts) -> tuple[str, ...]:
     """Of the emulated members that have a part, or are the fastest alone; of all before the parts are known."""
     given = [facts.chosen, *(search.alone for search in facts.searches[-1:])]
-    used = {number for split in given if split is not None for number in _parts(split)}
+    used = {number for split in given if split is not None for number in split.members}
     members = [one for number, one in enumerate(facts.members) if number in used or not used]
     return tuple(dict.fromkeys(_assumption(one) for one in members if one.known is not None))
 
@@ -126,7 +121,7 @@ def _missing(facts: SplitFacts, measured: Estimate | None, ratio: Estimate | Non
     missing: dict[str, str] = {}
     search = facts.searches[-1] if facts.searches else None
     ended = "it was interrupted" if facts.failure is None else "it ended early"
-    is_alone = facts.chosen is not None and len(_parts(facts.chosen)) == 1
+    is_alone = facts.chosen is not None and len(facts.chosen.members) == 1
     if search is None:
         missing["greedy_s"] = missing["exact_s"] = f"{ended} before the first search"
     elif search.greedy is None:
@@ -180,7 +175,7 @@ def _finish(facts: SplitFacts) -> Estimate | None:
     """Of what was run."""
     if facts.chosen is None:
         return None
-    seconds = _split_seconds(facts) if len(_parts(facts.chosen)) > 1 else _alone_seconds(facts)
+    seconds = _split_seconds(facts) if len(facts.chosen.members) > 1 else _alone_seconds(facts)
     return median_of(seconds) if len(seconds) else None
 
 
@@ -193,7 +188,7 @@ def _ratio(facts: SplitFacts) -> Estimate | None:
 
 
 def _outcome(facts: SplitFacts, ratio: Estimate | None) -> SplitOutcome | None:
-    if facts.chosen is not None and len(_parts(facts.chosen)) == 1:
+    if facts.chosen is not None and len(facts.chosen.members) == 1:
         return "alone"
     if ratio is None or ratio.low is None or ratio.high is None:
         return None
@@ -224,7 +219,7 @@ def _member(facts: SplitFacts, number: int) -> SplitMember:
 def _predicted(facts: SplitFacts, number: int, size: int) -> float | None:
     if not size or facts.chosen is None:
         return None
-    if len(_parts(facts.chosen)) == 1:
+    if len(facts.chosen.members) == 1:
         return facts.chosen.finish_s
     return facts.searches[-1].parts_s[number]
 
@@ -233,7 +228,7 @@ def _part(facts: SplitFacts, number: int) -> Estimate | None:
     turns = facts.turns
     if turns is None or facts.chosen is None or not facts.chosen.sizes[number]:
         return None
-    if len(_parts(facts.chosen)) == 1:
+    if len(facts.chosen.members) == 1:
         return _finish(facts)
     if not len(turns.split_start_ns):
         return None
@@ -250,7 +245,7 @@ def _maybe_fastest(facts: SplitFacts) -> tuple[str, ...]:
     if not facts.searches or facts.searches[-1].alone is None:
         return ()
     search, devices = facts.searches[-1], [one.device for one in facts.members]
-    fastest = _parts(facts.searches[-1].alone)[0]
+    fastest = facts.searches[-1].alone.members[0]
     most, found = _bounds(facts, search, fastest)[1], list[str]()
     for number, device in enumerate(devices):
         if device not in (devices[fastest], *found) and _bounds(facts, search, number)[0] <= most:
@@ -283,7 +278,7 @@ def _fastest(facts: SplitFacts) -> DeviceAlone | None:
     if not facts.searches or facts.searches[-1].alone is None:
         return None
     alone, seconds = facts.searches[-1].alone, _alone_seconds(facts)
-    number = _parts(alone)[0]
+    number = alone.members[0]
     return DeviceAlone(
         device=facts.members[number].device,
         predicted_s=alone.finish_s,

@@ -42,6 +42,11 @@ class Split:
     """Of the members, in their order; 0: it has no part."""
     finish_s: float
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Numbers of those that have a part."""
+        return tuple(member for member, size in enumerate(self.sizes) if size)
+
 
 @dataclass(frozen=True)
 class TableMachine:

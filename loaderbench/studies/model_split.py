@@ -219,7 +219,7 @@ class SplitStudy(KeptStudy):
                     f"batch {self._plan.batch_size} of {self._plan.model} fits on these devices neither whole nor "
                     "split: give a smaller --batch-size"
                 )
-            used = tuple(member for member, size in enumerate(chosen.sizes) if size)
+            used = chosen.members
             if len(used) == 1:
                 break
             if used != active:  # times beside fewer members are others

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from split_facts import toy_card
 
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
@@ -20,20 +21,6 @@ PAPER_MODELS = (
     "mobilenet_v2", "squeezenet1_0", "squeezenet1_1", "resnet18", "resnet34", "resnet50", "inception_v3", "vgg16",
     "vgg19", "densenet121",
 )  # fmt: skip
-TOY = """
-machine = "toy"
-device_name = "toy card"
-model = "lenet"
-mode = "infer"
-precision = "fp32"
-input_size = 28
-tail_ms = { value = 0.0, label = "assumed", source = "a test" }
-link_bytes_per_s = { value = 1e6, label = "assumed", source = "a test" }
-[[steps]]
-batch_size = 8
-duration_ms = { value = 40.0, label = "published", source = "a test" }
-busy_ms = { value = 40.0, label = "assumed", source = "a test" }
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +71,7 @@ def test_what_does_not_fit_at_the_start_is_told_as_lack_of_memory() -> None:
 
 
 def test_an_emulated_member_takes_what_its_profile_says_and_has_no_outputs(tmp_path: Path) -> None:
-    (tmp_path / "toy.toml").write_text(TOY)
+    (tmp_path / "toy.toml").write_text(toy_card(8, 40.0))
     device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}x0.5"
     options = ModelOptions(device=device, input_shape=(3, 28, 28), precision="fp32")  # type: ignore[arg-type]
     member = plan_split("lenet", options, 8, tmp_path).members[1]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from commands import Ended, call
 from split_crew import Crew
+from split_facts import toy_card
 
 from loaderbench.analysis.model_split import split_of
 from loaderbench.recording.facts import Failure
@@ -22,21 +23,6 @@ from loaderbench.running.supervisor import JobFailed
 from loaderbench.studies import model_split as study_module
 from loaderbench.studies import split_plan
 from tests.studies.kept import assert_kept, only_study
-
-SLOW = """
-machine = "toy"
-device_name = "toy card"
-model = "lenet"
-mode = "infer"
-precision = "fp32"
-input_size = 28
-tail_ms = { value = 0.0, label = "assumed", source = "a test" }
-link_bytes_per_s = { value = 1e6, label = "assumed", source = "a test" }
-[[steps]]
-batch_size = 16
-duration_ms = { value = 320.0, label = "published", source = "a test" }
-busy_ms = { value = 320.0, label = "assumed", source = "a test" }
-"""
 
 
 @pytest.fixture
@@ -341,7 +327,7 @@ def test_commas_that_part_nothing_are_no_devices(crew: type[Crew], tmp_path: Pat
 
 
 def test_an_emulated_member_goes_by_its_profile_and_is_left_out_of_the_check(crew: type[Crew], tmp_path: Path) -> None:
-    (tmp_path / "toy.toml").write_text(SLOW)
+    (tmp_path / "toy.toml").write_text(toy_card(16, 320.0))
     crew.output = staticmethod(lambda member, image: np.array([image + 1.0], dtype=np.float32) if member == 0 else None)
     crew.seconds = staticmethod(lambda member, size, beside: 0.040 * size)
     device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}"
@@ -381,7 +367,7 @@ def test_one_device_is_not_compared_with_itself(crew: type[Crew], tmp_path: Path
 def test_a_batch_whose_parts_all_are_on_devices_that_compute_nothing_is_not_compared(
     crew: type[Crew], tmp_path: Path
 ) -> None:
-    (tmp_path / "toy.toml").write_text(SLOW)
+    (tmp_path / "toy.toml").write_text(toy_card(16, 320.0))
     crew.output = staticmethod(lambda member, image: np.array([1.0], dtype=np.float32) if member == 0 else None)
     crew.seconds = staticmethod(lambda member, size, beside: 9.0 * size)
     device = f"cpu:1,emulated:{tmp_path / 'toy.toml'}"
@@ -560,7 +546,7 @@ def test_devices_that_make_no_split_are_refused_in_one_line(
 
 
 def test_an_emulated_device_twice_is_refused(crew: type[Crew], tmp_path: Path) -> None:
-    (tmp_path / "toy.toml").write_text(SLOW)
+    (tmp_path / "toy.toml").write_text(toy_card(16, 320.0))
     one = f"emulated:{tmp_path / 'toy.toml'}"
     done = split(tmp_path, "--input-shape", "3,28,28", "--precision", "fp32", device=f"{one},{one}")
     assert (done.code, len(done.lines)) == (2, 1) and "twice: give each device once" in done.err
