@@ -18,7 +18,7 @@ from loaderbench.analysis.storage import SERVED_BY_CACHE, SLOW_READ
 from loaderbench.cases.case import FIELDS, CacheState
 from loaderbench.plain import Json
 from loaderbench.recording.facts import Environment
-from loaderbench.recording.record import CeilingStageFigures, ColdProof, Estimate, RunRecord, StorageFigures
+from loaderbench.recording.record import CeilingStageFigures, ColdProof, Estimate, Range, RunRecord, StorageFigures
 from loaderbench.recording.studies import (
     Comparison,
     Difference,
@@ -29,7 +29,6 @@ from loaderbench.recording.studies import (
     Pair,
     Parity,
     PredictedWorkers,
-    Range,
     ReadFrom,
     Side,
     SideStorage,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loaderbench.analysis.comparison import compare
+from loaderbench.analysis.forecast import forecast_of
 from loaderbench.analysis.model_io import io_of
 from loaderbench.analysis.model_layers import layers_of
 from loaderbench.analysis.model_memory import fit_of, memory_of
@@ -15,6 +16,7 @@ from loaderbench.analysis.selftest import score
 from loaderbench.analysis.sizing import sized
 from loaderbench.analysis.study import summarize
 from loaderbench.analysis.tuning import tuned
+from loaderbench.recording.forecast import ForecastFacts
 from loaderbench.recording.model_io import IoFacts
 from loaderbench.recording.model_layers import LayersFacts
 from loaderbench.recording.model_memory import ModelFitFacts, ModelMemoryFacts
@@ -61,6 +63,8 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return split_of(facts)
         case IoFacts():
             return io_of(facts)
+        case ForecastFacts():
+            return forecast_of(facts)
         case _:
             return summarize([*records.values()])
 

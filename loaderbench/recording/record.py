@@ -58,6 +58,15 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Range:
+    """A value and its ends; None where they are not known."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
 class StepTimes:
     """Seconds of a step of the real arm."""
 

@@ -17,6 +17,7 @@ from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
+from loaderbench.recording.forecast import Forecast, ForecastFacts
 from loaderbench.recording.model_io import IoFacts, ModelIo
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.model_memory import ModelFit, ModelFitFacts, ModelMemory, ModelMemoryFacts
@@ -30,6 +31,7 @@ from loaderbench.recording.record import (
     Estimate,
     GapClass,
     GapShare,
+    Range,
     RunRecord,
     Share,
     ShortRun,
@@ -37,7 +39,7 @@ from loaderbench.recording.record import (
 
 StudyKind = Literal[
     "sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_memory", "model_fit", "model_size",
-    "model_offload", "model_split", "model_io",
+    "model_offload", "model_split", "model_io", "forecast",
 ]  # fmt: skip
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
@@ -166,13 +168,6 @@ class FileReads:
     p50: float | None
     p95: float | None
     p99: float | None
-
-
-@dataclass(frozen=True)
-class Range:
-    value: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -602,8 +597,11 @@ class PrecisionResult:
 
 ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts | OffloadFacts | SplitFacts | IoFacts
 ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing | ModelOffload | ModelSplit | ModelIo
-StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | ModelFacts
-Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | ModelFindings
+PagedFacts = ModelFacts | ForecastFacts
+"""Of studies whose facts are all that their findings need; a report gives each a page of its own."""
+PagedFindings = ModelFindings | Forecast
+StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | PagedFacts
+Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | PagedFindings
 
 
 @dataclass(frozen=True)
@@ -625,6 +623,7 @@ KINDS: Mapping[StudyKind, StudyTypes] = {
     "model_offload": StudyTypes(OffloadFacts, ModelOffload),
     "model_split": StudyTypes(SplitFacts, ModelSplit),
     "model_io": StudyTypes(IoFacts, ModelIo),
+    "forecast": StudyTypes(ForecastFacts, Forecast),
 }
 
 

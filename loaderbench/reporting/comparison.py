@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from loaderbench.analysis.comparison import DATA_SET
 from loaderbench.cases.case import CacheState
+from loaderbench.recording.record import Range
 from loaderbench.recording.studies import (
     CompareFacts,
     Comparison,
@@ -15,7 +16,6 @@ from loaderbench.recording.studies import (
     Needs,
     Pair,
     Parity,
-    Range,
     ReadFrom,
     Side,
     SideName,

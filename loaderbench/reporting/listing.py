@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.studies import judge, senseless
+from loaderbench.recording.forecast import ForecastFacts
 from loaderbench.recording.model_io import IoFacts
 from loaderbench.recording.model_size import SizeFacts
 from loaderbench.recording.model_split import SplitFacts
@@ -108,6 +109,8 @@ def about(facts: StudyFacts) -> str:
             return f"{facts.model}, {facts.mode}"
         case SplitFacts():
             return f"{facts.model}, batch {facts.batch_size} over {', '.join(one.device for one in facts.members)}"
+        case ForecastFacts():
+            return f"{facts.source.model}, {facts.asked.epochs} epochs of {facts.asked.images:,} images"
         case IoFacts():
             return f"{facts.model}, {facts.device_name}"
         case _:

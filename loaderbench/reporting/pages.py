@@ -1,19 +1,21 @@
-"""Studies of a model alone, which have no runs: kind of findings → page of a report."""
+"""Studies that need no runs to be judged, those of a model alone and forecasts: kind of findings → page of a report."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import get_args
 
+from loaderbench.recording.forecast import Forecast
 from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_layers import LayersResult
 from loaderbench.recording.model_memory import ModelFit, ModelMemory
 from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.model_split import ModelSplit
 from loaderbench.recording.offload_study import ModelOffload
-from loaderbench.recording.studies import KINDS, Findings, ModelFindings
+from loaderbench.recording.studies import KINDS, Findings, PagedFindings
 from loaderbench.reporting import sizing as of_sizing
 from loaderbench.reporting import words
+from loaderbench.reporting.forecast import forecast_page
 from loaderbench.reporting.model_io import io_page
 from loaderbench.reporting.model_layers import settings, summary
 from loaderbench.reporting.model_layers_figures import CALL_COLUMNS, NUM_NAMES, call_cells, layers_figures, sentence
@@ -24,7 +26,7 @@ from loaderbench.reporting.offload import offload_page
 from loaderbench.reporting.sizing_figure import sizing_figure
 from loaderbench.reporting.tables import Page, Table
 
-PAGED = frozenset(kind for kind, types in KINDS.items() if types.findings in get_args(ModelFindings))
+PAGED = frozenset(kind for kind, types in KINDS.items() if types.findings in get_args(PagedFindings))
 """Kinds of study that have a page."""
 
 
@@ -43,6 +45,8 @@ def page_of(findings: Findings, name: str, *, drawn: bool) -> Page:
             return split_page(findings, name, drawn=drawn)
         case ModelIo():
             return io_page(findings, name, drawn=drawn)
+        case Forecast():
+            return forecast_page(findings, name, drawn=drawn)
         case Sizing():
             return _size_page(findings, name, drawn=drawn)
         case _:

@@ -19,7 +19,7 @@ from loaderbench.recording.facts import Environment
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
-from loaderbench.recording.studies import CompareFacts, Comparison, Findings, ModelFacts, StudyRecord, Sweep
+from loaderbench.recording.studies import CompareFacts, Comparison, Findings, PagedFacts, StudyRecord, Sweep
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
@@ -202,7 +202,7 @@ def read_report(
         environment=_environment(
             [
                 *(record.environment for record in content.records),
-                *(cast(ModelFacts, study.facts).environment for study in content.of_models),
+                *(cast(PagedFacts, study.facts).environment for study in content.of_models),
             ]
         ),
         without=content.without(senseless_ones),

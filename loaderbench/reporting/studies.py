@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loaderbench import plain
 from loaderbench.analysis.selftest import confusion
 from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.forecast import Forecast
 from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_layers import LayersResult
 from loaderbench.recording.model_memory import ModelFit, ModelMemory
@@ -28,6 +29,7 @@ from loaderbench.recording.studies import (
     Tuning,
 )
 from loaderbench.reporting.comparison import print_comparison
+from loaderbench.reporting.forecast import print_forecast
 from loaderbench.reporting.model_io import print_io
 from loaderbench.reporting.model_layers import print_layers
 from loaderbench.reporting.model_memory import print_fit, print_memory
@@ -143,3 +145,5 @@ def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs
             print_split(findings, console)
         case ModelIo():
             print_io(findings, console)
+        case Forecast():
+            print_forecast(findings, console)

@@ -1,0 +1,79 @@
+"""The ledger: what was predicted and then measured. It is no file of its own: each entry stands in a stored run or
+study, and is read from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from loaderbench.recording.facts import Environment
+
+LedgerKind = Literal["epoch", "validation", "training", "gain", "memory", "fit", "split"]
+"""`epoch`, `validation`, `training`: of `forecast --check`; `gain`: of advice, by `run --verify`; `memory`: peaks by
+`model memory`; `fit`: largest batches by `model fit`; `split`: the finish of a split batch by `model split`."""
+LEDGER_KINDS: tuple[LedgerKind, ...] = get_args(LedgerKind)
+Unit = Literal["s", "ratio", "bytes", "images"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One prediction beside its measurement."""
+
+    kind: LedgerKind
+    source_id: str
+    """The run or study that holds both."""
+    at: str
+    """When it began. UTC, ISO 8601."""
+    what: str
+    """A few words."""
+    unit: Unit
+    predicted: float
+    low: float | None
+    """Of the prediction's interval; None where it has none."""
+    high: float | None
+    measured: float
+    environment: Environment | None
+    """The machine; None where an older version did not store it."""
+    score: float | None = None
+    """Of an epoch or a validation: |ln(measured ÷ predicted)| ÷ (the run's own half width on that side +
+    SPREAD_FLOOR of analysis/forecast.py). What later intervals are calibrated with."""
+
+    @property
+    def error_fraction(self) -> float:
+        """Measured ÷ predicted − 1."""
+        return self.measured / self.predicted - 1
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the measured value lies within the interval; None without one."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True)
+class LedgerScore:
+    """How good the predictions of one kind were."""
+
+    kind: LedgerKind
+    num: int
+    median_error_fraction: float
+    """Of the errors without their sign."""
+    p90_error_fraction: float | None
+    """None below 10 entries."""
+    bias_fraction: float
+    """Median of the errors with their sign."""
+    num_intervals: int
+    coverage_fraction: float | None
+    """Entries whose interval held ÷ entries with an interval; None without any."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Entries, oldest first, and a score for each kind that has any."""
+
+    entries: tuple[Entry, ...]
+    scores: Mapping[LedgerKind, LedgerScore]
+    num_elsewhere: int = 0
+    """Entries of other machines that were left out."""
