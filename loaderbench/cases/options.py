@@ -279,6 +279,26 @@ class SizeOptions:
 
 
 @dataclass(frozen=True)
+class ForecastOptions:
+    """What `loaderbench forecast` is asked."""
+
+    images: int | None = option("Images an epoch  [default: those of the run's data set]")
+    epochs: int = option("Epochs of the training", 1)
+    val_images: int | None = option("Images of a validation  [default: no validation]")
+    val_every: int = option("Epochs from one validation to the next", 1)
+    val_run: str | None = option("Stored run with --mode infer that tells of it  [default: the newest of this setting]")
+    checkpoint_every: int | None = option("Epochs from one checkpoint to the next  [default: no checkpoints]")
+    checkpoint_to: Path | None = option("Folder into which a few are written, to time them  [default: --results]")
+    then: str | None = option(
+        "Also after a change: workers=16, or a stored run of the new setting", metavar="CHANGE|RUN"
+    )
+    check: bool = option("Then run the epochs of the run's data set, and compare", False, flag="--check")
+    on_this_machine: bool = option(
+        "Take another machine's run as if it were this one's", False, flag="--on-this-machine"
+    )
+
+
+@dataclass(frozen=True)
 class EffortOptions:
     """How long and how thoroughly to measure."""
 

@@ -17,6 +17,7 @@ from loaderbench.commands import (
     compare,
     dataset,
     doctor,
+    forecast,
     gaps,
     install,
     listing,
@@ -74,6 +75,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rm": remove.remove,
     "selftest": selftest.selftest,
     "precision": precision.precision,
+    "forecast": forecast.forecast,
     "install": install.install,
     "doctor": doctor.doctor,
 }

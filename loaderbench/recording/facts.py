@@ -468,6 +468,11 @@ class StartupFacts:
 
     build_s: Mapping[Arm, float] = field(default_factory=dict)
     """Construction of the loader of `real`, `ram` and `fetch`, where they were built."""
+    process_s: float | None = None
+    """From the start of the process until it looked at the data set: Python and its imports. None in a process that had
+    other jobs before, and in runs that did not store it."""
+    open_s: float | None = None
+    """The list of images, the device and the model; None in runs that did not store it."""
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,8 @@ ForecastPart = Literal["start_up", "epoch_starts", "steps", "short_batch", "vali
 StepOrigin = Literal["measured", "memory_arm", "other_run", "no_files", "layers"]
 """Where the time of a step is from: the run's own `real` arm; its arm `ram`; another run of the same setting in that
 cache state; a loader without files, for which there are no states; the iterations of `model layers`."""
-LeftOut = Literal[
-    "start_up", "validation_not_asked", "validation_not_measured", "checkpoints_not_asked", "checkpoints_no_model",
-    "checkpoints_failed", "logging", "loading", "memory_unknown", "cold_unknown", "warm_unknown",
-]  # fmt: skip
-"""What is no part of the forecast."""
+LeftOut = Literal["start_up", "cold", "warm", "loading", "validation", "checkpoints", "logging", "other_programs"]
+"""What is no part of the forecast, or not known."""
 SourceKind = Literal["run", "layers"]
 
 # -- facts -----------------------------------------------------------------------------------------------
@@ -70,7 +67,7 @@ class SourceFacts:
     kind: SourceKind
     source_id: str
     case: Case | None
-    """None: a profile of layers without a data set."""
+    """None: a profile of layers."""
     model: str
     mode: str
     batch_size: int
@@ -90,8 +87,10 @@ class SourceFacts:
     """Construction of the loader."""
     first_steps_s: float | None = None
     """By how much the device's first steps in the process were longer than later ones."""
-    page_bytes: float | None = None
-    """Memory that an image takes in the page cache, mean; None where that is unknown, and without files."""
+    num_images: int | None = None
+    """Of its data set; None without files."""
+    image_bytes: float | None = None
+    """Mean size of an image's file; None where that is unknown, and without files."""
     storage_kind: StorageKind | None = None
 
 

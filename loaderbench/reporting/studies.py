@@ -29,7 +29,7 @@ from loaderbench.recording.studies import (
     Tuning,
 )
 from loaderbench.reporting.comparison import print_comparison
-from loaderbench.reporting.forecast import print_forecast
+from loaderbench.reporting.forecast import figures_json, print_forecast
 from loaderbench.reporting.model_io import print_io
 from loaderbench.reporting.model_layers import print_layers
 from loaderbench.reporting.model_memory import print_fit, print_memory
@@ -63,6 +63,8 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
         return {**_named("comparison_id", study_id), **about, "notes": [note(one) for one in facts.notes], **found}
     if isinstance(findings, Sizing):
         found = {"answer": [*answer_lines(findings), *demand_lines(findings)], **found}
+    if isinstance(findings, Forecast):
+        found = {**figures_json(findings), **found}
     if isinstance(findings, ModelSplit):
         found = {"answer": [*split_lines(findings)], **found}
     if isinstance(findings, ModelOffload):

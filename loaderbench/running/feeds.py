@@ -41,6 +41,9 @@ class Feeds:
         self._ready: list[Batch] = []
         self._resident: Batch | None = None
         self._pinned: bool | None = None
+        self.process_s: float | None = None
+        self.open_s: float | None = None
+        """What came before the loaders, in seconds."""
         self._worker_memory: tuple[int | None, str | None] = (None, "the arm `real` was not measured")
         loader = self.loader(Arm.REAL)
         self.reads_files, self.owns_transfer = loader.decodes, loader.owns_transfer
@@ -138,7 +141,7 @@ class Feeds:
         return self.in_terms_of_the_data_set(images.path(index))
 
     def startup_facts(self) -> StartupFacts:
-        return StartupFacts(dict(self._build_s))
+        return StartupFacts(dict(self._build_s), self.process_s, self.open_s)
 
     def copy_facts(self, link_bytes_per_s: float | None) -> CopyFacts:
         batch = self._ready[0] if self._ready else None

@@ -174,7 +174,7 @@ class KeptChild:
 
     def child(self, decoder: str | None) -> Child:
         """The process for a job with this decoder. Raises JobFailed where others may change the decoder's package."""
-        prefix = _prefix_of(decoder)
+        prefix = prefix_of_decoder(decoder)
         if self._child is not None and prefix != self._prefix:
             self.end()
         if self._child is None:
@@ -214,7 +214,8 @@ def no_sign_of_life(request: Request) -> Failure:
     return Failure("CaseFailed", f"no sign of life for {HANG_S:.0f} s: does {request.waits_for} hang?")
 
 
-def _prefix_of(decoder: str | None) -> Path | None:
+def prefix_of_decoder(decoder: str | None) -> Path | None:
+    """The folder of packages that a process with this decoder needs. Raises JobFailed where others may change it."""
     try:
         return prefix_of(decoder)
     except UnavailableError as error:
@@ -235,12 +236,13 @@ def supervise(case: Case, folder: RunFolder, on_message: Report) -> Run:
     sampling_cpu_ns: int | None = None
     with ExitStack() as stack:
         try:
-            child = stack.enter_context(Child(folder.log_path, _prefix_of(case.feed.decoder)))
+            started_ns = time.perf_counter_ns()
+            child = stack.enter_context(Child(folder.log_path, prefix_of_decoder(case.feed.decoder)))
             samplers, caveats = samplers_for(case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device))
             sampling = SamplerThread(samplers)
             try:
                 sampling.start()
-                recording = child.ask(MEASURE, MeasureRequest(case), on_message)
+                recording = child.ask(MEASURE, MeasureRequest(case, started_ns=started_ns), on_message)
             finally:
                 series, sampler_caveats, sampling_cpu_ns = sampling.stop()
                 caveats = [*caveats, *sampler_caveats]

@@ -62,11 +62,15 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
     Raises:
         LoaderbenchError: something that the user can fix, in one line.
     """
+    begun_ns = time.perf_counter_ns()
     with ExitStack() as stack:
         rig = Rig(request.case, stack, report, request.slowdown)
+        opened_ns = time.perf_counter_ns()
         cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report))
         once = cache.survey()  # before a loader looks into the files
         feeds = Feeds(rig, stack, report)
+        feeds.process_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
+        feeds.open_s = (opened_ns - begun_ns) / 1e9
         storage = StorageCounter(rig.case.subject.dataset)
         stack.callback(storage.close)
         windows = Windows(rig, feeds, cache, storage, report)

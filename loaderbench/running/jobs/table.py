@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from loaderbench.cases.case import Case, Step
 from loaderbench.offloading.plan import Plan
 from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
+from loaderbench.recording.forecast import EpochState
 from loaderbench.recording.model_layers import AloneTimes, CallFacts, LayerTimes
 from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTrace
 from loaderbench.recording.model_offload import SavedTrace
@@ -61,10 +62,47 @@ class MeasureRequest:
     case: Case
     slowdown: Slowdown | None = None
     """Work of known cost to build in (for the self-test). The run does not record it."""
+    started_ns: int | None = None
+    """When the process was started for this job alone (perf_counter_ns); None where it had others before."""
 
     @property
     def waits_for(self) -> str:
         return f"the storage under {self.case.subject.dataset}"
+
+
+@dataclass(frozen=True)
+class EpochsRequest:
+    """Whole epochs of a case's data set, each from its first batch to the end of its last step."""
+
+    case: Case
+    states: tuple[EpochState, ...]
+    """Of each epoch in turn. `cold`: its files are evicted before; `warm`: they are left as the epoch before left
+    them, or read before the first."""
+    started_ns: int
+    """When the process was started (perf_counter_ns)."""
+
+    @property
+    def waits_for(self) -> str:
+        return f"the storage under {self.case.subject.dataset}"
+
+
+@dataclass(frozen=True)
+class EpochTimed:
+    """One whole epoch."""
+
+    num_images: int
+    seconds: float
+    resident_before: float | None
+    """Fraction of the files' sampled pages that were in memory; None where that cannot be seen."""
+
+
+@dataclass(frozen=True)
+class EpochsTimed:
+    epochs: tuple[EpochTimed, ...]
+    prepared_s: float
+    """What evicting or reading the files before the epochs took."""
+    total_s: float
+    """From the start of the process to the end of the last epoch, without `prepared_s`."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +126,21 @@ class DeviceRequest:
     @property
     def waits_for(self) -> str:
         return f"the device {self.step.device}"
+
+
+@dataclass(frozen=True)
+class CheckpointsRequest(DeviceRequest):
+    """Checkpoints of the step's model and optimizer into a folder."""
+
+    folder: str
+    times: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class CheckpointsTimed:
+    num_bytes: int
+    seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -295,6 +348,8 @@ class CopiesTimed:
 
 
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
+RUN_EPOCHS: Job[EpochsRequest, EpochsTimed] = Job("loaderbench.running.jobs.epochs", "run_epochs")
+TIME_CHECKPOINTS: Job[CheckpointsRequest, CheckpointsTimed] = Job("loaderbench.running.jobs.epochs", "time_checkpoints")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
 TIME_STEPS: Job[StepsRequest, TimingFacts] = Job("loaderbench.running.jobs.precision", "time_steps")

@@ -1,0 +1,38 @@
+"""`loaderbench forecast`: how long a training takes, from a stored run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loaderbench.cases.options import ForecastOptions
+from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.options import OutputOptions, with_options
+from loaderbench.commands.terminal import Interrupted, check_json_target
+
+
+@with_options()
+def forecast(
+    *,
+    run: Annotated[
+        str, typer.Argument(help="Stored run, or profile of `model layers`: its id, a start of it, a tag, or latest")
+    ],
+    asked: ForecastOptions,
+    output: OutputOptions,
+) -> None:
+    """How long an epoch and a whole training will take, with an interval; --check runs the epoch and compares."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.forecast import ForecastStudy, plan_forecast
+
+    check_json_target(output.json_out)
+    store = Store(output.results)
+    plan = plan_forecast(run, asked, store)
+    store.check_writable()
+    study = ForecastStudy(plan, store)
+    ended = run_study(study, output)
+    show_study(study, output)
+    if ended is not None:
+        raise Interrupted("interrupted: the forecast is kept, its check is not finished", ended)
+    if study.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,342 @@
+"""A forecast as text, as a page of a report, and as a picture of where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from loaderbench import plain
+from loaderbench.plain import JsonObject
+from loaderbench.recording.forecast import (
+    CheckedEpoch,
+    EpochForecast,
+    Forecast,
+    ForecastPart,
+    LeftOut,
+    TrainingForecast,
+)
+from loaderbench.recording.record import Range
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.figures import Figure, colour
+from loaderbench.reporting.tables import Cells, Page, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+    from rich.console import Console
+
+PART_WORDS: Mapping[ForecastPart, str] = {
+    "start_up": "start-up",
+    "epoch_starts": "starts of epochs",
+    "steps": "full steps",
+    "short_batch": "short last batches",
+    "validation": "validation",
+    "checkpoints": "checkpoints",
+}
+LEFT_OUT_WORDS: Mapping[LeftOut, str] = {
+    "start_up": "start-up",
+    "cold": "an epoch from the storage",
+    "warm": "an epoch from memory",
+    "loading": "loading",
+    "validation": "validation",
+    "checkpoints": "checkpoints",
+    "logging": "logging",
+    "other_programs": "other programs",
+}
+PART_COLUMNS = ("part", "first epoch", "each later one", "training", "share")
+CHECK_COLUMNS = ("epoch", "images", "predicted", "measured", "error", "interval")
+
+
+def print_forecast(found: Forecast, console: Console | None = None) -> None:
+    """Print the answer, the parts, what was left out, how good forecasts were here, and what the check found."""
+    console, found = console or make_console(), fmt.cleaned(found)
+    console.print(styled(" · ".join(settings(found)), "bold"))
+    console.print(styled(headline(found)))
+    console.print()
+    _print_table(console, PART_COLUMNS, part_rows(found.training), 1)
+    if found.checked:
+        console.print()
+        _print_table(console, CHECK_COLUMNS, check_rows(found), 1)
+    print_bullets(console, "After the change", after_lines(found))
+    print_bullets(console, "Checked", check_lines(found))
+    print_bullets(console, "What it rests on", basis_lines(found))
+    print_bullets(console, "Left out", left_out_lines(found))
+
+
+def _print_table(console: Console, columns: Sequence[str], rows: Cells, num_left: int) -> None:
+    table = plain_table()
+    for number, title in enumerate(columns):
+        table.add_column(title, justify="left" if number < num_left else "right", overflow="fold")
+    for cells in rows:
+        table.add_row(*(styled(cell) for cell in cells))
+    console.print(table)
+
+
+def settings(found: Forecast) -> list[str]:
+    """What was asked, and of which run."""
+    asked = found.asked
+    lines = [found.setting, f"{asked.images:,} images", f"{asked.epochs:,} epoch" + "s" * (asked.epochs != 1)]
+    if asked.val_images is not None:
+        lines.append(f"{asked.val_images:,} to validate every {_nth(asked.val_every)}")
+    if asked.checkpoint_every is not None:
+        lines.append(f"a checkpoint every {_nth(asked.checkpoint_every)}")
+    return [*lines, f"from {found.source_id}"]
+
+
+def _nth(every: int) -> str:
+    return "epoch" if every == 1 else f"{every:,} epochs"
+
+
+def headline(found: Forecast) -> str:
+    """Training 6.4 h (5.8 – 7.1): the first epoch 4.6 min from the storage, later ones 4.2 min from memory."""
+    training, epochs = found.training, _epochs(found.training)
+    cold, warm = training.epoch_s.get("cold"), training.epoch_s.get("warm")
+    texts = []
+    if cold is not None and not _no_files(training):
+        texts.append(f"the first epoch {interval(cold.s)} from the storage")
+    if warm is not None and (found.asked.epochs > 1 or cold is None or _no_files(training)):
+        which = "later ones" if texts else "an epoch"
+        texts.append(f"{which} {interval(warm.s)}{_from_memory(warm) if not _no_files(training) else ''}")
+    if training.s is None:
+        known = ", ".join(texts) or "nothing is known of its epochs"
+        return f"The training's time is not known: {known}; see what was left out."
+    if found.asked.epochs == 1 and len(epochs) == 1 and not found.asked.val_images:
+        return f"{texts[0][:1].upper()}{texts[0][1:]}; with its start {interval(training.s)}."
+    return f"Training {interval(training.s)}: {', '.join(texts)}."
+
+
+def _epochs(training: TrainingForecast) -> list[EpochForecast]:
+    return [epoch for epoch in training.epoch_s.values() if epoch is not None]
+
+
+def _no_files(training: TrainingForecast) -> bool:
+    """Both epochs are the same: a loader without files, or a profile of layers."""
+    cold, warm = training.epoch_s.get("cold"), training.epoch_s.get("warm")
+    return cold is not None and warm is not None and cold.own == warm.own
+
+
+def _from_memory(epoch: EpochForecast) -> str:
+    hits = epoch.from_memory
+    if hits.low == 1:
+        return " from memory"
+    if hits.high == 0:
+        return " from the storage"
+    return f", {fmt.percent(hits.low)} to {fmt.percent(hits.high)} of it from memory"
+
+
+def long_time(seconds: float | None) -> str:
+    """41.2 s · 12.3 min · 6.52 h · 3.40 days"""
+    if seconds is None:
+        return fmt.MISSING
+    for scale, unit, least in ((86400.0, "days", 2.0), (3600.0, "h", 1.5), (60.0, "min", 2.0)):
+        if seconds >= least * scale:
+            return f"{fmt.number(seconds / scale)} {unit}"
+    return fmt.duration(seconds)
+
+
+def interval(one: Range) -> str:
+    """6.52 h (5.90 – 7.21 h)"""
+    if one.low is None or one.high is None:
+        return long_time(one.value)
+    return f"{long_time(one.value)} ({long_time(one.low)} – {long_time(one.high)})"
+
+
+def part_rows(training: TrainingForecast) -> Cells:
+    """A row a part: in the first epoch, in each later one, in the whole training."""
+    cold, warm = training.epoch_s.get("cold"), training.epoch_s.get("warm")
+    whole = training.own.value if training.own is not None else 0.0
+    rows: Cells = []
+    for part, words in PART_WORDS.items():
+        first, later = ((None if one is None else one.parts.get(part)) for one in (cold or warm, warm))
+        over_all = training.parts.get(part)
+        if first is None and later is None and over_all is None:
+            continue
+        share = fmt.MISSING if over_all is None or not whole else fmt.percent(over_all.value / whole, decimals=1)
+        values = [fmt.MISSING if one is None else long_time(one.value) for one in (first, later, over_all)]
+        rows.append([words, *values, share])
+    sums = [None if one is None else one.own for one in (cold or warm, warm)] + [training.own]
+    rows.append(["together", *(fmt.MISSING if one is None else long_time(one.value) for one in sums), ""])
+    return rows
+
+
+def after_lines(found: Forecast) -> list[str]:
+    """With --then: the same training after the change."""
+    after, now = found.after, found.training
+    if after is None:
+        return []
+    if after.s is None:
+        return [f"{found.after_label}: not known, since an epoch of it is not"]
+    lines = [f"{found.after_label}: training {interval(after.s)}"]
+    if now.own is not None and after.own is not None:
+        saved = now.own.value - after.own.value
+        word = "less" if saved >= 0 else "more"
+        lines.append(f"{long_time(abs(saved))} {word} ({fmt.number(now.own.value / after.own.value)}×)")
+    return lines
+
+
+def check_rows(found: Forecast) -> Cells:
+    """A row for each epoch that was run, and one for all from the start of the process."""
+    rows = [_check_row(one) for one in found.checked]
+    if found.checked_training is not None:
+        predicted, measured = found.checked_training
+        rows.append(["all, with start-up", "", *_compared(predicted, measured)])
+    return rows
+
+
+def _check_row(one: CheckedEpoch) -> list[str]:
+    where = "from the storage" if one.state == "cold" else "from memory"
+    name = f"{'validation' if one.kind == 'validation' else 'training'} {where}"
+    if one.predicted is None or one.not_scored is not None:
+        predicted = fmt.MISSING if one.predicted is None else interval(one.predicted.s)
+        return [name, f"{one.num_images:,}", predicted, long_time(one.measured_s), "not scored", ""]
+    return [name, f"{one.num_images:,}", *_compared(one.predicted.s, one.measured_s)]
+
+
+def _compared(predicted: Range, measured: float) -> list[str]:
+    held = predicted.low is not None and predicted.high is not None and predicted.low <= measured <= predicted.high
+    error = fmt.percent(measured / predicted.value - 1, decimals=1)
+    return [interval(predicted), long_time(measured), error, "held" if held else "missed"]
+
+
+def check_lines(found: Forecast) -> list[str]:
+    """What the check could not tell."""
+    lines = [f"{_check_row(one)[0]}: {one.not_scored}" for one in found.checked if one.not_scored is not None]
+    if found.check_failed is not None:
+        lines.append(f"the check failed: {found.check_failed}")
+    return lines
+
+
+def basis_lines(found: Forecast) -> list[str]:
+    """Where the interval is from, and how good forecasts were here."""
+    past = found.ledger
+    lines = []
+    if past.num:
+        noun = "epoch was" if past.num == 1 else "epochs were"
+        lines.append(
+            f"{past.num} {noun} forecast and run on this machine before: the median error was "
+            f"{fmt.percent(past.median_error_fraction, decimals=1)}, "
+            f"the interval held {fmt.percent(past.coverage_fraction)}"
+        )
+    else:
+        lines.append("no forecast was checked on this machine yet: --check runs an epoch and compares")
+    if found.interval_by == "assumed":
+        lines.append("the interval: the run's own spread, and 10 % that the machine is assumed to drift by")
+    else:
+        lines.append(
+            f"the interval: the run's own spread and 1 %, × {fmt.number(found.factor)}, which held 95 % of these epochs"
+        )
+    if found.held is not None:
+        lines.append(_held_line(found.held))
+    return lines
+
+
+def _held_line(held: Range) -> str:
+    if held.low == 1:
+        return "this machine's free memory holds the whole data set, so later epochs read from there"
+    return (
+        f"this machine's free memory holds {fmt.percent(held.high)} of the data set: from the second epoch on it "
+        f"serves {fmt.percent(held.low)} (it drops the least recently used) to {fmt.percent(held.high)} of the images"
+    )
+
+
+def left_out_lines(found: Forecast) -> list[str]:
+    """What is no part of it, and why."""
+    return [f"{LEFT_OUT_WORDS[part]}: {why}" for part, why in found.left_out.items()]
+
+
+def figures_json(found: Forecast) -> JsonObject:
+    """The figures that scripts look for first."""
+    training = found.training
+    epochs: JsonObject = {
+        state: None if one is None else plain.to_json(one.s) for state, one in training.epoch_s.items()
+    }
+    return {
+        "epoch_s": epochs,
+        "training_s": plain.to_json(training.s),
+        "parts": plain.to_json(training.parts),
+    }
+
+
+# -- the report ------------------------------------------------------------------------------------------
+
+
+class _Bar(NamedTuple):
+    """One part of one training."""
+
+    training: str
+    part: str
+    hours: float
+
+
+def forecast_page(found: Forecast, name: str, *, drawn: bool) -> Page:
+    """The forecast in a report. `name`: prefix of its figure's name; `drawn`: whether it has any."""
+    tables = [Table("Where the time goes", tuple((one, "") for one in PART_COLUMNS), part_rows(found.training), 1)]
+    if found.checked:
+        tables.append(Table("Predicted and measured", tuple((one, "") for one in CHECK_COLUMNS), check_rows(found), 1))
+    findings = [
+        ("After the change", after_lines(found)),
+        ("Checked", check_lines(found)),
+        ("What it rests on", basis_lines(found)),
+        ("Left out", left_out_lines(found)),
+    ]
+    figure = _figure(found, name) if drawn else None
+    return Page(
+        title=f"How long: {found.asked.epochs:,} epochs of {found.asked.images:,} images",
+        sentence=headline(found),
+        settings=settings(found),
+        tables=tables,
+        findings=[(heading, lines) for heading, lines in findings if lines],
+        figures=[] if figure is None else [figure],
+    )
+
+
+def _figure(found: Forecast, name: str) -> Figure | None:
+    trainings = [("as it is", found.training)]
+    if found.after is not None and found.after_label is not None:
+        trainings.append(("after the change", found.after))
+    bars = [
+        _Bar(label, PART_WORDS[part], value.value / 3600)
+        for label, training in trainings
+        for part, value in training.parts.items()
+    ]
+    if not bars:
+        return None
+    return Figure(
+        f"{name}-parts",
+        "Where the training's time goes",
+        "Each part's sum over all epochs; the whisker is the interval of the whole.",
+        _Bar._fields,
+        bars,
+        0.9 + 0.7 * len(trainings),
+        partial(_draw, trainings=trainings),
+    )
+
+
+UNITS = ((3600.0, "hours", 5400.0), (60.0, "minutes", 120.0), (1.0, "seconds", 0.0))
+"""(seconds, name, the least time that is given in it)."""
+
+
+def _draw(drawing: Drawing, trainings: Sequence[tuple[str, TrainingForecast]]) -> None:
+    axes = drawing.subplots()
+    longest = max(training.own.value for _, training in trainings if training.own is not None)
+    scale, unit = next((scale, unit) for scale, unit, least in UNITS if longest >= least)
+    shown: set[str] = set()
+    for row, (_, training) in enumerate(trainings):
+        left = 0.0
+        for number, (part, words) in enumerate(PART_WORDS.items()):
+            if part not in training.parts:
+                continue
+            width = training.parts[part].value / scale
+            label = words if words not in shown else None
+            shown.add(words)
+            axes.barh(row, width, left=left, height=0.5, color=colour(f"line{number}"), label=label)
+            left += width
+        if training.s is not None and training.s.low is not None and training.s.high is not None:
+            reach = [[left - training.s.low / scale], [training.s.high / scale - left]]
+            axes.errorbar([left], [row], xerr=reach, fmt="none", ecolor=colour("ink"), capsize=3, linewidth=1)
+    axes.set_yticks(range(len(trainings)), [label for label, _ in trainings])
+    axes.invert_yaxis()
+    axes.set_xlabel(unit)
+    axes.set_xlim(left=0)
+    drawing.legend(loc="outside upper center", ncols=3, frameon=False)

@@ -1,0 +1,451 @@
+"""`loaderbench forecast`: a stored run's steps made into a training's hours, and checked by running its epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from time import perf_counter_ns
+
+from loaderbench.analysis.forecast import calibrated, check_predictions, held_fraction
+from loaderbench.analysis.forecast_source import joined, layers_source, source_of
+from loaderbench.cases.case import FIELDS, PARTS, Case, Change
+from loaderbench.cases.options import ForecastOptions
+from loaderbench.errors import ConfigError
+from loaderbench.machine import available_memory_bytes, environment
+from loaderbench.plain import type_hints
+from loaderbench.recording.facts import Environment, Failure
+from loaderbench.recording.forecast import (
+    After,
+    Asked,
+    CheckFacts,
+    CheckpointTimes,
+    EpochRun,
+    EpochState,
+    Forecast,
+    ForecastFacts,
+    LeftOut,
+    Memory,
+    Past,
+    SourceFacts,
+)
+from loaderbench.recording.model_layers import LayersFacts, LayersResult
+from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.store import Store, StoredRun
+from loaderbench.recording.store import load_run as read_run
+from loaderbench.running.jobs.table import RUN_EPOCHS, TIME_CHECKPOINTS, CheckpointsRequest, EpochsRequest, EpochsTimed
+from loaderbench.running.supervisor import Child, JobFailed, prefix_of_decoder
+from loaderbench.studies.kept import KeptStudy, Say, told
+from loaderbench.studies.measure import judged
+
+NUM_CHECKPOINTS = 5
+MOST_PAST = 100
+"""Newest checked epochs of this machine that its intervals are calibrated with."""
+SAME_HARDWARE = attrgetter("cpu_model", "cpus_usable", "gpus")
+"""Facts of the environment that make two machines one. Packages may differ."""
+
+
+@dataclass(frozen=True)
+class ForecastPlan:
+    """What is to be forecast, and checked."""
+
+    facts: ForecastFacts
+    """Without checkpoints and check."""
+    val_case: Case | None
+    checkpoint_to: str | None
+    """None: no checkpoint is to be timed."""
+    check: bool
+
+
+def plan_forecast(name: str, options: ForecastOptions, store: Store) -> ForecastPlan:
+    """What the options ask for, from a stored run or a profile of layers.
+
+    Raises:
+        ConfigError: a value out of range; no such run; a run that tells nothing reliable, with the reason.
+    """
+    _check_numbers(options)
+    here = environment()
+    source = find_source(name, store)
+    _check_machine(source, here, options)
+    if options.check and source.case is None:
+        raise ConfigError("--check runs a data set's epochs, and a profile of layers has none: name a run")
+    images = options.images or source.num_images
+    if images is None:
+        raise ConfigError(f"{source.source_id} has no data set of a known size: give --images")
+    left_out: dict[LeftOut, str] = {}
+    validation = _validation(source, options, store, here, left_out)
+    asked = Asked(images, options.epochs, options.val_images, options.val_every, options.checkpoint_every)
+    memory = Memory(*available_memory_bytes())
+    _tell_what_is_left_out(asked, source, left_out)
+    _check_memory(asked, source, memory)
+    if asked.checkpoint_every is None:
+        left_out["checkpoints"] = "--checkpoint-every was not given"
+    return ForecastPlan(
+        facts=ForecastFacts(
+            asked=asked,
+            source=source,
+            environment=here,
+            memory=memory,
+            past=past_of(store, here),
+            validation=validation,
+            after=None if options.then is None else _after(options.then, source, store, here, options),
+            left_out=left_out,
+        ),
+        val_case=None if validation is None else validation.case,
+        checkpoint_to=None if asked.checkpoint_every is None else str(options.checkpoint_to or store.root),
+        check=options.check,
+    )
+
+
+def _check_numbers(options: ForecastOptions) -> None:
+    for flag, value in (
+        ("--images", options.images), ("--epochs", options.epochs), ("--val-images", options.val_images),
+        ("--val-every", options.val_every), ("--checkpoint-every", options.checkpoint_every),
+    ):  # fmt: skip
+        if value is not None and value < 1:
+            raise ConfigError(f"{flag} must be at least 1, not {value}")
+    if options.val_run is not None and options.val_images is None:
+        raise ConfigError("--val-run tells of a validation: give its --val-images too")
+    if options.checkpoint_to is not None:
+        if options.checkpoint_every is None:
+            raise ConfigError("--checkpoint-to is for checkpoints: give --checkpoint-every too")
+        if not options.checkpoint_to.is_dir():
+            raise ConfigError(f"--checkpoint-to {options.checkpoint_to} is no folder")
+
+
+def _check_machine(source: SourceFacts, here: Environment, options: ForecastOptions) -> None:
+    there = source.environment
+    if options.on_this_machine or SAME_HARDWARE(there) == SAME_HARDWARE(here):
+        return
+    raise ConfigError(
+        f"{source.source_id} was measured on another machine ({there.cpus_usable} × {there.cpu_model}); run it here, "
+        "or give --on-this-machine to take its times as this machine's"
+    )
+
+
+def _check_memory(asked: Asked, source: SourceFacts, memory: Memory) -> None:
+    """A set that memory does not hold needs both states."""
+    held = held_fraction(memory, asked.images, source.image_bytes)
+    if held is not None and held < 1 and source.cold is None and asked.epochs > 1:
+        raise ConfigError(
+            f"{source.source_id} was measured from memory, which holds {held:.0%} of {asked.images:,} images: measure "
+            "the same setting with --cache cold too"
+        )
+
+
+# -- sources ---------------------------------------------------------------------------------------------
+
+
+def find_source(name: str, store: Store) -> SourceFacts:
+    """The run, or the profile of layers, of that name; what it lacks of the other cache state from the store.
+
+    Raises:
+        ConfigError: there is none, or it tells nothing reliable.
+    """
+    study = store.find_study(name)
+    if study is not None:
+        known = study.study
+        if known is None or not isinstance(known.facts, LayersFacts) or not isinstance(known.findings, LayersResult):
+            raise ConfigError(f"{study.study_id} is no run and no profile of layers: name one of these")
+        return layers_source(known.facts, known.findings, study.study_id)
+    stored = store.find(name)
+    if stored.record is None:
+        raise ConfigError(f"{stored.run_id} cannot be read: {stored.problem}")
+    source = _source(stored)
+    assert source.case is not None
+    others = [
+        one
+        for one in store.runs()
+        if one.record is not None
+        and one.record.status == "ok"
+        and one.run_id != stored.run_id
+        and one.record.environment is not None
+        and SAME_HARDWARE(one.record.environment) == SAME_HARDWARE(source.environment)
+        and same_setting(one.record.case, source.case)
+    ]
+    return joined(source, _readable(others)) if None in (source.cold, source.warm) else source
+
+
+def _source(stored: StoredRun) -> SourceFacts:
+    run = read_run(stored.path)
+    return source_of(run, judged(run))
+
+
+def _readable(runs: Sequence[StoredRun]) -> list[SourceFacts]:
+    """The sources among them; those that tell nothing reliable are no help."""
+    found = []
+    for stored in runs:
+        try:
+            found.append(_source(stored))
+        except ConfigError:
+            continue
+    return found
+
+
+def same_setting(one: Case, other: Case) -> bool:
+    """Whether both differ in nothing but the state of the cache and the effort."""
+    return replace(one.subject, cache="as-is") == replace(other.subject, cache="as-is") and (one.feed, one.step) == (
+        other.feed,
+        other.step,
+    )
+
+
+def _validation(
+    source: SourceFacts, options: ForecastOptions, store: Store, here: Environment, left_out: dict[LeftOut, str]
+) -> SourceFacts | None:
+    """The run that tells of the validation; None where none is asked for or known, with the reason in `left_out`."""
+    if options.val_images is None:
+        left_out["validation"] = "--val-images was not given"
+        return None
+    if options.val_run is not None:
+        found = find_source(options.val_run, store)
+        if found.mode != "infer":
+            raise ConfigError(f"--val-run {options.val_run}: {found.source_id} is no run with --mode infer")
+        _check_machine(found, here, options)
+        return found
+    case = source.case
+    runs = [
+        one
+        for one in store.runs()
+        if case is not None
+        and one.record is not None
+        and one.record.status == "ok"
+        and one.record.environment is not None
+        and SAME_HARDWARE(one.record.environment) == SAME_HARDWARE(source.environment)
+        and one.record.case.feed == case.feed
+        and replace(one.record.case.step, batch_size=0) == replace(case.step, mode="infer", batch_size=0)
+    ]
+    for stored in reversed(runs):
+        try:
+            return find_source(stored.run_id, store)
+        except ConfigError:
+            continue
+    left_out["validation"] = (
+        "no stored run of this setting with --mode infer tells of it: measure one, or name one with --val-run"
+    )
+    return None
+
+
+def _tell_what_is_left_out(asked: Asked, source: SourceFacts, left_out: dict[LeftOut, str]) -> None:
+    if source.process_s is None or source.open_s is None:
+        left_out["start_up"] = "the run did not store it"
+    if source.kind == "layers":
+        left_out["loading"] = "a profile of layers tells of the device alone: name a run for the data set's part"
+    if source.cold is None:
+        left_out["cold"] = (
+            "the run read from memory, and no run of this setting with --cache cold is stored: the first epoch is "
+            "taken to find its images there"
+        )
+    if source.warm is None and asked.epochs > 1:
+        left_out["warm"] = (
+            "the run has no arm `ram`, and no run of this setting with --cache warm is stored: what an epoch from "
+            "memory takes is not known"
+        )
+    left_out["logging"] = "loaderbench's own loop writes no log"
+
+
+# -- after a change ----------------------------------------------------------------------------------------
+
+
+def _after(text: str, source: SourceFacts, store: Store, here: Environment, options: ForecastOptions) -> After:
+    """What `--then` names. Raises ConfigError where nothing stored tells of it."""
+    if "=" not in text:
+        other = find_source(text, store)
+        _check_machine(other, here, options)
+        return After(other.source_id if other.case is None else other.case.title, source=other)
+    case = source.case
+    if case is None:
+        raise ConfigError("--then CHANGE changes a run's setting, and a profile of layers has none: name a run")
+    change = parse_change(text)
+    wanted = case.changed(**change)
+    label = ", ".join(f"{name} {value}" for name, value in change.items())
+    runs = [
+        one
+        for one in store.runs()
+        if one.record is not None
+        and one.record.status == "ok"
+        and one.record.environment is not None
+        and SAME_HARDWARE(one.record.environment) == SAME_HARDWARE(source.environment)
+        and same_setting(one.record.case, wanted)
+    ]
+    measured = _readable(runs)
+    if measured:
+        return After(label, source=joined(measured[-1], measured[:-1]))
+    record = store.find(source.source_id).record
+    speedup = None if record is None else _advised(record, change)
+    if speedup is None:
+        flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items())
+        raise ConfigError(
+            f"nothing stored tells what {text} gives: it is no advice of {source.source_id}, and no run of it is "
+            f"stored; measure one with `loaderbench run … {flags}`"
+        )
+    state: EpochState = "warm" if source.cold is None or source.cold.run_id != source.source_id else "cold"
+    return After(label, change=change, speedup=speedup, state=state)
+
+
+def _advised(record: RunRecord, change: Change) -> Estimate | None:
+    """The gain by the run's own advice; measured where it was verified."""
+    for advice in record.verdict.advice if record.verdict is not None else ():
+        if advice.change is not None and dict(advice.change) == dict(change):
+            return advice.measured_speedup or advice.predicted_speedup
+    return None
+
+
+def parse_change(text: str) -> Change:
+    """`workers=16,prefetch=4` → fields of a case. Raises ConfigError for what is none."""
+    change: dict[str, int | str] = {}
+    for part in text.split(","):
+        name, _, value = (one.strip() for one in part.partition("="))
+        name = name.replace("-", "_")
+        if name not in FIELDS or FIELDS[name] not in ("feed", "step") or not value:
+            names = ", ".join(sorted(field for field, part in FIELDS.items() if part in ("feed", "step")))
+            raise ConfigError(
+                f"--then takes a stored run, or changes such as workers=16; not {part!r} (fields: {names})"
+            )
+        wanted = type_hints(PARTS[FIELDS[name]])[name]
+        if wanted is int and not value.isdigit():
+            raise ConfigError(f"--then {name} takes a whole number, not {value!r}")
+        change[name] = int(value) if wanted is int else value
+    return change
+
+
+# -- the past ----------------------------------------------------------------------------------------------
+
+
+def past_of(store: Store, here: Environment) -> Past:
+    """Epochs that were forecast and run on this machine, the newest ones."""
+    scores: list[float] = []
+    errors: list[float] = []
+    held: list[bool] = []
+    for stored in store.studies():
+        study = stored.study
+        if study is None or not isinstance(study.findings, Forecast) or not isinstance(study.facts, ForecastFacts):
+            continue
+        if SAME_HARDWARE(study.facts.environment) != SAME_HARDWARE(here):
+            continue
+        for one in study.findings.checked:
+            if one.score is None or one.predicted is None:
+                continue
+            interval = one.predicted.s
+            scores.append(one.score)
+            errors.append(one.measured_s / interval.value - 1)
+            held.append(interval.low is not None and interval.low <= one.measured_s <= (interval.high or 0.0))
+    return Past(tuple(scores[-MOST_PAST:]), tuple(errors[-MOST_PAST:]), tuple(held[-MOST_PAST:]))
+
+
+# -- the study -------------------------------------------------------------------------------------------
+
+
+class ForecastStudy(KeptStudy):
+    """One forecast. It is stored before it is checked; what was checked is kept, however `run` ends."""
+
+    def __init__(self, plan: ForecastPlan, store: Store) -> None:
+        self._plan = plan
+        source = plan.facts.source
+        super().__init__("forecast", store.new_study("forecast", [source.model, f"{plan.facts.asked.epochs}-epochs"]))
+        self._facts = plan.facts
+
+    def facts(self) -> ForecastFacts:
+        """What is known so far."""
+        return self._facts
+
+    @property
+    def failed(self) -> bool:
+        """Whether the check did not get to its end."""
+        return self._facts.check is not None and self._facts.check.failure is not None
+
+    def run(self, say: Say) -> None:
+        """Time checkpoints, forecast, and run the check. What fails is kept with the reason.
+
+        Raises:
+            CaseFailed: the results cannot be written.
+        """
+        self._folder.path.mkdir(parents=True, exist_ok=True)
+        if self._plan.checkpoint_to is not None:
+            self._time_checkpoints(self._plan.checkpoint_to, say)
+        self.store()
+        if self._plan.check:
+            self._check(say)
+
+    def _time_checkpoints(self, folder: str, say: Say) -> None:
+        case = self._facts.source.case
+        if case is None:
+            self._leave_out("checkpoints", "a profile of layers does not say how to build the model")
+            return
+        try:
+            with Child(self._log) as child:
+                request = CheckpointsRequest(case.step, folder, NUM_CHECKPOINTS, case.effort.seed)
+                done = child.ask(TIME_CHECKPOINTS, request, told(say, "checkpoints"))
+        except JobFailed as error:
+            self._leave_out("checkpoints", str(error))
+            return
+        self._facts = replace(self._facts, checkpoints=CheckpointTimes(done.num_bytes, done.seconds))
+
+    def _leave_out(self, part: LeftOut, why: str) -> None:
+        self._facts = replace(self._facts, left_out={**self._facts.left_out, part: why})
+
+    def _check(self, say: Say) -> None:
+        """Run the first epoch, one from memory where there are several, and the same of the validation."""
+        source, validation = self._facts.source, self._facts.validation
+        assert source.case is not None
+        check = CheckFacts(
+            num_images=source.num_images or self._facts.asked.images,
+            val_images=None if validation is None else validation.num_images,
+        )
+        self._facts = replace(self._facts, check=check)
+        say(f"running {self._length()}", True)
+        states = _states(source, self._facts.asked.epochs)
+        done = self._epochs(source.case, states, say, "training")
+        if done is not None:
+            self._keep("train", states, done)
+            self._facts = replace(self._facts, check=replace(self._checked, training_s=done.total_s))
+            self.store()
+        if done is not None and validation is not None and validation.case is not None:
+            states = _states(validation, self._facts.asked.epochs // self._facts.asked.val_every)
+            again = self._epochs(validation.case, states, say, "validation")
+            if again is not None:
+                self._keep("validation", states, again)
+        self.store()
+
+    @property
+    def _checked(self) -> CheckFacts:
+        assert self._facts.check is not None
+        return self._facts.check
+
+    def _length(self) -> str:
+        """How much is run, and how long that takes by the forecast."""
+        predicted = check_predictions(self._facts, calibrated(self._facts.past))
+        epochs = [predicted["train"].get(state) for state in _states(self._facts.source, self._facts.asked.epochs)]
+        seconds = sum(epoch.own.value for epoch in epochs if epoch is not None)
+        noun = "epoch" if len(epochs) == 1 else "epochs"
+        return f"{len(epochs)} {noun} of {self._checked.num_images:,} images, about {seconds:.0f} s by the forecast"
+
+    def _epochs(self, case: Case, states: tuple[EpochState, ...], say: Say, where: str) -> EpochsTimed | None:
+        started_ns = perf_counter_ns()
+        try:
+            with Child(self._log, prefix_of_decoder(case.feed.decoder)) as child:
+                return child.ask(RUN_EPOCHS, EpochsRequest(case, states, started_ns), told(say, where))
+        except JobFailed as error:
+            failure = Failure(error.failure.kind, f"{where}: {error.failure.message}")
+            self._facts = replace(self._facts, check=replace(self._checked, failure=failure))
+            return None
+
+    def _keep(self, kind: str, states: tuple[EpochState, ...], done: EpochsTimed) -> None:
+        told = tuple(
+            EpochRun(
+                kind="train" if kind == "train" else "validation",
+                num_images=one.num_images,
+                seconds=one.seconds,
+                resident_before=one.resident_before,
+                wanted=state,
+            )
+            for state, one in zip(states, done.epochs, strict=True)
+        )
+        self._facts = replace(self._facts, check=replace(self._checked, epochs=(*self._checked.epochs, *told)))
+
+
+def _states(source: SourceFacts, num_epochs: int) -> tuple[EpochState, ...]:
+    """The epochs that a check runs: the first, and one more where later ones differ."""
+    if source.cold is None or source.cold.origin == "no_files":
+        return ("warm",)
+    return ("cold", "warm") if num_epochs > 1 and source.warm is not None else ("cold",)
