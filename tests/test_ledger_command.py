@@ -288,6 +288,6 @@ def test_values_have_the_unit_that_their_command_gives_them() -> None:
 
 def test_an_error_is_as_fine_as_it_is_small() -> None:
     assert [error_text(one, signed=True) for one in (0.062, -0.062, 0.0003, 0.0, 0.000001, 2.5)] == [
-        "+6.2 %", "-6.2 %", "+0.03 %", "0.00 %", "0.00 %", "+250 %",
+        "+6.2 %", "-6.2 %", "+0.03 %", "0 %", "0.00 %", "+250 %",
     ]  # fmt: skip
     assert error_text(None) == "–" and error_text(0.1) == "10.0 %"

@@ -55,7 +55,7 @@ class _Source:
         if not _is_figure(predicted) or not _is_figure(measured):
             return []
         assert predicted is not None and measured is not None
-        low, high = (None, None) if interval is None else (interval.low, interval.high)
+        low, high = (None, None) if interval is None else (_end(interval.low), _end(interval.high))
         return [
             Entry(
                 kind, self.source_id, self.at, what, unit, predicted, low, high, measured, self.environment, score
@@ -65,6 +65,10 @@ class _Source:
 
 def _is_figure(value: float | None) -> bool:
     return value is not None and LEAST <= value <= MOST
+
+
+def _end(value: float | None) -> float | None:
+    return value if value is not None and abs(value) <= MOST else None
 
 
 def entries_of_run(record: RunRecord) -> list[Entry]:

@@ -37,6 +37,8 @@ FILLED_BY: Mapping[LedgerKind, str] = {
 }
 SCORE_COLUMNS = ("kind", "of", "number", "median error", "90 %", "bias", "held")
 ENTRY_COLUMNS = ("when", "kind", "what", "predicted (low – high)", "measured", "error", "held")
+DAY_WIDTH, WIDE = 10, 100
+"""Letters of a date, behind which its time goes on a line of its own where the terminal has fewer than so many."""
 NOTE = (
     "Error: measured ÷ predicted − 1. Median and 90 % are of its size; bias is its median with the sign. Held: the "
     "measured value lies within the prediction's own interval; – where the prediction has none."
@@ -61,7 +63,8 @@ def print_ledger(ledger: Ledger, console: Console | None = None, *, last: int, k
 def _print_table(console: Console, columns: Sequence[str], rows: Cells, num_left: int) -> None:
     table = plain_table()
     for number, title in enumerate(columns):
-        table.add_column(title, justify="left" if number < num_left else "right", overflow="fold")
+        most = DAY_WIDTH if title == ENTRY_COLUMNS[0] and console.width < WIDE else None
+        table.add_column(title, justify="left" if number < num_left else "right", overflow="fold", max_width=most)
     for row in rows:
         table.add_row(*map(styled, row))
     console.print(table)
@@ -149,7 +152,7 @@ def error_text(fraction: float | None, *, signed: bool = False) -> str:
     if fraction is None:
         return fmt.MISSING
     size = abs(fraction)
-    text = fmt.percent(fraction, decimals=0 if size >= 1 else 1 if size >= 0.001 else 2)
+    text = fmt.percent(fraction, decimals=0 if size >= 1 or not size else 1 if size >= 0.001 else 2)
     return f"+{text}" if signed and fraction > 0 and any(digit in text for digit in "123456789") else text
 
 
