@@ -224,7 +224,7 @@ def test_a_report_shows_the_scores_of_what_it_shows(form: str, store: Store) -> 
 def test_a_report_of_runs_that_predict_nothing_has_no_such_section(store: Store) -> None:
     keep_run(store, verified_run(gain(1.5, 1.4, 1.6, None)))
     report = read_report(store)
-    assert report.predictions is None and "predictions" not in {figure.name for figure in report.figures}
+    assert report.predictions is None and "ledger-predictions" not in {figure.name for figure in report.figures}
     assert "Predictions" not in render_html(report) and "Predictions" not in render_markdown(report)
 
 
@@ -239,7 +239,7 @@ def test_a_report_says_that_entries_are_of_several_machines(store: Store) -> Non
 def test_the_figure_is_written_with_the_others(store: Store, tmp_path: Path) -> None:
     keep_run(store, verified_run(gain(1.5, 1.4, 1.6, 1.5)))
     ended = call("report", "--format", "svg", "--out", tmp_path / "figures", "--results", store.root)
-    assert ended.code == 0 and "gain: 1 prediction" in (tmp_path / "figures" / "predictions.svg").read_text()
+    assert ended.code == 0 and "gain: 1 prediction" in (tmp_path / "figures" / "ledger-predictions.svg").read_text()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -257,7 +257,7 @@ def test_an_anonymous_report_leaks_nothing_through_it(form: str, store: Store) -
     hidden = FORMS[form](report) + "".join(rows)
     assert len(rows) == 2 and any("photos" in row for row in rows)
     assert [token for token in ("projekt", "secret-9", "gpu-node", str(store.root)) if token in hidden] == []
-    open_rows = str([figure.rows for figure in read_report(store).figures if figure.name == "predictions"])
+    open_rows = str([figure.rows for figure in read_report(store).figures if figure.name == "ledger-predictions"])
     assert all(token in open_rows for token in ("projekt", "secret-9", "gpu-node"))
 
 

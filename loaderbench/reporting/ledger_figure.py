@@ -51,7 +51,7 @@ def ledger_figure(entries: Sequence[Entry]) -> Figure:
     kinds = [kind for kind in LEDGER_KINDS if any(point.kind == kind for point in points)]
     rows = -(-len(kinds) // 2)
     return Figure(
-        "predictions",
+        "ledger-predictions",
         "Measured ÷ predicted",
         "A mark an entry, oldest first. The line at 1 is a prediction that came true; the bar is the prediction's own "
         "interval, in which the mark should lie.",
