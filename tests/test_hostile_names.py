@@ -15,6 +15,8 @@ from pictures import encode, write_tree
 
 from loaderbench import plain
 from loaderbench.recording.facts import Failure
+from loaderbench.recording.record import Verdict
+from tests.ledger_records import gain
 from tests.made import CASE, make_estimate, make_record
 
 HOSTILE = "n\x1b]0;owned\x07\x1b[2J\x9b1m\x7f\u202egpj\nloaderbench: all is well"
@@ -45,6 +47,9 @@ def store(tmp_path: Path) -> Path:
     root = tmp_path / "results"
     for number in range(3):
         record = make_record(case, run_id=f"run{number}", throughput=make_estimate(100.0, 0.02))
+        if number == 1:
+            advice = gain(1.5, 1.4, 1.6, 1.5, change={"decoder": HOSTILE})
+            record = replace(record, verdict=Verdict("prep", advice=(advice,)))
         if number == 2:
             record = replace(record, status="failed", failure=Failure("CaseFailed", HOSTILE))
         (root / record.run_id).mkdir(parents=True)
@@ -91,6 +96,8 @@ def test_names_of_images_and_folders(name: str, tree: Path) -> None:
     "words",
     [
         ("list",),
+        ("ledger", "--all"),
+        ("ledger", "--kind", HOSTILE),
         ("show", "run0"),
         ("show", "run2"),
         ("show", HOSTILE),

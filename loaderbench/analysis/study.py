@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 from loaderbench.analysis.comparison import PARITY, mean_of_known, rate_of_runs, rates, ratio_of
 from loaderbench.cases.case import SHORT_RUN_STEPS, Case
+from loaderbench.recording.machines import HARDWARE
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.studies import Flip, Knee, Row, Sweep
 
@@ -65,7 +66,7 @@ def _study_of(record: RunRecord) -> tuple[object, ...]:
     subject, step, environment = record.case.subject, record.case.step, record.environment
     # Without the variant's folder, so that resolutions of one set belong together and two storages do not.
     place = subject.dataset.rstrip("/").removesuffix(f"/{subject.resolution}")
-    machine = None if environment is None else (environment.cpu_model, environment.cpus_usable, environment.gpus)
+    machine = None if environment is None else HARDWARE(environment)
     return machine, place, subject.dataset_name, subject.cache, replace(step, batch_size=0, loss_scale=None)
 
 

@@ -36,6 +36,11 @@ Change = Mapping[str, FieldValue]
 """Fields of a case, whichever part they belong to → their new values."""
 
 
+def flags(change: Change) -> str:
+    """The change as options of the command line."""
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items() if value not in ({}, None))
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is read."""

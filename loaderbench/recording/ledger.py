@@ -61,12 +61,15 @@ class LedgerScore:
     median_error_fraction: float
     """Of the errors without their sign."""
     p90_error_fraction: float | None
-    """None below 10 entries."""
+    """Value below which 90 % of the errors without their sign lie, on the line between the two nearest ones; None below
+    10 entries, whose 90 % would be the largest one."""
     bias_fraction: float
     """Median of the errors with their sign."""
     num_intervals: int
+    num_held: int
+    """Of them those that held."""
     coverage_fraction: float | None
-    """Entries whose interval held ÷ entries with an interval; None without any."""
+    """Held ÷ all intervals; None without any."""
 
 
 @dataclass(frozen=True)
@@ -76,4 +79,16 @@ class Ledger:
     entries: tuple[Entry, ...]
     scores: Mapping[LedgerKind, LedgerScore]
     num_elsewhere: int = 0
-    """Entries of other machines that were left out."""
+    """Entries of other machines, and of unknown ones, that were left out."""
+    num_unreadable: int = 0
+    """Runs and studies that could not be read: what they hold is missing here."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a store holds."""
+
+    entries: tuple[Entry, ...]
+    """Of all machines, oldest first."""
+    num_unreadable: int
+    """Runs and studies that could not be read."""

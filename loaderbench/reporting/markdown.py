@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from loaderbench import __version__
-from loaderbench.reporting.report import Report
-from loaderbench.reporting.tables import Table
+from loaderbench.reporting.report import Part, Report
+from loaderbench.reporting.tables import Page, Table
 
 
 def render_markdown(report: Report) -> str:
@@ -15,14 +15,9 @@ def render_markdown(report: Report) -> str:
     lines += [f"- **{_plain(part.title)}**: {_plain(part.sentence)}" for part in report.parts]
     lines += [] if report.parts else ["- no run ended well"]
     for part in report.parts:
-        lines += ["", f"### {_plain(part.title)}", "", _plain(" · ".join(part.settings)), ""]
-        for number, table in enumerate(part.tables):
-            text = _table(table)
-            if number:
-                text = ["<details>", f"<summary>{_plain(table.title)}</summary>", "", *text, "", "</details>"]
-            lines += [*text, ""]
-        for heading, found in part.findings:
-            lines += [f"**{heading}**", "", *(f"- {_plain(line)}" for line in found), ""]
+        lines += _section(part)
+    if report.predictions is not None:
+        lines += [*_section(report.predictions), _plain(report.predictions.sentence), ""]
     if report.without is not None:
         lines += ["", f"### {report.without.title}", "", *_table(report.without), ""]
     if report.caveats:
@@ -34,6 +29,18 @@ def render_markdown(report: Report) -> str:
         lines += ["</details>", ""]
     lines.append(f"{report.count}; loaderbench {__version__}")
     return "\n".join(lines) + "\n"
+
+
+def _section(part: Part | Page) -> list[str]:
+    lines = ["", f"### {_plain(part.title)}", "", _plain(" · ".join(part.settings)), ""]
+    for number, table in enumerate(part.tables):
+        text = _table(table)
+        if number:
+            text = ["<details>", f"<summary>{_plain(table.title)}</summary>", "", *text, "", "</details>"]
+        lines += [*text, ""]
+    for heading, found in part.findings:
+        lines += [f"**{heading}**", "", *(f"- {_plain(line)}" for line in found), ""]
+    return lines
 
 
 def _table(table: Table) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from loaderbench import plain
+from loaderbench.analysis.ledger import collected, ledger_of
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
@@ -37,10 +38,11 @@ from loaderbench.reporting.comparison import (
 from loaderbench.reporting.comparison_figure import comparison_figure
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
+from loaderbench.reporting.ledger import ledger_page
 from loaderbench.reporting.pages import PAGED, page_of
 from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
 from loaderbench.reporting.study_figures import study_figures
-from loaderbench.reporting.tables import Cells, Table
+from loaderbench.reporting.tables import Cells, Page, Table
 from loaderbench.reporting.timeline_figure import timeline_figure
 
 MOST_DRAWN = 8
@@ -88,6 +90,8 @@ class Report:
     environment: list[tuple[str, list[str]]]
     without: Table | None = None
     """Runs and studies without a result: failed, interrupted, damaged; None where there are none."""
+    predictions: Page | None = None
+    """What the runs and studies shown predicted, beside what was measured; None where nothing was."""
 
     @property
     def title(self) -> str:
@@ -105,7 +109,8 @@ class Report:
 
     @property
     def figures(self) -> list[Figure]:
-        return [figure for part in self.parts for figure in part.figures]
+        after = [] if self.predictions is None else self.predictions.figures
+        return [*(figure for part in self.parts for figure in part.figures), *after]
 
 
 class Content:
@@ -122,6 +127,7 @@ class Content:
         runs, studies = _chosen(store, names)
         records: list[RunRecord] = [cleaned(run.record) for run in runs if run.record is not None]
         known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
+        self._every_record, self._every_study = records, known
         self.of_models = [study for study in known if study.kind in PAGED]
         """Studies of a model alone, which have no runs."""
         if not records and not self.of_models:
@@ -139,6 +145,10 @@ class Content:
         self.groups = [group for group in ended_well if group]
         """The runs of each study that ended well."""
         self._cleaned, self._rows_without = cleaned, _without(self.records, runs, studies)
+
+    def predictions(self) -> Page | None:
+        """The ledger of all its runs and studies, older runs of the same settings too; None where it is empty."""
+        return ledger_page(self._cleaned(ledger_of(collected(self._every_record, self._every_study).entries, None)))
 
     def without(self, more: Sequence[Sequence[str]]) -> Table | None:
         """What ended badly, with `more` rows; None where there is nothing."""
@@ -206,6 +216,7 @@ def read_report(
             ]
         ),
         without=content.without(senseless_ones),
+        predictions=content.predictions(),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import cast
 
 from loaderbench.cases.case import Change
+from loaderbench.cases.case import flags as flags
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.record import (
@@ -284,11 +285,6 @@ def _of_gaps(gap: KernelGap, seen: BusyWitnesses | None) -> list[str]:
 
 
 # -- advice ------------------------------------------------------------------------------------------------
-
-
-def flags(change: Change) -> str:
-    """The change as options of the command line."""
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items() if value not in ({}, None))
 
 
 def _headroom(details: Details) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.record import analyze
@@ -14,6 +13,7 @@ from loaderbench.errors import CaseFailed
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
 from loaderbench.recording.facts import Environment, Failure, Run
+from loaderbench.recording.machines import same_setup
 from loaderbench.recording.progress import Message
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import NotStored, RunFolder, Store
@@ -23,9 +23,6 @@ from loaderbench.running.supervisor import Child, JobFailed, supervise
 
 if TYPE_CHECKING:
     from loaderbench.loaders.base import Slowdown
-
-SAME_MACHINE = attrgetter("cpu_model", "cpus_usable", "gpus", "packages", "python")
-"""Facts of the environment that must be equal for a study to take over a run."""
 
 OnMessage = Callable[[Case, Message], None]
 
@@ -155,8 +152,8 @@ def finished_records(store: Store, cases: Sequence[Case]) -> dict[str, RunRecord
 
 
 def same_machine(there: Environment | None, here: Environment) -> bool:
-    """Whether both are one machine with the same packages."""
-    return there is not None and bool(SAME_MACHINE(there) == SAME_MACHINE(here))
+    """Whether both are one machine with the same packages, so that a study may take over a run."""
+    return same_setup(there, here)
 
 
 def _interrupted(folder: RunFolder, case: Case) -> Run:

@@ -20,6 +20,7 @@ from loaderbench.images.filesystem import FileSystem
 from loaderbench.images.scan import DatasetScan
 from loaderbench.printable import clean, clean_lines
 from loaderbench.recording.caveats import Reason
+from loaderbench.recording.ledger import Entry, Ledger
 from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.model_split import ModelSplit
@@ -33,6 +34,7 @@ from loaderbench.reporting.data_set import print_scan
 from loaderbench.reporting.format import cleaned
 from loaderbench.reporting.gaps import print_gaps
 from loaderbench.reporting.html import render_html
+from loaderbench.reporting.ledger import print_ledger
 from loaderbench.reporting.listing import print_list
 from loaderbench.reporting.markdown import render_markdown
 from loaderbench.reporting.model_io import print_io
@@ -105,6 +107,7 @@ VIEWS: dict[str, Callable[[Console], None]] = {
     "times of a split": lambda console: print_times(filled(ModelSplit).times, console),
     "copies": lambda console: print_io(filled(ModelIo), console),
     "offloading": lambda console: print_offload(filled(ModelOffload), console),
+    "ledger": lambda console: print_ledger(Ledger((filled(Entry),), {}), console, last=1, kinds=()),
     "data set": lambda console: print_scan(scan(), console),
 }
 
