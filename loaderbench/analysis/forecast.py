@@ -56,7 +56,7 @@ def forecast_of(facts: ForecastFacts) -> Forecast:
         source_id=facts.source.source_id,
         setting=setting_of(facts.source),
         training=training,
-        held=None if held is None else Range(*_hits(held)),
+        held=None if held is None else Range(*hits(held)),
         after_label=None if facts.after is None else facts.after.label,
         after=None if facts.after is None else _after(facts, facts.after, factor),
         left_out=facts.left_out,
@@ -159,7 +159,7 @@ def held_fraction(memory: Memory, images: int, image_bytes: float | None) -> flo
     return min(1.0, memory.bytes / (images * image_bytes))
 
 
-def _hits(held: float) -> tuple[float, float, float]:
+def hits(held: float) -> tuple[float, float, float]:
     """(value, low, high): part of the reads that memory serves from the second epoch on, where it holds a part `held`
     of the set.
 
@@ -175,13 +175,15 @@ def _hits(held: float) -> tuple[float, float, float]:
 # -- epochs ------------------------------------------------------------------------------------------------
 
 
-def epoch_of(images: int, source: SourceFacts, step: Range, from_memory: Range, factor: float | None) -> EpochForecast:
-    """One epoch of `images` with steps of `step` seconds."""
+def epoch_of(
+    images: int, source: SourceFacts, step: Range, from_memory: Range, factor: float | None, *, first: bool
+) -> EpochForecast:
+    """One epoch of `images` with steps of `step` seconds. `first`: of the process."""
     batch = source.batch_size
     num_steps, rest = divmod(images, batch)
     parts: Parts = {"steps": times(step, num_steps)}
     if source.starts is not None:
-        parts["epoch_starts"] = _starts(source, num_steps)
+        parts["epoch_starts"] = _starts(source, num_steps, first=first)
     if rest:
         low, high = _ends(step)
         parts["short_batch"] = Range(step.value * rest / batch, low * rest / batch, high)
@@ -196,18 +198,20 @@ def epoch_of(images: int, source: SourceFacts, step: Range, from_memory: Range, 
     )
 
 
-def _starts(source: SourceFacts, num_steps: int) -> Range:
-    """A new stream, less what the last batches spare: no more of these than the epoch has steps."""
+def _starts(source: SourceFacts, num_steps: int, *, first: bool) -> Range:
+    """A new stream, less what the last batches spare: no more of these than the epoch has steps. The first one of the
+    process starts the workers too, as the run's first window did, and has the device's first steps."""
     starts = source.starts
     assert starts is not None
     extra = np.asarray(starts.extra_s)
+    later = extra[1:] if len(extra) > 1 else extra
+    value = float(extra[0] if first else later.mean())
+    half = float(np.abs(extra[0] - later).max()) if first else 0.0
+    if len(later) > 1:
+        mean_half = t_quantile(len(later) - 1) * float(later.std(ddof=1)) / len(later) ** 0.5
+        half = half if first else min(mean_half, float(np.abs(later - later.mean()).max()))
     spared = min(starts.spared_s, num_steps * _any_step(source))
-    value = max(0.0, float(extra.mean()) - spared)
-    if len(extra) > 1:
-        half = t_quantile(len(extra) - 1) * float(extra.std(ddof=1)) / len(extra) ** 0.5
-        half = min(half, float(np.abs(extra - extra.mean()).max()))
-    else:
-        half = abs(float(extra[0]))
+    value = max(0.0, value + (source.first_steps_s or 0.0 if first else 0.0) - spared)
     return Range(value, max(0.0, value - half), value + half)
 
 
@@ -227,6 +231,10 @@ def _in_memory(source: SourceFacts) -> Range | None:
     if source.warm is None:
         return None
     step = _step(source.warm)
+    if source.cold is not None and source.cold.step_s < step.value and source.warm.origin == "memory_arm":
+        # The storage cost nothing that could be told from chance: no step from memory is slower than one from it.
+        low, high = _ends(step)
+        step = Range(source.cold.step_s, min(low, source.cold.step_s), high)
     if source.warm.origin == "memory_arm" and source.cold is not None and source.storage_kind in SLOW_OPENS:
         low, high = _ends(step)
         return Range(step.value, low, max(high, _ends(_step(source.cold))[1]))
@@ -242,13 +250,13 @@ def _later(source: SourceFacts, held: float | None) -> tuple[Range, Range] | Non
         return warm, exactly(1.0)
     if held is None or cold is None:
         return None
-    hits = Range(*_hits(held))
+    served = Range(*hits(held))
     slower = max(cold.value - warm.value, 0.0)
     # Reading may overlap with the rest: then only the storage's part shortens, and no step is faster than a warm one.
-    value = warm.value + (1 - hits.value) * slower
-    least = max(_ends(warm)[0], (1 - _ends(hits)[1]) * _ends(cold)[0])
-    most = _ends(warm)[1] + (1 - _ends(hits)[0]) * max(_ends(cold)[1] - _ends(warm)[1], 0.0)
-    return Range(value, min(least, value), max(most, value)), hits
+    value = warm.value + (1 - served.value) * slower
+    least = max(_ends(warm)[0], (1 - _ends(served)[1]) * _ends(cold)[0])
+    most = _ends(warm)[1] + (1 - _ends(served)[0]) * max(_ends(cold)[1] - _ends(warm)[1], 0.0)
+    return Range(value, min(least, value), max(most, value)), served
 
 
 def epochs_of(
@@ -257,8 +265,10 @@ def epochs_of(
     """The first epoch and the later ones; None where the run does not tell."""
     later = _later(source, held)
     return {
-        "cold": None if source.cold is None else epoch_of(images, source, _step(source.cold), exactly(0.0), factor),
-        "warm": None if later is None else epoch_of(images, source, *later, factor),
+        "cold": None
+        if source.cold is None
+        else epoch_of(images, source, _step(source.cold), exactly(0.0), factor, first=True),
+        "warm": None if later is None else epoch_of(images, source, *later, factor, first=source.cold is None),
     }
 
 
@@ -332,11 +342,10 @@ def _parts(
 
 
 def start_up_s(source: SourceFacts) -> float | None:
-    """From the start of the process to asking for the first batch, and what the device's first steps take longer; None
-    where the run did not store it."""
+    """From the start of the process to asking for the first batch; None where the run did not store it."""
     if source.process_s is None or source.open_s is None:
         return None
-    return source.process_s + source.open_s + (source.build_s or 0.0) + (source.first_steps_s or 0.0)
+    return source.process_s + source.open_s + (source.build_s or 0.0)
 
 
 def _after(facts: ForecastFacts, after: After, factor: float | None) -> TrainingForecast:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from time import perf_counter_ns
 
 from loaderbench.analysis.forecast import calibrated, check_predictions, held_fraction
@@ -22,13 +21,13 @@ from loaderbench.recording.forecast import (
     CheckpointTimes,
     EpochRun,
     EpochState,
-    Forecast,
     ForecastFacts,
     LeftOut,
     Memory,
     Past,
     SourceFacts,
 )
+from loaderbench.recording.machines import same_hardware
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.store import Store, StoredRun
@@ -36,13 +35,12 @@ from loaderbench.recording.store import load_run as read_run
 from loaderbench.running.jobs.table import RUN_EPOCHS, TIME_CHECKPOINTS, CheckpointsRequest, EpochsRequest, EpochsTimed
 from loaderbench.running.supervisor import Child, JobFailed, prefix_of_decoder
 from loaderbench.studies.kept import KeptStudy, Say, told
+from loaderbench.studies.ledger import collect
 from loaderbench.studies.measure import judged
 
 NUM_CHECKPOINTS = 5
 MOST_PAST = 100
 """Newest checked epochs of this machine that its intervals are calibrated with."""
-SAME_HARDWARE = attrgetter("cpu_model", "cpus_usable", "gpus")
-"""Facts of the environment that make two machines one. Packages may differ."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _check_numbers(options: ForecastOptions) -> None:
 
 def _check_machine(source: SourceFacts, here: Environment, options: ForecastOptions) -> None:
     there = source.environment
-    if options.on_this_machine or SAME_HARDWARE(there) == SAME_HARDWARE(here):
+    if options.on_this_machine or same_hardware(there, here):
         return
     raise ConfigError(
         f"{source.source_id} was measured on another machine ({there.cpus_usable} × {there.cpu_model}); run it here, "
@@ -159,8 +157,7 @@ def find_source(name: str, store: Store) -> SourceFacts:
         if one.record is not None
         and one.record.status == "ok"
         and one.run_id != stored.run_id
-        and one.record.environment is not None
-        and SAME_HARDWARE(one.record.environment) == SAME_HARDWARE(source.environment)
+        and same_hardware(one.record.environment, source.environment)
         and same_setting(one.record.case, source.case)
     ]
     return joined(source, _readable(others)) if None in (source.cold, source.warm) else source
@@ -210,8 +207,7 @@ def _validation(
         if case is not None
         and one.record is not None
         and one.record.status == "ok"
-        and one.record.environment is not None
-        and SAME_HARDWARE(one.record.environment) == SAME_HARDWARE(source.environment)
+        and same_hardware(one.record.environment, source.environment)
         and one.record.case.feed == case.feed
         and replace(one.record.case.step, batch_size=0) == replace(case.step, mode="infer", batch_size=0)
     ]
@@ -264,8 +260,7 @@ def _after(text: str, source: SourceFacts, store: Store, here: Environment, opti
         for one in store.runs()
         if one.record is not None
         and one.record.status == "ok"
-        and one.record.environment is not None
-        and SAME_HARDWARE(one.record.environment) == SAME_HARDWARE(source.environment)
+        and same_hardware(one.record.environment, source.environment)
         and same_setting(one.record.case, wanted)
     ]
     measured = _readable(runs)
@@ -313,24 +308,15 @@ def parse_change(text: str) -> Change:
 
 
 def past_of(store: Store, here: Environment) -> Past:
-    """Epochs that were forecast and run on this machine, the newest ones."""
-    scores: list[float] = []
-    errors: list[float] = []
-    held: list[bool] = []
-    for stored in store.studies():
-        study = stored.study
-        if study is None or not isinstance(study.findings, Forecast) or not isinstance(study.facts, ForecastFacts):
-            continue
-        if SAME_HARDWARE(study.facts.environment) != SAME_HARDWARE(here):
-            continue
-        for one in study.findings.checked:
-            if one.score is None or one.predicted is None:
-                continue
-            interval = one.predicted.s
-            scores.append(one.score)
-            errors.append(one.measured_s / interval.value - 1)
-            held.append(interval.low is not None and interval.low <= one.measured_s <= (interval.high or 0.0))
-    return Past(tuple(scores[-MOST_PAST:]), tuple(errors[-MOST_PAST:]), tuple(held[-MOST_PAST:]))
+    """Epochs and validations that were forecast and run on this machine, the newest ones, by the ledger."""
+    entries = [one for one in collect(store).entries if one.score is not None and same_hardware(one.environment, here)][
+        -MOST_PAST:
+    ]
+    return Past(
+        scores=tuple(one.score for one in entries if one.score is not None),
+        errors=tuple(one.error_fraction for one in entries),
+        held=tuple(bool(one.held) for one in entries),
+    )
 
 
 # -- the study -------------------------------------------------------------------------------------------

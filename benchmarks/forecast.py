@@ -1,0 +1,159 @@
+"""Forecasts beside the epochs that they forecast, and beside a null: the same epochs run once more.
+
+    python benchmarks/forecast.py [--num 60] [--seconds 12] [--kinds device,prep,storage,cpu] [--json FILE]
+
+Each case is a run (every third with a validation's run beside it), and twice a forecast of two epochs of its data set
+with `--check`: the first epoch from the storage, one from memory. What the second epochs are off from the first ones is
+the null, the machine's own drift: no forecast can do better. Both checks are scored. Kinds: `device` (an emulated card
+bounds the step), `prep` (decoding does), `storage` (a FUSE bed of known speed does; needs FUSE), `cpu` (the model
+computes on the loader's processors). Intervals are calibrated as the cases go on, as a user's would be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loaderbench.images.synthesize import make_dataset
+from loaderbench.selftest.slow_fuse import slow_fuse
+
+LOADERBENCH = (sys.executable, "-m", "loaderbench")
+NUM_IMAGES, RESOLUTION, BED_BYTES_PER_S = 960, 256, 6e6
+AIM_MEDIAN, AIM_P90, AIM_COVERAGE = 0.03, 0.06, 0.90
+KINDS: dict[str, tuple[str, ...]] = {
+    "device": ("--device", "emulated:h200x0.05", "--loader", "threaded", "--workers", "2"),
+    "prep": ("--device", "emulated", "--loader", "multiprocess", "--workers", "2"),
+    "storage": ("--device", "emulated", "--loader", "multiprocess", "--workers", "2"),
+    "cpu": ("--device", "cpu", "--model", "resnet18", "--input-size", "64", "--workers", "1"),
+}
+Row = dict[str, Any]
+
+
+@contextmanager
+def placed(kind: str, images: Path) -> Iterator[str]:
+    """The folder to read: on the bed for `storage`."""
+    if kind != "storage":
+        yield str(images)
+        return
+    with slow_fuse(images, bytes_per_s=BED_BYTES_PER_S) as bed:
+        yield str(bed.path)
+
+
+def call(*command: str) -> Row:
+    """A command's JSON. Raises RuntimeError with its last line where it failed."""
+    done = subprocess.run(
+        [*LOADERBENCH, *command, "--quiet", "--json", "-"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    found: Row = json.loads(done.stdout)
+    return found
+
+
+def case(kind: str, images: Path, results: str, seconds: float, *, validate: bool) -> list[Row]:
+    """One case: a row for each epoch that was checked twice."""
+    with placed(kind, images) as folder:
+        options = (folder, *KINDS[kind], "--cache", "cold", "--batch-size", "32", "--duration", str(seconds))
+        shared = ("--results", results)
+        run = call("run", *options, "--no-kernels", *shared)["run_id"]
+        asked = ["--epochs", "2"]
+        if validate:
+            val = call("run", *options, "--mode", "infer", "--no-kernels", *shared)["run_id"]
+            asked += ["--val-images", str(NUM_IMAGES), "--val-run", val]
+        first, second = (call("forecast", run, *asked, "--check", *shared) for _ in range(2))
+    rows = []
+    for one, again in zip(first["checked"], second["checked"], strict=True):
+        null = again["measured_s"] / one["measured_s"] - 1
+        for checked in (one, again):
+            if checked["not_scored"] is not None:
+                continue
+            predicted, measured = checked["predicted"]["s"], checked["measured_s"]
+            rows.append({
+                "case": kind, "epoch": f"{checked['kind']} {checked['state']}", "predicted_s": predicted["value"],
+                "low_s": predicted["low"], "high_s": predicted["high"], "measured_s": measured,
+                "error": measured / predicted["value"] - 1, "null": null,
+                "held": predicted["low"] <= measured <= predicted["high"],
+            })  # fmt: skip
+    return rows
+
+
+def summary(rows: Sequence[Row]) -> Row:
+    """Median and 90th percentile of the errors without sign, the null's, and how often intervals held."""
+    error, null = (np.abs([row[name] for row in rows]) for name in ("error", "null"))
+    return {
+        "num": len(rows),
+        "error_median": float(np.median(error)),
+        "error_p90": float(np.percentile(error, 90)),
+        "null_median": float(np.median(null)),
+        "null_p90": float(np.percentile(null, 90)),
+        "held_fraction": float(np.mean([row["held"] for row in rows])),
+    }
+
+
+def show(name: str, found: Row) -> None:
+    print(
+        f"{name:<18} {found['num']:>3} epochs: error {found['error_median']:.1%} median, "
+        f"{found['error_p90']:.1%} in 90 %; null {found['null_median']:.1%}, {found['null_p90']:.1%}; held {found['held_fraction']:.0%}",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--results")
+    given = parser.parse_args()
+    kinds = given.kinds.split(",")
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="loaderbench-forecast-") as folder:
+        images = make_dataset(Path(folder, "set"), [RESOLUTION], NUM_IMAGES)[str(RESOLUTION)]
+        for number in range(given.num):
+            kind = kinds[number % len(kinds)]
+            try:
+                found = case(
+                    kind, images, given.results or f"{folder}/results", given.seconds, validate=number % 3 == 2
+                )
+            except RuntimeError as error:
+                print(f"[{number + 1}] {kind}: {error}", flush=True)
+                continue
+            rows += found
+            print(
+                f"[{number + 1}] {kind}: " + ", ".join(f"{row['epoch']} {row['error']:+.1%}" for row in found),
+                flush=True,
+            )
+            if given.json is not None:
+                given.json.write_text(json.dumps({"rows": rows, "all": summary(rows)} if rows else {}, indent=1))
+    if not rows:
+        return 1
+    by_kind = {
+        kind: summary([row for row in rows if row["case"] == kind])
+        for kind in kinds
+        if any(row["case"] == kind for row in rows)
+    }
+    whole = summary(rows)
+    for kind, found in by_kind.items():
+        show(kind, found)
+    show("all", whole)
+    if given.json is not None:
+        given.json.write_text(json.dumps({"rows": rows, "by_kind": by_kind, "all": whole}, indent=1))
+    met = (
+        whole["error_median"] <= AIM_MEDIAN and whole["error_p90"] <= AIM_P90 and whole["held_fraction"] >= AIM_COVERAGE
+    )
+    print(f"aim (median 3 %, 6 % in 90 %, held 90 %): {'met' if met else 'missed'}")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""Forecasts against closed forms, and the part of a set that memory serves against a simulated LRU."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loaderbench.analysis.forecast import calibrated, forecast_of, held_fraction, hits, score_of, widened
+from loaderbench.machine import environment
+from loaderbench.recording.forecast import (
+    After,
+    Asked,
+    CheckFacts,
+    CheckpointTimes,
+    EpochRun,
+    ForecastFacts,
+    Memory,
+    Past,
+    SourceFacts,
+    Starts,
+    StateSteps,
+)
+from loaderbench.recording.record import Estimate, Range
+
+HERE = environment()
+NOTHING = Past((), (), ())
+
+
+def source(**changes: object) -> SourceFacts:
+    made = SourceFacts(
+        kind="run",
+        source_id="run",
+        case=None,
+        model="resnet50",
+        mode="train",
+        batch_size=100,
+        device="a device",
+        emulated=True,
+        environment=HERE,
+        cold=StateSteps(0.5, 0.02, "measured", "run"),
+        warm=StateSteps(0.2, 0.01, "memory_arm", "run"),
+        image_bytes=1000.0,
+        num_images=1050,
+        storage_kind="local",
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def facts(asked: Asked, one: SourceFacts | None = None, **changes: object) -> ForecastFacts:
+    made = ForecastFacts(asked, one or source(), HERE, Memory(10**12, "test"), NOTHING)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_a_training_is_the_sum_of_its_parts() -> None:
+    asked = Asked(1050, 10, val_images=200, val_every=5, checkpoint_every=2)
+    one = source(starts=Starts((1.5, 0.4, 0.6)), process_s=2.0, open_s=1.0, build_s=0.5, first_steps_s=0.25)
+    validation = source(mode="infer", cold=StateSteps(0.3, 0.0, "measured", "v"), warm=StateSteps(0.1, 0.0, "x", "v"))
+    training = forecast_of(
+        facts(asked, one, validation=validation, checkpoints=CheckpointTimes(1, (1.0, 2.0, 3.0)))
+    ).training
+    cold, warm = training.epoch_s["cold"], training.epoch_s["warm"]
+    assert cold is not None and warm is not None and training.own is not None
+    assert cold.own.value == pytest.approx(
+        10 * 0.5 + 0.25 + 1.75
+    )  # 50 images of the last batch, the first window's start
+    assert warm.own.value == pytest.approx(10 * 0.2 + 0.10 + 0.5)  # the mean of the later windows' starts
+    assert (cold.own.low, cold.own.high) != (cold.own.value, cold.own.value)
+    validated = (2 * 0.3) + (2 * 0.1)  # two of 200 images, the first from the storage
+    expected = 3.5 + cold.own.value + 9 * warm.own.value + validated + 5 * 2.0
+    assert training.own.value == pytest.approx(expected)
+    assert training.parts["checkpoints"] == Range(10.0, 5.0, 15.0)
+    assert sum(part.value for part in training.parts.values()) == pytest.approx(expected)
+
+
+def test_the_last_batches_spare_at_most_the_start() -> None:
+    training = forecast_of(facts(Asked(1000, 1), source(starts=Starts((0.3,), spared_s=5.0)))).training
+    assert training.epoch_s["cold"] is not None
+    assert training.epoch_s["cold"].own.value == pytest.approx(5.0)
+
+
+def simulated(held: float, num: int = 4000, epochs: int = 6) -> float:
+    """Part of the reads that an LRU cache of `held` of the images serves, from the third epoch on."""
+    random, cache, found, reads = np.random.default_rng(7), OrderedDict[int, None](), 0, 0
+    for epoch in range(epochs):
+        for image in random.permutation(num).tolist():
+            if epoch >= 2:
+                reads += 1
+                found += image in cache
+            cache[image] = None
+            cache.move_to_end(image)
+            if len(cache) > held * num:
+                cache.popitem(last=False)
+    return found / reads
+
+
+@pytest.mark.parametrize("held", [0.1, 0.3, 0.5, 0.8, 0.95])
+def test_what_an_lru_cache_serves_is_the_low_end(held: float) -> None:
+    value, low, high = hits(held)
+    assert low == pytest.approx(simulated(held), abs=0.02)
+    assert high == held and low <= value <= high
+
+
+def test_a_set_that_memory_holds_in_part_lies_between_both_epochs() -> None:
+    asked = Asked(1_000_000, 5)  # 1 GB
+    training = forecast_of(facts(asked, memory=Memory(500_000_000, "test"))).training
+    cold, warm = training.epoch_s["cold"], training.epoch_s["warm"]
+    assert cold is not None and warm is not None
+    low = 0.5 + 0.5 * math.log(0.5)
+    assert (warm.from_memory.low, warm.from_memory.high) == pytest.approx((low, 0.5))
+    assert 10_000 * 0.2 < warm.own.value < cold.own.value
+    assert warm.own.value == pytest.approx(10_000 * (0.2 + (1 - (low + 0.5) / 2) * 0.3))
+
+
+@pytest.mark.parametrize(("memory", "expected"), [(None, None), (500, 0.5), (5000, 1.0)])
+def test_part_that_memory_holds(memory: int | None, expected: float | None) -> None:
+    assert held_fraction(Memory(memory, "test"), 10, 100.0) == expected
+    assert held_fraction(Memory(memory, "test"), 10, None) is None
+
+
+def test_storages_that_are_asked_at_each_open_reach_to_the_cold_step() -> None:
+    own = {}
+    for kind in ("local", "nfs"):
+        epoch = forecast_of(facts(Asked(1000, 2), source(storage_kind=kind))).training.epoch_s["warm"]
+        assert epoch is not None
+        own[kind] = epoch.own.high
+    assert own["local"] == pytest.approx(10 * 0.2 * 1.01) and own["nfs"] == pytest.approx(10 * 0.5 * 1.02)
+
+
+def test_what_is_not_known_is_none() -> None:
+    no_warm = forecast_of(facts(Asked(1000, 2), source(warm=None))).training
+    assert no_warm.epoch_s["warm"] is None and no_warm.s is None and no_warm.parts == {}
+    once = forecast_of(facts(Asked(1000, 1), source(warm=None))).training
+    assert once.s is not None
+    no_cold = forecast_of(facts(Asked(1000, 3), source(cold=None))).training
+    assert no_cold.epoch_s["cold"] is None and no_cold.own is not None
+    assert no_cold.own.value == pytest.approx(3 * 10 * 0.2)
+
+
+# -- intervals -------------------------------------------------------------------------------------------
+
+
+def test_drift_is_assumed_until_enough_epochs_were_run_here() -> None:
+    own = Range(100.0, 97.0, 104.0)
+    wide = widened(own, None)
+    assert wide.low == pytest.approx(100 * math.exp(-math.hypot(0.03, 0.10)))
+    assert wide.high == pytest.approx(100 * math.exp(math.hypot(0.04, 0.10)))
+    assert calibrated(Past((1.0,) * 9, (0.0,) * 9, (True,) * 9)) is None
+    assert calibrated(Past((3.0, *(1.0,) * 9), (0.0,) * 10, (True,) * 10)) == 3.0
+    narrow = widened(own, 2.0)
+    assert narrow.high == pytest.approx(100 * math.exp(2 * (0.04 + 0.01)))
+
+
+def test_the_factor_is_the_split_conformal_quantile() -> None:
+    scores = tuple(float(number) for number in range(1, 40))  # ⌈40 · 0.95⌉ = 38th of 39
+    assert calibrated(Past(scores, (0.0,) * 39, (True,) * 39)) == 38.0
+
+
+def test_calibrated_intervals_hold_as_often_as_they_say() -> None:
+    random = np.random.default_rng(3)
+    held = []
+    for _ in range(300):
+        spread = random.uniform(0.005, 0.05, 61)
+        truth = np.exp(random.standard_t(4, 61) * (spread + 0.01))
+        owns = [Range(1.0, 1 - one, 1 + one) for one in spread]
+        scores = [score_of(own, float(value)) for own, value in zip(owns, truth, strict=True)]
+        past = tuple(one for one in scores[:60] if one is not None)
+        interval = widened(owns[60], calibrated(Past(past, (0.0,) * 60, (True,) * 60)))
+        assert interval.low is not None and interval.high is not None
+        held.append(interval.low <= truth[60] <= interval.high)
+    assert 0.91 <= np.mean(held) <= 0.99
+
+
+def test_a_score_uses_the_side_on_which_it_missed() -> None:
+    own = Range(10.0, 9.0, 12.0)
+    assert score_of(own, 10 * math.e) == pytest.approx(1 / 0.21)
+    assert score_of(own, 10 / math.e) == pytest.approx(1 / 0.11)
+    assert score_of(own, 0.0) is None
+
+
+# -- after a change, and the check -------------------------------------------------------------------------
+
+
+def test_advice_shortens_the_steps_of_its_state() -> None:
+    gain = Estimate(2.0, 1.6, 2.5, "ratio", 5, "test")
+    found = forecast_of(facts(Asked(1000, 2), after=After("workers 16", speedup=gain, state="cold")))
+    assert found.after is not None and found.after_label == "workers 16"
+    cold, warm = found.after.epoch_s["cold"], found.after.epoch_s["warm"]
+    assert cold is not None and warm is not None
+    assert cold.own.value == pytest.approx(10 * 0.25) and warm.own.value == pytest.approx(10 * 0.2)
+    assert cold.own.high is not None and cold.own.high >= 10 * 0.25 * 1.25
+
+
+def test_only_epochs_in_their_state_are_scored() -> None:
+    runs = (
+        EpochRun("train", 1050, 6.0, 0.0, "cold"),
+        EpochRun("train", 1050, 2.1, 1.0, "warm"),
+        EpochRun("train", 1050, 6.0, 0.4, "cold"),
+        EpochRun("train", 1050, 6.0, 0.4, "warm"),
+    )
+    check = CheckFacts(runs, num_images=1050, training_s=20.0)
+    found = forecast_of(facts(Asked(9_999_999, 2), source(process_s=1.0, open_s=1.0), check=check))
+    cold, warm, emptied, lost = found.checked
+    assert cold.predicted is not None and cold.predicted.own.value == pytest.approx(5.25)  # of the set's own size
+    assert cold.score == pytest.approx(math.log(6.0 / 5.25) / (0.02 + 0.01 + 0.25 / 5.25), rel=0.2)
+    assert warm.score is not None and warm.not_scored is None
+    assert emptied.score is None and "could not be emptied" in (emptied.not_scored or "")
+    assert lost.score is None and "only 40%" in (lost.not_scored or "")
+    assert found.checked_training is None  # two of its epochs say nothing
