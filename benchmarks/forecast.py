@@ -100,11 +100,9 @@ def summary(rows: Sequence[Row]) -> Row:
 
 
 def show(name: str, found: Row) -> None:
-    print(
-        f"{name:<18} {found['num']:>3} epochs: error {found['error_median']:.1%} median, "
-        f"{found['error_p90']:.1%} in 90 %; null {found['null_median']:.1%}, {found['null_p90']:.1%}; held {found['held_fraction']:.0%}",
-        flush=True,
-    )
+    errors = f"error {found['error_median']:.1%} median, {found['error_p90']:.1%} in 90 %"
+    null = f"null {found['null_median']:.1%}, {found['null_p90']:.1%}"
+    print(f"{name:<18} {found['num']:>3} epochs: {errors}; {null}; held {found['held_fraction']:.0%}", flush=True)
 
 
 def main() -> int:
