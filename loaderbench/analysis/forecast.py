@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from loaderbench.analysis.statistics import t_quantile
 from loaderbench.recording.forecast import (
     After,
     Asked,
@@ -183,7 +182,7 @@ def epoch_of(
     num_steps, rest = divmod(images, batch)
     parts: Parts = {"steps": times(step, num_steps)}
     if source.starts is not None:
-        parts["epoch_starts"] = _starts(source, num_steps, first=first)
+        parts["epoch_starts"] = _starts(source, first=first)
     if rest:
         low, high = _ends(step)
         parts["short_batch"] = Range(step.value * rest / batch, low * rest / batch, high)
@@ -198,27 +197,17 @@ def epoch_of(
     )
 
 
-def _starts(source: SourceFacts, num_steps: int, *, first: bool) -> Range:
-    """A new stream, less what the last batches spare: no more of these than the epoch has steps. The first one of the
-    process starts the workers too, as the run's first window did, and has the device's first steps."""
+def _starts(source: SourceFacts, *, first: bool) -> Range:
+    """A new stream: at most the wait for its first batch. Steps that take longer behind it, while the queue fills on
+    the processors that the device computes on, do work that the epoch's last steps are spared. `first`: of the process;
+    the run's first window started the workers too, and the device's first steps are longer."""
     starts = source.starts
     assert starts is not None
     extra = np.asarray(starts.extra_s)
-    later = extra[1:] if len(extra) > 1 else extra
-    value = float(extra[0] if first else later.mean())
-    half = float(np.abs(extra[0] - later).max()) if first else 0.0
-    if len(later) > 1:
-        mean_half = t_quantile(len(later) - 1) * float(later.std(ddof=1)) / len(later) ** 0.5
-        half = half if first else min(mean_half, float(np.abs(later - later.mean()).max()))
-    spared = min(starts.spared_s, num_steps * _any_step(source))
-    value = max(0.0, value + (source.first_steps_s or 0.0 if first else 0.0) - spared)
-    return Range(value, max(0.0, value - half), value + half)
-
-
-def _any_step(source: SourceFacts) -> float:
-    known = source.warm or source.cold
-    assert known is not None
-    return known.step_s
+    costs = np.clip(np.minimum(extra, starts.first_batch_s), 0.0, None)
+    chosen = slice(0, 1) if first or len(costs) == 1 else slice(1, None)
+    value = float(costs[chosen].mean()) + (source.first_steps_s or 0.0 if first else 0.0)
+    return Range(value, min(value, float(costs.min())), max(value, float(extra[chosen].mean())))
 
 
 def _step(steps: StateSteps) -> Range:

@@ -64,7 +64,7 @@ def source_of(run: Run, record: RunRecord) -> SourceFacts:
         cold=states.get("cold"),
         warm=states.get("warm"),
         bottleneck=None if record.verdict is None else record.verdict.bottleneck,
-        starts=starts_of(recording, record),
+        starts=starts_of(recording),
         process_s=startup.process_s,
         open_s=startup.open_s,
         build_s=startup.build_s.get(Arm.REAL),
@@ -135,38 +135,30 @@ def _steps(record: RunRecord, arm: Arm, origin: StepOrigin) -> StateSteps:
 # -- starts ----------------------------------------------------------------------------------------------
 
 
-def starts_of(recording: Recording, record: RunRecord) -> Starts | None:
+def starts_of(recording: Recording) -> Starts | None:
     """What each new stream of batches of `real` cost beyond its steps; None where no window tells.
 
     A window begins with a new stream: empty queues, workers that are started or awake. From asking for the batches to
     the end of the warm-up, minus as many steps at the window's own mean.
     """
-    assert record.arms is not None
-    extra = []
+    extra: list[float] = []
+    first: list[float] = []
     for segment in recording.of(Arm.REAL):
         values = window_quantities(segment)
         done = _done_ns(segment)
-        if values is None or segment.num_warmup < 1:
+        if values is None or segment.num_warmup < 1 or segment.first_batch_s is None:
             continue
         step_s = float(values["duration"].mean())
+        first.append(segment.first_batch_s)
         extra.append((int(done[segment.num_warmup - 1]) - segment.opened_ns) / 1e9 - segment.num_warmup * step_s)
     if not extra:
         return None
-    return Starts(tuple(extra), _spared(recording, record))
+    return Starts(tuple(extra), tuple(first))
 
 
 def _done_ns(segment: Segment) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     column = "done_ns" if segment.steps[-1, STEP["done_ns"]] >= 0 else "returned_ns"
     return segment.steps[:, STEP[column]]
-
-
-def _spared(recording: Recording, record: RunRecord) -> float:
-    arms = record.arms or {}
-    drained = [one.num_drained for one in recording.of(Arm.REAL) if one.num_drained is not None]
-    if not recording.facts.device.on_host_cpus or not drained or Arm.HOST not in arms:
-        return 0.0
-    faster = arms[Arm.REAL].step_s.value - arms[Arm.HOST].step_s.value
-    return float(np.mean(drained)) * max(0.0, faster)
 
 
 def first_steps_of(recording: Recording) -> float | None:

@@ -51,13 +51,12 @@ class StateSteps:
 
 @dataclass(frozen=True)
 class Starts:
-    """What a new stream of batches costs, by the run's own windows: each began with a new one."""
+    """What a new stream of batches costs, by the run's own windows of `real`: each began with a new one."""
 
     extra_s: tuple[float, ...]
-    """Of each window of `real`: from asking for the batches to the end of its warm-up, minus as many steady steps."""
-    spared_s: float = 0.0
-    """What the last batches of an epoch spare: the loader has prepared them and rests, and the device computes on the
-    same processors. Batches that lay ready when a window closed × (step − step with data ready)."""
+    """Of each window: from asking for the batches to the end of its warm-up, minus as many steady steps."""
+    first_batch_s: tuple[float, ...]
+    """Of each window: from asking for the batches to the first one."""
 
 
 @dataclass(frozen=True)

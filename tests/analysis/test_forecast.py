@@ -57,7 +57,9 @@ def facts(asked: Asked, one: SourceFacts | None = None, **changes: object) -> Fo
 
 def test_a_training_is_the_sum_of_its_parts() -> None:
     asked = Asked(1050, 10, val_images=200, val_every=5, checkpoint_every=2)
-    one = source(starts=Starts((1.5, 0.4, 0.6)), process_s=2.0, open_s=1.0, build_s=0.5, first_steps_s=0.25)
+    one = source(
+        starts=Starts((1.5, 0.4, 0.6), (2.0, 0.7, 0.5)), process_s=2.0, open_s=1.0, build_s=0.5, first_steps_s=0.25
+    )
     validation = source(mode="infer", cold=StateSteps(0.3, 0.0, "measured", "v"), warm=StateSteps(0.1, 0.0, "x", "v"))
     training = forecast_of(
         facts(asked, one, validation=validation, checkpoints=CheckpointTimes(1, (1.0, 2.0, 3.0)))
@@ -67,7 +69,7 @@ def test_a_training_is_the_sum_of_its_parts() -> None:
     assert cold.own.value == pytest.approx(
         10 * 0.5 + 0.25 + 1.75
     )  # 50 images of the last batch, the first window's start
-    assert warm.own.value == pytest.approx(10 * 0.2 + 0.10 + 0.5)  # the mean of the later windows' starts
+    assert warm.own.value == pytest.approx(10 * 0.2 + 0.10 + 0.45)  # 0.4 and 0.5: no more than the first batch
     assert (cold.own.low, cold.own.high) != (cold.own.value, cold.own.value)
     validated = (2 * 0.3) + (2 * 0.1)  # two of 200 images, the first from the storage
     expected = 3.5 + cold.own.value + 9 * warm.own.value + validated + 5 * 2.0
@@ -76,10 +78,11 @@ def test_a_training_is_the_sum_of_its_parts() -> None:
     assert sum(part.value for part in training.parts.values()) == pytest.approx(expected)
 
 
-def test_the_last_batches_spare_at_most_the_start() -> None:
-    training = forecast_of(facts(Asked(1000, 1), source(starts=Starts((0.3,), spared_s=5.0)))).training
-    assert training.epoch_s["cold"] is not None
-    assert training.epoch_s["cold"].own.value == pytest.approx(5.0)
+def test_a_start_costs_no_more_than_the_wait_for_its_first_batch() -> None:
+    training = forecast_of(facts(Asked(1000, 1), source(starts=Starts((0.8,), (0.1,))))).training
+    assert training.parts["epoch_starts"] == Range(0.1, 0.1, 0.8)
+    gained = forecast_of(facts(Asked(1000, 1), source(starts=Starts((-0.8,), (0.1,))))).training
+    assert gained.parts["epoch_starts"].value == 0
 
 
 def simulated(held: float, num: int = 4000, epochs: int = 6) -> float:
