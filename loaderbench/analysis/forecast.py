@@ -36,11 +36,8 @@ LEAST_PAST = 10
 SPREAD_FLOOR = 0.01
 """Added to a run's own half width, as a fraction: a run that hardly varies in seconds still drifts in hours."""
 COVERAGE = 0.95
-RESIDENT, EMPTY = 0.99, 0.01
-"""Fractions of an epoch's pages in memory from which on it was warm, and up to which it was cold."""
-SLOW_OPENS = ("fuse", "nfs", "unknown", None)
-"""Storages that are asked at each open though the pages are in memory: an epoch from memory is then somewhere between
-the arm `ram`, which reads copies on a tmpfs, and the storage."""
+EMPTY = 0.01
+"""Fraction of an epoch's pages in memory up to which it was cold."""
 
 Parts = dict[ForecastPart, Range]
 
@@ -224,7 +221,7 @@ def _in_memory(source: SourceFacts) -> Range | None:
         # The storage cost nothing that could be told from chance: no step from memory is slower than one from it.
         low, high = _ends(step)
         step = Range(source.cold.step_s, min(low, source.cold.step_s), high)
-    if source.warm.origin == "memory_arm" and source.cold is not None and source.storage_kind in SLOW_OPENS:
+    if source.opens_unknown and source.cold is not None:
         low, high = _ends(step)
         return Range(step.value, low, max(high, _ends(_step(source.cold))[1]))
     return step
@@ -403,12 +400,8 @@ def _not_scored(run: EpochRun, epoch: EpochForecast | None) -> str | None:
     resident = run.resident_before
     if epoch is None:
         return "the run does not tell of such an epoch"
-    if resident is None:
-        return None
-    if run.wanted == "cold" and resident > EMPTY:
+    if run.wanted == "cold" and resident is not None and resident > EMPTY:
         return f"{resident:.0%} of its files were in memory, which could not be emptied"
-    if run.wanted == "warm" and resident < RESIDENT and epoch.from_memory.low == 1:
-        return f"only {resident:.0%} of its files were in memory, which holds them by the forecast"
     return None
 
 

@@ -12,13 +12,18 @@ from loaderbench.recording.record import Bottleneck, Estimate, Range
 
 EpochState = Literal["cold", "warm"]
 """Where an epoch's images come from. `cold`: all from the storage. `warm`: those that fit into memory from there."""
+EpochKind = Literal["train", "validation"]
 ForecastPart = Literal["start_up", "epoch_starts", "steps", "short_batch", "validation", "checkpoints"]
 StepOrigin = Literal["measured", "memory_arm", "other_run", "no_files", "layers"]
 """Where the time of a step is from: the run's own `real` arm; its arm `ram`; another run of the same setting in that
 cache state; a loader without files, for which there are no states; the iterations of `model layers`."""
-LeftOut = Literal["start_up", "cold", "warm", "loading", "validation", "checkpoints", "logging", "other_programs"]
+LeftOut = Literal[
+    "start_up", "cold", "warm", "opens", "loading", "validation", "checkpoints", "logging", "other_programs"
+]
 """What is no part of the forecast, or not known."""
 SourceKind = Literal["run", "layers"]
+SLOW_OPENS = ("fuse", "nfs", "unknown", None)
+"""Storages that are asked at each open though a file's pages are in memory."""
 
 # -- facts -----------------------------------------------------------------------------------------------
 
@@ -92,6 +97,12 @@ class SourceFacts:
     """Mean size of an image's file; None where that is unknown, and without files."""
     storage_kind: StorageKind | None = None
 
+    @property
+    def opens_unknown(self) -> bool:
+        """Whether an epoch from memory is somewhere between the arm `ram`, which reads copies on a tmpfs, and the
+        storage: it is asked at each open though the pages are in memory."""
+        return self.warm is not None and self.warm.origin == "memory_arm" and self.storage_kind in SLOW_OPENS
+
 
 @dataclass(frozen=True)
 class CheckpointTimes:
@@ -140,7 +151,7 @@ class Past:
 class EpochRun:
     """One epoch that was run."""
 
-    kind: Literal["train", "validation"]
+    kind: EpochKind
     num_images: int
     seconds: float
     """From asking for its batches to the end of its last step."""
@@ -215,7 +226,7 @@ class TrainingForecast:
 class CheckedEpoch:
     """An epoch that was run, beside its prediction."""
 
-    kind: Literal["train", "validation"]
+    kind: EpochKind
     state: EpochState
     num_images: int
     predicted: EpochForecast | None

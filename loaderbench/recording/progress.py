@@ -35,5 +35,18 @@ class StepsDone:
     total: int
 
 
-Message = Phase | SegmentDone | StepsDone
+@dataclass(frozen=True)
+class EpochDone:
+    """One whole epoch was run."""
+
+    num_images: int
+    seconds: float
+    """From asking for its batches to the end of its last step."""
+    resident_before: float | None
+    """Fraction of the files' sampled pages that were in memory before it; None where that cannot be seen."""
+    since_start_s: float
+    """From the start of the process, without what evicting or reading the files before the epochs took."""
+
+
+Message = Phase | SegmentDone | StepsDone | EpochDone
 Report = Callable[[Message], None]

@@ -38,12 +38,15 @@ LEFT_OUT_WORDS: Mapping[LeftOut, str] = {
     "start_up": "start-up",
     "cold": "an epoch from the storage",
     "warm": "an epoch from memory",
+    "opens": "opening files whose pages are in memory",
     "loading": "loading",
     "validation": "validation",
     "checkpoints": "checkpoints",
     "logging": "logging",
     "other_programs": "other programs",
 }
+ALL_RESIDENT = 0.995
+"""Fraction of the pages in memory from which on it is not spoken of."""
 PART_COLUMNS = ("part", "first epoch", "each later one", "training", "share")
 CHECK_COLUMNS = ("epoch", "images", "predicted", "measured", "error", "interval")
 
@@ -201,7 +204,13 @@ def _compared(predicted: Range, measured: float) -> list[str]:
 
 def check_lines(found: Forecast) -> list[str]:
     """What the check could not tell."""
-    lines = [f"{_check_row(one)[0]}: {one.not_scored}" for one in found.checked if one.not_scored is not None]
+    lines = []
+    for one in found.checked:
+        if one.not_scored is not None:
+            lines.append(f"{_check_row(one)[0]}: {one.not_scored}")
+        elif one.state == "warm" and one.resident_before is not None and one.resident_before < ALL_RESIDENT:
+            resident = fmt.percent(one.resident_before, decimals=1)
+            lines.append(f"{_check_row(one)[0]}: {resident} of its files were in memory when it began")
     if found.check_failed is not None:
         lines.append(f"the check failed: {found.check_failed}")
     return lines

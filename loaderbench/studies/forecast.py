@@ -19,6 +19,7 @@ from loaderbench.recording.forecast import (
     Asked,
     CheckFacts,
     CheckpointTimes,
+    EpochKind,
     EpochRun,
     EpochState,
     ForecastFacts,
@@ -29,10 +30,11 @@ from loaderbench.recording.forecast import (
 )
 from loaderbench.recording.machines import same_hardware
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
+from loaderbench.recording.progress import EpochDone, Message
 from loaderbench.recording.record import Estimate, RunRecord
 from loaderbench.recording.store import Store, StoredRun
 from loaderbench.recording.store import load_run as read_run
-from loaderbench.running.jobs.table import RUN_EPOCHS, TIME_CHECKPOINTS, CheckpointsRequest, EpochsRequest, EpochsTimed
+from loaderbench.running.jobs.table import RUN_EPOCHS, TIME_CHECKPOINTS, CheckpointsRequest, EpochsRequest
 from loaderbench.running.supervisor import Child, JobFailed, prefix_of_decoder
 from loaderbench.studies.kept import KeptStudy, Say, told
 from loaderbench.studies.ledger import collect
@@ -237,6 +239,11 @@ def _tell_what_is_left_out(asked: Asked, source: SourceFacts, left_out: dict[Lef
             "the run has no arm `ram`, and no run of this setting with --cache warm is stored: what an epoch from "
             "memory takes is not known"
         )
+    if source.opens_unknown and asked.epochs > 1:
+        left_out["opens"] = (
+            "this storage is asked at each open, and the arm `ram` did not measure that: a later epoch takes the time "
+            "given or more; a stored run of this setting with --cache warm tells how much"
+        )
     left_out["logging"] = "loaderbench's own loop writes no log"
 
 
@@ -381,16 +388,9 @@ class ForecastStudy(KeptStudy):
         self._facts = replace(self._facts, check=check)
         say(f"running {self._length()}", True)
         states = _states(source, self._facts.asked.epochs)
-        done = self._epochs(source.case, states, say, "training")
-        if done is not None:
-            self._keep("train", states, done)
-            self._facts = replace(self._facts, check=replace(self._checked, training_s=done.total_s))
-            self.store()
-        if done is not None and validation is not None and validation.case is not None:
+        if self._epochs("train", source.case, states, say) and validation is not None and validation.case is not None:
             states = _states(validation, self._facts.asked.epochs // self._facts.asked.val_every)
-            again = self._epochs(validation.case, states, say, "validation")
-            if again is not None:
-                self._keep("validation", states, again)
+            self._epochs("validation", validation.case, states, say)
         self.store()
 
     @property
@@ -406,28 +406,31 @@ class ForecastStudy(KeptStudy):
         noun = "epoch" if len(epochs) == 1 else "epochs"
         return f"{len(epochs)} {noun} of {self._checked.num_images:,} images, about {seconds:.0f} s by the forecast"
 
-    def _epochs(self, case: Case, states: tuple[EpochState, ...], say: Say, where: str) -> EpochsTimed | None:
-        started_ns = perf_counter_ns()
+    def _epochs(self, kind: EpochKind, case: Case, states: tuple[EpochState, ...], say: Say) -> bool:
+        """Run these epochs; each is kept as it ends. Returns whether all were run."""
+        where = "training" if kind == "train" else kind
+        progress, started_ns = told(say, where), perf_counter_ns()
+
+        def message(message: Message) -> None:
+            if not isinstance(message, EpochDone):
+                progress(message)
+                return
+            wanted = states[sum(epoch.kind == kind for epoch in self._checked.epochs)]
+            run = EpochRun(kind, message.num_images, message.seconds, message.resident_before, wanted)
+            check = replace(self._checked, epochs=(*self._checked.epochs, run))
+            if kind == "train" and len(check.epochs) == len(states):
+                check = replace(check, training_s=message.since_start_s)
+            self._facts = replace(self._facts, check=check)
+            self.store()
+
         try:
             with Child(self._log, prefix_of_decoder(case.feed.decoder)) as child:
-                return child.ask(RUN_EPOCHS, EpochsRequest(case, states, started_ns), told(say, where))
+                child.ask(RUN_EPOCHS, EpochsRequest(case, states, started_ns), message)
         except JobFailed as error:
             failure = Failure(error.failure.kind, f"{where}: {error.failure.message}")
             self._facts = replace(self._facts, check=replace(self._checked, failure=failure))
-            return None
-
-    def _keep(self, kind: str, states: tuple[EpochState, ...], done: EpochsTimed) -> None:
-        told = tuple(
-            EpochRun(
-                kind="train" if kind == "train" else "validation",
-                num_images=one.num_images,
-                seconds=one.seconds,
-                resident_before=one.resident_before,
-                wanted=state,
-            )
-            for state, one in zip(states, done.epochs, strict=True)
-        )
-        self._facts = replace(self._facts, check=replace(self._checked, epochs=(*self._checked.epochs, *told)))
+            return False
+        return True
 
 
 def _states(source: SourceFacts, num_epochs: int) -> tuple[EpochState, ...]:

@@ -16,15 +16,13 @@ from loaderbench.images.cache_state import evict_files, residency
 from loaderbench.images.shards import DataSet
 from loaderbench.loaders.base import Loader
 from loaderbench.recording.forecast import EpochState
-from loaderbench.recording.progress import Phase, Report
+from loaderbench.recording.progress import EpochDone, Phase, Report
 from loaderbench.running.cache import SURVEY_FILES
 from loaderbench.running.feeds import close
 from loaderbench.running.jobs.table import (
     CheckpointsRequest,
     CheckpointsTimed,
     EpochsRequest,
-    EpochsTimed,
-    EpochTimed,
 )
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.rig import Rig, progress_of
@@ -33,8 +31,9 @@ REPORT_S = 0.5
 """Seconds from one message to the next."""
 
 
-def run_epochs(request: EpochsRequest, report: Report) -> EpochsTimed:
+def run_epochs(request: EpochsRequest, report: Report) -> None:
     """Run whole epochs in one process, with one loader and one model. Nothing is evicted while an epoch runs.
+    Each epoch is reported when it has ended.
 
     Raises:
         LoaderbenchError: something that the user can fix, in one line.
@@ -42,15 +41,14 @@ def run_epochs(request: EpochsRequest, report: Report) -> EpochsTimed:
     with ExitStack() as stack:
         rig = Rig(request.case, stack, report)
         loader = rig.build_loader(rig.data, evict=False)
-        epochs: list[EpochTimed] = []
         prepared_ns = 0
         for number, state in enumerate(request.states):
             begun = time.perf_counter_ns()
             before = _prepare(rig.data, state, report, first=number == 0) if loader.decodes else None
             prepared_ns += time.perf_counter_ns() - begun
-            epochs.append(_epoch(rig, loader, number, before, report, len(request.states)))
-        total_ns = time.perf_counter_ns() - request.started_ns - prepared_ns
-    return EpochsTimed(tuple(epochs), prepared_ns / 1e9, total_ns / 1e9)
+            num_images, seconds = _epoch(rig, loader, number, report, len(request.states))
+            since_start_ns = time.perf_counter_ns() - request.started_ns - prepared_ns
+            report(EpochDone(num_images, seconds, before, since_start_ns / 1e9))
 
 
 def _prepare(data: DataSet, state: EpochState, report: Report, *, first: bool) -> float | None:
@@ -77,8 +75,8 @@ def _read(path: str) -> None:
         raise CaseFailed(f"{path} cannot be read any more ({error.strerror}): did the data set vanish?") from error
 
 
-def _epoch(rig: Rig, loader: Loader, number: int, before: float | None, report: Report, num: int) -> EpochTimed:
-    """One epoch, from asking for its batches to the end of its last step."""
+def _epoch(rig: Rig, loader: Loader, number: int, report: Report, num: int) -> tuple[int, float]:
+    """One epoch: (images, seconds from asking for its batches to the end of its last step)."""
     total, where = len(rig.images), f"epoch {number + 1} of {num}"
     rig.device.synchronize()
     begun = time.perf_counter_ns()
@@ -96,7 +94,7 @@ def _epoch(rig: Rig, loader: Loader, number: int, before: float | None, report: 
         seconds = (time.perf_counter_ns() - begun) / 1e9
     finally:
         close(batches)
-    return EpochTimed(sum(row[4] for row in loop.host), seconds, before)
+    return sum(row[4] for row in loop.host), seconds
 
 
 def time_checkpoints(request: CheckpointsRequest, report: Report) -> CheckpointsTimed:

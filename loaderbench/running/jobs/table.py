@@ -72,7 +72,7 @@ class MeasureRequest:
 
 @dataclass(frozen=True)
 class EpochsRequest:
-    """Whole epochs of a case's data set, each from its first batch to the end of its last step."""
+    """Whole epochs of a case's data set. Each is told of as it ends (EpochDone): what is interrupted keeps them."""
 
     case: Case
     states: tuple[EpochState, ...]
@@ -84,25 +84,6 @@ class EpochsRequest:
     @property
     def waits_for(self) -> str:
         return f"the storage under {self.case.subject.dataset}"
-
-
-@dataclass(frozen=True)
-class EpochTimed:
-    """One whole epoch."""
-
-    num_images: int
-    seconds: float
-    resident_before: float | None
-    """Fraction of the files' sampled pages that were in memory; None where that cannot be seen."""
-
-
-@dataclass(frozen=True)
-class EpochsTimed:
-    epochs: tuple[EpochTimed, ...]
-    prepared_s: float
-    """What evicting or reading the files before the epochs took."""
-    total_s: float
-    """From the start of the process to the end of the last epoch, without `prepared_s`."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +329,7 @@ class CopiesTimed:
 
 
 MEASURE: Job[MeasureRequest, Recording] = Job("loaderbench.running.jobs.measure", "measure")
-RUN_EPOCHS: Job[EpochsRequest, EpochsTimed] = Job("loaderbench.running.jobs.epochs", "run_epochs")
+RUN_EPOCHS: Job[EpochsRequest, None] = Job("loaderbench.running.jobs.epochs", "run_epochs")
 TIME_CHECKPOINTS: Job[CheckpointsRequest, CheckpointsTimed] = Job("loaderbench.running.jobs.epochs", "time_checkpoints")
 SCREEN: Job[ScreenRequest, float] = Job("loaderbench.running.jobs.screen", "screen")
 EXAMINE_DEVICE: Job[ExamineRequest, Examined] = Job("loaderbench.running.jobs.precision", "examine_device")
