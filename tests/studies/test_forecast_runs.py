@@ -13,11 +13,14 @@ from commands import call
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
+from loaderbench.cases.options import ForecastOptions
 from loaderbench.errors import ConfigError
 from loaderbench.machine import environment
 from loaderbench.recording.facts import CacheFacts, Series, StartupFacts
+from loaderbench.recording.forecast import Forecast
+from loaderbench.recording.progress import EpochDone, Report
 from loaderbench.recording.store import Store
-from loaderbench.studies.forecast import find_source, parse_change
+from loaderbench.studies.forecast import ForecastStudy, find_source, parse_change, plan_forecast
 from loaderbench.studies.measure import stored
 from tests.analysis.simulate import Pipeline, run, step_seconds
 from tests.made import make_case, make_facts, make_run
@@ -120,6 +123,23 @@ def test_changes_are_read() -> None:
     assert parse_change("workers=16, decoder=pillow") == {"workers": 16, "decoder": "pillow"}
     with pytest.raises(ConfigError, match="fields"):
         parse_change("dataset=/elsewhere")
+
+
+def test_an_interrupted_check_keeps_the_epochs_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_child: object, _job: object, _request: object, on_message: Report) -> None:
+        on_message(EpochDone(64, 3.0, 1.0, 6.0))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loaderbench.studies.forecast.Child.ask", interrupted)
+    store = Store(tmp_path)
+    store_run(tmp_path, SLOW, resident=1.0)
+    study = ForecastStudy(plan_forecast("latest", ForecastOptions(epochs=3, check=True), store), store)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(lambda _line, _lasting: None)
+    (told,) = [one.study for one in Store(tmp_path).studies()]
+    assert told is not None and isinstance(told.findings, Forecast)
+    (epoch,) = told.findings.checked
+    assert (epoch.measured_s, epoch.num_images, epoch.state) == (3.0, 64, "warm")
 
 
 @pytest.mark.alone
