@@ -28,7 +28,7 @@ from loaderbench.images.synthesize import make_dataset
 from loaderbench.selftest.slow_fuse import slow_fuse
 
 LOADERBENCH = (sys.executable, "-m", "loaderbench")
-NUM_IMAGES, RESOLUTION, BED_BYTES_PER_S = 2400, 256, 10e6
+NUM_IMAGES, RESOLUTION, BED_BYTES_PER_S = 4800, 256, 10e6
 AIM_MEDIAN, AIM_P90, AIM_COVERAGE = 0.03, 0.06, 0.90
 KINDS: dict[str, tuple[str, ...]] = {
     "device": ("--device", "emulated:h200x0.2", "--loader", "threaded", "--workers", "2"),

@@ -124,7 +124,8 @@ def memory_limit_bytes(root: Path = Path("/")) -> tuple[int | None, str]:
 
 def available_memory_bytes(root: Path = Path("/")) -> tuple[int | None, str]:
     """(bytes, source): what a program can take now: the kernel's MemAvailable (proc(5)), or what a cgroup's limit
-    leaves, if that is less; None where /proc is not there."""
+    leaves, if that is less; None where /proc is not there. Pages of files count as free in a cgroup too: the kernel
+    takes them back first (`active_file` and `inactive_file` of memory.stat: the kernel's cgroup documents)."""
     found = []
     for line in (_text(root / "proc/meminfo") or "").splitlines():
         if line.startswith("MemAvailable:"):
@@ -133,8 +134,16 @@ def available_memory_bytes(root: Path = Path("/")) -> tuple[int | None, str]:
         for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             most, used = _text(folder / limit), _text(folder / usage)
             if most is not None and most.isdigit() and int(most) < UNLIMITED_BYTES and used and used.isdigit():
-                found.append((max(int(most) - int(used), 0), f"the cgroup's {limit} less {usage}"))
+                left = max(int(most) - int(used) + _file_pages(folder), 0)
+                found.append((min(left, int(most)), f"the cgroup's {limit} less {usage}, without pages of files"))
     return min(found, default=(None, "no /proc/meminfo"))
+
+
+def _file_pages(folder: Path) -> int:
+    """Bytes of files that a cgroup's use counts, its children's too; 0 where the kernel does not tell."""
+    told = dict(line.split() for line in (_text(folder / "memory.stat") or "").splitlines() if len(line.split()) == 2)
+    prefix = "total_" if "total_active_file" in told else ""  # version 1 gives the cgroup's own without it
+    return sum(int(told.get(f"{prefix}{name}", 0)) for name in ("active_file", "inactive_file"))
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:

@@ -122,7 +122,7 @@ def fit_study(predicted: int | None, found: int | None, *, most: int = 4096, **f
 def checked(predicted: Range | None, measured_s: float, state: EpochState = "cold", **fields: Any) -> CheckedEpoch:
     """A training epoch of 1,000 images."""
     nothing = Range(0.0, None, None)
-    epoch = None if predicted is None else EpochForecast(predicted, nothing, {}, 15, 80.0, nothing)
+    epoch = None if predicted is None else EpochForecast(predicted, nothing, {}, 15, 80.0, nothing, "measured", "run")
     return replace(CheckedEpoch("train", state, 1000, epoch, measured_s, None, None, score=0.5), **fields)
 
 
@@ -135,7 +135,7 @@ def forecast_study(
     asked = Asked(1000, 3)
     facts = ForecastFacts(asked, source, make_environment(), Memory(None, "unknown"), Past((), (), ()))
     found = Forecast(
-        asked, "run", setting, TrainingForecast({}, {}, None, None, {}), None, None, None, {}, "assumed", None,
-        PastFigures(0, None, None), tuple(epochs), training,
+        asked, "run", setting, False, TrainingForecast(None, {}, {}, None, None, {}, False), None, None, None, {},
+        "assumed", None, PastFigures(0, None, None), tuple(epochs), training,
     )  # fmt: skip
     return study_of("forecast", facts, found)

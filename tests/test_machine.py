@@ -208,3 +208,15 @@ def test_nothing_heavy_is_imported() -> None:
         [sys.executable, "-c", script], cwd=Path(__file__).parent.parent, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_pages_of_files_are_free_in_a_cgroup(tmp_path: Path) -> None:
+    limit, use = {"memory.max": f"{16 * GIB}\n", "memory.current": f"{12 * GIB}\n"}, 10 * GIB
+    folder = "sys/fs/cgroup"
+    v2 = {f"{folder}/{name}": text for name, text in limit.items()}
+    v2[f"{folder}/memory.stat"] = f"anon {2 * GIB}\nactive_file {use // 4}\ninactive_file {use - use // 4}\n"
+    free = {"proc/meminfo": "MemTotal: 67108864 kB\nMemAvailable: 60000000 kB\n", "proc/self/cgroup": "0::/\n"}
+    found, said = machine.available_memory_bytes(tree(tmp_path / "v2", {**free, **v2}))
+    assert found == 14 * GIB and "memory.max" in said
+    bare = {name: text for name, text in v2.items() if not name.endswith("stat")}
+    assert machine.available_memory_bytes(tree(tmp_path / "bare", {**free, **bare}))[0] == 4 * GIB

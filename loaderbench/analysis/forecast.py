@@ -4,8 +4,8 @@ formulas."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from loaderbench.recording.forecast import (
     Asked,
     CheckedEpoch,
     EpochForecast,
+    EpochKind,
     EpochRun,
     EpochState,
     Forecast,
@@ -23,6 +24,7 @@ from loaderbench.recording.forecast import (
     Past,
     PastFigures,
     SourceFacts,
+    Starts,
     StateSteps,
     TrainingForecast,
 )
@@ -31,8 +33,9 @@ from loaderbench.recording.record import Range
 DRIFT = 0.10
 """By how much a machine is taken to be faster or slower later, while too few epochs were forecast and run on it: shared
 machines drifted by about this much from one minute to the next (docs/forecast.md, `How good it is`)."""
-LEAST_PAST = 10
-"""Epochs that were forecast and run here from which on the interval is theirs."""
+LEAST_PAST = 19
+"""Epochs that were forecast and run here from which on the interval is theirs: with fewer, none of their scores is as
+large as COVERAGE of them asks."""
 SPREAD_FLOOR = 0.01
 """Added to a run's own half width, as a fraction: a run that hardly varies in seconds still drifts in hours."""
 COVERAGE = 0.95
@@ -46,11 +49,12 @@ def forecast_of(facts: ForecastFacts) -> Forecast:
     """The whole forecast. A pure function of the facts."""
     factor = calibrated(facts.past)
     training = training_of(facts.asked, facts.source, facts, factor)
-    held = held_fraction(facts.memory, facts.asked.images, facts.source.image_bytes)
+    held = held_part(facts, facts.source)
     return Forecast(
         asked=facts.asked,
         source_id=facts.source.source_id,
         setting=setting_of(facts.source),
+        emulated=facts.source.emulated,
         training=training,
         held=None if held is None else Range(*hits(held)),
         after_label=None if facts.after is None else facts.after.label,
@@ -121,12 +125,12 @@ def spread(own: Range) -> tuple[float, float]:
 
 def calibrated(past: Past) -> float | None:
     """By what the run's own half widths are multiplied, so that COVERAGE of the epochs that were forecast and run here
-    would have been held: the ⌈(n + 1) · COVERAGE⌉-th smallest score, the largest where there are too few (split
-    conformal prediction with normalized scores: Lei et al., JASA 113 (2018), section 5.2). None below LEAST_PAST."""
+    would have been held: the ⌈(n + 1) · COVERAGE⌉-th smallest score (split conformal prediction with normalized scores:
+    Lei et al., JASA 113 (2018), section 5.2). None below LEAST_PAST."""
     scores = sorted(past.scores)
     if len(scores) < LEAST_PAST:
         return None
-    return scores[min(math.ceil((len(scores) + 1) * COVERAGE), len(scores)) - 1]
+    return scores[math.ceil((len(scores) + 1) * COVERAGE) - 1]
 
 
 def score_of(own: Range, measured: float) -> float | None:
@@ -155,6 +159,19 @@ def held_fraction(memory: Memory, images: int, image_bytes: float | None) -> flo
     return min(1.0, memory.bytes / (images * image_bytes))
 
 
+def held_part(facts: ForecastFacts, source: SourceFacts) -> float | None:
+    """Part of all images, `source`'s and the validation's, that memory can hold; None where that is not known, and
+    without files."""
+    wanted = 0.0
+    for images, one in ((facts.asked.images, source), (facts.asked.val_images or 0, facts.validation)):
+        if one is None or one.one_state:
+            continue
+        if one.image_bytes is None:
+            return None
+        wanted += images * one.image_bytes
+    return held_fraction(facts.memory, 1, wanted) if wanted else None
+
+
 def hits(held: float) -> tuple[float, float, float]:
     """(value, low, high): part of the reads that memory serves from the second epoch on, where it holds a part `held`
     of the set.
@@ -171,15 +188,22 @@ def hits(held: float) -> tuple[float, float, float]:
 # -- epochs ------------------------------------------------------------------------------------------------
 
 
-def epoch_of(
-    images: int, source: SourceFacts, step: Range, from_memory: Range, factor: float | None, *, first: bool
-) -> EpochForecast:
-    """One epoch of `images` with steps of `step` seconds. `first`: of the process."""
-    batch = source.batch_size
+@dataclass(frozen=True)
+class _Kind:
+    """An epoch of one kind."""
+
+    steps: StateSteps
+    step: Range
+    from_memory: Range
+
+
+def epoch_of(images: int, source: SourceFacts, kind: _Kind, factor: float | None, *, first: bool) -> EpochForecast:
+    """One epoch of `images`. `first`: of the process."""
+    batch, step = source.batch_size, kind.step
     num_steps, rest = divmod(images, batch)
     parts: Parts = {"steps": times(step, num_steps)}
-    if source.starts is not None:
-        parts["epoch_starts"] = _starts(source, first=first)
+    if kind.steps.starts is not None:
+        parts["epoch_starts"] = _starts(kind.steps.starts, source.first_steps_s, first=first)
     if rest:
         low, high = _ends(step)
         parts["short_batch"] = Range(step.value * rest / batch, low * rest / batch, high)
@@ -190,21 +214,26 @@ def epoch_of(
         parts=parts,
         num_steps=num_steps,
         images_per_s=images / own.value,
-        from_memory=from_memory,
+        from_memory=kind.from_memory,
+        origin=kind.steps.origin,
+        run_id=kind.steps.run_id,
     )
 
 
-def _starts(source: SourceFacts, *, first: bool) -> Range:
+def _starts(starts: Starts, first_steps_s: float | None, *, first: bool) -> Range:
     """A new stream: at most the wait for its first batch. Steps that take longer behind it, while the queue fills on
     the processors that the device computes on, do work that the epoch's last steps are spared. `first`: of the process;
-    the run's first window started the workers too, and the device's first steps are longer."""
-    starts = source.starts
-    assert starts is not None
+    the first window may have started the workers too, so where it is the only one a later epoch may cost nothing. The
+    device's first steps are longer: where they are not known, all that the first window took longer is theirs."""
     extra = np.asarray(starts.extra_s)
     costs = np.clip(np.minimum(extra, starts.first_batch_s), 0.0, None)
     chosen = slice(0, 1) if first or len(costs) == 1 else slice(1, None)
-    value = float(costs[chosen].mean()) + (source.first_steps_s or 0.0 if first else 0.0)
-    return Range(value, min(value, float(costs.min())), max(value, float(extra[chosen].mean())))
+    value, least = float(costs[chosen].mean()), float(costs.min())
+    if first:
+        value = max(value, float(extra[0])) if first_steps_s is None else value + first_steps_s
+    elif len(costs) == 1:
+        least = 0.0
+    return Range(value, min(value, least), max(value, float(extra[chosen].mean())))
 
 
 def _step(steps: StateSteps) -> Range:
@@ -227,13 +256,18 @@ def _in_memory(source: SourceFacts) -> Range | None:
     return step
 
 
-def _later(source: SourceFacts, held: float | None) -> tuple[Range, Range] | None:
-    """(step, part from memory) of the epochs after the first; None where that is not known."""
+def _first(source: SourceFacts) -> _Kind | None:
+    """An epoch from the storage; None where the run does not tell of one."""
+    return None if source.cold is None else _Kind(source.cold, _step(source.cold), exactly(0.0))
+
+
+def _later(source: SourceFacts, held: float | None) -> _Kind | None:
+    """The epochs after the first; None where that is not known."""
     warm, cold = _in_memory(source), None if source.cold is None else _step(source.cold)
-    if warm is None:
-        return (cold, exactly(0.0)) if cold is not None and held == 0 else None
-    if source.image_bytes is None or (held is not None and held >= 1):
-        return warm, exactly(1.0)
+    if warm is None or source.warm is None:
+        return _first(source) if held == 0 else None
+    if source.one_state or (held is not None and held >= 1):
+        return _Kind(source.warm, warm, exactly(1.0))
     if held is None or cold is None:
         return None
     served = Range(*hits(held))
@@ -242,20 +276,40 @@ def _later(source: SourceFacts, held: float | None) -> tuple[Range, Range] | Non
     value = warm.value + (1 - served.value) * slower
     least = max(_ends(warm)[0], (1 - _ends(served)[1]) * _ends(cold)[0])
     most = _ends(warm)[1] + (1 - _ends(served)[0]) * max(_ends(cold)[1] - _ends(warm)[1], 0.0)
-    return Range(value, min(least, value), max(most, value)), served
+    return _Kind(source.warm, Range(value, min(least, value), max(most, value)), served)
 
 
-def epochs_of(
-    images: int, source: SourceFacts, held: float | None, factor: float | None
-) -> dict[EpochState, EpochForecast | None]:
-    """The first epoch and the later ones; None where the run does not tell."""
-    later = _later(source, held)
-    return {
-        "cold": None
-        if source.cold is None
-        else epoch_of(images, source, _step(source.cold), exactly(0.0), factor, first=True),
-        "warm": None if later is None else epoch_of(images, source, *later, factor, first=source.cold is None),
-    }
+@dataclass(frozen=True)
+class Epochs:
+    """The epochs of one kind; None where the run does not tell."""
+
+    first: EpochForecast | None
+    later: EpochForecast | None
+    starts_cold: bool
+    """Whether the first one is from the storage."""
+
+    @property
+    def by_state(self) -> dict[EpochState, EpochForecast | None]:
+        return {"cold": self.first if self.starts_cold else None, "warm": self.later}
+
+    def series(self, num: int) -> list[tuple[EpochForecast, int]] | None:
+        """(epoch, how many of it); None where one is not known."""
+        if num == 0:
+            return []
+        if self.first is None or (num > 1 and self.later is None):
+            return None
+        return [(self.first, 1), *([(self.later, num - 1)] if self.later is not None and num > 1 else [])]
+
+
+def epochs_of(images: int, source: SourceFacts, held: float | None, factor: float | None) -> Epochs:
+    """The first epoch, from the storage where the run tells of that, and each later one."""
+    cold, later = _first(source), _later(source, held)
+    first = cold or later
+    return Epochs(
+        first=None if first is None else epoch_of(images, source, first, factor, first=True),
+        later=None if later is None else epoch_of(images, source, later, factor, first=False),
+        starts_cold=cold is not None,
+    )
 
 
 # -- the training ------------------------------------------------------------------------------------------
@@ -263,48 +317,29 @@ def epochs_of(
 
 def training_of(asked: Asked, source: SourceFacts, facts: ForecastFacts, factor: float | None) -> TrainingForecast:
     """All epochs, validations and checkpoints. `source`: the run, or that of another setting."""
-    validation = facts.validation if asked.val_images else None
-    val_images = asked.val_images or 0
-    together = asked.images * (source.image_bytes or 0.0)
-    if validation is not None:
-        together += val_images * (validation.image_bytes or 0.0)
-    known = facts.memory.bytes is not None and together > 0
-    held = min(1.0, (facts.memory.bytes or 0) / together) if known else None
+    held = held_part(facts, source)
     epochs = epochs_of(asked.images, source, held, factor)
-    validations: Mapping[EpochState, EpochForecast | None] = {}
-    if validation is not None:
-        validations = epochs_of(val_images, validation, held, factor)
+    validations = None
+    if facts.validation is not None and asked.val_images:
+        validations = epochs_of(asked.val_images, facts.validation, held, factor)
     parts = _parts(asked, source, facts, epochs, validations)
     own = None if parts is None else total(parts.values())
     return TrainingForecast(
-        epoch_s=epochs,
-        validation_s=validations,
+        first=epochs.first,
+        epoch_s=epochs.by_state,
+        validation_s={} if validations is None else validations.by_state,
         s=None if own is None else widened(own, factor),
         own=own,
         parts=parts or {},
+        one_state=source.one_state,
     )
 
 
-def _series(epochs: Mapping[EpochState, EpochForecast | None], num: int) -> list[tuple[EpochForecast, int]] | None:
-    """(epoch, how many of it): the first cold, where that is known, the others warm. None where one is not known."""
-    cold, warm = epochs.get("cold"), epochs.get("warm")
-    first = cold or warm
-    if num == 0:
-        return []
-    if first is None or (num > 1 and warm is None):
-        return None
-    return [(first, 1), *([(warm, num - 1)] if warm is not None and num > 1 else [])]
-
-
 def _parts(
-    asked: Asked,
-    source: SourceFacts,
-    facts: ForecastFacts,
-    epochs: Mapping[EpochState, EpochForecast | None],
-    validations: Mapping[EpochState, EpochForecast | None],
+    asked: Asked, source: SourceFacts, facts: ForecastFacts, epochs: Epochs, validations: Epochs | None
 ) -> Parts | None:
     """Part → seconds over the whole training; None where an epoch is not known."""
-    series = _series(epochs, asked.epochs)
+    series = epochs.series(asked.epochs)
     if series is None:
         return None
     parts: Parts = {}
@@ -316,8 +351,8 @@ def _parts(
         told = [times(epoch.parts[name], num) for epoch, num in series if name in epoch.parts]
         if told:
             parts[name] = total(told)
-    if validations:
-        done = _series(validations, asked.epochs // asked.val_every)
+    if validations is not None:
+        done = validations.series(asked.epochs // asked.val_every)
         if done is None:
             return None
         parts["validation"] = total(times(epoch.own, num) for epoch, num in done)
@@ -339,16 +374,24 @@ def _after(facts: ForecastFacts, after: After, factor: float | None) -> Training
     if after.source is not None:
         return training_of(facts.asked, after.source, facts, factor)
     assert after.speedup is not None and after.state is not None
-    gain, source = after.speedup, facts.source
+    gain, source = after.speedup.value, facts.source
+    slowest, fastest = after.speedup.low, after.speedup.high
+    assert slowest is not None and fastest is not None
 
     def faster(steps: StateSteps | None, state: EpochState) -> StateSteps | None:
         if steps is None:
             return None
-        low, high = gain.low or gain.value, gain.high or gain.value
-        half = math.hypot(steps.half_fraction or 0.0, max(gain.value / low - 1, 1 - gain.value / high, 0.0))
-        if state == after.state or steps.origin == "no_files":
-            return replace(steps, step_s=steps.step_s / gain.value, half_fraction=half)
-        return steps
+        own = steps.half_fraction or 0.0
+        if state == after.state or source.one_state:
+            half = math.hypot(own, max(gain / slowest - 1, 1 - gain / fastest))
+            return replace(steps, step_s=steps.step_s / gain, half_fraction=half)
+        most, least = max(1.0, 1 / slowest) * (1 + own), min(1.0, 1 / fastest) * (1 - own)
+        middle = (1 + 1 / gain) / 2
+        return replace(
+            steps,
+            step_s=steps.step_s * middle,
+            half_fraction=max(most / middle - 1, 1 - least / middle),
+        )
 
     cold, warm = faster(source.cold, "cold"), faster(source.warm, "warm")
     if after.state == "cold" and cold is not None and warm is not None and warm.step_s > cold.step_s:
@@ -363,10 +406,10 @@ def _checked(facts: ForecastFacts, factor: float | None) -> Iterable[CheckedEpoc
     check = facts.check
     if check is None:
         return
-    predictions = check_predictions(facts, factor)
-    for run in check.epochs:
-        epoch = predictions[run.kind].get(run.wanted)
-        problem = _not_scored(run, epoch)
+    for number, run in enumerate(check.epochs):
+        first = all(before.kind != run.kind for before in check.epochs[:number])
+        epoch = predicted_epoch(facts, factor, run.kind, run.wanted, run.num_images, first=first)
+        problem = _not_scored(run, epoch, facts)
         score = None if problem is not None or epoch is None else score_of(epoch.own, run.seconds)
         yield CheckedEpoch(
             kind=run.kind,
@@ -380,34 +423,42 @@ def _checked(facts: ForecastFacts, factor: float | None) -> Iterable[CheckedEpoc
         )
 
 
-def check_predictions(
-    facts: ForecastFacts, factor: float | None
-) -> dict[str, Mapping[EpochState, EpochForecast | None]]:
-    """What the same rules say of the data sets as they are: `train` and `validation` → state → epoch."""
-    check = facts.check
-    assert check is not None
-    found: dict[str, Mapping[EpochState, EpochForecast | None]] = {"train": {}, "validation": {}}
-    if check.num_images:
-        held = held_fraction(facts.memory, check.num_images, facts.source.image_bytes)
-        found["train"] = epochs_of(check.num_images, facts.source, held, factor)
-    if check.val_images and facts.validation is not None:
-        held = held_fraction(facts.memory, check.val_images, facts.validation.image_bytes)
-        found["validation"] = epochs_of(check.val_images, facts.validation, held, factor)
-    return found
+def predicted_epoch(
+    facts: ForecastFacts,
+    factor: float | None,
+    kind: EpochKind,
+    state: EpochState,
+    num_images: int,
+    *,
+    first: bool,
+) -> EpochForecast | None:
+    """What the same rules say of one epoch of so many images; None where the run does not tell. `first`: of its
+    process."""
+    source = facts.source if kind == "train" else facts.validation
+    if source is None or not num_images:
+        return None
+    epochs = epochs_of(num_images, source, held_fraction(facts.memory, num_images, source.image_bytes), factor)
+    if first:
+        return epochs.first if epochs.starts_cold == (state == "cold") else None
+    return epochs.by_state[state]
 
 
-def _not_scored(run: EpochRun, epoch: EpochForecast | None) -> str | None:
-    resident = run.resident_before
-    if epoch is None:
+def _not_scored(run: EpochRun, epoch: EpochForecast | None, facts: ForecastFacts) -> str | None:
+    resident, source = run.resident_before, facts.source if run.kind == "train" else facts.validation
+    if epoch is None or source is None:
         return "the run does not tell of such an epoch"
-    if run.wanted == "cold" and resident is not None and resident > EMPTY:
+    if run.wanted == "warm" or source.one_state:
+        return None
+    if resident is None:
+        return "whether memory was emptied cannot be seen"
+    if resident > EMPTY:
         return f"{resident:.0%} of its files were in memory, which could not be emptied"
     return None
 
 
 def _checked_training(facts: ForecastFacts, factor: float | None) -> tuple[Range, float] | None:
     check = facts.check
-    if check is None or check.training_s is None or check.failure is not None:
+    if check is None or check.training_s is None:
         return None
     begun, checked = start_up_s(facts.source), list(_checked(facts, factor))
     trained = [one for one in checked if one.kind == "train"]

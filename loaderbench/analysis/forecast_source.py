@@ -15,7 +15,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import STEP, Recording, Run, Segment
 from loaderbench.recording.forecast import EpochState, SourceFacts, Starts, StateSteps, StepOrigin
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
-from loaderbench.recording.record import RunRecord
+from loaderbench.recording.record import Estimate, RunRecord
 
 TOO_SHORT = 0.25
 """Half width of the step time's interval, as a fraction, above which a run tells too little of hours."""
@@ -41,15 +41,16 @@ def source_of(run: Run, record: RunRecord) -> SourceFacts:
     if run.environment is None:
         raise ConfigError(f"{name} does not say which machine made it; run it again")
     _check_heat(run, recording)
-    real = record.arms[Arm.REAL].step_s
-    half = real.half_width
-    if half is None or not half <= TOO_SHORT * real.value:
-        width = "unknown" if half is None else f"± {half / real.value:.0%}"
+    if Arm.REAL not in record.arms:
+        raise ConfigError(f"{name} has no arm `real`, the loader on the real storage; run it again with that arm")
+    half = _half_fraction(record.arms[Arm.REAL].step_s)
+    if half is None or half > TOO_SHORT:
+        width = "no interval at all" if half is None else f"± {half:.0%}"
         raise ConfigError(
-            f"{name} is too short: its step time is known to {width}, a forecast needs ± {TOO_SHORT:.0%}; "
+            f"{name} is too short: its step time is known to {width}, and a forecast needs ± {TOO_SHORT:.0%}; "
             f"run it with --duration {2 * case.effort.duration_s:.0f} or more"
         )
-    states = _states(record)
+    states = _states(record, recording)
     startup = recording.facts.startup
     return SourceFacts(
         kind="run",
@@ -64,7 +65,6 @@ def source_of(run: Run, record: RunRecord) -> SourceFacts:
         cold=states.get("cold"),
         warm=states.get("warm"),
         bottleneck=None if record.verdict is None else record.verdict.bottleneck,
-        starts=starts_of(recording),
         process_s=startup.process_s,
         open_s=startup.open_s,
         build_s=startup.build_s.get(Arm.REAL),
@@ -92,9 +92,9 @@ def _check_heat(run: Run, recording: Recording) -> None:
 # -- states of the page cache ------------------------------------------------------------------------------
 
 
-def _states(record: RunRecord) -> dict[EpochState, StateSteps]:
+def _states(record: RunRecord, recording: Recording) -> dict[EpochState, StateSteps]:
     """A step in each state that the run tells of. Raises ConfigError where it is not known which state it found."""
-    real = _steps(record, Arm.REAL, "measured")
+    real = _steps(record, recording, Arm.REAL, "measured")
     storage = record.storage
     if storage is None:  # no files
         same = replace(real, origin="no_files")
@@ -102,8 +102,12 @@ def _states(record: RunRecord) -> dict[EpochState, StateSteps]:
     state = _found(record)
     if state == "warm":
         return {"warm": real}
-    in_memory = {"warm": _steps(record, Arm.RAM, "memory_arm")} if Arm.RAM in (record.arms or {}) else {}
-    return {"cold": real, **in_memory}  # type: ignore[dict-item]
+    states: dict[EpochState, StateSteps] = {"cold": real}
+    if Arm.RAM in (record.arms or {}):
+        ram = _steps(record, recording, Arm.RAM, "memory_arm")
+        if ram.half_fraction is not None and ram.half_fraction <= TOO_SHORT:
+            states["warm"] = ram
+    return states
 
 
 def _found(record: RunRecord) -> EpochState:
@@ -125,25 +129,30 @@ def _found(record: RunRecord) -> EpochState:
     raise ConfigError(f"{unknown}: {before:.0%} of its files were in memory; {again}")
 
 
-def _steps(record: RunRecord, arm: Arm, origin: StepOrigin) -> StateSteps:
+def _steps(record: RunRecord, recording: Recording, arm: Arm, origin: StepOrigin) -> StateSteps:
     assert record.arms is not None
     step = record.arms[arm].step_s
+    return StateSteps(step.value, _half_fraction(step), origin, record.run_id, starts_of(recording, arm))
+
+
+def _half_fraction(step: Estimate) -> float | None:
+    """Half width of the interval as a fraction; None where one block tells nothing of it."""
     half = step.half_width
-    return StateSteps(step.value, None if half is None else half / step.value, origin, record.run_id)
+    return None if half is None or step.n < 2 else half / step.value
 
 
 # -- starts ----------------------------------------------------------------------------------------------
 
 
-def starts_of(recording: Recording) -> Starts | None:
-    """What each new stream of batches of `real` cost beyond its steps; None where no window tells.
+def starts_of(recording: Recording, arm: Arm) -> Starts | None:
+    """What each new stream of batches of the arm cost beyond its steps; None where no window tells.
 
     A window begins with a new stream: empty queues, workers that are started or awake. From asking for the batches to
     the end of the warm-up, minus as many steps at the window's own mean.
     """
     extra: list[float] = []
     first: list[float] = []
-    for segment in recording.of(Arm.REAL):
+    for segment in recording.of(arm):
         values = window_quantities(segment)
         done = _done_ns(segment)
         if values is None or segment.num_warmup < 1 or segment.first_batch_s is None:
@@ -211,10 +220,11 @@ def layers_source(facts: LayersFacts, found: LayersResult, study_id: str) -> Sou
 
 def joined(source: SourceFacts, others: Sequence[SourceFacts]) -> SourceFacts:
     """The source with what its run lacks of the other cache state from the newest of `others`, runs of the same
-    setting."""
+    setting; and an epoch from memory, where the arm `ram` does not see what the storage costs then."""
     for other in reversed(others):
         for state in ("cold", "warm"):
             mine, theirs = getattr(source, state), getattr(other, state)
-            if mine is None and theirs is not None and theirs.origin == "measured":
+            lacks = mine is None or (state == "warm" and source.opens_unknown)
+            if lacks and theirs is not None and theirs.origin == "measured":
                 source = replace(source, **{state: replace(theirs, origin="other_run")})
     return source

@@ -106,7 +106,7 @@ def entries_of_study(study: StudyRecord) -> list[Entry]:
 
 def _of_forecast(found: Forecast, source: _Source) -> list[Entry]:
     """Epochs that say something about the forecast, and the whole check."""
-    entries = [entry for epoch in found.checked for entry in _of_epoch(epoch, found.setting, source)]
+    entries = [entry for epoch in found.checked for entry in _of_epoch(epoch, found, source)]
     if found.checked_training is not None:
         predicted, measured = found.checked_training
         number = sum(epoch.kind == "train" for epoch in found.checked)
@@ -115,14 +115,15 @@ def _of_forecast(found: Forecast, source: _Source) -> list[Entry]:
     return entries
 
 
-def _of_epoch(epoch: CheckedEpoch, setting: str, source: _Source) -> list[Entry]:
+def _of_epoch(epoch: CheckedEpoch, found: Forecast, source: _Source) -> list[Entry]:
     if epoch.not_scored is not None or epoch.predicted is None:
         return []
     kind: LedgerKind = "epoch" if epoch.kind == "train" else "validation"
     word = "epoch" if epoch.kind == "train" else "validation"
-    what = f"{setting}: {epoch.state} {word} of {epoch.num_images:,} images"
+    what = f"{found.setting}: {epoch.state} {word} of {epoch.num_images:,} images"
     predicted = epoch.predicted.s
-    return source.entry(kind, what, "s", predicted.value, epoch.measured_s, predicted, epoch.score)
+    entries = source.entry(kind, what, "s", predicted.value, epoch.measured_s, predicted, epoch.score)
+    return [replace(entry, emulated=found.emulated) for entry in entries]
 
 
 def _of_memory(facts: ModelMemoryFacts, found: ModelMemory, source: _Source) -> list[Entry]:

@@ -16,7 +16,8 @@ from loaderbench.commands.terminal import Interrupted, check_json_target
 def forecast(
     *,
     run: Annotated[
-        str, typer.Argument(help="Stored run, or profile of `model layers`: its id, a start of it, a tag, or latest")
+        str,
+        typer.Argument(help="Stored run, or profile of `model layers`: an id, a start of it, a folder, or latest"),
     ],
     asked: ForecastOptions,
     output: OutputOptions,
@@ -33,6 +34,6 @@ def forecast(
     ended = run_study(study, output)
     show_study(study, output)
     if ended is not None:
-        raise Interrupted("interrupted: the forecast is kept, its check is not finished", ended)
+        raise Interrupted(f"interrupted: the forecast is kept, {study.unfinished}", ended)
     if study.failed:
         raise typer.Exit(1)

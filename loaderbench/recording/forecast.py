@@ -18,7 +18,17 @@ StepOrigin = Literal["measured", "memory_arm", "other_run", "no_files", "layers"
 """Where the time of a step is from: the run's own `real` arm; its arm `ram`; another run of the same setting in that
 cache state; a loader without files, for which there are no states; the iterations of `model layers`."""
 LeftOut = Literal[
-    "start_up", "cold", "warm", "opens", "loading", "validation", "checkpoints", "logging", "other_programs"
+    "start_up",
+    "epoch_starts",
+    "cold",
+    "warm",
+    "opens",
+    "loading",
+    "validation",
+    "checkpoints",
+    "change",
+    "logging",
+    "other_programs",
 ]
 """What is no part of the forecast, or not known."""
 SourceKind = Literal["run", "layers"]
@@ -43,6 +53,16 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Starts:
+    """What a new stream of batches costs, by the windows of one arm: each began with a new one."""
+
+    extra_s: tuple[float, ...]
+    """Of each window: from asking for the batches to the end of its warm-up, minus as many steady steps."""
+    first_batch_s: tuple[float, ...]
+    """Of each window: from asking for the batches to the first one."""
+
+
+@dataclass(frozen=True)
 class StateSteps:
     """A step in one state of the page cache."""
 
@@ -52,16 +72,8 @@ class StateSteps:
     origin: StepOrigin
     run_id: str
     """Where it was measured."""
-
-
-@dataclass(frozen=True)
-class Starts:
-    """What a new stream of batches costs, by the run's own windows of `real`: each began with a new one."""
-
-    extra_s: tuple[float, ...]
-    """Of each window: from asking for the batches to the end of its warm-up, minus as many steady steps."""
-    first_batch_s: tuple[float, ...]
-    """Of each window: from asking for the batches to the first one."""
+    starts: Starts | None = None
+    """By the windows that it was measured in; None where none tells."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +93,6 @@ class SourceFacts:
     cold: StateSteps | None
     warm: StateSteps | None
     bottleneck: Bottleneck | None = None
-    starts: Starts | None = None
-    """None where the run has no windows of it."""
     process_s: float | None = None
     """From the start of the process until it looked at the data set: Python and its imports. None: not stored."""
     open_s: float | None = None
@@ -90,12 +100,18 @@ class SourceFacts:
     build_s: float | None = None
     """Construction of the loader."""
     first_steps_s: float | None = None
-    """By how much the device's first steps in the process were longer than later ones."""
+    """By how much the device's first steps in the process were longer than later ones; None where the run does not
+    tell."""
     num_images: int | None = None
     """Of its data set; None without files."""
     image_bytes: float | None = None
     """Mean size of an image's file; None where that is unknown, and without files."""
     storage_kind: StorageKind | None = None
+
+    @property
+    def one_state(self) -> bool:
+        """Whether the state of the page cache changes nothing: a loader without files, a profile of layers."""
+        return self.cold is not None and self.cold.origin in ("no_files", "layers")
 
     @property
     def opens_unknown(self) -> bool:
@@ -123,7 +139,7 @@ class After:
     speedup: Estimate | None = None
     """By the advice; measured where `--verify` measured it."""
     state: EpochState | None = None
-    """The state that the advice is about."""
+    """The state that the advice is about. What it gives in the other one lies between nothing and as much."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +153,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class Past:
-    """Epochs that were forecast and run on this machine before: what the interval was calibrated with."""
+    """Epochs that were forecast and run on this machine before, on an emulated device if the source's is one, else on
+    real ones: what the interval was calibrated with."""
 
     scores: tuple[float, ...]
     """Of each: |ln(measured ÷ predicted)| ÷ (its own half width + SPREAD_FLOOR of analysis/forecast.py)."""
@@ -207,19 +224,27 @@ class EpochForecast:
     images_per_s: float
     from_memory: Range
     """Fraction of the images that memory gives."""
+    origin: StepOrigin
+    """Of the step's time; where memory gives a part, of a step from memory."""
+    run_id: str
+    """The run, or the profile, that it is from."""
 
 
 @dataclass(frozen=True)
 class TrainingForecast:
     """The whole training."""
 
+    first: EpochForecast | None
+    """The first epoch: `cold` where that is known, else one from memory, with the start of the workers."""
     epoch_s: Mapping[EpochState, EpochForecast | None]
-    """None: not known, or there is no such epoch; `left_out` says which."""
+    """`warm`: each later one. None: not known, or there is no such epoch; `left_out` says which."""
     validation_s: Mapping[EpochState, EpochForecast | None]
     s: Range | None
     own: Range | None
     parts: Mapping[ForecastPart, Range]
     """Over all epochs."""
+    one_state: bool
+    """Whether the state of the page cache changes nothing: a loader without files, a profile of layers."""
 
 
 @dataclass(frozen=True)
@@ -255,9 +280,12 @@ class Forecast:
     source_id: str
     setting: str
     """The case in a few words."""
+    emulated: bool
+    """Whether an emulated device took the steps."""
     training: TrainingForecast
     held: Range | None
-    """Fraction of the data set that memory can hold; None where that is not known."""
+    """Fraction of the images, those of the validation too, that memory can hold; None where that is not known, and
+    without files."""
     after_label: str | None
     after: TrainingForecast | None
     """With the change; None: not asked for."""

@@ -38,6 +38,8 @@ class Entry:
     score: float | None = None
     """Of an epoch or a validation: |ln(measured ÷ predicted)| ÷ (the run's own half width on that side +
     SPREAD_FLOOR of analysis/forecast.py). What later intervals are calibrated with."""
+    emulated: bool = False
+    """Of an epoch or a validation: whether an emulated device took its steps."""
 
     @property
     def error_fraction(self) -> float:

@@ -11,9 +11,11 @@ from loaderbench.plain import JsonObject
 from loaderbench.recording.forecast import (
     CheckedEpoch,
     EpochForecast,
+    EpochState,
     Forecast,
     ForecastPart,
     LeftOut,
+    StepOrigin,
     TrainingForecast,
 )
 from loaderbench.recording.record import Range
@@ -36,12 +38,14 @@ PART_WORDS: Mapping[ForecastPart, str] = {
 }
 LEFT_OUT_WORDS: Mapping[LeftOut, str] = {
     "start_up": "start-up",
+    "epoch_starts": "starts of epochs",
     "cold": "an epoch from the storage",
     "warm": "an epoch from memory",
     "opens": "opening files whose pages are in memory",
     "loading": "loading",
     "validation": "validation",
     "checkpoints": "checkpoints",
+    "change": "the change",
     "logging": "logging",
     "other_programs": "other programs",
 }
@@ -93,33 +97,23 @@ def _nth(every: int) -> str:
 
 def headline(found: Forecast) -> str:
     """Training 6.4 h (5.8 – 7.1): the first epoch 4.6 min from the storage, later ones 4.2 min from memory."""
-    training, epochs = found.training, _epochs(found.training)
-    cold, warm = training.epoch_s.get("cold"), training.epoch_s.get("warm")
+    training, later = found.training, found.training.epoch_s.get("warm")
     texts = []
-    if cold is not None and not _no_files(training):
-        texts.append(f"the first epoch {interval(cold.s)} from the storage")
-    if warm is not None and (found.asked.epochs > 1 or cold is None or _no_files(training)):
-        which = "later ones" if texts else "an epoch"
-        texts.append(f"{which} {interval(warm.s)}{_from_memory(warm) if not _no_files(training) else ''}")
+    if training.first is not None:
+        texts.append(f"the first epoch {interval(training.first.s)}{_from(training.first, training)}")
+    if later is not None and found.asked.epochs > 1:
+        texts.append(f"later ones {interval(later.s)}{_from(later, training)}")
     if training.s is None:
         known = ", ".join(texts) or "nothing is known of its epochs"
         return f"The training's time is not known: {known}; see what was left out."
-    if found.asked.epochs == 1 and len(epochs) == 1 and not found.asked.val_images:
+    if found.asked.epochs == 1 and not found.asked.val_images:
         return f"{texts[0][:1].upper()}{texts[0][1:]}; with its start {interval(training.s)}."
     return f"Training {interval(training.s)}: {', '.join(texts)}."
 
 
-def _epochs(training: TrainingForecast) -> list[EpochForecast]:
-    return [epoch for epoch in training.epoch_s.values() if epoch is not None]
-
-
-def _no_files(training: TrainingForecast) -> bool:
-    """Both epochs are the same: a loader without files, or a profile of layers."""
-    cold, warm = training.epoch_s.get("cold"), training.epoch_s.get("warm")
-    return cold is not None and warm is not None and cold.own == warm.own
-
-
-def _from_memory(epoch: EpochForecast) -> str:
+def _from(epoch: EpochForecast, training: TrainingForecast) -> str:
+    if training.one_state:
+        return ""
     hits = epoch.from_memory
     if hits.low == 1:
         return " from memory"
@@ -147,18 +141,18 @@ def interval(one: Range) -> str:
 
 def part_rows(training: TrainingForecast) -> Cells:
     """A row a part: in the first epoch, in each later one, in the whole training."""
-    cold, warm = training.epoch_s.get("cold"), training.epoch_s.get("warm")
+    begun, warm = training.first, training.epoch_s.get("warm")
     whole = training.own.value if training.own is not None else 0.0
     rows: Cells = []
     for part, words in PART_WORDS.items():
-        first, later = ((None if one is None else one.parts.get(part)) for one in (cold or warm, warm))
+        first, later = ((None if one is None else one.parts.get(part)) for one in (begun, warm))
         over_all = training.parts.get(part)
         if first is None and later is None and over_all is None:
             continue
         share = fmt.MISSING if over_all is None or not whole else fmt.percent(over_all.value / whole, decimals=1)
         values = [fmt.MISSING if one is None else long_time(one.value) for one in (first, later, over_all)]
         rows.append([words, *values, share])
-    sums = [None if one is None else one.own for one in (cold or warm, warm)] + [training.own]
+    sums = [None if one is None else one.own for one in (begun, warm)] + [training.own]
     rows.append(["together", *(fmt.MISSING if one is None else long_time(one.value) for one in sums), ""])
     return rows
 
@@ -180,16 +174,22 @@ def after_lines(found: Forecast) -> list[str]:
 
 def check_rows(found: Forecast) -> Cells:
     """A row for each epoch that was run, and one for all from the start of the process."""
-    rows = [_check_row(one) for one in found.checked]
+    rows = [_check_row(one, found) for one in found.checked]
     if found.checked_training is not None:
         predicted, measured = found.checked_training
         rows.append(["all, with start-up", "", *_compared(predicted, measured)])
     return rows
 
 
-def _check_row(one: CheckedEpoch) -> list[str]:
-    where = "from the storage" if one.state == "cold" else "from memory"
-    name = f"{'validation' if one.kind == 'validation' else 'training'} {where}"
+def _check_name(one: CheckedEpoch, found: Forecast) -> str:
+    kind = "validation" if one.kind == "validation" else "training"
+    if found.training.one_state:
+        return f"{'first' if one.state == 'cold' else 'later'} {kind} epoch"
+    return f"{kind} {STATE_WORDS[one.state]}"
+
+
+def _check_row(one: CheckedEpoch, found: Forecast) -> list[str]:
+    name = _check_name(one, found)
     if one.predicted is None or one.not_scored is not None:
         predicted = fmt.MISSING if one.predicted is None else interval(one.predicted.s)
         return [name, f"{one.num_images:,}", predicted, long_time(one.measured_s), "not scored", ""]
@@ -207,28 +207,29 @@ def check_lines(found: Forecast) -> list[str]:
     lines = []
     for one in found.checked:
         if one.not_scored is not None:
-            lines.append(f"{_check_row(one)[0]}: {one.not_scored}")
+            lines.append(f"{_check_name(one, found)}: {one.not_scored}")
         elif one.state == "warm" and one.resident_before is not None and one.resident_before < ALL_RESIDENT:
             resident = fmt.percent(one.resident_before, decimals=1)
-            lines.append(f"{_check_row(one)[0]}: {resident} of its files were in memory when it began")
+            lines.append(f"{_check_name(one, found)}: {resident} of its files were in memory when it began")
     if found.check_failed is not None:
         lines.append(f"the check failed: {found.check_failed}")
     return lines
 
 
 def basis_lines(found: Forecast) -> list[str]:
-    """Where the interval is from, and how good forecasts were here."""
+    """Where the times and the interval are from, and how good forecasts were here."""
     past = found.ledger
-    lines = []
+    lines = _sources(found.training)
+    device = "an emulated device" if found.emulated else "a real device"
     if past.num:
         noun = "epoch was" if past.num == 1 else "epochs were"
         lines.append(
-            f"{past.num} {noun} forecast and run on this machine before: the median error was "
+            f"{past.num} {noun} forecast and run on this machine with {device} before: the median error was "
             f"{fmt.percent(past.median_error_fraction, decimals=1)}, "
             f"the interval held {fmt.percent(past.coverage_fraction)}"
         )
     else:
-        lines.append("no forecast was checked on this machine yet: --check runs an epoch and compares")
+        lines.append(f"no forecast with {device} was checked on this machine yet: --check runs an epoch and compares")
     if found.interval_by == "assumed":
         lines.append("the interval: the run's own spread, and 10 % that the machine is assumed to drift by")
     else:
@@ -240,12 +241,37 @@ def basis_lines(found: Forecast) -> list[str]:
     return lines
 
 
+ORIGIN_WORDS: Mapping[StepOrigin, str] = {
+    "measured": "{run}",
+    "memory_arm": "{run}, its arm `ram`",
+    "other_run": "{run}",
+    "no_files": "{run}, whose loader reads no files",
+    "layers": "{run}, a profile of layers",
+}
+
+
+STATE_WORDS: Mapping[EpochState, str] = {"cold": "from the storage", "warm": "from memory"}
+
+
+def _sources(training: TrainingForecast) -> list[str]:
+    """Which run each step's time is from."""
+    lines = []
+    for noun, epochs in (("epoch", training.epoch_s), ("validation", training.validation_s)):
+        for state, one in epochs.items():
+            if one is None or (training.one_state and state == "warm"):
+                continue
+            where = "" if training.one_state else f" {STATE_WORDS[state]}"
+            lines.append(f"steps of the {noun}{where}: {ORIGIN_WORDS[one.origin].format(run=one.run_id)}")
+    return lines
+
+
 def _held_line(held: Range) -> str:
+    free = "this machine's free memory, of which the training itself will take a part,"
     if held.low == 1:
-        return "this machine's free memory holds the whole data set, so later epochs read from there"
+        return f"{free} holds all images, so later epochs read from there"
     return (
-        f"this machine's free memory holds {fmt.percent(held.high)} of the data set: from the second epoch on it "
-        f"serves {fmt.percent(held.low)} (it drops the least recently used) to {fmt.percent(held.high)} of the images"
+        f"{free} holds {fmt.percent(held.high)} of the images: from the second epoch on it "
+        f"serves {fmt.percent(held.low)} (it drops the least recently used) to {fmt.percent(held.high)} of them"
     )
 
 

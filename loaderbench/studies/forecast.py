@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
-from loaderbench.analysis.forecast import calibrated, check_predictions, held_fraction
+from loaderbench.analysis.forecast import calibrated, held_part, predicted_epoch
 from loaderbench.analysis.forecast_source import joined, layers_source, source_of
-from loaderbench.cases.case import FIELDS, PARTS, Case, Change
-from loaderbench.cases.options import ForecastOptions
+from loaderbench.cases.case import FIELDS, PARTS, Case, Change, FieldValue, Step
+from loaderbench.cases.options import ForecastOptions, base_type
+from loaderbench.devices.profile import for_mode
 from loaderbench.errors import ConfigError
 from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.plain import type_hints
+from loaderbench.plugins import LOADERS
 from loaderbench.recording.facts import Environment, Failure
 from loaderbench.recording.forecast import (
     After,
@@ -32,7 +34,7 @@ from loaderbench.recording.machines import same_hardware
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
 from loaderbench.recording.progress import EpochDone, Message
 from loaderbench.recording.record import Estimate, RunRecord
-from loaderbench.recording.store import Store, StoredRun
+from loaderbench.recording.store import Store, StoredRun, StoredStudy
 from loaderbench.recording.store import load_run as read_run
 from loaderbench.running.jobs.table import RUN_EPOCHS, TIME_CHECKPOINTS, CheckpointsRequest, EpochsRequest
 from loaderbench.running.supervisor import Child, JobFailed, prefix_of_decoder
@@ -75,22 +77,19 @@ def plan_forecast(name: str, options: ForecastOptions, store: Store) -> Forecast
     left_out: dict[LeftOut, str] = {}
     validation = _validation(source, options, store, here, left_out)
     asked = Asked(images, options.epochs, options.val_images, options.val_every, options.checkpoint_every)
-    memory = Memory(*available_memory_bytes())
-    _tell_what_is_left_out(asked, source, left_out)
-    _check_memory(asked, source, memory)
-    if asked.checkpoint_every is None:
-        left_out["checkpoints"] = "--checkpoint-every was not given"
+    facts = ForecastFacts(
+        asked=asked,
+        source=source,
+        environment=here,
+        memory=Memory(*available_memory_bytes()),
+        past=past_of(store, here, emulated=source.emulated),
+        validation=validation,
+        after=None if options.then is None else _after(options.then, source, store, here, options, left_out),
+    )
+    _check_memory(facts)
+    _tell_what_is_left_out(facts, left_out)
     return ForecastPlan(
-        facts=ForecastFacts(
-            asked=asked,
-            source=source,
-            environment=here,
-            memory=memory,
-            past=past_of(store, here),
-            validation=validation,
-            after=None if options.then is None else _after(options.then, source, store, here, options),
-            left_out=left_out,
-        ),
+        facts=replace(facts, left_out=left_out),
         val_case=None if validation is None else validation.case,
         checkpoint_to=None if asked.checkpoint_every is None else str(options.checkpoint_to or store.root),
         check=options.check,
@@ -123,27 +122,30 @@ def _check_machine(source: SourceFacts, here: Environment, options: ForecastOpti
     )
 
 
-def _check_memory(asked: Asked, source: SourceFacts, memory: Memory) -> None:
-    """A set that memory does not hold needs both states."""
-    held = held_fraction(memory, asked.images, source.image_bytes)
-    if held is not None and held < 1 and source.cold is None and asked.epochs > 1:
-        raise ConfigError(
-            f"{source.source_id} was measured from memory, which holds {held:.0%} of {asked.images:,} images: measure "
-            "the same setting with --cache cold too"
-        )
+def _check_memory(facts: ForecastFacts) -> None:
+    """A set that memory does not hold needs an epoch from the storage. Raises ConfigError where a run tells of none."""
+    after = None if facts.after is None else facts.after.source
+    for source in (facts.source, facts.validation, after):
+        held = held_part(facts, facts.source if source is None or source is facts.validation else source)
+        if source is not None and source.cold is None and held is not None and held < 1:
+            raise ConfigError(
+                f"{source.source_id} was measured from memory, which holds {held:.0%} of the images: measure the same "
+                "setting with --cache cold too"
+            )
 
 
 # -- sources ---------------------------------------------------------------------------------------------
 
 
 def find_source(name: str, store: Store) -> SourceFacts:
-    """The run, or the profile of layers, of that name; what it lacks of the other cache state from the store.
+    """The run, or the profile of layers, of that name; what it lacks of the other cache state from the store. `latest`
+    is the newest run, or a profile that is newer.
 
     Raises:
         ConfigError: there is none, or it tells nothing reliable.
     """
-    study = store.find_study(name)
-    if study is not None:
+    study = store.latest_study() if name == "latest" else store.find_study(name)
+    if study is not None and not _means_a_run(name, study, store):
         known = study.study
         if known is None or not isinstance(known.facts, LayersFacts) or not isinstance(known.findings, LayersResult):
             raise ConfigError(f"{study.study_id} is no run and no profile of layers: name one of these")
@@ -162,11 +164,24 @@ def find_source(name: str, store: Store) -> SourceFacts:
         and same_hardware(one.record.environment, source.environment)
         and same_setting(one.record.case, source.case)
     ]
-    return joined(source, _readable(others)) if None in (source.cold, source.warm) else source
+    return joined(source, _readable(others)) if None in (source.cold, source.warm) or source.opens_unknown else source
+
+
+def _means_a_run(name: str, study: StoredStudy, store: Store) -> bool:
+    """Whether the name is that of a run though a study has it too."""
+    if name == "latest":
+        return study.study is None or not isinstance(study.study.facts, LayersFacts)
+    return any(run.run_id.startswith(name) for run in store.runs())
 
 
 def _source(stored: StoredRun) -> SourceFacts:
     run = read_run(stored.path)
+    traits = LOADERS.find(run.case.feed.loader).traits
+    if not traits.reads_files and traits.decodes != "nothing":
+        raise ConfigError(
+            f"{run.run_id}: the loader {run.case.feed.loader} decodes its images before the first batch, which no run "
+            "times; forecast from a run of another loader"
+        )
     return source_of(run, judged(run))
 
 
@@ -210,8 +225,10 @@ def _validation(
         and one.record is not None
         and one.record.status == "ok"
         and same_hardware(one.record.environment, source.environment)
+        and (one.record.case.subject.dataset, one.record.case.subject.resolution)
+        == (case.subject.dataset, case.subject.resolution)
         and one.record.case.feed == case.feed
-        and replace(one.record.case.step, batch_size=0) == replace(case.step, mode="infer", batch_size=0)
+        and _validates(one.record.case.step, case.step)
     ]
     for stored in reversed(runs):
         try:
@@ -219,12 +236,22 @@ def _validation(
         except ConfigError:
             continue
     left_out["validation"] = (
-        "no stored run of this setting with --mode infer tells of it: measure one, or name one with --val-run"
+        "no stored run of this data set and setting with --mode infer tells of it: measure one, or name one with "
+        "--val-run"
     )
     return None
 
 
-def _tell_what_is_left_out(asked: Asked, source: SourceFacts, left_out: dict[LeftOut, str]) -> None:
+def _validates(step: Step, training: Step) -> bool:
+    """Whether a run of `step` tells of the validation in this training: the same model on the same device."""
+    wanted = replace(training, mode="infer", device=for_mode(training.device, "infer"))
+    free = {"batch_size": 0, "optimizer": "sgd", "loss_scale": None}  # of these, none changes what is to be told
+    return replace(step, **free) == replace(wanted, **free)  # type: ignore[arg-type]
+
+
+def _tell_what_is_left_out(facts: ForecastFacts, left_out: dict[LeftOut, str]) -> None:
+    asked, source, validation = facts.asked, facts.source, facts.validation
+    held = held_part(facts, source)
     if source.process_s is None or source.open_s is None:
         left_out["start_up"] = "the run did not store it"
     if source.kind == "layers":
@@ -234,28 +261,61 @@ def _tell_what_is_left_out(asked: Asked, source: SourceFacts, left_out: dict[Lef
             "the run read from memory, and no run of this setting with --cache cold is stored: the first epoch is "
             "taken to find its images there"
         )
-    if source.warm is None and asked.epochs > 1:
-        left_out["warm"] = (
-            "the run has no arm `ram`, and no run of this setting with --cache warm is stored: what an epoch from "
-            "memory takes is not known"
-        )
+    unknown = _unknown_later(source, asked.epochs, held)
+    if unknown is not None:
+        left_out["warm"] = unknown
+    if source.kind == "run" and any(one is not None and one.starts is None for one in (source.cold, source.warm)):
+        left_out["epoch_starts"] = "the run warmed nothing up (--warmup 0), so its windows tell nothing of a start"
+    if validation is not None:
+        unknown = _unknown_later(validation, asked.epochs // asked.val_every, held)
+        if unknown is not None:
+            left_out["validation"] = f"{validation.source_id}: {unknown}"
+        elif validation.cold is None:
+            left_out["validation"] = (
+                f"{validation.source_id} read from memory: the first validation is taken to find its images there"
+            )
     if source.opens_unknown and asked.epochs > 1:
         left_out["opens"] = (
             "this storage is asked at each open, and the arm `ram` did not measure that: a later epoch takes the time "
             "given or more; a stored run of this setting with --cache warm tells how much"
         )
+    if asked.checkpoint_every is None:
+        left_out["checkpoints"] = "--checkpoint-every was not given"
+    else:
+        left_out["checkpoints"] = "writing some, to time them, did not get to its end"
     left_out["logging"] = "loaderbench's own loop writes no log"
+
+
+def _unknown_later(source: SourceFacts, num_epochs: int, held: float | None) -> str | None:
+    """Why nothing is known of the epochs behind the first; None where it is."""
+    if num_epochs < 2 or source.one_state:
+        return None
+    if source.warm is None and held != 0:
+        return (
+            "neither its arm `ram` nor a stored run of this setting with --cache warm tells what an epoch from memory "
+            "takes"
+        )
+    if held is None:
+        return "how much of the images memory holds is not known, for want of their size or of the free memory"
+    return None
 
 
 # -- after a change ----------------------------------------------------------------------------------------
 
 
-def _after(text: str, source: SourceFacts, store: Store, here: Environment, options: ForecastOptions) -> After:
+def _after(
+    text: str,
+    source: SourceFacts,
+    store: Store,
+    here: Environment,
+    options: ForecastOptions,
+    left_out: dict[LeftOut, str],
+) -> After:
     """What `--then` names. Raises ConfigError where nothing stored tells of it."""
     if "=" not in text:
         other = find_source(text, store)
         _check_machine(other, here, options)
-        return After(other.source_id if other.case is None else other.case.title, source=other)
+        return After(other.source_id if other.case is None else other.case.title, source=_alike(other, source))
     case = source.case
     if case is None:
         raise ConfigError("--then CHANGE changes a run's setting, and a profile of layers has none: name a run")
@@ -272,17 +332,41 @@ def _after(text: str, source: SourceFacts, store: Store, here: Environment, opti
     ]
     measured = _readable(runs)
     if measured:
-        return After(label, source=joined(measured[-1], measured[:-1]))
+        return After(label, source=_alike(joined(measured[-1], measured[:-1]), source))
     record = store.find(source.source_id).record
     speedup = None if record is None else _advised(record, change)
-    if speedup is None:
+    if speedup is None or speedup.low is None or speedup.high is None:
         flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items())
         raise ConfigError(
-            f"nothing stored tells what {text} gives: it is no advice of {source.source_id}, and no run of it is "
-            f"stored; measure one with `loaderbench run … {flags}`"
+            f"nothing stored tells what {text} gives: {source.source_id} advises nothing like it with a known "
+            f"interval, and no run of it is stored; measure one with `loaderbench run … {flags}`"
         )
     state: EpochState = "warm" if source.cold is None or source.cold.run_id != source.source_id else "cold"
+    where = {"cold": "the storage", "warm": "memory"}[state]
+    left_out["change"] = (
+        f"the advice tells of an epoch from {where}; what it gives other epochs is taken to lie between nothing and as "
+        "much, and validation and checkpoints as unchanged"
+    )
     return After(label, change=change, speedup=speedup, state=state)
+
+
+def _alike(other: SourceFacts, base: SourceFacts) -> SourceFacts:
+    """The source of the training after the change with the parts that the one before has too, so that their difference
+    is the change's. Raises ConfigError where it lacks one."""
+    if other.kind != base.kind:
+        raise ConfigError(f"--then {other.source_id}: a run and a profile of layers do not tell of the same parts")
+    if base.cold is None:
+        other = replace(other, cold=None)
+    elif other.cold is None:
+        raise ConfigError(
+            f"--then {other.source_id} tells nothing of the first epoch, from the storage: measure its setting with "
+            "--cache cold too"
+        )
+    if base.process_s is None or base.open_s is None:
+        return replace(other, process_s=None)
+    if other.process_s is None or other.open_s is None:
+        return replace(other, process_s=base.process_s, open_s=base.open_s, build_s=base.build_s)
+    return other
 
 
 def _advised(record: RunRecord, change: Change) -> Estimate | None:
@@ -295,7 +379,7 @@ def _advised(record: RunRecord, change: Change) -> Estimate | None:
 
 def parse_change(text: str) -> Change:
     """`workers=16,prefetch=4` → fields of a case. Raises ConfigError for what is none."""
-    change: dict[str, int | str] = {}
+    change: dict[str, FieldValue] = {}
     for part in text.split(","):
         name, _, value = (one.strip() for one in part.partition("="))
         name = name.replace("-", "_")
@@ -304,21 +388,35 @@ def parse_change(text: str) -> Change:
             raise ConfigError(
                 f"--then takes a stored run, or changes such as workers=16; not {part!r} (fields: {names})"
             )
-        wanted = type_hints(PARTS[FIELDS[name]])[name]
-        if wanted is int and not value.isdigit():
-            raise ConfigError(f"--then {name} takes a whole number, not {value!r}")
-        change[name] = int(value) if wanted is int else value
+        change[name] = _value(name, value)
     return change
+
+
+def _value(name: str, text: str) -> FieldValue:
+    """A field's value. Raises ConfigError where the text is none."""
+    wanted = base_type(type_hints(PARTS[FIELDS[name]])[name])
+    words = {int: "a whole number", float: "a number", bool: "true or false"}
+    try:
+        if wanted is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if wanted is int:
+            return int(text)
+        return float(text) if wanted is float else text
+    except (ValueError, KeyError):
+        raise ConfigError(f"--then {name} takes {words[wanted]}, not {text!r}") from None
 
 
 # -- the past ----------------------------------------------------------------------------------------------
 
 
-def past_of(store: Store, here: Environment) -> Past:
-    """Epochs and validations that were forecast and run on this machine, the newest ones, by the ledger."""
-    entries = [one for one in collect(store).entries if one.score is not None and same_hardware(one.environment, here)][
-        -MOST_PAST:
-    ]
+def past_of(store: Store, here: Environment, *, emulated: bool) -> Past:
+    """Epochs and validations that were forecast and run on this machine, the newest ones, by the ledger; those of
+    emulated devices, whose steps are as long as their profiles say, or those of real ones."""
+    entries = [
+        one
+        for one in collect(store).entries
+        if one.score is not None and one.emulated == emulated and same_hardware(one.environment, here)
+    ][-MOST_PAST:]
     return Past(
         scores=tuple(one.score for one in entries if one.score is not None),
         errors=tuple(one.error_fraction for one in entries),
@@ -341,6 +439,13 @@ class ForecastStudy(KeptStudy):
     def facts(self) -> ForecastFacts:
         """What is known so far."""
         return self._facts
+
+    @property
+    def unfinished(self) -> str:
+        """What an interruption left out, as the end of a sentence."""
+        if self._facts.check is None and self._plan.checkpoint_to is not None:
+            return "writing checkpoints, to time them, is not finished"
+        return "its check is not finished"
 
     @property
     def failed(self) -> bool:
@@ -372,7 +477,10 @@ class ForecastStudy(KeptStudy):
         except JobFailed as error:
             self._leave_out("checkpoints", str(error))
             return
-        self._facts = replace(self._facts, checkpoints=CheckpointTimes(done.num_bytes, done.seconds))
+        known = dict(self._facts.left_out)
+        known.pop("checkpoints", None)
+        times = CheckpointTimes(done.num_bytes, done.seconds)
+        self._facts = replace(self._facts, checkpoints=times, left_out=known)
 
     def _leave_out(self, part: LeftOut, why: str) -> None:
         self._facts = replace(self._facts, left_out={**self._facts.left_out, part: why})
@@ -400,11 +508,14 @@ class ForecastStudy(KeptStudy):
 
     def _length(self) -> str:
         """How much is run, and how long that takes by the forecast."""
-        predicted = check_predictions(self._facts, calibrated(self._facts.past))
-        epochs = [predicted["train"].get(state) for state in _states(self._facts.source, self._facts.asked.epochs)]
+        factor, num = calibrated(self._facts.past), self._checked.num_images
+        epochs = [
+            predicted_epoch(self._facts, factor, "train", state, num, first=number == 0)
+            for number, state in enumerate(_states(self._facts.source, self._facts.asked.epochs))
+        ]
         seconds = sum(epoch.own.value for epoch in epochs if epoch is not None)
         noun = "epoch" if len(epochs) == 1 else "epochs"
-        return f"{len(epochs)} {noun} of {self._checked.num_images:,} images, about {seconds:.0f} s by the forecast"
+        return f"{len(epochs)} {noun} of {num:,} images, about {seconds:.0f} s by the forecast"
 
     def _epochs(self, kind: EpochKind, case: Case, states: tuple[EpochState, ...], say: Say) -> bool:
         """Run these epochs; each is kept as it ends. Returns whether all were run."""
@@ -435,6 +546,6 @@ class ForecastStudy(KeptStudy):
 
 def _states(source: SourceFacts, num_epochs: int) -> tuple[EpochState, ...]:
     """The epochs that a check runs: the first, and one more where later ones differ."""
-    if source.cold is None or source.cold.origin == "no_files":
+    if source.cold is None:
         return ("warm",)
     return ("cold", "warm") if num_epochs > 1 and source.warm is not None else ("cold",)

@@ -70,6 +70,8 @@ def test_the_other_state_is_taken_from_another_run_of_the_setting(tmp_path: Path
     one = find_source(cold, Store(tmp_path))
     assert one.cold is not None and one.warm is not None
     assert (one.cold.run_id, one.cold.origin) == (cold, "measured")
+    # A simulated storage is of an unknown kind: it may be asked at each open, which the arm `ram` does not see.
+    assert (one.warm.run_id, one.warm.origin) == (warm, "other_run")
     other = find_source(warm, Store(tmp_path))
     assert other.cold is not None and (other.cold.run_id, other.cold.origin) == (cold, "other_run")
 
@@ -110,6 +112,8 @@ def test_what_cannot_tell_is_refused_with_the_reason(tmp_path: Path) -> None:
         (("--val-run", "latest"), "--val-images"),
         (("--checkpoint-to", "."), "--checkpoint-every"),
         (("--then", "workers=many"), "whole number"),
+        (("--then", "workers=²"), "whole number"),
+        (("--then", "overlap=perhaps"), "true or false"),
         (("--then", "sandwiches=2"), "sandwiches"),
     ],
 )
@@ -121,6 +125,7 @@ def test_bad_options_are_one_line(tmp_path: Path, options: tuple[object, ...], w
 
 def test_changes_are_read() -> None:
     assert parse_change("workers=16, decoder=pillow") == {"workers": 16, "decoder": "pillow"}
+    assert parse_change("input-size=160,overlap=false") == {"input_size": 160, "overlap": False}
     with pytest.raises(ConfigError, match="fields"):
         parse_change("dataset=/elsewhere")
 
