@@ -1,6 +1,6 @@
 """Forecasts beside the epochs that they forecast, and beside a null: the same epochs run once more.
 
-    python benchmarks/forecast.py [--num 24] [--seconds 40] [--kinds device,prep,storage,cpu] [--json FILE]
+    python benchmarks/forecast.py [--num 16] [--seconds 40] [--kinds device,prep,storage,cpu] [--json FILE]
 
 Each case is a run (every third with a validation's run beside it), and twice a forecast of two epochs of its data set
 with `--check`: the first epoch from the storage, one from memory. What the second epochs are off from the first ones is
@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 
 from loaderbench.images.synthesize import make_dataset
+from loaderbench.machine import environment
+from loaderbench.plain import to_json
 from loaderbench.selftest.slow_fuse import slow_fuse
 
 LOADERBENCH = (sys.executable, "-m", "loaderbench")
@@ -106,6 +108,15 @@ def summary(rows: Sequence[Row]) -> Row:
     }
 
 
+def summaries(rows: Sequence[Row]) -> Row:
+    """Of each kind, and of all."""
+    kinds = dict.fromkeys(row["case"] for row in rows)
+    return {
+        "by_kind": {kind: summary([row for row in rows if row["case"] == kind]) for kind in kinds},
+        "all": summary(rows),
+    }
+
+
 def show(name: str, found: Row) -> None:
     errors = f"error {found['error_median']:.1%} median, {found['error_p90']:.1%} in 90 %"
     null = f"null {found['null_median']:.1%}, {found['null_p90']:.1%}"
@@ -114,7 +125,7 @@ def show(name: str, found: Row) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num", type=int, default=24)
+    parser.add_argument("--num", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--json", type=Path)
@@ -138,21 +149,20 @@ def main() -> int:
                 f"[{number + 1}] {kind}: " + ", ".join(f"{row['epoch']} {row['error']:+.1%}" for row in found),
                 flush=True,
             )
-            if given.json is not None:
-                given.json.write_text(json.dumps({"rows": rows, "all": summary(rows)} if rows else {}, indent=1))
+            if given.json is not None and rows:
+                told = {
+                    "seconds": given.seconds,
+                    "rows": rows,
+                    **summaries(rows),
+                    "environment": to_json(environment()),
+                }
+                given.json.write_text(json.dumps(told, indent=1) + "\n")
     if not rows:
         return 1
-    by_kind = {
-        kind: summary([row for row in rows if row["case"] == kind])
-        for kind in kinds
-        if any(row["case"] == kind for row in rows)
-    }
-    whole = summary(rows)
-    for kind, found in by_kind.items():
+    told = summaries(rows)
+    for kind, found in told["by_kind"].items():
         show(kind, found)
-    show("all", whole)
-    if given.json is not None:
-        given.json.write_text(json.dumps({"rows": rows, "by_kind": by_kind, "all": whole}, indent=1))
+    show("all", whole := told["all"])
     met = (
         whole["error_median"] <= AIM_MEDIAN and whole["error_p90"] <= AIM_P90 and whole["held_fraction"] >= AIM_COVERAGE
     )

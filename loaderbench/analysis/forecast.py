@@ -115,9 +115,9 @@ def widened(own: Range, factor: float | None) -> Range:
 
 
 def spread(own: Range) -> tuple[float, float]:
-    """How far the ends lie from the value, as fractions of it."""
+    """How far the ends lie from the value: ln(value ÷ low), ln(high ÷ value); for narrow ones their fractions of it."""
     low, high = _ends(own)
-    return max(0.0, own.value - low) / own.value, max(0.0, high - own.value) / own.value
+    return max(0.0, math.log(own.value / low)), max(0.0, math.log(high / own.value))
 
 
 # -- the past ----------------------------------------------------------------------------------------------
@@ -134,7 +134,8 @@ def calibrated(past: Past) -> float | None:
 
 
 def score_of(own: Range, measured: float) -> float | None:
-    """|ln(measured ÷ predicted)| ÷ (own half width on that side + SPREAD_FLOOR); None where one is not above 0."""
+    """|ln(measured ÷ predicted)| ÷ (own half width on that side, in logarithms, + SPREAD_FLOOR); None where one is not
+    above 0."""
     if own.value <= 0 or measured <= 0:
         return None
     off = math.log(measured / own.value)
@@ -236,34 +237,28 @@ def _starts(starts: Starts, first_steps_s: float | None, *, first: bool) -> Rang
     return Range(value, min(value, least), max(value, float(extra[chosen].mean())))
 
 
-def _step(steps: StateSteps) -> Range:
-    half = steps.half_fraction or 0.0
-    return Range(steps.step_s, steps.step_s * (1 - half), steps.step_s * (1 + half))
-
-
 def _in_memory(source: SourceFacts) -> Range | None:
     """A step whose images all come from memory."""
     if source.warm is None:
         return None
-    step = _step(source.warm)
-    if source.cold is not None and source.cold.step_s < step.value and source.warm.origin == "memory_arm":
+    step = source.warm.step_s
+    if source.cold is None or source.warm.origin != "memory_arm":
+        return step
+    from_storage, (low, high) = source.cold.step_s, _ends(step)
+    if from_storage.value < step.value:
         # The storage cost nothing that could be told from chance: no step from memory is slower than one from it.
-        low, high = _ends(step)
-        step = Range(source.cold.step_s, min(low, source.cold.step_s), high)
-    if source.opens_unknown and source.cold is not None:
-        low, high = _ends(step)
-        return Range(step.value, low, max(high, _ends(_step(source.cold))[1]))
-    return step
+        step = Range(from_storage.value, min(low, from_storage.value), high)
+    return replace(step, high=max(high, _ends(from_storage)[1])) if source.opens_unknown else step
 
 
 def _first(source: SourceFacts) -> _Kind | None:
     """An epoch from the storage; None where the run does not tell of one."""
-    return None if source.cold is None else _Kind(source.cold, _step(source.cold), exactly(0.0))
+    return None if source.cold is None else _Kind(source.cold, source.cold.step_s, exactly(0.0))
 
 
 def _later(source: SourceFacts, held: float | None) -> _Kind | None:
     """The epochs after the first; None where that is not known."""
-    warm, cold = _in_memory(source), None if source.cold is None else _step(source.cold)
+    warm, cold = _in_memory(source), None if source.cold is None else source.cold.step_s
     if warm is None or source.warm is None:
         return _first(source) if held == 0 else None
     if source.one_state or (held is not None and held >= 1):
@@ -301,9 +296,11 @@ class Epochs:
         return [(self.first, 1), *([(self.later, num - 1)] if self.later is not None and num > 1 else [])]
 
 
-def epochs_of(images: int, source: SourceFacts, held: float | None, factor: float | None) -> Epochs:
+def epochs_of(
+    images: int, source: SourceFacts, held: float | None, factor: float | None, *, first_as_later: bool = False
+) -> Epochs:
     """The first epoch, from the storage where the run tells of that, and each later one."""
-    cold, later = _first(source), _later(source, held)
+    cold, later = None if first_as_later else _first(source), _later(source, held)
     first = cold or later
     return Epochs(
         first=None if first is None else epoch_of(images, source, first, factor, first=True),
@@ -315,10 +312,12 @@ def epochs_of(images: int, source: SourceFacts, held: float | None, factor: floa
 # -- the training ------------------------------------------------------------------------------------------
 
 
-def training_of(asked: Asked, source: SourceFacts, facts: ForecastFacts, factor: float | None) -> TrainingForecast:
+def training_of(
+    asked: Asked, source: SourceFacts, facts: ForecastFacts, factor: float | None, *, first_as_later: bool = False
+) -> TrainingForecast:
     """All epochs, validations and checkpoints. `source`: the run, or that of another setting."""
     held = held_part(facts, source)
-    epochs = epochs_of(asked.images, source, held, factor)
+    epochs = epochs_of(asked.images, source, held, factor, first_as_later=first_as_later)
     validations = None
     if facts.validation is not None and asked.val_images:
         validations = epochs_of(asked.val_images, facts.validation, held, factor)
@@ -372,7 +371,7 @@ def start_up_s(source: SourceFacts) -> float | None:
 def _after(facts: ForecastFacts, after: After, factor: float | None) -> TrainingForecast:
     """The training with the change."""
     if after.source is not None:
-        return training_of(facts.asked, after.source, facts, factor)
+        return training_of(facts.asked, after.source, facts, factor, first_as_later=after.first_as_later)
     assert after.speedup is not None and after.state is not None
     gain, source = after.speedup.value, facts.source
     slowest, fastest = after.speedup.low, after.speedup.high
@@ -381,20 +380,14 @@ def _after(facts: ForecastFacts, after: After, factor: float | None) -> Training
     def faster(steps: StateSteps | None, state: EpochState) -> StateSteps | None:
         if steps is None:
             return None
-        own = steps.half_fraction or 0.0
+        now, (low, high) = steps.step_s.value, _ends(steps.step_s)
         if state == after.state or source.one_state:
-            half = math.hypot(own, max(gain / slowest - 1, 1 - gain / fastest))
-            return replace(steps, step_s=steps.step_s / gain, half_fraction=half)
-        most, least = max(1.0, 1 / slowest) * (1 + own), min(1.0, 1 / fastest) * (1 - own)
-        middle = (1 + 1 / gain) / 2
-        return replace(
-            steps,
-            step_s=steps.step_s * middle,
-            half_fraction=max(most / middle - 1, 1 - least / middle),
-        )
+            return replace(steps, step_s=Range(now / gain, low / fastest, high / slowest))
+        middle = now * (1 + 1 / gain) / 2
+        return replace(steps, step_s=Range(middle, low * min(1.0, 1 / fastest), high * max(1.0, 1 / slowest)))
 
     cold, warm = faster(source.cold, "cold"), faster(source.warm, "warm")
-    if after.state == "cold" and cold is not None and warm is not None and warm.step_s > cold.step_s:
+    if after.state == "cold" and cold is not None and warm is not None and warm.step_s.value > cold.step_s.value:
         warm = replace(cold, origin=warm.origin)  # what is faster from the storage is no slower from memory
     return training_of(facts.asked, replace(source, cold=cold, warm=warm), facts, factor)
 

@@ -15,7 +15,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import STEP, Recording, Run, Segment
 from loaderbench.recording.forecast import EpochState, SourceFacts, Starts, StateSteps, StepOrigin
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
-from loaderbench.recording.record import Estimate, RunRecord
+from loaderbench.recording.record import Estimate, Range, RunRecord
 
 TOO_SHORT = 0.25
 """Half width of the step time's interval, as a fraction, above which a run tells too little of hours."""
@@ -104,9 +104,9 @@ def _states(record: RunRecord, recording: Recording) -> dict[EpochState, StateSt
         return {"warm": real}
     states: dict[EpochState, StateSteps] = {"cold": real}
     if Arm.RAM in (record.arms or {}):
-        ram = _steps(record, recording, Arm.RAM, "memory_arm")
-        if ram.half_fraction is not None and ram.half_fraction <= TOO_SHORT:
-            states["warm"] = ram
+        half = _half_fraction((record.arms or {})[Arm.RAM].step_s)
+        if half is not None and half <= TOO_SHORT:
+            states["warm"] = _steps(record, recording, Arm.RAM, "memory_arm")
     return states
 
 
@@ -132,7 +132,7 @@ def _found(record: RunRecord) -> EpochState:
 def _steps(record: RunRecord, recording: Recording, arm: Arm, origin: StepOrigin) -> StateSteps:
     assert record.arms is not None
     step = record.arms[arm].step_s
-    return StateSteps(step.value, _half_fraction(step), origin, record.run_id, starts_of(recording, arm))
+    return StateSteps(Range(step.value, step.low, step.high), origin, record.run_id, starts_of(recording, arm))
 
 
 def _half_fraction(step: Estimate) -> float | None:
@@ -202,7 +202,7 @@ def layers_source(facts: LayersFacts, found: LayersResult, study_id: str) -> Sou
         raise ConfigError(
             f"{study_id} is too short: its iteration is known to ± {half:.0%}; profile it with more --steps"
         )
-    steps = StateSteps(step_s, half, "layers", study_id)
+    steps = StateSteps(Range(step_s, step_s * (1 - half), step_s * (1 + half)), "layers", study_id)
     return SourceFacts(
         kind="layers",
         source_id=study_id,

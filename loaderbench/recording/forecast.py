@@ -66,9 +66,8 @@ class Starts:
 class StateSteps:
     """A step in one state of the page cache."""
 
-    step_s: float
-    half_fraction: float | None
-    """Half width of its 95 % interval as a fraction; None where that is unknown."""
+    step_s: Range
+    """With its 95 % interval."""
     origin: StepOrigin
     run_id: str
     """Where it was measured."""
@@ -138,6 +137,8 @@ class After:
     change: Change | None = None
     speedup: Estimate | None = None
     """By the advice; measured where `--verify` measured it."""
+    first_as_later: bool = False
+    """Whether its first epoch is taken as a later one, as that before the change is, of which no run tells."""
     state: EpochState | None = None
     """The state that the advice is about. What it gives in the other one lies between nothing and as much."""
 

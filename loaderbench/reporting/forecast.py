@@ -106,7 +106,7 @@ def headline(found: Forecast) -> str:
     if training.s is None:
         known = ", ".join(texts) or "nothing is known of its epochs"
         return f"The training's time is not known: {known}; see what was left out."
-    if found.asked.epochs == 1 and not found.asked.val_images:
+    if found.asked.epochs == 1 and not {"validation", "checkpoints"} & set(training.parts):
         return f"{texts[0][:1].upper()}{texts[0][1:]}; with its start {interval(training.s)}."
     return f"Training {interval(training.s)}: {', '.join(texts)}."
 

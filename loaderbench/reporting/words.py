@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from loaderbench.analysis.model import WORTH
+from loaderbench.analysis.verdict import MORE
 from loaderbench.cases.case import Change
 from loaderbench.cases.case import flags as flags
 from loaderbench.plain import Json
@@ -195,13 +197,7 @@ def summary(record: RunRecord) -> str:
         return _of_compute(record, verdict)
     if verdict.bottleneck == "mixed":
         if verdict.joint and verdict.joint_speedup is not None:
-            causes = _and([NAMES[cause] for cause in verdict.joint])
-            separated = [reason(one) for one in verdict.reasons if one.code == "not_separated"]
-            note = f" ({separated[0]})" if separated else ""
-            return (
-                f"Mixed: {causes} bound this run together; without all of them {_gain(verdict.joint_speedup)} "
-                f"faster{note}."
-            )
+            return f"Mixed: {_of_several(verdict, verdict.joint_speedup)}."
         return f"Mixed: {because or REASONS['none_alone']({})}."
     removed = next((g for c, g in verdict.speedup_if_removed.items() if c == verdict.bottleneck and g), None)
     removed = removed or verdict.joint_speedup
@@ -210,6 +206,29 @@ def summary(record: RunRecord) -> str:
     without = "without them" if verdict.bottleneck == "launch" else "without it"
     gain = "" if removed is None else f": {without} {_gain(removed)} faster"
     return f"{name[0].upper()}{name[1:]} {limits}{gain}."
+
+
+def _of_several(verdict: Verdict, joint: Estimate) -> str:
+    """Which of the joint causes must go: some that no arm tells apart; any one of them; each gives a part; or only all
+    of them give anything."""
+    names, every = [NAMES[cause] for cause in verdict.joint], "both" if len(verdict.joint) == 2 else "all of them"
+    separated = [reason(one) for one in verdict.reasons if one.code == "not_separated"]
+    if separated:
+        several = "both" if len(names) == 2 else "several of them"
+        which = f"{' or '.join(names)}, or {several}, limit this run"
+        return f"{which}; without {every} {_gain(joint)} faster ({separated[0]})"
+    alone = [verdict.speedup_if_removed.get(cause) for cause in verdict.joint]
+    known = [gain for gain in alone if gain is not None]
+    if len(known) < len(alone):
+        return f"{_and(names)} bound this run together; without {every} {_gain(joint)} faster"
+    most, least = max(known, key=lambda gain: gain.value), min(known, key=lambda gain: gain.value)
+    if least.value < WORTH:
+        beyond = f", without one of them at most {most.value:.2f}×"
+        return f"{_and(names)} bound this run together; without {every} {_gain(joint)} faster{beyond}"
+    if joint.value <= MORE * least.value:
+        return f"{' or '.join(names)}: without any one of them {_gain(most)} faster, and no more without {every}"
+    one = f"{most.value:.2f}×" if most.value <= MORE * least.value else f"{least.value:.2f} to {most.value:.2f}×"
+    return f"{_and(names)} each limit this run; without one of them {one} faster, without {every} {_gain(joint)}"
 
 
 def _of_compute(record: RunRecord, verdict: Verdict) -> str:

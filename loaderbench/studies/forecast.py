@@ -14,7 +14,6 @@ from loaderbench.devices.profile import for_mode
 from loaderbench.errors import ConfigError
 from loaderbench.machine import available_memory_bytes, environment
 from loaderbench.plain import type_hints
-from loaderbench.plugins import LOADERS
 from loaderbench.recording.facts import Environment, Failure
 from loaderbench.recording.forecast import (
     After,
@@ -29,6 +28,7 @@ from loaderbench.recording.forecast import (
     Memory,
     Past,
     SourceFacts,
+    StateSteps,
 )
 from loaderbench.recording.machines import same_hardware
 from loaderbench.recording.model_layers import LayersFacts, LayersResult
@@ -176,8 +176,8 @@ def _means_a_run(name: str, study: StoredStudy, store: Store) -> bool:
 
 def _source(stored: StoredRun) -> SourceFacts:
     run = read_run(stored.path)
-    traits = LOADERS.find(run.case.feed.loader).traits
-    if not traits.reads_files and traits.decodes != "nothing":
+    traits = None if run.recording is None else run.recording.facts.loader.traits
+    if traits is not None and not traits.reads_files and traits.decodes != "nothing":
         raise ConfigError(
             f"{run.run_id}: the loader {run.case.feed.loader} decodes its images before the first batch, which no run "
             "times; forecast from a run of another loader"
@@ -274,10 +274,12 @@ def _tell_what_is_left_out(facts: ForecastFacts, left_out: dict[LeftOut, str]) -
             left_out["validation"] = (
                 f"{validation.source_id} read from memory: the first validation is taken to find its images there"
             )
-    if source.opens_unknown and asked.epochs > 1:
+    after = None if facts.after is None else facts.after.source
+    asked_at_opens = [one.source_id for one in (source, validation, after) if one is not None and one.opens_unknown]
+    if asked_at_opens and asked.epochs > 1:
         left_out["opens"] = (
-            "this storage is asked at each open, and the arm `ram` did not measure that: a later epoch takes the time "
-            "given or more; a stored run of this setting with --cache warm tells how much"
+            f"the storage of {', '.join(asked_at_opens)} is asked at each open, and the arm `ram` did not measure "
+            "that: a later epoch takes the time given or more; a stored run of its setting with --cache warm tells it"
         )
     if asked.checkpoint_every is None:
         left_out["checkpoints"] = "--checkpoint-every was not given"
@@ -315,7 +317,7 @@ def _after(
     if "=" not in text:
         other = find_source(text, store)
         _check_machine(other, here, options)
-        return After(other.source_id if other.case is None else other.case.title, source=_alike(other, source))
+        return _after_as(other.source_id if other.case is None else other.case.title, other, source)
     case = source.case
     if case is None:
         raise ConfigError("--then CHANGE changes a run's setting, and a profile of layers has none: name a run")
@@ -332,7 +334,7 @@ def _after(
     ]
     measured = _readable(runs)
     if measured:
-        return After(label, source=_alike(joined(measured[-1], measured[:-1]), source))
+        return _after_as(label, joined(measured[-1], measured[:-1]), source)
     record = store.find(source.source_id).record
     speedup = None if record is None else _advised(record, change)
     if speedup is None or speedup.low is None or speedup.high is None:
@@ -343,30 +345,39 @@ def _after(
         )
     state: EpochState = "warm" if source.cold is None or source.cold.run_id != source.source_id else "cold"
     where = {"cold": "the storage", "warm": "memory"}[state]
-    left_out["change"] = (
-        f"the advice tells of an epoch from {where}; what it gives other epochs is taken to lie between nothing and as "
-        "much, and validation and checkpoints as unchanged"
-    )
+    left_out["change"] = "validation and checkpoints are taken as unchanged"
+    if not source.one_state:
+        left_out["change"] += (
+            f"; the advice tells of an epoch from {where}, and what it gives other epochs is taken to lie between "
+            "nothing and as much"
+        )
     return After(label, change=change, speedup=speedup, state=state)
 
 
-def _alike(other: SourceFacts, base: SourceFacts) -> SourceFacts:
-    """The source of the training after the change with the parts that the one before has too, so that their difference
-    is the change's. Raises ConfigError where it lacks one."""
+def _after_as(label: str, other: SourceFacts, base: SourceFacts) -> After:
+    """The training after the change with the parts that the one before has too, so that their difference is the
+    change's: what only the one before tells of is taken from there. Raises ConfigError where it lacks the first
+    epoch."""
     if other.kind != base.kind:
         raise ConfigError(f"--then {other.source_id}: a run and a profile of layers do not tell of the same parts")
-    if base.cold is None:
-        other = replace(other, cold=None)
-    elif other.cold is None:
+    if base.cold is not None and other.cold is None:
         raise ConfigError(
             f"--then {other.source_id} tells nothing of the first epoch, from the storage: measure its setting with "
             "--cache cold too"
         )
-    if base.process_s is None or base.open_s is None:
-        return replace(other, process_s=None)
-    if other.process_s is None or other.open_s is None:
-        return replace(other, process_s=base.process_s, open_s=base.open_s, build_s=base.build_s)
-    return other
+    if None in (base.process_s, base.open_s):
+        other = replace(other, process_s=None)
+    elif None in (other.process_s, other.open_s):
+        other = replace(other, process_s=base.process_s, open_s=base.open_s, build_s=base.build_s)
+    cold, warm = _with_starts(other.cold, base.cold or base.warm), _with_starts(other.warm, base.warm or base.cold)
+    other = replace(other, cold=cold, warm=warm)
+    return After(label, source=other, first_as_later=base.cold is None and not other.one_state)
+
+
+def _with_starts(steps: StateSteps | None, base: StateSteps | None) -> StateSteps | None:
+    if steps is None or base is None or None not in (steps.starts, base.starts):
+        return steps
+    return replace(steps, starts=base.starts)
 
 
 def _advised(record: RunRecord, change: Change) -> Estimate | None:

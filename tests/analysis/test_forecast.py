@@ -23,11 +23,19 @@ from loaderbench.recording.forecast import (
     SourceFacts,
     Starts,
     StateSteps,
+    StepOrigin,
 )
 from loaderbench.recording.record import Estimate, Range
 
 HERE = environment()
 NOTHING = Past((), (), ())
+
+
+def steps(
+    value: float, half: float, origin: StepOrigin = "measured", run_id: str = "run", starts: Starts | None = None
+) -> StateSteps:
+    """A step in one state. `half`: half width as a fraction."""
+    return StateSteps(Range(value, value * (1 - half), value * (1 + half)), origin, run_id, starts)
 
 
 def source(**changes: object) -> SourceFacts:
@@ -41,8 +49,8 @@ def source(**changes: object) -> SourceFacts:
         device="a device",
         emulated=True,
         environment=HERE,
-        cold=StateSteps(0.5, 0.02, "measured", "run"),
-        warm=StateSteps(0.2, 0.01, "memory_arm", "run"),
+        cold=steps(0.5, 0.02, "measured", "run"),
+        warm=steps(0.2, 0.01, "memory_arm", "run"),
         image_bytes=1000.0,
         num_images=1050,
         storage_kind="local",
@@ -58,11 +66,11 @@ def facts(asked: Asked, one: SourceFacts | None = None, **changes: object) -> Fo
 def test_a_training_is_the_sum_of_its_parts() -> None:
     asked = Asked(1050, 10, val_images=200, val_every=5, checkpoint_every=2)
     one = source(
-        cold=StateSteps(0.5, 0.02, "measured", "run", Starts((1.5, 0.9, 0.9), (2.0, 0.9, 0.9))),
-        warm=StateSteps(0.2, 0.01, "memory_arm", "run", Starts((5.0, 0.4, 0.6), (9.0, 0.7, 0.5))),
+        cold=steps(0.5, 0.02, "measured", "run", Starts((1.5, 0.9, 0.9), (2.0, 0.9, 0.9))),
+        warm=steps(0.2, 0.01, "memory_arm", "run", Starts((5.0, 0.4, 0.6), (9.0, 0.7, 0.5))),
         process_s=2.0, open_s=1.0, build_s=0.5, first_steps_s=0.25,
     )  # fmt: skip
-    validation = source(mode="infer", cold=StateSteps(0.3, 0.0, "measured", "v"), warm=StateSteps(0.1, 0.0, "x", "v"))
+    validation = source(mode="infer", cold=steps(0.3, 0.0, "measured", "v"), warm=steps(0.1, 0.0, "measured", "v"))
     training = forecast_of(
         facts(asked, one, validation=validation, checkpoints=CheckpointTimes(1, (1.0, 2.0, 3.0)))
     ).training
@@ -82,7 +90,7 @@ def test_a_training_is_the_sum_of_its_parts() -> None:
 
 def test_a_start_costs_no_more_than_the_wait_for_its_first_batch() -> None:
     def starts(extra: float, *, epochs: int = 1, first_steps_s: float | None = 0.0) -> Range:
-        one = StateSteps(0.2, 0.01, "measured", "run", Starts((extra,), (0.1,)))
+        one = steps(0.2, 0.01, "measured", "run", Starts((extra,), (0.1,)))
         asked = facts(Asked(1000, epochs), source(cold=one, warm=one, first_steps_s=first_steps_s))
         return forecast_of(asked).training.parts["epoch_starts"]
 
@@ -93,7 +101,7 @@ def test_a_start_costs_no_more_than_the_wait_for_its_first_batch() -> None:
 
 
 def test_from_memory_alone_the_workers_are_started_once() -> None:
-    one = StateSteps(0.2, 0.01, "measured", "run", Starts((3.0, 0.5), (3.0, 0.5)))
+    one = steps(0.2, 0.01, "measured", "run", Starts((3.0, 0.5), (3.0, 0.5)))
     training = forecast_of(facts(Asked(1000, 4), source(cold=None, warm=one, first_steps_s=0.0))).training
     assert training.first is not None and training.epoch_s["cold"] is None
     assert training.first.own.value == pytest.approx(10 * 0.2 + 3.0)
@@ -145,6 +153,10 @@ def test_storages_that_are_asked_at_each_open_reach_to_the_cold_step() -> None:
         epoch = forecast_of(facts(Asked(1000, 2), source(storage_kind=kind))).training.epoch_s["warm"]
         assert epoch is not None
         own[kind] = epoch.own.high
+        assert epoch.s.high is not None and epoch.own.high is not None
+        assert epoch.s.high == pytest.approx(
+            epoch.own.value * math.exp(math.hypot(math.log(epoch.own.high / epoch.own.value), 0.10))
+        )  # no more than the drift beyond it
     assert own["local"] == pytest.approx(10 * 0.2 * 1.01) and own["nfs"] == pytest.approx(10 * 0.5 * 1.02)
 
 
@@ -155,7 +167,7 @@ def test_what_is_not_known_is_none() -> None:
     assert once.s is not None
     unknown_size = forecast_of(facts(Asked(1000, 2), source(image_bytes=None))).training
     assert unknown_size.epoch_s["warm"] is None and unknown_size.s is None
-    same = StateSteps(0.5, 0.02, "no_files", "run")
+    same = steps(0.5, 0.02, "no_files", "run")
     no_files = forecast_of(facts(Asked(1000, 2), source(cold=same, warm=same, image_bytes=None)))
     assert no_files.training.s is not None and no_files.held is None
     no_cold = forecast_of(facts(Asked(1000, 3), source(cold=None))).training
@@ -169,12 +181,12 @@ def test_what_is_not_known_is_none() -> None:
 def test_drift_is_assumed_until_enough_epochs_were_run_here() -> None:
     own = Range(100.0, 97.0, 104.0)
     wide = widened(own, None)
-    assert wide.low == pytest.approx(100 * math.exp(-math.hypot(0.03, 0.10)))
-    assert wide.high == pytest.approx(100 * math.exp(math.hypot(0.04, 0.10)))
+    assert wide.low == pytest.approx(100 * math.exp(-math.hypot(math.log(100 / 97), 0.10)))
+    assert wide.high == pytest.approx(100 * math.exp(math.hypot(math.log(1.04), 0.10)))
     assert calibrated(Past((1.0,) * 18, (0.0,) * 18, (True,) * 18)) is None
     assert calibrated(Past((3.0, *(1.0,) * 18), (0.0,) * 19, (True,) * 19)) == 3.0
     narrow = widened(own, 2.0)
-    assert narrow.high == pytest.approx(100 * math.exp(2 * (0.04 + 0.01)))
+    assert narrow.high == pytest.approx(100 * math.exp(2 * (math.log(1.04) + 0.01)))
 
 
 def test_the_factor_is_the_split_conformal_quantile() -> None:
@@ -199,8 +211,8 @@ def test_calibrated_intervals_hold_as_often_as_they_say() -> None:
 
 def test_a_score_uses_the_side_on_which_it_missed() -> None:
     own = Range(10.0, 9.0, 12.0)
-    assert score_of(own, 10 * math.e) == pytest.approx(1 / 0.21)
-    assert score_of(own, 10 / math.e) == pytest.approx(1 / 0.11)
+    assert score_of(own, 10 * math.e) == pytest.approx(1 / (math.log(1.2) + 0.01))
+    assert score_of(own, 10 / math.e) == pytest.approx(1 / (math.log(10 / 9) + 0.01))
     assert score_of(own, 0.0) is None
 
 
@@ -216,7 +228,14 @@ def test_advice_shortens_the_steps_of_its_state() -> None:
     assert cold.own.value == pytest.approx(10 * 0.25)
     assert cold.own.high is not None and cold.own.high >= 10 * 0.25 * 1.25
     assert warm.own.low is not None and warm.own.high is not None  # from as much to nothing
-    assert warm.own.low <= 10 * 0.2 / 2.5 and warm.own.high >= 10 * 0.2
+    assert 0 < warm.own.low <= 10 * 0.2 / 2.5 and warm.own.high >= 10 * 0.2
+
+
+def test_a_gain_that_is_hardly_known_makes_no_negative_times() -> None:
+    gain = Estimate(5.0, 1.1, 20.0, "ratio", 5, "test")
+    found = forecast_of(facts(Asked(1000, 2), after=After("workers 16", speedup=gain, state="cold"))).after
+    assert found is not None and found.s is not None and found.s.low is not None and found.own is not None
+    assert 0 < found.s.low < found.own.value
 
 
 def test_a_first_epoch_is_scored_only_where_memory_was_emptied() -> None:
@@ -230,7 +249,7 @@ def test_a_first_epoch_is_scored_only_where_memory_was_emptied() -> None:
     found = forecast_of(facts(Asked(9_999_999, 2), source(process_s=1.0, open_s=1.0), check=check))
     cold, warm, emptied, lost = found.checked
     assert cold.predicted is not None and cold.predicted.own.value == pytest.approx(5.25)  # of the set's own size
-    wide = (10 * 0.5 * 1.02 + 0.5 * 1.02) / 5.25 - 1  # the short batch takes at most a whole step
+    wide = math.log((10 * 0.5 * 1.02 + 0.5 * 1.02) / 5.25)  # the short batch takes at most a whole step
     assert cold.score == pytest.approx(math.log(6.0 / 5.25) / (wide + 0.01))
     assert warm.score is not None and warm.not_scored is None
     assert emptied.score is None and "could not be emptied" in (emptied.not_scored or "")
@@ -253,7 +272,7 @@ def test_a_first_epoch_without_a_view_of_memory_is_not_scored() -> None:
     runs = (EpochRun("train", 1050, 6.0, None, "cold"),)
     found = forecast_of(facts(Asked(1050, 1), check=CheckFacts(runs, num_images=1050)))
     assert found.checked[0].score is None and "cannot be seen" in (found.checked[0].not_scored or "")
-    same = StateSteps(0.5, 0.02, "no_files", "run")
+    same = steps(0.5, 0.02, "no_files", "run")
     without_files = source(cold=same, warm=same, image_bytes=None)
     found = forecast_of(facts(Asked(1050, 1), without_files, check=CheckFacts(runs, num_images=1050)))
     assert found.checked[0].score is not None

@@ -249,7 +249,7 @@ def test_the_reason_names_the_arms_in_words() -> None:
     record = worded(analyze(run_of(DATA_BOUND["preparation"], measured(segments, frozenset({Arm.REAL, Arm.HOST})))))
     assert record.verdict is not None
     assert record.verdict.summary.startswith(
-        "Mixed: storage and CPU preparation (decode, augment, collate) bound this run"
+        "Mixed: storage or CPU preparation (decode, augment, collate), or both, limit this run; without both"
     )
     assert "that takes the arms fetch, ram" in record.verdict.summary
 

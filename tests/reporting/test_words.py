@@ -311,6 +311,31 @@ def test_every_witness_of_a_trace_and_every_cause_has_a_name() -> None:
     assert {*words.NAMES, "mixed", "undetermined"} == set(get_args(Bottleneck))
 
 
+@pytest.mark.parametrize(
+    ("storage", "prep", "joint", "said"),
+    [
+        (1.37, 1.37, 1.38, "storage or CPU preparation"),
+        (1.37, 1.37, 1.38, "without any one of them 1.37× faster, and no more without both"),
+        (1.30, 1.40, 1.90, "each limit this run; without one of them 1.30 to 1.40× faster, without both 1.90×"),
+        (1.05, 1.02, 1.37, "bound this run together; without both 1.37× faster, without one of them at most 1.05×"),
+        (None, 1.20, 1.37, "bound this run together; without both 1.37× faster."),
+    ],
+)
+def test_several_causes_are_said_as_they_were_measured(
+    storage: float | None, prep: float, joint: float, said: str
+) -> None:
+    record = examples.measured(bottleneck="mixed")
+    gains = {"storage": storage, "prep": prep}
+    alone = {
+        cause: None if gain is None else replace(examples.estimate(gain), low=None) for cause, gain in gains.items()
+    }
+    verdict = replace(
+        examples.verdict_of(record), reasons=(), joint=("storage", "prep"), speedup_if_removed=alone,
+        joint_speedup=replace(examples.estimate(joint), low=None),
+    )  # fmt: skip
+    assert said in words.summary(replace(record, verdict=verdict))
+
+
 # -- the makers --------------------------------------------------------------------------------------------
 
 

@@ -16,26 +16,36 @@ from loaderbench.cases.case import Case
 from loaderbench.cases.options import ForecastOptions
 from loaderbench.errors import ConfigError
 from loaderbench.machine import environment
-from loaderbench.recording.facts import CacheFacts, Series, StartupFacts
-from loaderbench.recording.forecast import Forecast
+from loaderbench.plugins import LOADERS, LoaderTraits
+from loaderbench.recording.facts import CacheFacts, Segment, Series, StartupFacts
+from loaderbench.recording.forecast import Forecast, ForecastFacts
 from loaderbench.recording.progress import EpochDone, Report
+from loaderbench.recording.record import Range
 from loaderbench.recording.store import Store
-from loaderbench.studies.forecast import ForecastStudy, find_source, parse_change, plan_forecast
+from loaderbench.studies.forecast import ForecastStudy, find_source, parse_change, past_of, plan_forecast
 from loaderbench.studies.measure import stored
-from tests.analysis.simulate import Pipeline, run, step_seconds
+from tests.analysis.simulate import ASKED, Pipeline, run, segment, step_seconds
+from tests.ledger_records import checked, forecast_study, keep_study
 from tests.made import make_case, make_facts, make_run
 from tests.studies.kept import assert_kept
 
 SLOW, FAST = Pipeline(decode=0.1, workers=2), Pipeline(decode=0.05, workers=4)
 
 
-def store_run(root: Path, pipeline: Pipeline = SLOW, *, resident: float = 0.0, **changes: Any) -> str:
+def store_run(
+    root: Path,
+    pipeline: Pipeline = SLOW,
+    *,
+    resident: float = 0.0,
+    segments: list[Segment] | None = None,
+    **changes: Any,
+) -> str:
     """A simulated run of this machine in the store, its files in memory or not; its id."""
     given = {name: changes.pop(name) for name in ("status", "series", "environment") if name in changes}
-    case: Case = make_case(workers=pipeline.workers, **{"cache": "as-is", **changes})
+    case: Case = make_case(**{"workers": pipeline.workers, "cache": "as-is", **changes})
     store = Store(root)
     folder = store.open_run(case)
-    segments = run(pipeline)
+    segments = run(pipeline) if segments is None else segments
     for one in segments:
         if one.storage is not None:
             one.storage = replace(one.storage, residency_before=resident, residency_after=1.0)
@@ -103,6 +113,71 @@ def test_what_cannot_tell_is_refused_with_the_reason(tmp_path: Path) -> None:
         assert refused.code == 2 and word in refused.err and refused.err.count("\n") == 1
     named = store_run(tmp_path / "taken", resident=1.0, environment=elsewhere)
     assert call("forecast", named, "--on-this-machine", "--results", tmp_path / "taken", "--quiet").code == 0
+
+
+def test_one_block_of_steps_is_too_short(tmp_path: Path) -> None:
+    """Its interval has no width, which is no exactness."""
+    once = [segment(arm, SLOW, steps=2, warmup=10, number=0) for arm in ASKED]
+    store_run(tmp_path, resident=1.0, segments=once)
+    refused = call("forecast", "latest", "--results", tmp_path)
+    assert refused.code == 2 and "too short" in refused.err and "--duration" in refused.err
+
+
+def test_a_loader_that_decodes_before_the_first_batch_is_refused(tmp_path: Path) -> None:
+    (name,) = [one for one in LOADERS.built_in if _decodes_first(LOADERS.built_in[one].traits)]
+    store_run(tmp_path, resident=1.0, loader=name)
+    refused = call("forecast", "latest", "--results", tmp_path)
+    assert refused.code == 2 and "decodes its images before the first batch" in refused.err
+
+
+def _decodes_first(traits: LoaderTraits) -> bool:
+    return traits.decodes != "nothing" and not traits.reads_files
+
+
+def test_before_and_after_tell_of_the_same_epochs(tmp_path: Path) -> None:
+    """A run from memory does not tell what the change does for the first epoch, from the storage."""
+    cold = store_run(tmp_path, Pipeline(decode=0.1, read=0.2, workers=2))
+    warm = store_run(tmp_path, FAST, resident=1.0, cache="warm")
+    refused = call("forecast", cold, "--epochs", 2, "--then", warm, "--results", tmp_path)
+    assert refused.code == 2 and "first epoch" in refused.err
+    found = forecast(tmp_path, warm, "--epochs", 2, "--then", cold)
+    assert found["training"]["epoch_s"]["cold"] is None and found["after"]["epoch_s"]["cold"] is None
+
+
+def test_a_validation_is_found_by_its_data_set_and_setting(tmp_path: Path) -> None:
+    store_run(tmp_path, SLOW, resident=1.0, mode="infer", dataset="/elsewhere",
+              device="emulated:card-resnet50-infer-fp32")  # fmt: skip
+    train = store_run(tmp_path, SLOW, resident=1.0, device="emulated:card-resnet50-train-fp32", optimizer="adam")
+    asked = (train, "--epochs", 2, "--val-images", 640)
+    assert "data set" in forecast(tmp_path, *asked)["left_out"]["validation"]
+    infer = store_run(tmp_path, FAST, resident=1.0, mode="infer", device="emulated:card-resnet50-infer-fp32",
+                      workers=SLOW.workers)  # fmt: skip
+    found = forecast(tmp_path, *asked)
+    assert found["training"]["validation_s"]["warm"]["run_id"] == infer
+    steps = found["training"]["validation_s"]["warm"]["parts"]["steps"]
+    assert steps["value"] == pytest.approx(10 * step_seconds(FAST), rel=0.05)
+
+
+def test_the_text_says_what_stands_in_the_figures(tmp_path: Path) -> None:
+    base = store_run(tmp_path, Pipeline(decode=0.1, read=0.2, workers=2))
+    ended = call("forecast", base, "--images", 6400, "--epochs", 2, "--then", base, "--results", tmp_path)
+    said = " ".join(ended.out.split())
+    assert "the first epoch" in said and "from the storage, later ones" in said and "from memory." in said
+    assert "training" in said and "(1.00×)" in said  # after no change
+    assert f"steps of the epoch from the storage: {base}" in said and "its arm `ram`" in said
+    assert "no forecast with an emulated device was checked on this machine yet" in said
+    assert "10 % that the machine is assumed to drift by" in said
+
+
+def test_epochs_with_emulated_and_with_real_devices_are_learned_from_apart(tmp_path: Path) -> None:
+    store, here = Store(tmp_path), environment()
+    for emulated, error in ((True, 1.0), (False, 1.2)):
+        study = forecast_study([checked(Range(10.0, 9.0, 11.0), 10.0 * error)])
+        assert isinstance(study.facts, ForecastFacts) and isinstance(study.findings, Forecast)
+        findings = replace(study.findings, emulated=emulated)
+        keep_study(store, replace(study, facts=replace(study.facts, environment=here), findings=findings))
+    for emulated, error in ((True, 0.0), (False, 0.2)):
+        assert past_of(store, here, emulated=emulated).errors == pytest.approx((error,))
 
 
 @pytest.mark.parametrize(
