@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -18,6 +19,10 @@ from pictures import write_tree
 from tests.warm import warm
 
 pytest.register_assert_rewrite("tests.studies.kept")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background jobs ignore Ctrl-C, and so would every process that a test interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several processes test at once. Threads of OpenMP that spin while they wait take the others' processors.

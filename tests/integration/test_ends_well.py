@@ -115,11 +115,11 @@ def test_the_copies_that_two_killed_processes_left_go_with_the_next_run(small_se
         os.kill(started.process.pid, signal.SIGSTOP)  # so that it cannot tidy up after its child
         child = started.child()
         assert child is not None
+        assert started.copies_left() != set()  # looked at here: a run of another test may be the next one
         os.kill(child, signal.SIGKILL)
         started.process.kill()
         started.end()
         started.wait_until_gone()
-        assert started.copies_left() != set()
 
         after = commands.run("run", small_set, "--res", "96", *TINY, "--results", tmp_path)
 
