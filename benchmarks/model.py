@@ -1,6 +1,6 @@
 """What the figures of the commands under `loaderbench model` are worth, on this machine's CPU.
 
-    python benchmarks/model.py [--only layers,memory,fit] [--models NAMES] [--size 64] [--quick] [--json FILE]
+    python benchmarks/model.py [--only layers,memory,fit] [--models NAMES] [--size 64] [--quick|--rest] [--json FILE]
 
 `layers`, a median over rounds (or calls) with its 95 % interval each:
 
@@ -19,7 +19,7 @@ most the cap, and that of the next one more, both measured without a cap. By RLI
 within one of what a sweep of its neighbours says. At most 3 search trials.
 
 `layers` measures times: leave the machine alone meanwhile. About 2, 25 and 40 minutes on 2 cores; `--quick` takes fewer
-models, rounds and batches.
+models, rounds, batches and caps, `--rest` the batches and caps that it leaves out.
 """
 
 from __future__ import annotations
@@ -283,21 +283,21 @@ def step_of(model: str, size: int, mode: Mode, precision: Precision, optimizer: 
     return Step(model, mode, precision, "cpu", batch, side, optimizer=optimizer, channels=1 if lenet else 3)
 
 
-def steps_of(models: tuple[str, ...], size: int, *, quick: bool) -> Iterator[Step]:
+def steps_of(models: tuple[str, ...], size: int, part: slice) -> Iterator[Step]:
     for model in models:
         for precision in ("fp32", "amp-bf16"):
             for optimizer in ("sgd", "adam"):
-                for batch in TRAIN_BATCHES[:2] if quick else TRAIN_BATCHES:
+                for batch in TRAIN_BATCHES[part]:
                     yield step_of(model, size, "train", precision, optimizer, batch)  # type: ignore[arg-type]
-            for batch in INFER_BATCHES[:2] if quick else INFER_BATCHES:
+            for batch in INFER_BATCHES[part]:
                 yield step_of(model, size, "infer", precision, "sgd", batch)  # type: ignore[arg-type]
 
 
-def memory(models: tuple[str, ...], size: int, *, quick: bool) -> list[dict[str, object]]:
-    """A row for each step; errors as fractions of the measured peak."""
+def memory(models: tuple[str, ...], size: int, part: slice) -> list[dict[str, object]]:
+    """A row for each step with these of its batches; errors as fractions of the measured peak."""
     rows: list[dict[str, object]] = []
     trace_step(step_of("lenet", size, "train", "fp32", "sgd", 2), 0, on_accelerator=False)  # loads what tracing needs
-    for step in steps_of(models, size, quick=quick):
+    for step in steps_of(models, size, part):
         name = f"{step.model} {step.mode} {step.precision} {step.optimizer} batch {step.batch_size}"
         begun = time.perf_counter()
         try:
@@ -334,8 +334,8 @@ def fits_alone(step: Step, cap: int) -> bool | None:
     return None if outcome == "unknown" else outcome == "fits"
 
 
-def fit(models: tuple[str, ...], *, quick: bool) -> list[dict[str, object]]:
-    """A row for each model, mode, cap and what holds it."""
+def fit(models: tuple[str, ...], part: slice) -> list[dict[str, object]]:
+    """A row for each model, mode, one of these caps and what holds it."""
     rows: list[dict[str, object]] = []
     modes: tuple[Mode, ...] = ("train", "infer")
     for model in models:
@@ -345,7 +345,7 @@ def fit(models: tuple[str, ...], *, quick: bool) -> list[dict[str, object]]:
             traces = [trace_step(one, 0, on_accelerator=False, probed=False) for one in sizes]
             line = line_through(traces)
             assert line is not None
-            for target in FIT_TARGETS[:1] if quick else FIT_TARGETS:
+            for target in FIT_TARGETS[part]:
                 cap = (line.peak_bytes(target) + line.peak_bytes(target + 1)) // 2
                 rows += [fit_row(step, cap, "ledger"), fit_row(step, cap + RLIMIT_BESIDE, "rlimit")]
     print(f"{sum(bool(row['right']) for row in rows)} of {len(rows)} right")
@@ -391,13 +391,15 @@ def main() -> None:
     parser.add_argument("--only", default="layers,memory,fit", help="some of these, comma separated")
     parser.add_argument("--models", help="comma separated, instead of each part's own")
     parser.add_argument("--size", type=int, default=64, help="side of the images (lenet takes 28, the fits 128)")
-    parser.add_argument("--quick", action="store_true")
+    few = parser.add_mutually_exclusive_group()
+    few.add_argument("--quick", action="store_true")
+    few.add_argument("--rest", action="store_true")
     parser.add_argument("--json", type=Path, help="write the figures, with the environment")
     arguments = parser.parse_args()
     if unknown := set(arguments.only.split(",")) - {"layers", "memory", "fit"}:
         parser.error(f"--only takes some of layers,memory,fit, not {', '.join(sorted(unknown))}")
     asked = None if arguments.models is None else tuple(arguments.models.split(","))
-    quick, size = arguments.quick, arguments.size
+    quick, rest, size = arguments.quick, arguments.rest, arguments.size
     print(f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads")
     figures: dict[str, object] = {}
     for part in arguments.only.split(","):
@@ -405,9 +407,11 @@ def main() -> None:
         if part == "layers":
             figures[part] = layers(asked or LAYERS_MODELS, size, quick=quick)
         elif part == "memory":
-            figures[part] = memory(asked or (QUICK_MODELS if quick else MODELS), size, quick=quick)
+            batches = slice(2) if quick else slice(2 if rest else 0, None)
+            figures[part] = memory(asked or (QUICK_MODELS if quick else MODELS), size, batches)
         else:
-            figures[part] = fit(asked or (FIT_MODELS[:1] if quick else FIT_MODELS), quick=quick)
+            caps = slice(1) if quick else slice(1 if rest else 0, None)
+            figures[part] = fit(asked or (FIT_MODELS[:1] if quick else FIT_MODELS), caps)
         print(f"{part}: {time.perf_counter() - begun:.0f} s", flush=True)
     if arguments.json is not None:
         settings = {"threads": torch.get_num_threads(), "vector_units": torch.backends.cpu.get_cpu_capability()}

@@ -164,6 +164,7 @@ def test_a_killed_study_leaves_what_loads_or_is_named(
     assert not [path for path in temporary.rglob("*") if path.suffix in (".json", ".npz", ".jsonl")]
 
 
+@pytest.mark.alone  # beside others a run may be undetermined, and advise nothing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_whose_advice_is_being_verified_keeps_its_record(
     number: int, photographs: list[NDArray[np.uint8]], temporary: Path, tmp_path: Path

