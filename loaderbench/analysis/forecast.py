@@ -371,7 +371,9 @@ def start_up_s(source: SourceFacts) -> float | None:
 def _after(facts: ForecastFacts, after: After, factor: float | None) -> TrainingForecast:
     """The training with the change."""
     if after.source is not None:
-        return training_of(facts.asked, after.source, facts, factor, first_as_later=after.first_as_later)
+        # Where no run tells of the first epoch before the change, it was taken as a later one, and is so here too.
+        first_as_later = facts.source.cold is None and not after.source.one_state
+        return training_of(facts.asked, after.source, facts, factor, first_as_later=first_as_later)
     assert after.speedup is not None and after.state is not None
     gain, source = after.speedup.value, facts.source
     slowest, fastest = after.speedup.low, after.speedup.high

@@ -103,10 +103,10 @@ def _states(record: RunRecord, recording: Recording) -> dict[EpochState, StateSt
     if state == "warm":
         return {"warm": real}
     states: dict[EpochState, StateSteps] = {"cold": real}
-    if Arm.RAM in (record.arms or {}):
-        half = _half_fraction((record.arms or {})[Arm.RAM].step_s)
-        if half is not None and half <= TOO_SHORT:
-            states["warm"] = _steps(record, recording, Arm.RAM, "memory_arm")
+    ram = (record.arms or {}).get(Arm.RAM)
+    half = None if ram is None else _half_fraction(ram.step_s)
+    if half is not None and half <= TOO_SHORT:
+        states["warm"] = _steps(record, recording, Arm.RAM, "memory_arm")
     return states
 
 

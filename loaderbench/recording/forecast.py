@@ -28,7 +28,6 @@ LeftOut = Literal[
     "checkpoints",
     "change",
     "logging",
-    "other_programs",
 ]
 """What is no part of the forecast, or not known."""
 SourceKind = Literal["run", "layers"]
@@ -137,8 +136,6 @@ class After:
     change: Change | None = None
     speedup: Estimate | None = None
     """By the advice; measured where `--verify` measured it."""
-    first_as_later: bool = False
-    """Whether its first epoch is taken as a later one, as that before the change is, of which no run tells."""
     state: EpochState | None = None
     """The state that the advice is about. What it gives in the other one lies between nothing and as much."""
 

@@ -47,7 +47,6 @@ LEFT_OUT_WORDS: Mapping[LeftOut, str] = {
     "checkpoints": "checkpoints",
     "change": "the change",
     "logging": "logging",
-    "other_programs": "other programs",
 }
 ALL_RESIDENT = 0.995
 """Fraction of the pages in memory from which on it is not spoken of."""

@@ -219,12 +219,12 @@ def _of_several(verdict: Verdict, joint: Estimate) -> str:
         return f"{which}; without {every} {_gain(joint)} faster ({separated[0]})"
     alone = [verdict.speedup_if_removed.get(cause) for cause in verdict.joint]
     known = [gain for gain in alone if gain is not None]
+    together = f"{_and(names)} bound this run together; without {every} {_gain(joint)} faster"
     if len(known) < len(alone):
-        return f"{_and(names)} bound this run together; without {every} {_gain(joint)} faster"
+        return together
     most, least = max(known, key=lambda gain: gain.value), min(known, key=lambda gain: gain.value)
     if least.value < WORTH:
-        beyond = f", without one of them at most {most.value:.2f}×"
-        return f"{_and(names)} bound this run together; without {every} {_gain(joint)} faster{beyond}"
+        return f"{together}, without one of them at most {most.value:.2f}×"
     if joint.value <= MORE * least.value:
         return f"{' or '.join(names)}: without any one of them {_gain(most)} faster, and no more without {every}"
     one = f"{most.value:.2f}×" if most.value <= MORE * least.value else f"{least.value:.2f} to {most.value:.2f}×"

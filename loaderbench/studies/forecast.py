@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 from loaderbench.analysis.forecast import calibrated, held_part, predicted_epoch
 from loaderbench.analysis.forecast_source import joined, layers_source, source_of
-from loaderbench.cases.case import FIELDS, PARTS, Case, Change, FieldValue, Step
+from loaderbench.cases.case import FIELDS, PARTS, Case, Change, FieldValue
 from loaderbench.cases.options import ForecastOptions, base_type
 from loaderbench.devices.profile import for_mode
 from loaderbench.errors import ConfigError
@@ -53,7 +53,6 @@ class ForecastPlan:
 
     facts: ForecastFacts
     """Without checkpoints and check."""
-    val_case: Case | None
     checkpoint_to: str | None
     """None: no checkpoint is to be timed."""
     check: bool
@@ -90,7 +89,6 @@ def plan_forecast(name: str, options: ForecastOptions, store: Store) -> Forecast
     _tell_what_is_left_out(facts, left_out)
     return ForecastPlan(
         facts=replace(facts, left_out=left_out),
-        val_case=None if validation is None else validation.case,
         checkpoint_to=None if asked.checkpoint_every is None else str(options.checkpoint_to or store.root),
         check=options.check,
     )
@@ -124,9 +122,11 @@ def _check_machine(source: SourceFacts, here: Environment, options: ForecastOpti
 
 def _check_memory(facts: ForecastFacts) -> None:
     """A set that memory does not hold needs an epoch from the storage. Raises ConfigError where a run tells of none."""
-    after = None if facts.after is None else facts.after.source
-    for source in (facts.source, facts.validation, after):
-        held = held_part(facts, facts.source if source is None or source is facts.validation else source)
+    pairs = [(facts.source, facts.source), (facts.validation, facts.source)]
+    if facts.after is not None and facts.after.source is not None:
+        pairs.append((facts.after.source, facts.after.source))
+    for source, training in pairs:
+        held = held_part(facts, training)
         if source is not None and source.cold is None and held is not None and held < 1:
             raise ConfigError(
                 f"{source.source_id} was measured from memory, which holds {held:.0%} of the images: measure the same "
@@ -155,16 +155,23 @@ def find_source(name: str, store: Store) -> SourceFacts:
         raise ConfigError(f"{stored.run_id} cannot be read: {stored.problem}")
     source = _source(stored)
     assert source.case is not None
-    others = [
+    case = source.case
+    if None not in (source.cold, source.warm) and not source.opens_unknown:
+        return source
+    others = _runs_like(store, source, lambda other: same_setting(other, case))
+    return joined(source, _readable([one for one in others if one.run_id != stored.run_id]))
+
+
+def _runs_like(store: Store, source: SourceFacts, fits: Callable[[Case], bool]) -> list[StoredRun]:
+    """The stored runs of the source's machine that ended well and whose case fits, oldest first."""
+    return [
         one
         for one in store.runs()
         if one.record is not None
         and one.record.status == "ok"
-        and one.run_id != stored.run_id
         and same_hardware(one.record.environment, source.environment)
-        and same_setting(one.record.case, source.case)
+        and fits(one.record.case)
     ]
-    return joined(source, _readable(others)) if None in (source.cold, source.warm) or source.opens_unknown else source
 
 
 def _means_a_run(name: str, study: StoredStudy, store: Store) -> bool:
@@ -218,18 +225,7 @@ def _validation(
         _check_machine(found, here, options)
         return found
     case = source.case
-    runs = [
-        one
-        for one in store.runs()
-        if case is not None
-        and one.record is not None
-        and one.record.status == "ok"
-        and same_hardware(one.record.environment, source.environment)
-        and (one.record.case.subject.dataset, one.record.case.subject.resolution)
-        == (case.subject.dataset, case.subject.resolution)
-        and one.record.case.feed == case.feed
-        and _validates(one.record.case.step, case.step)
-    ]
+    runs = [] if case is None else _runs_like(store, source, lambda other: _validates(other, case))
     for stored in reversed(runs):
         try:
             return find_source(stored.run_id, store)
@@ -242,11 +238,16 @@ def _validation(
     return None
 
 
-def _validates(step: Step, training: Step) -> bool:
-    """Whether a run of `step` tells of the validation in this training: the same model on the same device."""
-    wanted = replace(training, mode="infer", device=for_mode(training.device, "infer"))
+def _validates(case: Case, training: Case) -> bool:
+    """Whether a run of `case` tells of the validation in this training: the same model, device and data set."""
+    wanted = replace(training.step, mode="infer", device=for_mode(training.step.device, "infer"))
     free = {"batch_size": 0, "optimizer": "sgd", "loss_scale": None}  # of these, none changes what is to be told
-    return replace(step, **free) == replace(wanted, **free)  # type: ignore[arg-type]
+    one, other = case.subject, training.subject
+    return (
+        (one.dataset, one.resolution) == (other.dataset, other.resolution)
+        and case.feed == training.feed
+        and replace(case.step, **free) == replace(wanted, **free)  # type: ignore[arg-type]
+    )
 
 
 def _tell_what_is_left_out(facts: ForecastFacts, left_out: dict[LeftOut, str]) -> None:
@@ -324,15 +325,7 @@ def _after(
     change = parse_change(text)
     wanted = case.changed(**change)
     label = ", ".join(f"{name} {value}" for name, value in change.items())
-    runs = [
-        one
-        for one in store.runs()
-        if one.record is not None
-        and one.record.status == "ok"
-        and same_hardware(one.record.environment, source.environment)
-        and same_setting(one.record.case, wanted)
-    ]
-    measured = _readable(runs)
+    measured = _readable(_runs_like(store, source, lambda other: same_setting(other, wanted)))
     if measured:
         return _after_as(label, joined(measured[-1], measured[:-1]), source)
     record = store.find(source.source_id).record
@@ -371,7 +364,7 @@ def _after_as(label: str, other: SourceFacts, base: SourceFacts) -> After:
         other = replace(other, process_s=base.process_s, open_s=base.open_s, build_s=base.build_s)
     cold, warm = _with_starts(other.cold, base.cold or base.warm), _with_starts(other.warm, base.warm or base.cold)
     other = replace(other, cold=cold, warm=warm)
-    return After(label, source=other, first_as_later=base.cold is None and not other.one_state)
+    return After(label, source=other)
 
 
 def _with_starts(steps: StateSteps | None, base: StateSteps | None) -> StateSteps | None:

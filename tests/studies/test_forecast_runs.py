@@ -226,7 +226,7 @@ def test_an_interrupted_check_keeps_the_epochs_that_ended(tmp_path: Path, monkey
 def test_a_real_run_is_forecast_checked_and_scored(tmp_path: Path, small_set: Path) -> None:
     """Emulated steps of known length: the epoch follows from arithmetic, whatever the machine does."""
     options = ("--device", "emulated:h200x0.2", "--loader", "serial", "--batch-size", 4, "--input-size", 64)
-    ended = call("run", small_set, "--res", 96, *options, "--duration", 3, "--cache", "warm", "--no-kernels",
+    ended = call("run", small_set, "--res", 96, *options, "--duration", 6, "--cache", "warm", "--no-kernels",
                  "--results", tmp_path, "--quiet")  # fmt: skip
     assert ended.code == 0
     found = forecast(tmp_path, "latest", "--epochs", 2, "--check", "--checkpoint-every", 1)
