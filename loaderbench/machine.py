@@ -73,15 +73,34 @@ def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
 
 def _cpu_quota(root: Path) -> tuple[float, Path] | None:
     """(CPUs, file) of the tightest cgroup CPU quota; None without one."""
-    quotas = []
-    for folder in _cgroup_folders("cpu", root):
-        v2 = (_text(folder / "cpu.max") or "").split()
-        if len(v2) == 2 and v2[0] != "max":
-            quotas.append((int(v2[0]) / int(v2[1]), folder / "cpu.max"))
-        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
-        if quota and period and int(quota) > 0:
-            quotas.append((int(quota) / int(period), folder / "cpu.cfs_quota_us"))
+    quotas = [found for folder in _cgroup_folders("cpu", root) if (found := _quota_in(folder)) is not None]
     return min(quotas, default=None)
+
+
+def _quota_in(folder: Path) -> tuple[float, Path] | None:
+    """(CPUs, file) of one cgroup's own quota, by cgroup v2 or v1."""
+    v2 = (_text(folder / "cpu.max") or "").split()
+    if len(v2) == 2 and v2[0] != "max":
+        return int(v2[0]) / int(v2[1]), folder / "cpu.max"
+    quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+    if quota and period and int(quota) > 0:
+        return int(quota) / int(period), folder / "cpu.cfs_quota_us"
+    return None
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """CPUs of the tightest cgroup quota that holds for this process; None without one."""
+    found = _cpu_quota(root)
+    return None if found is None else found[0]
+
+
+def quota_counters(root: Path = Path("/")) -> list[Path]:
+    """The `cpu.stat` of each cgroup whose CPU quota holds for this process; empty without a quota."""
+    return [
+        folder / "cpu.stat"
+        for folder in _cgroup_folders("cpu", root)
+        if _quota_in(folder) is not None and (folder / "cpu.stat").exists()
+    ]
 
 
 def _cpu_limit(root: Path) -> tuple[int, str | None]:

@@ -8,8 +8,9 @@ consumer  T_host with the copy scaled by the bytes: in parallel with T_device, o
           added to T_device; with another batch size max(busy + copy, issue), with overlap max(busy, copy, issue)
 storage   T_fetch where the files are read cold, else nothing
 loader    L ÷ N for N workers, L being the worker time of a batch (the loader's own step time × the present
-          workers), and not less than (CPU seconds of a batch + those of its consumer) ÷ usable CPUs. A loader
-          without workers runs in series with issuing: L + issue.
+          workers, without their wait for a processor), and not less than (CPU seconds of a batch + those of its
+          consumer) ÷ the CPUs that the run has beside others. A loader without workers runs in series with
+          issuing: L + issue.
 
 Another decoder, output or hand-over scales the stages decode, augment and collate of L by the ratio of their costs in
 running/prep_probe.py. A processor is slower when all are busy than when it is alone; the probe says by how much.
@@ -34,9 +35,11 @@ from loaderbench.cases.case import Case, Change, FieldValue
 from loaderbench.cases.traits import Work
 from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, Facts, PrepProbe, Table
-from loaderbench.recording.record import Advice, AdviceCode, Cause, Estimate, Verdict
+from loaderbench.recording.record import Advice, AdviceCode, Cause, ContentionBy, Estimate, Verdict
 
 WORTH_TRYING = 1.03
+AS_FAST = 0.95
+"""A prediction from here on is no loss: the model itself is less exact."""
 KNEE = 0.97
 """The knee is the least number of workers with this part of the best predicted rate."""
 MOST_ACTIONS = 5
@@ -63,6 +66,8 @@ class Measured:
     usable_cpus: int
     contention: bool
     """The workers wait for a processor."""
+    held_up_by: ContentionBy | None = None
+    """Who keeps the processors from them; None where nobody does, or where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +93,29 @@ def advise(verdict: Verdict, model: Model, measured: Measured) -> tuple[Advice, 
     actions: list[Action] = []
     if "storage" in causes:
         actions += _for_storage(predictor)
-    if "prep" in causes:
-        actions += _for_prep(predictor, measured.contention)
+    if "contention" in causes:
+        actions += _for_contention(predictor, measured, verdict)
+    if {"prep", "contention"} & set(causes):
+        actions += _for_prep(predictor)
+        actions += _fewer_workers(predictor)
     if "transfer" in causes:
         actions += _for_transfer(predictor)
     if "launch" in causes:
         actions += _for_launch(predictor)
     if {"storage", "prep"} <= set(causes):
         actions += _together(predictor, actions)
-    known = [one for one in actions if one.predicted is not None and one.predicted.value >= WORTH_TRYING]
+    known = [one for one in actions if one.predicted is not None and one.predicted.value >= _least(one)]
     known.sort(key=lambda one: -one.predicted.value if one.predicted else 0.0)
     # The same change may be proposed for two causes.
     unique = {repr(sorted(one.change.items())) if one.change else one.code: one for one in reversed(known)}
     chosen = [one for one in known if one in unique.values()]
     chosen += [one for one in actions if one.predicted is None]
     return tuple(_plain(action, verdict) for action in chosen[:MOST_ACTIONS])
+
+
+def _least(action: Action) -> float:
+    """What an action must be predicted to give. Fewer workers take less memory: they need not be faster."""
+    return AS_FAST if action.code == "fewer_workers" else WORTH_TRYING
 
 
 def _plain(action: Action, verdict: Verdict) -> Advice:
@@ -122,6 +135,9 @@ class Predictor:
     def __init__(self, model: Model, measured: Measured) -> None:
         case, facts, times = measured.case, measured.facts, model.times
         self.case, self.facts, self.cpus, self.times, self.arms = case, facts, measured.usable_cpus, times, model.arms
+        self.seen = model.processors.get(Arm.REAL)
+        self.running = 1.0 if self.seen is None else 1.0 - (model.starved or 0.0)
+        """Of the workers' time, the part in which they did not wait for a processor."""
         self.real = _array(times.real)
         self.num_blocks = times.real.n
         self.device = None if times.device is None else _array(times.device)
@@ -142,6 +158,12 @@ class Predictor:
         self.consumer_cpu = np.maximum(self.issue, (measured.consumer_cpu_s or 0.0) - own)
         if facts.device.on_host_cpus:  # PyTorch's threads compute on every processor
             self.consumer_cpu = self.consumer_cpu + self.issue * (self.cpus - 1)
+        self.available = float(self.cpus)
+        """Processors that the run has, beside those who keep some from it."""
+        if self.seen is not None:
+            self.available = max(self.seen.own, self.cpus - self.seen.taken * (self.seen.for_others > 0))
+            if self.lane_cpu is not None and case.feed.workers:  # handing over costs more than the stages tell
+                self.lane_cpu = np.maximum(self.lane_cpu, self.seen.own * self.real - self.consumer_cpu)
         self.probe = facts.prep_probe or PrepProbe(self.cpus)
         self.traits = facts.loader.traits
         self.known = {**facts.loader.alternatives, case.feed.loader: self.traits}
@@ -155,7 +177,8 @@ class Predictor:
     def _lane(self, paced_by: Arm, alone: Quantity | None) -> Draws | None:
         """Worker seconds of a batch: the loader's own step time × its workers.
 
-        Where the arm waited for the loader, its delivery time beside the running device counts if it is longer.
+        Where the arm waited for the loader, its delivery time beside the running device counts if it is longer. The
+        time that its workers waited for a processor is none of their work: another number of workers waits less.
         """
         seconds = None if alone is None else _array(alone)
         arm = self.arms.get(paced_by)
@@ -164,7 +187,7 @@ class Predictor:
             if self.case.feed.workers == 0:  # in series with issuing
                 step = np.maximum(step - self.issue, 1e-9)
             seconds = step if seconds is None else np.maximum(seconds, step)
-        return None if seconds is None else seconds * self.lanes
+        return None if seconds is None else seconds * self.lanes * self.running
 
     def speedup(self, change: Change) -> Draws | None:
         """T_real ÷ T', per sample; None where a part of it was not measured."""
@@ -211,7 +234,7 @@ class Predictor:
         crowd = self._crowding(new.feed.workers) / self._crowding(self.lanes)
         parts = [consumer, factor * lane * crowd / new.feed.workers]
         if cpu is not None:
-            parts.append((factor * cpu * crowd + self.consumer_cpu) / self.cpus)
+            parts.append((factor * cpu * crowd + self.consumer_cpu) / self.available)
         if factor > 1.0:
             parts.append(self.real)  # a step of more samples is never shorter
         if self.fetch is not None and not in_memory:
@@ -373,7 +396,39 @@ def _more_readers(predictor: Predictor) -> list[Action]:
     return [Action("storage", "more_files_at_once", change, predictor.predict(change))]
 
 
-def _for_prep(predictor: Predictor, contention: bool) -> list[Action]:
+def _for_contention(predictor: Predictor, measured: Measured, verdict: Verdict) -> list[Action]:
+    """Free the processors: what that gives is what the arms say of contention as a whole."""
+    gain, seen = verdict.speedup_if_removed.get("contention"), predictor.seen
+    if seen is None:
+        return []
+    match measured.held_up_by:
+        case "neighbours":
+            told: tuple[AdviceCode, dict[str, Json]] = ("stop_neighbours", {"cores": seen.neighbours})
+        case "steal":
+            told = ("less_steal", {"cores": seen.stolen})
+        case "quota":
+            told = ("raise_quota", {"quota": seen.quota_cpus})
+        case "own threads":
+            told = ("fewer_threads", {})
+        case _:
+            return []
+    return [Action("contention", told[0], None, gain, {**told[1], "cpus": seen.cpus})]
+
+
+def _fewer_workers(predictor: Predictor) -> list[Action]:
+    """As many workers as the processors can feed, where more of them only wait for each other."""
+    workers, cpus = predictor.case.feed.workers, predictor.cpus
+    if not predictor.contention or workers <= cpus:
+        return []
+    number = predictor.knee({}, range(1, workers + 1))
+    if number is None or number >= workers:
+        return []
+    change: Change = {"workers": number}
+    details: dict[str, Json] = {"now": workers, "cpus": cpus}
+    return [Action("contention", "fewer_workers", change, predictor.predict(change), details)]
+
+
+def _for_prep(predictor: Predictor) -> list[Action]:
     subject, feed, size = predictor.case.subject, predictor.case.feed, predictor.case.step.input_size
     actions = [*_more_workers(predictor), *_other_decoders(predictor)]
     if predictor.traits.handover == "shared" and feed.output == "float32":
@@ -381,7 +436,7 @@ def _for_prep(predictor: Predictor, contention: bool) -> list[Action]:
         actions.append(Action("prep", "uint8_for_prep", change, predictor.predict(change)))
     if subject.resolution and size and subject.resolution >= 2 * size:
         actions.append(Action("prep", "smaller_images", details={"resolution": subject.resolution // 2}))
-    if contention:
+    if predictor.contention and predictor.seen is None:  # an older version did not store who had them
         actions.append(Action("prep", "free_processors"))
     return [one for one in actions if one.change is None or one.predicted is not None]
 

@@ -47,12 +47,8 @@ def witnesses(model: Model) -> Witnesses | None:
     return Witnesses(by_arms, by_timeline)
 
 
-def shares(model: Model, starved_fraction: float | None) -> dict[Share, Quantity | None]:
-    """Each cause's part of the step time, disjoint; they sum to 1 where every arm was measured. None: not measured.
-
-    `starved_fraction`: of the workers' time on a batch, the part in which they were runnable but not running; None
-    where unknown.
-    """
+def shares(model: Model) -> dict[Share, Quantity | None]:
+    """Each cause's part of the step time, disjoint; they sum to 1 where every arm was measured. None: not measured."""
     times, real = model.times, model.real
     share: dict[Share, Quantity | None] = dict.fromkeys(SHARES)
     if times.device is not None:
@@ -65,11 +61,9 @@ def shares(model: Model, starved_fraction: float | None) -> dict[Share, Quantity
     seen = witnesses(model)
     if seen is None:
         return share
-    base, ram, storage = model.base, times.ram, share["storage"]
-    assert base is not None and ram is not None and storage is not None
-    growth = ram - base
-    contention = _contention(model, growth, starved_fraction)
-    prep = (growth - contention) / real
+    base, ram, storage, contention = model.base, times.ram, share["storage"], model.contention_time
+    assert base is not None and ram is not None and storage is not None and contention is not None
+    prep = (ram - base - contention) / real
     # What the two witnesses disagree on is taken from the larger of the two shares.
     larger = prep if prep.value >= storage.value else storage
     taken = seen.difference.clipped(0.0, larger.at_least(0.0))
@@ -77,22 +71,6 @@ def shares(model: Model, starved_fraction: float | None) -> dict[Share, Quantity
     share["prep"] = prep - taken if larger is prep else prep
     share["storage"] = storage - taken if larger is storage else storage
     return share
-
-
-def _contention(model: Model, growth: Quantity, starved: float | None) -> Quantity:
-    """The exposed part of CPU contention within `growth`, T_ram − T_host.
-
-    On the issuing side: the part of the growth that is not data stall, up to the growth of the issue time.
-    On the workers' side: their run-queue share of the data stall.
-    """
-    arm = Arm.RAM if Arm.RAM in model.arms and model.has_storage else Arm.REAL
-    stall, issue = model.data_stall(arm), model.issue_growth(arm)
-    exposed = growth.scaled(0.0)
-    if issue is not None:
-        exposed = (growth - stall).clipped(0.0, issue)
-    if starved is not None:
-        exposed = exposed + stall.clipped(0.0, (growth - exposed).at_least(0.0)).scaled(starved)
-    return Quantity(exposed.value, exposed.draws, growth.n)
 
 
 def estimates(share: Mapping[Share, Quantity | None]) -> dict[Share, Estimate | None]:

@@ -172,6 +172,8 @@ def _of_figures(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
     starved = judged.starved_fraction
     if starved is not None and starved > STARVED:
         yield Caveat("cpu_contention", {"fraction": starved})
+    if record.contention is None:
+        yield Caveat("contention_not_measured")
     if record.stages is None:
         yield Caveat("stages_not_measured", {"reason": judged.facts.loader.no_stage_times})
     cpu = record.cpu

@@ -8,16 +8,17 @@ runs, reads a clock or knows how the facts came about.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from loaderbench.analysis.processors import Processors
 from loaderbench.analysis.quantities import Quantity, largest
 from loaderbench.analysis.statistics import pool_adjacent_violators
 from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps
 from loaderbench.cases.arms import CHAIN, Arm
-from loaderbench.recording.record import CAUSES, Cause, Removable
+from loaderbench.recording.record import STAGES, Cause, Removable
 
 WORTH = 1.10
 """A cause counts as a bottleneck from this speed-up on."""
@@ -108,6 +109,12 @@ class Model:
     """Copies run beside the compute of earlier steps."""
     storage_idle: bool = False
     """The storage provably had nothing to do in `real`."""
+    starved: float | None = None
+    """Of the workers' time on a batch, the part in which they were runnable but not running; None where unknown."""
+    processors: Mapping[Arm, Processors] = field(default_factory=dict)
+    """Who had the processors, by arm; empty where unknown."""
+    on_host_cpus: bool = False
+    """The device computes on the processors that the loader works on."""
 
     @property
     def has_storage(self) -> bool:
@@ -235,6 +242,8 @@ class Model:
                 return self.times.ram
             case "prep":
                 return self._without_prep()
+            case "contention":
+                return self._without_contention()
             case "transfer":
                 return self._without_transfer()
             case "launch":
@@ -249,6 +258,91 @@ class Model:
             in_line = self.issue(Arm.HOST, Arm.DEVICE) if self.synchronous else None
             return largest(self.base, self.times.fetch + in_line)
         return None if self.reads_files else self.base  # no files under the loader: nothing to fetch
+
+    # -- contention ----------------------------------------------------------------------------------------
+
+    @property
+    def contention_time(self) -> Quantity | None:
+        """Seconds a step that the run's threads waited for processors, as far as the step is longer for it; None where
+        the arms do not tell. Part of T_ram − T_host.
+
+        On the issuing side: the part of that growth which is not data stall, up to the growth of the issue time.
+        On the workers' side: their run-queue share of the data stall.
+        """
+        base, ram = self.base, self.times.ram
+        if base is None or ram is None:
+            return None
+        growth = ram - base
+        arm = Arm.RAM if Arm.RAM in self.arms and self.has_storage else Arm.REAL
+        stall, issue = self.data_stall(arm), self.issue_growth(arm)
+        exposed = growth.scaled(0.0)
+        if issue is not None:
+            exposed = (growth - stall).clipped(0.0, issue)
+        if self.starved is not None:
+            exposed = exposed + stall.clipped(0.0, (growth - exposed).at_least(0.0)).scaled(self.starved)
+        return Quantity(exposed.value, exposed.draws, growth.n)
+
+    def _without_contention(self) -> Quantity | None:
+        if Arm.REAL not in self.processors:
+            return None
+        own, others = self.without_own_contention, self.without_others
+        return others if own is None else own.at_most(others)
+
+    @cached_property
+    def without_others(self) -> Quantity:
+        """The step time if nobody else used the processors, no guest stole them, no quota withheld them.
+
+        Where the loader paces the run, its workers' time without their wait behind others, and not less than the
+        consumer's; else the step without what such waits expose of it.
+        """
+        seen, real, steps = self.processors[Arm.REAL], self.real, self.arms[Arm.REAL]
+        part = Quantity(seen.for_others, seen.draws(len(real.draws)), real.n)
+        if self.synchronous:  # the loader works in the thread that issues
+            waited = seen.queued_fraction if seen.consumer_queued is None else seen.consumer_queued
+            return real - real * part.scaled(min(1.0, waited))
+        waited = seen.queued_fraction if self.starved is None else self.starved
+        if self.loader_paces:
+            left = real - real * part.scaled(waited)
+            return left if self.base is None else largest(left, self._consumer_without_others()).at_most(real)
+        exposed = Quantity.of(steps, "stall") * part.scaled(waited) + self._issue_behind_others(Arm.REAL)
+        return real - exposed.at_most(real.scaled(0.99))
+
+    def _consumer_without_others(self) -> Quantity:
+        assert self.base is not None
+        arm = Arm.DEVICE if self.owns_transfer else Arm.HOST
+        behind = self._issue_behind_others(arm)
+        return self.base if behind is None else (self.base - behind).at_least(0.0)
+
+    def _issue_behind_others(self, arm: Arm) -> Quantity | None:
+        """Seconds a step that issuing waited behind others for a processor, where the step is longer for it."""
+        seen, steps = self.processors.get(arm), self.arms[arm]
+        duration = Quantity.of(steps, "duration")
+        if seen is None or seen.consumer_queued is None:
+            return None
+        part = Quantity(seen.for_others, seen.draws(len(duration.draws)), duration.n)
+        if self.on_host_cpus:  # the step ends with its slowest thread
+            return Quantity.of(steps, "issue") * part.scaled(seen.queued_fraction)
+        if steps.mean("wait") + steps.mean("issue") < HOST_BOUND * steps.mean("duration"):
+            return None
+        return (duration * part.scaled(seen.consumer_queued)).at_most(Quantity.of(steps, "issue"))
+
+    @cached_property
+    def without_own_contention(self) -> Quantity | None:
+        """The step time if the loader and the consumer had processors of their own: the longer of the two alone. More
+        workers than processors gain nothing by that. None where their times alone were not measured."""
+        free, base, waited = self.times.free, self.base, self.contention_time
+        if free is None or base is None or waited is None or self.synchronous:
+            return None
+        own = 1.0 - self.processors[Arm.REAL].for_others
+        return largest(base, free, self.real - waited.scaled(own)).at_most(self.real)
+
+    @property
+    def held_up_by_others(self) -> bool:
+        """Whether those outside of the run take more from it than its own threads take from each other."""
+        if Arm.REAL not in self.processors:
+            return False
+        own = self.without_own_contention
+        return own is None or self.without_others.value <= own.value
 
     def _without_transfer(self) -> Quantity | None:
         device, host, paced = self.times.device, self.times.host, self.loader_time
@@ -290,9 +384,14 @@ class Model:
 
     @cached_property
     def gains(self) -> Mapping[Cause, Quantity]:
-        """The gain of removing each cause, for the causes that the arms tell."""
-        gains = {cause: self.gain(self.without(cause)) for cause in CAUSES}
+        """The gain of removing each cause that is work of the run's own, for the causes that the arms tell."""
+        gains = {cause: self.gain(self.without(cause)) for cause in STAGES}
         return {cause: gain for cause, gain in gains.items() if gain is not None}
+
+    @cached_property
+    def contention_gain(self) -> Quantity | None:
+        """The gain if no thread of the run waited for a processor; None where unknown."""
+        return self.gain(self.without("contention"))
 
     def joint_without(self, removed: frozenset[Cause]) -> Quantity | None:
         """The step time without several causes, where the arms tell."""

@@ -41,6 +41,9 @@ class Quantity:
     def __truediv__(self, other: Quantity) -> Quantity:
         return Quantity(self.value / other.value, self.draws / other.draws, min(self.n, other.n))
 
+    def __mul__(self, other: Quantity) -> Quantity:
+        return Quantity(self.value * other.value, self.draws * other.draws, min(self.n, other.n))
+
     def scaled(self, factor: float) -> Quantity:
         return Quantity(self.value * factor, self.draws * factor, self.n)
 

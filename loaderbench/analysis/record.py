@@ -15,6 +15,7 @@ from loaderbench.analysis.advice import Measured, advise
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.model import Model
+from loaderbench.analysis.processors import LEAST_QUEUED, Processors, by_whom, processors_of
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
 from loaderbench.analysis.statistics import interval
@@ -29,6 +30,7 @@ from loaderbench.recording.facts import SCHEMA, SPAN, STEP, Facts, Recording, Ru
 from loaderbench.recording.record import (
     ArmFigures,
     BusyWitnesses,
+    ContentionFigures,
     CpuFigures,
     DeviceFigures,
     Estimate,
@@ -130,13 +132,19 @@ class Judged:
             synchronous=self.case.feed.workers == 0,
             overlap=self.facts.device.overlap,
             storage_idle=self.storage is not None and self.storage.idle_proof is not None,
+            starved=self.starved_fraction,
+            processors=self.processors,
+            on_host_cpus=self.facts.device.on_host_cpus,
         )
+
+    @cached_property
+    def processors(self) -> Mapping[Arm, Processors]:
+        return processors_of(self.recording)
 
     @cached_property
     def attribution(self) -> Attribution:
         return attribute(
             self.model,
-            starved_fraction=self.starved_fraction,
             storage_idle=_storage_idle(self.storage),
             doubts=_doubts(self.case, self.storage),
         )
@@ -181,6 +189,7 @@ class Judged:
             transfer=self.transfer,
             stages=self._stages(),
             cpu=self._cpu(),
+            contention=self._contention(),
             device=self._device(),
             loader=facts.loader.description,
             overhead_fraction=self._overhead_fraction(),
@@ -196,7 +205,7 @@ class Judged:
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
-        verdict = self.attribution.verdict
+        verdict, seen = self.attribution.verdict, self._contention()
         if self.usable_cpus is None:  # how many workers they can feed is not known
             return verdict
         measured = Measured(
@@ -206,6 +215,7 @@ class Judged:
             consumer_cpu_s=self._consumer_cpu_s(),
             usable_cpus=self.usable_cpus,
             contention=starved or (contention is not None and contention.value > 0.05),
+            held_up_by=None if seen is None else seen.by,
         )
         return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
 
@@ -267,6 +277,27 @@ class Judged:
             seconds_per_sample=None if cores is None else cores / rate,
             workers_rss_bytes=gauge_mean(channel(series, "process_rss_bytes"), windows),
             workers_pss_bytes=self.facts.loader.workers_pss_bytes,
+        )
+
+    def _contention(self) -> ContentionFigures | None:
+        seen = self.processors.get(Arm.REAL)
+        if seen is None:
+            return None
+        waits = seen.queued >= LEAST_QUEUED
+        others = self.model.held_up_by_others and seen.for_others > 0
+        return ContentionFigures(
+            by=by_whom(self.processors, others=others, workers=self.case.feed.workers) if waits else None,
+            own=seen.own,
+            queued=seen.queued,
+            neighbours=seen.neighbours,
+            stolen=seen.stolen,
+            cpus=seen.cpus,
+            quota_cpus=seen.quota_cpus,
+            throttled=seen.quota_room > 0,
+            others_fraction=seen.for_others,
+            pressure_fraction=counter_rate(
+                channel(self.run.series, "pressure_cpu_some_s"), windows_of(self.recording, Arm.REAL)
+            ),
         )
 
     def _device(self) -> DeviceFigures:

@@ -18,7 +18,17 @@ from loaderbench.analysis.quantities import Quantity
 from loaderbench.cases.arms import Arm
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Reason
-from loaderbench.recording.record import CAUSES, Bottleneck, Cause, DataWait, Estimate, Removable, Share, Verdict
+from loaderbench.recording.record import (
+    CAUSES,
+    STAGES,
+    Bottleneck,
+    Cause,
+    DataWait,
+    Estimate,
+    Removable,
+    Share,
+    Verdict,
+)
 
 COMPUTE_AU = 0.90
 SURE = 1.03
@@ -35,6 +45,9 @@ ENOUGH_STEPS, ENOUGH_ROUNDS, LONGER = 30, 6, 4
 """What a run that is too short is told to measure: as many steps, rounds of the workers, and times its own steps."""
 MORE = 1.03
 """An unmeasured gain must exceed the best measured one by this factor to take its place."""
+HELD_UP = 1.6
+"""A run that would be so much faster without others is not judged beside them: their part is named first, whatever its
+own stages could give. One busy process beside a run that keeps two processors busy costs it 1.5."""
 UNSURE = ("gain_uncertain", "may_be_faster", "feeding_uncertain")
 """Reasons that more steps would settle."""
 REMOVABLE: tuple[Removable, ...] = (*CAUSES, "compute")
@@ -76,14 +89,10 @@ class Ruling:
     group: Group | None = None
 
 
-def attribute(
-    model: Model, *, starved_fraction: float | None, storage_idle: bool = False, doubts: Sequence[Reason] = ()
-) -> Attribution:
+def attribute(model: Model, *, storage_idle: bool = False, doubts: Sequence[Reason] = ()) -> Attribution:
     """Judge one run from its arms.
 
     Args:
-        starved_fraction: of the workers' time on a batch, the part they were runnable but not running; None where
-            unknown.
         storage_idle: the storage's own counter shows that it moved nothing during `real`, so it cannot be a cause.
         doubts: why the arms did not measure what they should; any of them leaves the verdict undetermined.
     """
@@ -109,7 +118,7 @@ def attribute(
         else DataWait(seen.by_arms.estimate("fraction"), seen.by_timeline.estimate("fraction")),
     )
     au = judge.utilization
-    share = estimates(shares(model, starved_fraction))
+    share = estimates(shares(model))
     return Attribution(share, None if au is None else au.estimate("fraction"), verdict)
 
 
@@ -138,7 +147,7 @@ class _Judge:
     @cached_property
     def together(self) -> Group | None:
         """The smallest set of two or more causes whose joint removal is worth it; among equally small ones the best."""
-        sets = [frozenset(some) for size in range(2, len(CAUSES) + 1) for some in combinations(CAUSES, size)]
+        sets = [frozenset(some) for size in range(2, len(STAGES) + 1) for some in combinations(STAGES, size)]
         return self.best_group(sets)
 
     def best_group(self, sets: Sequence[frozenset[Cause]]) -> Group | None:
@@ -152,16 +161,35 @@ class _Judge:
             assert gain is not None
             rank = (len(some), -gain.value)
             if gain.value >= WORTH and (best is None or rank < best[:2]):
-                best = (*rank, Group(tuple(cause for cause in CAUSES if cause in some), gain))
+                best = (*rank, Group(tuple(cause for cause in STAGES if cause in some), gain))
         return None if best is None else best[2]
 
     def ruling(self) -> Ruling:
-        if against := [*self.doubts, *self.disorder()]:
+        if self.doubts:
+            return Ruling("undetermined", self.doubts)
+        if self.model.real.n >= 2 and self.is_held_up and not self.is_short:
+            return Ruling("contention")
+        if against := self.disorder():
             return Ruling("undetermined", tuple(against))
         if self.model.real.n < 2:
             return self.of_too_few_steps
         ruling = self.of_the_gains()
         return self.of_too_few_steps if self.rests_on_too_little(ruling) else ruling
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the want of processors limits the run: it surely costs something, and either no stage of the run's
+        own gives more beyond it, or others take so much (HELD_UP) that its stages cannot be judged beside them.
+
+        Without preparation nothing waits for a processor to prepare, so the gain without a stage holds that without
+        contention; what the stage gives of its own is the ratio of both.
+        """
+        gain = self.model.contention_gain
+        if gain is None or gain.value < WORTH or gain.low < SURE:
+            return False
+        if self.model.held_up_by_others and gain.value >= HELD_UP:
+            return True
+        return gain.value * gain.value >= self.best
 
     def of_the_gains(self) -> Ruling:
         joined = self.unseparated
@@ -235,6 +263,8 @@ class _Judge:
         if self.worth and gains[self.worth[0]].low < SURE and not self.only_together:
             reasons.append(_uncertain(self.worth[0], gains[self.worth[0]]))
         possible = {str(cause): gain.high for cause, gain in gains.items()}
+        if self.model.contention_gain is not None:
+            possible["contention"] = self.model.contention_gain.high
         if self.unseparated is not None:
             possible[" and ".join(self.unseparated.causes)] = self.unseparated.gain.high
         if not self.worth and possible:

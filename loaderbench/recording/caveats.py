@@ -33,6 +33,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "short_run": FIGURE,
         "ci_target_missed": FIGURE,
         "cpu_contention": FIGURE,
+        "contention_not_measured": FIGURE,
         "witnesses_disagree": VERDICT,
         # what was not measured
         "real_not_measured": VERDICT,

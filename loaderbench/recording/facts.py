@@ -129,6 +129,30 @@ class StorageWindow:
 
 
 @dataclass(frozen=True)
+class CpuWindow:
+    """Who had the processors during a window; all in CPU seconds unless stated."""
+
+    wall_s: float
+    own_s: float
+    """Used by the measuring process and its descendants (/proc/PID/task/TID/schedstat, field 1)."""
+    own_queued_s: float | None
+    """Their threads were runnable, but ran on no processor (field 2). It holds the time in which a cgroup's quota
+    stopped them."""
+    consumer_queued_s: float | None
+    """The same of the thread alone that takes batches and issues."""
+    machine_busy_s: float | None
+    """Used by all processes, on the processors that this one may use (/proc/stat; ticks of 10 ms)."""
+    stolen_s: float | None
+    """The hypervisor ran other guests there."""
+    cpus: int
+    """Processors that the affinity mask allows."""
+    quota_cpus: float | None
+    """The tightest cgroup quota; None without one."""
+    num_throttled: int | None
+    """Periods in which a cgroup's quota stopped the run (`nr_throttled` of cpu.stat); None without a quota."""
+
+
+@dataclass(frozen=True)
 class TraceWitness:
     """Kernels a step in the trace, compared with those expected by another count."""
 
@@ -196,6 +220,8 @@ class Segment:
     held: HeldSteps | None = None
     storage: StorageWindow | None = None
     """None in an arm that does not touch the storage."""
+    cpu: CpuWindow | None = None
+    """None in runs of older versions, and where the kernel does not tell."""
     trace: TraceFacts | None = None
 
     @property

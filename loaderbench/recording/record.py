@@ -19,19 +19,24 @@ from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import Environment, Failure, ImageFailure, Percentiles, Status, StorageKind
 
-Cause = Literal["storage", "prep", "transfer", "launch"]
+Cause = Literal["storage", "prep", "contention", "transfer", "launch"]
 """What a verdict can name besides compute."""
 Share = Literal["compute", "launch", "transfer", "prep", "contention", "storage", "unexplained"]
-Removable = Literal["storage", "prep", "transfer", "launch", "compute"]
+Removable = Literal["storage", "prep", "contention", "transfer", "launch", "compute"]
 Bottleneck = Literal["storage", "prep", "contention", "transfer", "launch", "compute", "mixed", "undetermined"]
 Stage = Literal["storage", "prep", "loader", "transfer", "issue", "device"]
 GapClass = Literal["data_stall", "launch", "transfer_sync", "other"]
+ContentionBy = Literal["workers", "own threads", "neighbours", "quota", "steal"]
+"""Who keeps the processors from the run's threads: more workers than processors, the run's other threads, other
+processes, a cgroup's quota, the hypervisor."""
 Bound = Literal["bandwidth", "latency"]
 ColdProof = Literal["bytes", "residency"]
 """Why a cold run's reads came from the storage. `bytes`: what its counters saw is what a cold read moves. `residency`:
 no page was in memory before a window, hardly one behind it, and reads took as long as a storage's."""
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
+STAGES: tuple[Cause, ...] = tuple(cause for cause in CAUSES if cause != "contention")
+"""The causes that are work of the run's own; contention is the want of processors for it."""
 SHARES: tuple[Share, ...] = get_args(Share)
 GAP_CLASSES: tuple[GapClass, ...] = get_args(GapClass)
 
@@ -81,7 +86,8 @@ class StepTimes:
 AdviceCode = Literal[
     "faster_storage", "more_files_at_once", "parallel_loader", "more_workers", "decode_in_threads", "more_threads",
     "other_decoder", "uint8_for_prep", "smaller_images", "free_processors", "uint8_for_transfer", "pinned_memory",
-    "larger_batch", "fewer_launches", "prep_and_memory", "data_in_memory",
+    "larger_batch", "fewer_launches", "prep_and_memory", "data_in_memory", "fewer_workers", "fewer_threads",
+    "stop_neighbours", "raise_quota", "less_steal",
 ]  # fmt: skip
 
 
@@ -253,6 +259,32 @@ class CpuFigures:
 
 
 @dataclass(frozen=True)
+class ContentionFigures:
+    """Who had the processors in the windows of `real`, in processors (docs/method.md, `Contention`)."""
+
+    by: ContentionBy | None
+    """Who keeps most from the run; None where its threads waited for no processor."""
+    own: float
+    """Used by the run."""
+    queued: float
+    """Threads of the run that were runnable, but ran on none."""
+    neighbours: float | None
+    """Used by other processes."""
+    stolen: float | None
+    """Used by other guests of the hypervisor."""
+    cpus: int
+    """Processors that the affinity mask allows."""
+    quota_cpus: float | None
+    """The tightest cgroup quota; None without one."""
+    throttled: bool
+    """Whether the quota stopped the run."""
+    others_fraction: float
+    """The part of `queued` that stands behind others, 0 to 1."""
+    pressure_fraction: float | None = None
+    """Of the time, the part in which some task of the machine waited for a processor (/proc/pressure/cpu)."""
+
+
+@dataclass(frozen=True)
 class GapShare:
     count_per_step: float
     fraction: float
@@ -401,6 +433,8 @@ class RunRecord:
     stages: Mapping[str, float] | None = None
     """Seconds an image in read, decode, augment, collate …"""
     cpu: CpuFigures | None = None
+    contention: ContentionFigures | None = None
+    """null in runs of older versions, and where the kernel does not tell."""
     device: DeviceFigures | None = None
     loader: JsonObject | None = None
     """The libraries and versions that really ran."""

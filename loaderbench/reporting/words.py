@@ -17,6 +17,8 @@ from loaderbench.recording.record import (
     Advice,
     BusyWitnesses,
     Ceiling,
+    ContentionBy,
+    ContentionFigures,
     Estimate,
     KernelGap,
     RunRecord,
@@ -201,11 +203,56 @@ def summary(record: RunRecord) -> str:
         return f"Mixed: {because or REASONS['none_alone']({})}."
     removed = next((g for c, g in verdict.speedup_if_removed.items() if c == verdict.bottleneck and g), None)
     removed = removed or verdict.joint_speedup
+    if verdict.bottleneck == "contention" and record.contention is not None:
+        who, them = BY_WHOM[record.contention.by or "own threads"](record)
+        gain = "" if removed is None else f"; {them} {_gain(removed)} faster"
+        return f"CPU contention limits this run: {who}{gain}."
     name = NAMES[verdict.bottleneck]
     limits = "limit this run" if verdict.bottleneck == "launch" else "limits this run"
     without = "without them" if verdict.bottleneck == "launch" else "without it"
     gain = "" if removed is None else f": {without} {_gain(removed)} faster"
     return f"{name[0].upper()}{name[1:]} {limits}{gain}."
+
+
+def _of_processors(seen: ContentionFigures) -> str:
+    """Who had the processors."""
+    others = [
+        f"{name} {cores:.2f}"
+        for name, cores in (("other processes", seen.neighbours), ("other guests", seen.stolen))
+        if cores is not None and cores >= LEAST_TOLD
+    ]
+    quota = [f"a quota allows {seen.quota_cpus:g}"] if seen.quota_cpus is not None else []
+    waits = f"and waits for {seen.queued:.2f} more" if seen.queued >= LEAST_TOLD else "and waits for no more"
+    return "; ".join([f"processors: the run uses {seen.own:.2f} of {seen.cpus} {waits}", *others, *quota])
+
+
+LEAST_TOLD = 0.05
+"""Processors; less is not worth a word."""
+BY_WHOM: Mapping[ContentionBy, Callable[[RunRecord], tuple[str, str]]] = {
+    "workers": lambda r: (
+        f"{r.case.feed.workers} workers share {_processors(r)}",
+        "if none waited for another",
+    ),
+    "own threads": lambda r: (f"the model and the loader share {_processors(r)}", "with processors of their own"),
+    "neighbours": lambda r: (
+        f"other processes use {(r.contention and r.contention.neighbours) or 0.0:.2f} of {_processors(r)}",
+        "without them",
+    ),
+    "quota": lambda r: (
+        f"a quota allows {(r.contention and r.contention.quota_cpus) or 0.0:g} of {_processors(r)}",
+        "without it",
+    ),
+    "steal": lambda r: (
+        f"the hypervisor gives {(r.contention and r.contention.stolen) or 0.0:.2f} of {_processors(r)} to others",
+        "without that",
+    ),
+}
+"""By whom a run is held up → (what happens, the words before what its end would give)."""
+
+
+def _processors(record: RunRecord) -> str:
+    cpus = record.contention.cpus if record.contention else 0
+    return f"{cpus} processor{'s' * (cpus != 1)}"
 
 
 def _of_several(verdict: Verdict, joint: Estimate) -> str:
@@ -256,6 +303,9 @@ def evidence(record: RunRecord) -> list[str]:
     if wait is not None:
         arms, timeline = wait.by_arms.value, wait.by_timeline.value
         lines.append(f"waiting for data: {arms:.1%} of the step by arms, {timeline:.1%} by timeline")
+    seen = record.contention
+    if seen is not None and seen.queued >= LEAST_TOLD:
+        lines.append(_of_processors(seen))
     if record.transfer is not None:
         lines.append(_of_copy(record.transfer))
     if record.storage is not None and record.storage.idle_proof is not None:
@@ -351,6 +401,26 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     "uint8_for_prep": lambda c, d: "hand over uint8 and normalize on the device: --output uint8",
     "smaller_images": lambda c, d: f"store smaller images: loaderbench dataset derive --res {_text(d, 'resolution')}",
     "free_processors": lambda c, d: "the workers wait for a processor: free some, or add cores",
+    "fewer_workers": lambda c, d: (
+        f"fewer workers: {flags(c)} (now {_text(d, 'now')} on {_text(d, 'cpus')} processors; more only wait for each "
+        "other, and each takes memory)"
+    ),
+    "fewer_threads": lambda c, d: (
+        f"the model and the loader share {_text(d, 'cpus')} processors: keep each to its own (OMP_NUM_THREADS, "
+        "taskset), or add cores"
+    ),
+    "stop_neighbours": lambda c, d: (
+        f"stop the other processes, which use {_number(d, 'cores'):.2f} of {_text(d, 'cpus')} processors, or keep them "
+        "to other processors (taskset, cpuset)"
+    ),
+    "raise_quota": lambda c, d: (
+        f"raise the CPU quota of {_number(d, 'quota'):g} (cpu.max, the container's --cpus or CPU limit); the machine "
+        f"has {_text(d, 'cpus')} processors"
+    ),
+    "less_steal": lambda c, d: (
+        f"the hypervisor gives {_number(d, 'cores'):.2f} of {_text(d, 'cpus')} processors to other guests: take a "
+        "machine with processors of its own"
+    ),
     "uint8_for_transfer": lambda c, d: (
         "copy uint8, a quarter of the bytes, and normalize on the device: --output uint8"
     ),
@@ -503,6 +573,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "cpu_contention": lambda d: (
         f"workers were runnable but had no processor for {_percent(d, 'fraction')} of their time: the share contention"
     ),
+    "contention_not_measured": lambda d: (
+        "who had the processors is not known: an older version did not store it, or this kernel counts no run-queue "
+        "delay"
+    ),
     "witnesses_disagree": REASONS["witnesses_disagree"],
     "real_not_measured": lambda d: "the arm `real` has no complete step",
     "arms_not_measured": lambda d: f"{_list(d, 'arms')}: {NO_ARMS[_text(d, 'why')]}; figures that need them are null",
@@ -590,6 +664,7 @@ HINTS: Mapping[str, str] = {
     "short_runs_not_measured": "--cache cold or warm",
     "short_run": "give --duration or --steps more",
     "ci_target_missed": "give --duration or --steps more",
+    "contention_not_measured": "measure again; loaderbench doctor",
     "real_not_measured": "give --duration or --steps more",
     "witnesses_disagree": "measure longer, or on a quieter machine",
     "overhead_not_measured": "measure again",

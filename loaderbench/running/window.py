@@ -23,6 +23,7 @@ from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.feeds import Feeds, close
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.rig import Rig
+from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.samplers.process_io import tree_read_bytes
 from loaderbench.samplers.sources import StorageCounter
 
@@ -68,6 +69,7 @@ class Windows:
     """Most steps that a window may read from the storage."""
     failures: list[ImageFailure] = field(default_factory=list)
     """Every read of an image that could not be decoded."""
+    cpu: CpuClock = field(default_factory=CpuClock)
 
     def fewest_steps(self) -> int:
         """The fewest steps of a window: two whole rounds of the workers, since these hand over in bursts."""
@@ -116,12 +118,18 @@ class Windows:
         with self.evicting(arm, loop, loader):
             steps = min(length.steps or self.fewest_steps(), most)
             if warm_up is None:
-                num_warmup, steady = self.warm_up(loop, loader, length.target_s, most - steps)
+                num_warmup, steady = self.warm_up(loop, loader, length.target_s, most - steps - 1)
+                self.cpu.begin()
+                if self.rig.case.effort.warmup is None:
+                    loop.run(1, sys.maxsize)  # the step that begins late for the reading is none of the window
+                    num_warmup += 1
             else:
                 num_warmup, steady = warm_up(loop, loader)
+                self.cpu.begin()
             stages_begun, cpu_begun = _stage_times(loader), time.thread_time()
             self._fill(loop, num_warmup, steps, length, most)
             consumer_cpu_s, stages_ended = time.thread_time() - cpu_begun, _stage_times(loader)
+            cpu = self.cpu.end()
             if arm.on_device:
                 device.synchronize()
             close(loop.batches)
@@ -131,6 +139,7 @@ class Windows:
         if touches_storage:
             segment.storage = self._storage_window(readings, before, loop, drained)
         segment.clock_drift_ns = device.drift_ns() if arm.on_device else None
+        segment.cpu = cpu
         segment.consumer_cpu_s, segment.stage_times = consumer_cpu_s, _grown(stages_begun, stages_ended)
         segment.wall_s = (time.perf_counter_ns() - begun) / 1e9
         if arm is Arm.DEVICE:

@@ -223,6 +223,26 @@ def tree_read_bytes(root_pid: int) -> int | None:
     return None
 
 
+def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
+    """(process, thread) → (ns on a processor, ns runnable without one) of a process and its descendants; empty where
+    the kernel does not count them. Threads and processes that end meanwhile are left out."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    if runqueue_off_reason() is not None:
+        return found
+    of_all = None if Path(f"/proc/{root_pid}/task/{root_pid}/children").exists() else _children_of_all()
+    waiting = [root_pid]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                ran, queued, _ = _read_file(f"/proc/{pid}/task/{name}/schedstat").split()
+                found[pid, int(name)] = int(ran), int(queued)
+            waiting += of_all.get(pid, []) if of_all is not None else _children_of(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 def _children_of(pid: int) -> list[int]:
     children: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208

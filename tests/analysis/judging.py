@@ -34,8 +34,8 @@ def judge_arms(
     storage_idle: bool = False,
 ) -> Attribution:
     """The findings on these arms."""
-    model = Model(arms, reads_files, owns_transfer, synchronous, overlap)
-    return attribute(model, starved_fraction=starved_fraction, storage_idle=storage_idle)
+    model = Model(arms, reads_files, owns_transfer, synchronous, overlap, starved=starved_fraction)
+    return attribute(model, storage_idle=storage_idle)
 
 
 def judge(

@@ -15,7 +15,7 @@ from loaderbench.analysis.record import analyze
 from loaderbench.analysis.verdict import CLEAR, Attribution
 from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.recording.facts import Segment
-from loaderbench.recording.record import CAUSES, Cause, Estimate, RunRecord
+from loaderbench.recording.record import STAGES, Cause, Estimate, RunRecord
 from loaderbench.reporting.words import worded
 from tests.analysis.event_model import Pipeline, arms_of, measure, true_speedup
 from tests.analysis.judging import assert_sound, join, judge, judge_arms, reasons, run_of
@@ -119,7 +119,7 @@ def test_a_run_that_waits_for_data_is_judged_whatever_arms_there_are(name: str) 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_no_wrong_cause_is_named_whatever_arms_there_are(name: str) -> None:
     pipe = PIPELINES[name]
-    gains = {cause: worth(pipe, cause) for cause in CAUSES}
+    gains = {cause: worth(pipe, cause) for cause in STAGES}
     for arms, found in findings(name):
         assert_sound(found)
         assert_not_wrong(found, gains, pipe, arms)

@@ -184,6 +184,7 @@ def test_the_record_tells_which_libraries_were_loaded() -> None:
 EXPLAINED_BY = {
     "accelerator_utilization": {"arms_not_measured"},
     "capacities": {"arms_not_measured", "loader_owns_transfer", "no_files"},
+    "contention": {"contention_not_measured"},
     "cpu": {"cpu_not_measured"},
     "device.busy_fraction": {"launch_not_measured", "arms_not_measured"},
     "device.busy_witnesses": {"kernel_gap_not_measured", "trace_incomplete"},
@@ -207,6 +208,7 @@ EXPLAINED_BY = {
     "storage": {"no_files"},
     "transfer": {"arms_not_measured", "loader_owns_transfer", "no_transfer"},
     "verdict.speedup_if_removed.launch": {"arms_not_measured", "launch_not_measured"},
+    "verdict.speedup_if_removed.contention": {"contention_not_measured"},
     "verdict.waiting_for_data": {"arms_not_measured"},
     "verdict.speedup_if_removed": {"arms_not_measured", "loader_owns_transfer"},
 }

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from loaderbench.analysis.verdict import Attribution
-from loaderbench.recording.record import CAUSES, Cause
+from loaderbench.recording.record import STAGES, Cause
 from tests.analysis.event_model import Pipeline, true_speedup
 from tests.analysis.judging import assert_sound, gain, judge
 
@@ -57,7 +57,7 @@ def random_pipeline(random: np.random.Generator) -> Pipeline:
 def case(seed: int) -> tuple[Pipeline, dict[Cause, float]]:
     """A random pipeline and what removing each cause is truly worth."""
     pipe = random_pipeline(np.random.default_rng([1, seed]))
-    return pipe, {cause: true_speedup(pipe, cause) for cause in CAUSES}
+    return pipe, {cause: true_speedup(pipe, cause) for cause in STAGES}
 
 
 def null_pipeline(random: np.random.Generator) -> Pipeline:
@@ -93,20 +93,20 @@ def test_verdicts_over_random_pipelines(drift: float, capsys: pytest.CaptureFixt
         found = judge(pipe, rounds=3, num_steps=32, drift=drift, seed=seed)
         assert_sound(found)
         undetermined += found.verdict.bottleneck == "undetermined"
-        best = max(CAUSES, key=lambda cause: truth[cause])
+        best = max(STAGES, key=lambda cause: truth[cause])
         if truth[best] >= CLEAR:
             table[best, outcome(found, truth)] += 1
             errors.append(abs(gain(found, best) / truth[best] - 1))
     columns = ("right", "vague", "undetermined", "wrong")
     with capsys.disabled():
         print(f"\nrounds that differ by ±{drift:.1%}: the cause worth most (≥ {CLEAR}×) → verdict")
-        for cause in CAUSES:
+        for cause in STAGES:
             print(f"  {cause:<9}", "  ".join(f"{name} {table[cause, name]:>3}" for name in columns))
         print(f"  predicted gain: median error {np.median(errors):.1%}, 95 % within {np.percentile(errors, 95):.1%}")
     num_clear = sum(table.values())
     assert num_clear >= 100
-    assert sum(table[cause, "right"] for cause in CAUSES) >= 0.95 * num_clear
-    assert sum(table[cause, "wrong"] for cause in CAUSES) == 0
+    assert sum(table[cause, "right"] for cause in STAGES) >= 0.95 * num_clear
+    assert sum(table[cause, "wrong"] for cause in STAGES) == 0
     assert undetermined <= 0.05 * NUM_RUNS
     assert np.median(errors) <= 0.02
 

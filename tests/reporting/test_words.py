@@ -17,7 +17,15 @@ from loaderbench.analysis.verdict import REMOVABLE
 from loaderbench.plain import Json, type_hints
 from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
 from loaderbench.recording.facts import TraceWitness
-from loaderbench.recording.record import CAUSES, Advice, AdviceCode, Bottleneck
+from loaderbench.recording.record import (
+    CAUSES,
+    Advice,
+    AdviceCode,
+    Bottleneck,
+    ContentionBy,
+    ContentionFigures,
+    Estimate,
+)
 from loaderbench.reporting import words
 
 PACKAGE = Path(loaderbench.__file__).parent
@@ -125,6 +133,7 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
         {"half_width": None, "target": 0.03, "stopped_by": "duration"},
     ],
     "cpu_contention": [{"fraction": 0.2}],
+    "contention_not_measured": [{}],
     "stages_not_measured": [{"reason": "its stages are C++"}, {"reason": None}],
     "worker_memory_not_measured": [{"reason": "its workers are threads"}, {"reason": None}],
     "cpu_not_measured": [{"names": ["busy_fraction", "workers_rss_bytes"]}],
@@ -194,6 +203,11 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
     "uint8_for_prep": [({"output": "uint8"}, {})],
     "smaller_images": [(None, {"resolution": 256})],
     "free_processors": [(None, {})],
+    "fewer_workers": [({"workers": 2}, {"now": 8, "cpus": 2})],
+    "fewer_threads": [(None, {"cpus": 2})],
+    "stop_neighbours": [(None, {"cores": 1.04, "cpus": 2})],
+    "raise_quota": [(None, {"quota": 0.7, "cpus": 2})],
+    "less_steal": [(None, {"cores": 0.5, "cpus": 2})],
     "uint8_for_transfer": [({"output": "uint8"}, {})],
     "pinned_memory": [(None, {})],
     "larger_batch": [({"batch_size": 128}, {"now": 64})],
@@ -307,7 +321,7 @@ def test_two_changes_at_once_are_said_with_the_figures_of_each() -> None:
 
 def test_every_witness_of_a_trace_and_every_cause_has_a_name() -> None:
     assert set(words.WITNESSES) == set(get_args(type_hints(TraceWitness)["name"]))
-    assert set(words.NAMES) == {*CAUSES, *REMOVABLE, "contention"}
+    assert set(words.NAMES) == {*CAUSES, *REMOVABLE}
     assert {*words.NAMES, "mixed", "undetermined"} == set(get_args(Bottleneck))
 
 
@@ -381,3 +395,27 @@ def test_a_reason_s_words_hold_in_a_summary() -> None:
         "Undetermined: too short: 6 steps of `real` do not tell; give --steps 30 (about 41 s of measuring); the arms "
         "put the wait for data at 40% of the step, the timeline at 10%."
     )
+
+
+@pytest.mark.parametrize(
+    ("by", "told"),
+    [
+        ("workers", "4 workers share 2 processors; if none waited for another 1.86×"),
+        ("own threads", "the model and the loader share 2 processors; with processors of their own 1.86×"),
+        ("neighbours", "other processes use 1.02 of 2 processors; without them 1.86×"),
+        ("quota", "a quota allows 0.7 of 2 processors; without it 1.86×"),
+        ("steal", "the hypervisor gives 0.40 of 2 processors to others; without that 1.86×"),
+    ],
+)
+def test_contention_is_told_with_who_has_the_processors(by: ContentionBy, told: str) -> None:
+    record = examples.measured(bottleneck="mixed")
+    seen = ContentionFigures(by, 0.9, 0.8, 1.02, 0.4, 2, 0.7, throttled=True, others_fraction=1.0)
+    verdict = replace(
+        examples.verdict_of(record), bottleneck="contention", reasons=(),
+        speedup_if_removed={"contention": Estimate(1.86, 1.7, 2.0, "ratio", 9, "made up")},
+    )  # fmt: skip
+    case = record.case.changed(workers=4)
+
+    summary = words.summary(replace(record, verdict=verdict, contention=seen, case=case))
+
+    assert summary.startswith(f"CPU contention limits this run: {told}")

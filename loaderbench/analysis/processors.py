@@ -1,0 +1,161 @@
+"""Who had the processors in an arm's windows, and how much faster the run's threads would run without the others.
+
+The run's threads kept U processors at work, and Q more of its threads were runnable, but ran on none. What others held
+(`taken`: other processes, the hypervisor's other guests, the part of the processors that a quota keeps from the run)
+could have served min(Q, taken) of them; the rest of the queue stands behind the run's own threads. A runnable thread
+went ahead at the rate U ÷ (U + Q), and without others it would at (U + min(Q, taken)) ÷ (U + Q). Of the time that it
+waits for a processor, the part
+
+    for_others = (U + Q) ÷ Q · min(Q, taken) ÷ (U + min(Q, taken))
+
+would be gone: all of it where the others hold Q or more, none where they hold nothing. This is arithmetic of processors
+that are shared fairly (Kleinrock, Queueing Systems II, 4.4); a neighbour of another priority makes it an estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.analysis.statistics import t_quantile
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import CpuWindow, Recording
+from loaderbench.recording.record import ContentionBy
+
+Draws = NDArray[np.float64]
+LEAST_QUEUED = 0.02
+"""Processors that the run's threads waited for in vain; fewer are the scheduler's own work."""
+NUM_THROTTLED = 0.1
+"""Of the periods of a quota (100 ms): where it stopped the run in fewer, it was not what held it up."""
+PERIOD_S = 0.1
+"""The usual period of a cgroup's quota (cpu.cfs_period_us, cpu.max)."""
+
+
+@dataclass(frozen=True)
+class Processors:
+    """One arm's windows together, in processors: CPU seconds a second."""
+
+    own: float
+    queued: float
+    neighbours: float | None
+    """Other processes of this machine; None where the kernel does not tell."""
+    stolen: float | None
+    quota_room: float
+    """What the processors have beyond a quota that stopped the run; 0 without one."""
+    consumer_queued: float | None
+    """Of the thread that takes batches and issues."""
+    cpus: int
+    quota_cpus: float | None
+    for_others: float
+    """The part of the queue that stands behind others, 0 to 1."""
+    spread: float
+    """95 % half-width of that part, by the windows."""
+
+    @property
+    def taken(self) -> float:
+        return (self.neighbours or 0.0) + (self.stolen or 0.0) + self.quota_room
+
+    @property
+    def queued_fraction(self) -> float:
+        """Of the time in which its threads could have run, the part in which they did not."""
+        return self.queued / max(self.own + self.queued, 1e-9)
+
+    @property
+    def largest(self) -> ContentionBy:
+        """Who holds most of what others hold."""
+        held: list[tuple[float, ContentionBy]] = [
+            (self.neighbours or 0.0, "neighbours"),
+            (self.stolen or 0.0, "steal"),
+            (self.quota_room, "quota"),
+        ]
+        return max(held)[1]
+
+    def draws(self, num: int) -> Draws:
+        """[num] of the part of the queue that stands behind others."""
+        noise = np.random.default_rng(23).normal(0.0, self.spread / 1.96, num)
+        return np.asarray(np.clip(self.for_others + noise, 0.0, 1.0))
+
+
+def processors_of(recording: Recording) -> dict[Arm, Processors]:
+    """By arm, for the arms whose windows tell; empty in runs of older versions."""
+    windows: dict[Arm, list[CpuWindow]] = {}
+    for segment in recording.segments:
+        if segment.cpu is not None and segment.cpu.own_queued_s is not None:
+            windows.setdefault(segment.arm, []).append(segment.cpu)
+    quiet = [arm for arm in windows if not arm.touches_storage]
+    most = max((_neighbours(windows[arm]) or 0.0 for arm in quiet), default=None)
+    return {arm: _together(of, most) for arm, of in windows.items()}
+
+
+def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Processors:
+    """`most_neighbours`: what others used in the arms that leave the storage alone. More of it is the storage's own
+    work: a FUSE daemon, an NFS client's threads."""
+    wall = sum(one.wall_s for one in windows)
+    queued = sum(one.own_queued_s or 0.0 for one in windows) / wall
+    neighbours = _neighbours(windows)
+    if neighbours is not None and most_neighbours is not None:
+        neighbours = min(neighbours, most_neighbours)
+    stolen = _sum([one.stolen_s for one in windows])
+    quota = windows[-1].quota_cpus
+    throttled = sum(one.num_throttled or 0 for one in windows)
+    stopped = quota is not None and throttled >= NUM_THROTTLED * wall / PERIOD_S
+    room = windows[-1].cpus - quota if stopped and quota is not None else 0.0
+    taken = (neighbours or 0.0) + (0.0 if stolen is None else stolen / wall) + room
+    parts = [
+        _part(_taken(one, neighbours, room), (one.own_queued_s or 0.0) / one.wall_s, one.own_s / one.wall_s)
+        for one in windows
+    ]
+    spread = 0.0
+    if len(parts) > 1:
+        spread = float(np.std(parts, ddof=1)) / len(parts) ** 0.5 * t_quantile(len(parts) - 1)
+    consumer = _sum([one.consumer_queued_s for one in windows])
+    own = sum(one.own_s for one in windows) / wall
+    return Processors(
+        own=own,
+        queued=queued,
+        neighbours=neighbours,
+        stolen=None if stolen is None else stolen / wall,
+        quota_room=room,
+        consumer_queued=None if consumer is None else consumer / wall,
+        cpus=windows[-1].cpus,
+        quota_cpus=quota,
+        for_others=_part(taken, queued, own),
+        spread=spread,
+    )
+
+
+def _part(taken: float, queued: float, own: float) -> float:
+    """`for_others`, by the formula above."""
+    if queued < LEAST_QUEUED:
+        return 0.0
+    served = min(queued, taken)
+    return float((own + queued) / queued * served / (own + served)) if own + served > 0 else 0.0
+
+
+def _taken(window: CpuWindow, most_neighbours: float | None, room: float) -> float:
+    neighbours = min(_neighbours([window]) or 0.0, most_neighbours or 0.0)
+    return neighbours + (window.stolen_s or 0.0) / window.wall_s + room
+
+
+def _neighbours(windows: Sequence[CpuWindow]) -> float | None:
+    """Processors that other processes used. The machine's time comes in ticks, so that of short windows is rough."""
+    busy = _sum([one.machine_busy_s for one in windows])
+    if busy is None:
+        return None
+    return max(0.0, busy - sum(one.own_s for one in windows)) / sum(one.wall_s for one in windows)
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def by_whom(of: Mapping[Arm, Processors], *, others: bool, workers: int) -> ContentionBy:
+    """Who holds the run up in `real`. `others`: those outside of it take more than its own threads from each other."""
+    real = of[Arm.REAL]
+    if others:
+        return real.largest
+    return "workers" if workers > real.cpus else "own threads"

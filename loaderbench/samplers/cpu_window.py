@@ -1,0 +1,101 @@
+"""Who had the processors during a window: the run's own processes, others, the hypervisor, or a quota.
+
+Read at both ends of a window by the measuring process itself: a sampling thread's readings, 0.1 to 1 s apart, would mix
+the arms, whose windows last 0.25 s and follow each other.
+
+Cost: 12 µs a thread of the tree and 60 µs for /proc/stat; 0.4 ms a reading with 2 workers, 1.5 ms with 8.
+
+Fields: Documentation/scheduler/sched-stats.rst and Documentation/filesystems/proc.rst of the Linux kernel; cpu.stat in
+Documentation/admin-guide/cgroup-v2.rst, and in Documentation/scheduler/sched-bwc.rst for v1.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from loaderbench.machine import cpu_quota, quota_counters
+from loaderbench.recording.facts import CpuWindow
+from loaderbench.samplers.cpu import CpuTimes, parse_cpu_times
+from loaderbench.samplers.process_io import threads_of_tree
+
+
+@dataclass(frozen=True)
+class _Reading:
+    at_ns: int
+    threads: Mapping[tuple[int, int], tuple[int, int]]
+    machine: CpuTimes | None
+    num_throttled: int | None
+
+
+class CpuClock:
+    """Readings around windows, for the calling process and its descendants.
+
+    The thread that calls is the one that takes batches and issues.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._cpus = os.sched_getaffinity(0)
+        self._quota, self._throttling = cpu_quota(), quota_counters()
+        self._begun: _Reading | None = None
+
+    def begin(self) -> None:
+        self._begun = self._read()
+
+    def end(self) -> CpuWindow | None:
+        """What was used since `begin`; None where the kernel counts no run-queue delay or CPU time of threads."""
+        begun, now = self._begun, self._read()
+        if begun is None or not now.threads:
+            return None
+        # A thread that has ended meanwhile takes its counts with it; one that began has none before.
+        used = {key: _growth(begun.threads.get(key, (0, 0)), counts) for key, counts in now.threads.items()}
+        consumer = used.get((self._pid, threading.get_native_id()))
+        before, after = begun.machine, now.machine
+        told = before is not None and after is not None
+        throttled = None
+        if begun.num_throttled is not None and now.num_throttled is not None:
+            throttled = now.num_throttled - begun.num_throttled
+        return CpuWindow(
+            wall_s=(now.at_ns - begun.at_ns) / 1e9,
+            own_s=sum(ran for ran, _ in used.values()) / 1e9,
+            own_queued_s=sum(queued for _, queued in used.values()) / 1e9,
+            consumer_queued_s=None if consumer is None else consumer[1] / 1e9,
+            machine_busy_s=after.busy_s - before.busy_s if told and after and before else None,
+            stolen_s=after.steal_s - before.steal_s if told and after and before else None,
+            cpus=len(self._cpus),
+            quota_cpus=self._quota,
+            num_throttled=throttled,
+        )
+
+    def _read(self) -> _Reading:
+        return _Reading(time.perf_counter_ns(), threads_of_tree(self._pid), self._machine(), self._num_throttled())
+
+    def _machine(self) -> CpuTimes | None:
+        try:
+            return parse_cpu_times(Path("/proc/stat").read_bytes(), self._cpus)
+        except OSError:
+            return None
+
+    def _num_throttled(self) -> int | None:
+        """Periods in which any of the quotas that hold for this process stopped it; None without a quota."""
+        counts = []
+        for path in self._throttling:
+            try:
+                counts += [
+                    int(line.split()[1]) for line in path.read_text().splitlines() if line[:13] == "nr_throttled "
+                ]
+            except OSError:
+                return None
+        return sum(counts) if counts else None
+
+
+def _growth(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
+    """Another thread may have the number of one that ended: its counts then begin at 0."""
+    if after[0] < before[0] or after[1] < before[1]:
+        return after
+    return after[0] - before[0], after[1] - before[1]

@@ -1,0 +1,176 @@
+"""Contention as a verdict, against a machine of fairly shared processors in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from loaderbench.analysis.record import analyze
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import SPAN, CpuWindow, Run, Segment
+from loaderbench.recording.record import RunRecord
+from loaderbench.reporting.words import worded
+from tests.analysis import simulate
+from tests.analysis.simulate import Pipeline
+from tests.made import make_case, make_device, make_facts, make_loader, make_run
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`cpus` shared fairly by the run's workers and by `others`, all of them always runnable."""
+
+    workers: int
+    others: int = 0
+    cpus: int = 2
+    quota: float | None = None
+
+    @property
+    def each(self) -> float:
+        """Processors that each thread gets."""
+        mine = min(1.0, self.cpus / (self.workers + self.others))
+        return mine if self.quota is None else min(mine, self.quota / self.workers)
+
+    @property
+    def own(self) -> float:
+        return self.workers * self.each
+
+    @property
+    def window(self) -> CpuWindow:
+        """What the kernel would count in 10 s of it."""
+        busy = self.own + self.others * min(1.0, self.cpus / (self.workers + self.others))
+        return CpuWindow(
+            wall_s=10.0, own_s=10 * self.own, own_queued_s=10 * (self.workers - self.own), consumer_queued_s=0.0,
+            machine_busy_s=10 * busy, stolen_s=0.0, cpus=self.cpus, quota_cpus=self.quota,
+            num_throttled=None if self.quota is None else 100,
+        )  # fmt: skip
+
+    def slowed(self, pipeline: Pipeline) -> Pipeline:
+        """The pipeline whose workers run at the pace of this machine."""
+        return replace(pipeline, decode=pipeline.decode / self.each, workers=self.workers)
+
+
+IDLE = CpuWindow(10.0, 0.1, 0.0, 0.0, 0.1, 0.0, 2, None, None)
+
+
+def stored(machine: Machine, pipeline: Pipeline) -> Run:
+    """A run of the pipeline there, its arms in turns."""
+    slowed, segments = machine.slowed(pipeline), []
+    for segment in simulate.run(slowed):
+        works = segment.arm not in (Arm.DEVICE, Arm.HOST, Arm.FETCH)
+        others = min(1.0, machine.others / machine.cpus) * machine.cpus
+        idle = replace(IDLE, machine_busy_s=0.1 + 10 * others, cpus=machine.cpus, quota_cpus=machine.quota)
+        segment.cpu = machine.window if works else idle
+        if segment.spans is not None:
+            segment.spans = segment.spans.copy()
+            wall = segment.spans[:, SPAN["ready_ns"]] - segment.spans[:, SPAN["start_ns"]]
+            decode = wall if works else wall * 0
+            segment.spans[:, SPAN["runqueue_ns"]] = decode * (1 - machine.each)
+            segment.spans[:, SPAN["cpu_ns"]] = decode * machine.each
+        segments.append(segment)
+    return run_of(segments, machine)
+
+
+def run_of(segments: list[Segment], machine: Machine) -> Run:
+    case = make_case(workers=machine.workers, cache="warm", loader="multiprocess")
+    facts = make_facts(device=make_device(), loader=make_loader())
+    return make_run(case, segments, facts=facts)
+
+
+def judged(machine: Machine, pipeline: Pipeline) -> RunRecord:
+    return worded(analyze(stored(machine, pipeline)))
+
+
+def truth(machine: Machine, pipeline: Pipeline, alone: Machine) -> float:
+    """The gain when the run has the processors of `alone`: the model's own step times."""
+    return simulate.step_seconds(machine.slowed(pipeline)) / simulate.step_seconds(alone.slowed(pipeline))
+
+
+FAST = Pipeline(device=0.010, decode=0.060)
+EVEN = Pipeline(device=0.040, decode=0.060)
+
+
+@pytest.mark.parametrize("pipeline", [FAST, EVEN], ids=["preparation paces", "the device would pace"])
+@pytest.mark.parametrize(
+    ("workers", "others"), [(2, 2), (2, 4), (4, 4), (2, 3)], ids=lambda number: str(number)
+)  # fmt: skip
+def test_others_on_the_processors_are_named_with_the_gain_of_their_absence(
+    workers: int, others: int, pipeline: Pipeline
+):
+    machine = Machine(workers, others)
+    expected = truth(machine, pipeline, Machine(workers))
+
+    record = judged(machine, pipeline)
+
+    assert record.verdict is not None and record.contention is not None
+    assert record.verdict.bottleneck == "contention"
+    assert record.contention.by == "neighbours"
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None
+    assert gain.value == pytest.approx(expected, rel=0.06)
+    assert next(one.code for one in record.verdict.advice) == "stop_neighbours"
+    assert "other processes use" in record.verdict.summary
+
+
+@pytest.mark.parametrize("quota", [0.5, 0.7, 1.0])
+def test_a_quota_is_named_with_the_gain_of_its_end(quota: float):
+    machine = Machine(2, quota=quota)
+
+    record = judged(machine, FAST)
+
+    assert record.verdict is not None and record.contention is not None
+    assert record.verdict.bottleneck == "contention"
+    assert record.contention.by == "quota"
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None
+    assert gain.value == pytest.approx(truth(machine, FAST, Machine(2)), rel=0.06)
+
+
+def test_more_workers_than_processors_gain_nothing_by_waiting_less():
+    record = judged(Machine(8), FAST)
+
+    assert record.verdict is not None and record.contention is not None
+    assert record.verdict.bottleneck == "prep"
+    assert record.contention.by == "workers"
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None
+    assert gain.value == pytest.approx(1.0, abs=0.05)
+    fewer = [one for one in record.verdict.advice if one.code == "fewer_workers"]
+    assert [dict(one.change or {}) for one in fewer] == [{"workers": 2}]
+    assert fewer[0].predicted_speedup is not None
+    assert fewer[0].predicted_speedup.value == pytest.approx(1.0, abs=0.05)
+
+
+def test_one_neighbour_beside_slow_preparation_leaves_preparation_the_cause():
+    """The gain without the neighbour is 1.5; preparation beyond it gives more."""
+    record = judged(Machine(2, 1), FAST)
+
+    assert record.verdict is not None
+    assert record.verdict.bottleneck == "prep"
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None
+    assert gain.value == pytest.approx(1.5, rel=0.06)
+
+
+def test_a_run_that_waits_for_no_processor_has_no_contention():
+    record = judged(Machine(2), FAST)
+
+    assert record.verdict is not None and record.contention is not None
+    assert record.verdict.bottleneck == "prep"
+    assert record.contention.by is None
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None
+    assert gain.value == pytest.approx(1.0, abs=0.02)
+
+
+def test_runs_of_older_versions_leave_contention_unknown():
+    run = stored(Machine(2, 2), FAST)
+    assert run.recording is not None
+    for segment in run.recording.segments:
+        segment.cpu = None
+
+    record = analyze(run)
+
+    assert record.contention is None
+    assert record.verdict is not None
+    assert record.verdict.speedup_if_removed["contention"] is None

@@ -1,0 +1,135 @@
+"""Who had the processors: against processes that are busy for a known time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from loaderbench.machine import cpu_quota, quota_counters
+from loaderbench.recording.facts import CpuWindow
+from loaderbench.samplers.cpu_window import CpuClock
+from loaderbench.samplers.process_io import runqueue_off_reason, threads_of_tree
+
+pytestmark = pytest.mark.skipif(runqueue_off_reason() is not None, reason=str(runqueue_off_reason()))
+BUSY_S = 1.0
+
+
+def busy(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def busy_on(cpu: int, seconds: float) -> None:
+    os.sched_setaffinity(0, {cpu})
+    busy(seconds)
+
+
+def window_on_one_cpu(pipe: multiprocessing.connection.Connection, *, with_child: bool) -> None:
+    """In a process of its own: busy on one processor for BUSY_S, with a busy child there or without."""
+    cpu = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpu})
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=busy, args=(BUSY_S + 1.0,)) if with_child else None
+    if child is not None:
+        child.start()
+        time.sleep(0.2)
+    clock = CpuClock()
+    clock.begin()
+    busy(BUSY_S)
+    pipe.send(clock.end())
+    if child is not None:
+        child.kill()
+        child.join()
+
+
+def measured(*, with_child: bool) -> CpuWindow:
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=window_on_one_cpu, args=(theirs,), kwargs={"with_child": with_child})
+    process.start()
+    window = ours.recv()
+    process.join()
+    assert isinstance(window, CpuWindow)
+    return window
+
+
+@pytest.mark.alone
+def test_own_threads_that_share_a_processor_wait_as_long_as_they_run():
+    window = measured(with_child=True)
+
+    assert window.cpus == 1
+    assert window.own_s == pytest.approx(window.wall_s, rel=0.1)
+    assert window.own_queued_s == pytest.approx(window.wall_s, rel=0.15)
+    assert window.consumer_queued_s == pytest.approx(0.5 * window.wall_s, rel=0.2)
+    assert window.machine_busy_s is not None
+    assert window.machine_busy_s - window.own_s < 0.1 * window.wall_s  # nobody else
+
+
+@pytest.mark.alone
+def test_a_process_outside_of_the_tree_counts_as_another():
+    fork = multiprocessing.get_context("fork")
+    neighbour = fork.Process(target=busy_on, args=(min(os.sched_getaffinity(0)), BUSY_S + 2.0))
+    neighbour.start()
+    time.sleep(0.2)
+    try:
+        window = measured(with_child=False)
+    finally:
+        neighbour.kill()
+        neighbour.join()
+
+    assert window.own_s == pytest.approx(0.5 * window.wall_s, rel=0.2)
+    assert window.own_queued_s == pytest.approx(0.5 * window.wall_s, rel=0.2)
+    assert window.machine_busy_s is not None
+    assert window.machine_busy_s - window.own_s == pytest.approx(0.5 * window.wall_s, rel=0.25)
+
+
+def test_the_tree_holds_every_thread_of_its_processes():
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=time.sleep, args=(30,))
+    child.start()
+    try:
+        processes = {pid for pid, _ in threads_of_tree(os.getpid())}
+    finally:
+        child.kill()
+        child.join()
+
+    assert {os.getpid(), child.pid} <= processes
+
+
+def cgroup(root: Path, controller: str, **files: str) -> Path:
+    """A cgroup below `root` that holds this process."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text("4:cpu:/job\n" if controller == "cpu" else "0::/job\n")
+    folder = root / "sys/fs/cgroup" / ("cpu/job" if controller == "cpu" else "job")
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return folder
+
+
+def test_the_quota_of_cgroup_v1_and_its_counter(tmp_path: Path):
+    folder = cgroup(
+        tmp_path, "cpu", cpu__cfs_quota_us="70000", cpu__cfs_period_us="100000", cpu__stat="nr_throttled 7\n"
+    )
+
+    assert cpu_quota(tmp_path) == pytest.approx(0.7)
+    assert quota_counters(tmp_path) == [folder / "cpu.stat"]
+
+
+def test_the_quota_of_cgroup_v2_and_its_counter(tmp_path: Path):
+    folder = cgroup(tmp_path, "v2", cpu__max="150000 100000", cpu__stat="nr_throttled 7\n")
+
+    assert cpu_quota(tmp_path) == pytest.approx(1.5)
+    assert quota_counters(tmp_path) == [folder / "cpu.stat"]
+
+
+def test_a_group_without_a_quota_has_no_counter(tmp_path: Path):
+    cgroup(tmp_path, "v2", cpu__max="max 100000", cpu__stat="nr_throttled 0\n")
+
+    assert cpu_quota(tmp_path) is None
+    assert quota_counters(tmp_path) == []
