@@ -111,6 +111,8 @@ class Model:
     """The storage provably had nothing to do in `real`."""
     starved: float | None = None
     """Of the workers' time on a batch, the part in which they were runnable but not running; None where unknown."""
+    runnable: float | None = None
+    """Of the same time, the part in which they ran or were runnable: they waited for nothing but a processor."""
     processors: Mapping[Arm, Processors] = field(default_factory=dict)
     """Who had the processors, by arm; empty where unknown."""
     on_host_cpus: bool = False
@@ -300,7 +302,9 @@ class Model:
         if self.synchronous:  # the loader works in the thread that issues
             waited = seen.queued_fraction if seen.consumer_queued is None else seen.consumer_queued
             return real - real * part.scaled(min(1.0, waited))
-        waited = seen.queued_fraction if self.starved is None else self.starved
+        waited = seen.queued_fraction
+        if self.starved is not None and self.runnable is not None:  # handing over waits as the work does
+            waited = max(self.starved, self.runnable * seen.queued_fraction)
         if self.loader_paces:
             left = real - real * part.scaled(waited)
             return left if self.base is None else largest(left, self._consumer_without_others()).at_most(real)

@@ -112,12 +112,22 @@ class Judged:
     @cached_property
     def starved_fraction(self) -> float | None:
         """Share of the workers' time on a batch in which they were runnable but not running (schedstat)."""
+        return self._part_of_spans("runqueue_ns")
+
+    @cached_property
+    def runnable_fraction(self) -> float | None:
+        """Share of the workers' time on a batch in which they ran or were runnable."""
+        running, starved = self._part_of_spans("cpu_ns"), self.starved_fraction
+        return None if running is None or starved is None else min(1.0, running + starved)
+
+    def _part_of_spans(self, name: str) -> float | None:
+        """A column of the spans ÷ the workers' time on their batches; None where the loader does not tell it."""
         spans = self.spans
-        if spans is None or (spans[:, SPAN["runqueue_ns"]] < 0).any():
+        if spans is None or (spans[:, SPAN[name]] < 0).any():
             return None
         wall = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).sum()
         threads = (spans[:, [SPAN[f"{stage}_ns"] for stage in STAGES]]).sum()
-        return float(spans[:, SPAN["runqueue_ns"]].sum() / max(wall, threads, 1))
+        return float(spans[:, SPAN[name]].sum() / max(wall, threads, 1))
 
     @cached_property
     def storage(self) -> StorageFigures | None:
@@ -133,6 +143,7 @@ class Judged:
             overlap=self.facts.device.overlap,
             storage_idle=self.storage is not None and self.storage.idle_proof is not None,
             starved=self.starved_fraction,
+            runnable=self.runnable_fraction,
             processors=self.processors,
             on_host_cpus=self.facts.device.on_host_cpus,
         )

@@ -167,7 +167,7 @@ class _Judge:
     def ruling(self) -> Ruling:
         if self.doubts:
             return Ruling("undetermined", self.doubts)
-        if self.model.real.n >= 2 and self.is_held_up and not self.is_short:
+        if self.model.real.n >= 2 and self.is_held_up:
             return Ruling("contention")
         if against := self.disorder():
             return Ruling("undetermined", tuple(against))
@@ -185,7 +185,7 @@ class _Judge:
         contention; what the stage gives of its own is the ratio of both.
         """
         gain = self.model.contention_gain
-        if gain is None or gain.value < WORTH or gain.low < SURE:
+        if gain is None or gain.value < WORTH or gain.low < SURE or _is_wide(gain):
             return False
         if self.model.held_up_by_others and gain.value >= HELD_UP:
             return True
