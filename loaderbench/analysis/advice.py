@@ -158,12 +158,14 @@ class Predictor:
         self.consumer_cpu = np.maximum(self.issue, (measured.consumer_cpu_s or 0.0) - own)
         if facts.device.on_host_cpus:  # PyTorch's threads compute on every processor
             self.consumer_cpu = self.consumer_cpu + self.issue * (self.cpus - 1)
+        self.handing_cpu = np.zeros_like(self.real)
+        """CPU seconds a batch beyond the workers' stages and the consumer's: what handing it over costs processes."""
         self.available = float(self.cpus)
         """Processors that the run has, beside those who keep some from it."""
         if self.seen is not None:
             self.available = max(self.seen.own, self.cpus - self.seen.taken * (self.seen.for_others > 0))
-            if self.lane_cpu is not None and case.feed.workers:  # handing over costs more than the stages tell
-                self.lane_cpu = np.maximum(self.lane_cpu, self.seen.own * self.real - self.consumer_cpu)
+            if self.lane_cpu is not None and case.feed.workers:
+                self.handing_cpu = np.maximum(self.seen.own * self.real - self.consumer_cpu - self.lane_cpu, 0.0)
         self.probe = facts.prep_probe or PrepProbe(self.cpus)
         self.traits = facts.loader.traits
         self.known = {**facts.loader.alternatives, case.feed.loader: self.traits}
@@ -226,6 +228,7 @@ class Predictor:
                 ratio = np.ones_like(lane)  # fewer bytes never cost the workers more
             lane = lane * (1 - (self.stage_part or 0.0) * (1 - ratio))
             cpu = None if cpu is None else cpu * (1 - self.stage_cpu_part * (1 - ratio))
+        handing = 0.0 if self._in_threads(new.feed.loader) and not self.in_threads else self.handing_cpu
         if new.feed.workers == 0:
             return np.asarray(np.maximum(consumer, factor * lane + self.issue))
         lanes_change = new.feed.workers != self.lanes or old.feed.workers == 0
@@ -234,7 +237,7 @@ class Predictor:
         crowd = self._crowding(new.feed.workers) / self._crowding(self.lanes)
         parts = [consumer, factor * lane * crowd / new.feed.workers]
         if cpu is not None:
-            parts.append((factor * cpu * crowd + self.consumer_cpu) / self.available)
+            parts.append((factor * (cpu * crowd + handing) + self.consumer_cpu) / self.available)
         if factor > 1.0:
             parts.append(self.real)  # a step of more samples is never shorter
         if self.fetch is not None and not in_memory:
@@ -480,7 +483,10 @@ def _threads(predictor: Predictor) -> list[Action]:
         change |= {name: {} for name in ("loader_options", "decoder_options") if getattr(feed, name)}
         change |= {"decode_scale": None} if feed.decode_scale else {}
     most = max(predictor.most_workers, feed.workers)
-    number = predictor.knee(change, range(max(feed.workers, 1), most + 1))
+    # Workers that wait for each other would do so as threads too.
+    fewer = change and predictor.contention and predictor.seen is not None
+    least = 1 if fewer else max(feed.workers, 1)
+    number = predictor.knee(change, range(least, most + 1))
     if number is None or (not change and number <= feed.workers):
         return []
     change["workers"] = number

@@ -10,8 +10,10 @@ History
        bytes of the run's own processes count, and a storage that provably had nothing to do is no part of the step; a
        run that is too short is undetermined, with how long to measure; advice that its own figures refute is left out;
        the memory of the workers is that of the measured loader's own, shared pages once
+    3  contention is a verdict and a gain of its own, where who had the processors was stored; advice is predicted
+       without the time that workers waited for a processor
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 2
+RULES_VERSION = 3
