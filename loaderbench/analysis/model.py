@@ -294,8 +294,8 @@ class Model:
     def without_others(self) -> Quantity:
         """The step time if nobody else used the processors, no guest stole them, no quota withheld them.
 
-        Where the loader paces the run, its workers' time without their wait behind others, and not less than the
-        consumer's; else the step without what such waits expose of it.
+        A batch then costs the loader less by its workers' wait behind others. The step is shorter by as much, as far as
+        the device waited for data, and where issuing waited for a processor, by that.
         """
         seen, real, steps = self.processors[Arm.REAL], self.real, self.arms[Arm.REAL]
         part = Quantity(seen.for_others, seen.draws(len(real.draws)), real.n)
@@ -305,17 +305,14 @@ class Model:
         waited = seen.queued_fraction
         if self.starved is not None and self.runnable is not None:  # handing over waits as the work does
             waited = max(self.starved, self.runnable * seen.queued_fraction)
-        if self.loader_paces:
-            left = real - real * part.scaled(waited)
-            return left if self.base is None else largest(left, self._consumer_without_others()).at_most(real)
-        exposed = Quantity.of(steps, "stall") * part.scaled(waited) + self._issue_behind_others(Arm.REAL)
-        return real - exposed.at_most(real.scaled(0.99))
+        loader = real if self.loader_time is None else self.loader_time.at_most(real)
+        exposed = (loader * part.scaled(waited)).at_most(Quantity.of(steps, "stall"))
+        left = real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real.scaled(0.99))
+        return left if self.base is None else largest(left, self._consumer_without_others(self.base)).at_most(real)
 
-    def _consumer_without_others(self) -> Quantity:
-        assert self.base is not None
-        arm = Arm.DEVICE if self.owns_transfer else Arm.HOST
-        behind = self._issue_behind_others(arm)
-        return self.base if behind is None else (self.base - behind).at_least(0.0)
+    def _consumer_without_others(self, base: Quantity) -> Quantity:
+        behind = self._issue_behind_others(Arm.DEVICE if self.owns_transfer else Arm.HOST)
+        return base if behind is None else (base - behind).at_least(0.0)
 
     def _issue_behind_others(self, arm: Arm) -> Quantity | None:
         """Seconds a step that issuing waited behind others for a processor, where the step is longer for it."""
