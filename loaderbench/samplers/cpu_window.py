@@ -3,7 +3,7 @@
 Read at both ends of a window by the measuring process itself: a sampling thread's readings, 0.1 to 1 s apart, would mix
 the arms, whose windows last 0.25 s and follow each other.
 
-Cost of a reading (2 cores, other work beside it): 0.13 ms with 2 workers of one thread, 0.27 ms with 8, 0.92 ms with 32.
+Cost of a reading (2 busy cores): 0.13 ms with 2 workers of one thread, 0.27 ms with 8, 0.92 ms with 32.
 
 Fields: Documentation/scheduler/sched-stats.rst and Documentation/filesystems/proc.rst of the Linux kernel; cpu.stat in
 Documentation/admin-guide/cgroup-v2.rst, and in Documentation/scheduler/sched-bwc.rst for v1.
