@@ -11,7 +11,9 @@ History
        run that is too short is undetermined, with how long to measure; advice that its own figures refute is left out;
        the memory of the workers is that of the measured loader's own, shared pages once
     3  contention is a verdict and a gain of its own, where who had the processors was stored; advice is predicted
-       without the time that workers waited for a processor
+       without the time that workers waited for a processor; a storage is
+       told apart as bandwidth, latency, tail or stalls where the times of single files were stored; over a tail or
+       stalls the gain without preparation holds what the loader's queue does not bridge
 """
 
 from __future__ import annotations

@@ -199,12 +199,13 @@ def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -
 
 
 def arm_steps(
-    segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int | None = None
+    segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int | None = None, period_s: float = 0.0
 ) -> ArmSteps | None:
     """Join the arm's segments; None where it was not measured.
 
     `round_steps`: steps in which all workers hand over once (statistics.blocks_of); `stream`: of the bootstrap's random
-    numbers, by default the arm's own.
+    numbers, by default the arm's own; `period_s`: of a storage that stands still now and then, whose blocks hold whole
+    periods.
     """
     quantities, samples, steps, encoded, seconds = [], 0, 0, 0, 0.0
     worked: list[tuple[float | None, float]] = []
@@ -229,7 +230,9 @@ def arm_steps(
         steps += len(window)
     if not quantities:
         return None
-    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], round_steps)
+    periods = period_s * steps / seconds if arm.touches_storage else 0.0
+    of_block = round_steps * max(1, int(np.ceil(periods / round_steps)))
+    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], of_block)
     draws = draws_of_mean(blocks, STREAMS[arm] if stream is None else stream)
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
@@ -238,7 +241,7 @@ def arm_steps(
     )
 
 
-def join_arms(segments: Sequence[Segment], round_steps: int = 1) -> dict[Arm, ArmSteps]:
+def join_arms(segments: Sequence[Segment], round_steps: int = 1, period_s: float = 0.0) -> dict[Arm, ArmSteps]:
     """Every arm of which a complete step was measured, traced windows and short runs left out."""
-    joined = {arm: arm_steps(segments, arm, round_steps) for arm in (*ARMS, Arm.PREP)}
+    joined = {arm: arm_steps(segments, arm, round_steps, period_s=period_s) for arm in (*ARMS, Arm.PREP)}
     return {arm: steps for arm, steps in joined.items() if steps is not None}
