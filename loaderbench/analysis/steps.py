@@ -230,7 +230,7 @@ def arm_steps(
         steps += len(window)
     if not quantities:
         return None
-    periods = period_s * steps / seconds if arm.touches_storage else 0.0
+    periods = period_s * steps / seconds if period_s and seconds > 0 and arm.touches_storage else 0.0
     of_block = round_steps * max(1, int(np.ceil(periods / round_steps)))
     blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], of_block)
     draws = draws_of_mean(blocks, STREAMS[arm] if stream is None else stream)

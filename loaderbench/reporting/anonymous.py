@@ -61,9 +61,9 @@ class Anonymous:
         subject = value.case.subject
         root = subject.dataset.rstrip("/").removesuffix(f"/{subject.resolution}")
         place = self._places.setdefault(root, f"data-set-{len(self._places) + 1}")
-        value = self._without_slow_files(value)
+        record = self._without_slow_files(value)
         dataset = f"{place}{subject.dataset.rstrip('/').removeprefix(root)}"
-        found = fmt.with_texts(value, self._text)
+        found = fmt.with_texts(record, self._text)
         feed = found.case.feed
         options = {key: "(address)" if key == "address" else text for key, text in feed.loader_options.items()}
         subject, feed = replace(found.case.subject, dataset=dataset), replace(feed, loader_options=options)

@@ -596,6 +596,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"before each window and behind it, and from a file's read, {_number(d, 'read_ratio'):.0f}× as long as from "
         "memory. A cache of the daemon or server cannot be seen from here"
     ),
+    "reads_not_timed": lambda d: (
+        "slow files and stalls of the storage cannot be seen: this loader does not tell when it reads a file, or an "
+        "older version stored none of it"
+    ),
     "disk_shared": lambda d: (
         f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk meanwhile: bytes and bandwidth "
         "are those of the run's own processes"

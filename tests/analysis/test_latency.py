@@ -23,10 +23,13 @@ from loaderbench.analysis.latency import (
     whole_periods,
     window_wanted_s,
 )
+from loaderbench.analysis.model import Model
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP_FIELDS, Recording, Segment, StorageFacts, Table
 from loaderbench.recording.record import Stalls
 from loaderbench.running.read_times import read_times
+from tests.analysis.event_model import Pipeline, measure
+from tests.analysis.judging import join
 from tests.made import make_facts, make_segment
 
 NUM_FILES = 2000
@@ -290,3 +293,22 @@ def test_one_reader_without_room_ahead_pays_for_each_slow_file() -> None:
     single = queue([0.4] + [0.001] * 99, workers=1, depth=1)
     mean_s = 32 * (0.4 + 0.099) / 100
     assert single.step_s(0.001) == pytest.approx(mean_s, rel=0.1)
+
+
+# -- the gain without preparation -----------------------------------------------------------------------------
+
+
+def test_the_gain_without_preparation_holds_what_the_queue_does_not_bridge() -> None:
+    # given a storage that `fetch` found fast enough, since it stands still only now and then
+    arms = join(measure(Pipeline(busy_ms=100.0, decode_ms=50.0, storage_ms=1.0, workers=2)), 2)
+    plain = Model(arms, reads_files=True, owns_transfer=False, synchronous=False, overlap=False)
+    period, length, depth = 2.7, 1.2, 4
+    held = replace(plain, queue=queue([1e-6] * 100, Stalls(3, length, period, True, 0.4), workers=2, depth=depth))
+    before, left, host = plain.without("prep"), held.without("prep"), held.base
+    assert before is not None and left is not None and host is not None
+    assert before.value == pytest.approx(host.value)
+    assert left.value == pytest.approx(host.value * period / (period - length + (depth + 0.5) * host.value), rel=0.04)
+    # then a `fetch` that did not meet the stalls is not needed for it, and tells nothing alone
+    unseen = replace(held, fetch_usable=False).without("prep")
+    assert unseen is not None and unseen.value == pytest.approx(left.value)
+    assert replace(plain, fetch_usable=False).without("prep") is None

@@ -123,6 +123,7 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     ],
     "cold_by_residency": [{"read_ratio": 18.0}],
     "disk_shared": [{"bytes": 2_000_000}],
+    "reads_not_timed": [{}],
     "ceiling_not_measured": [
         {"why": "not_asked"}, {"why": "error", "reason": "EIO"}, {"why": "from_cache"},
         {"why": "ended", "stopped_by": "deadline"},
