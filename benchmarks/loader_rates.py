@@ -1,11 +1,15 @@
 """Free-running rates of the loaders against plain torchvision ImageFolder + DataLoader of the same settings.
 
-    python benchmarks/loader_rates.py DATASET [--workers 2] [--rounds 8] [--output float32] [--stage-clocks]
+    python benchmarks/loader_rates.py DATASET [--workers 2] [--rounds 8] [--output float32]
+    python benchmarks/loader_rates.py DATASET --stage-clocks | --read-log
 
 DATASET is an ImageFolder tree. Every round runs each contestant once for a few seconds, in turn, after
 a warm-up of its whole queue, with the files in the page cache; the ratio is of the medians of per-round
 ratios to the reference, with a 95 % interval over the rounds. The reference is what torchvision's
 training script does: RandomResizedCrop, RandomHorizontalFlip, ToTensor, Normalize, default collate.
+
+--read-log measures what telling each read of a file costs: the same files of a memory that holds them, read with and
+without, in turn.
 
 --stage-clocks measures what the stage clocks cost: the serial and the multiprocess loader with the clocks
 against the same loaders with the clocks taken out.
@@ -145,6 +149,32 @@ def without_clocks(contestant: Contestant) -> Contestant:
     return run
 
 
+def cost_of_read_log(arguments: argparse.Namespace) -> None:
+    """Print the ns that a read takes more because it is told."""
+    images = index_images(arguments.dataset)
+    context = LoaderContext(images, 64, 0, 0, None, 224, "infer", "uint8", 0)
+    now, log = time.perf_counter_ns, context.reads
+    rounds = []
+    for _ in range(arguments.rounds):
+        differences = []
+        for index in range(len(images)):
+            samples.read_file(images.path(index))
+            begun = now()
+            now()  # one of the two that the stage clocks need; read_file has the second, read_image three
+            samples.read_file(images.path(index))
+            between = now()
+            samples.read_image(context, index)
+            differences.append(now() - between - (between - begun))
+        rounds.append(float(np.median(differences)))
+        log.take()
+    begun = now()
+    for _ in range(100_000):
+        log.add(1, 2, 3, 4, 5)
+    alone = (now() - begun) / 1e5
+    value, low, high = median_interval(np.array(rounds))
+    print(f"a read that is told takes {value:.0f} ns more [{low:.0f}, {high:.0f}]; the log alone {alone:.0f} ns")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset")
@@ -156,7 +186,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--stage-clocks", action="store_true")
+    parser.add_argument("--read-log", action="store_true")
     arguments = parser.parse_args()
+    if arguments.read_log:
+        cost_of_read_log(arguments)
+        return
     with ExitStack() as stack:
         if arguments.stage_clocks:
             contestants: dict[str, Contestant] = {}

@@ -104,9 +104,9 @@ def test_facts_and_conclusions_know_only_what_comes_before_them(module: str) -> 
 
 
 @pytest.mark.parametrize("module", modules_of("running"))
-def test_running_uses_of_the_analysis_only_the_statistics(module: str) -> None:
+def test_running_uses_of_the_analysis_only_the_statistics_and_what_a_window_must_hold(module: str) -> None:
     used = {name for name in imports(MODULES[module], late=True) if room(name) == "analysis"}
-    assert used <= {"loaderbench.analysis.statistics"}
+    assert used <= {"loaderbench.analysis.statistics", "loaderbench.analysis.latency"}
 
 
 @pytest.mark.parametrize("module", modules_of(*LIGHT))

@@ -20,12 +20,13 @@ How far predictions are off is measured by benchmarks/verify.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis import storage
+from loaderbench.analysis.latency import Queue
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.quantities import Draws, Quantity
 from loaderbench.analysis.statistics import interval
@@ -35,7 +36,7 @@ from loaderbench.cases.case import Case, Change, FieldValue
 from loaderbench.cases.traits import Work
 from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, Facts, PrepProbe, Table
-from loaderbench.recording.record import Advice, AdviceCode, Cause, ContentionBy, Estimate, Verdict
+from loaderbench.recording.record import Advice, AdviceCode, Cause, ContentionBy, Estimate, StorageFigures, Verdict
 
 WORTH_TRYING = 1.03
 AS_FAST = 0.95
@@ -45,6 +46,8 @@ KNEE = 0.97
 MOST_ACTIONS = 5
 MOST_READERS = 32
 """Most workers that advice proposes to hide storage latency, however many processors there are."""
+MOST_PREFETCH = 16
+"""Most batches that advice proposes to prepare ahead in each worker: they take memory."""
 MODEL_ERROR = 0.10
 """Half-width that the model itself adds to a prediction's interval."""
 PIXEL_BYTES = {"float32": 4, "uint8": 1}
@@ -68,6 +71,9 @@ class Measured:
     """The workers wait for a processor."""
     held_up_by: ContentionBy | None = None
     """Who keeps the processors from them; None where nobody does, or where it is not known."""
+    storage: StorageFigures | None = None
+    queue: Queue | None = None
+    """The loader's queue over a storage with slow files or stalls; None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def advise(verdict: Verdict, model: Model, measured: Measured) -> tuple[Advice, 
     predictor = Predictor(model, measured)
     actions: list[Action] = []
     if "storage" in causes:
-        actions += _for_storage(predictor)
+        actions += _for_storage(predictor, measured)
     if "contention" in causes:
         actions += _for_contention(predictor, measured, verdict)
     if {"prep", "contention"} & set(causes):
@@ -362,7 +368,7 @@ def _worker_parts(spans: Table | None, like: Draws) -> tuple[Draws | None, float
     return draws, min(1.0, stage / wall), min(1.0, stage * running / 1e9 / float(cpu.mean()))
 
 
-def _for_storage(predictor: Predictor) -> list[Action]:
+def _for_storage(predictor: Predictor, measured: Measured) -> list[Action]:
     case, facts = predictor.case, predictor.facts
     real, ram, probe = predictor.arms[Arm.REAL], predictor.times.ram, facts.storage.ceiling
     details: dict[str, Json] = {}
@@ -376,8 +382,36 @@ def _for_storage(predictor: Predictor) -> list[Action]:
     change = MEMORY if fits and case.subject.cache != "warm" else None
     proposed = [] if enough and change is None else [code]
     actions = [Action("storage", one, change, predictor.predict(MEMORY), details) for one in proposed]
-    late = storage.bound_by(probe, predictor.lanes) == "latency"
-    return actions + _more_readers(predictor) if late else actions
+    found = measured.storage
+    late = storage.bound_by(probe, predictor.lanes) == "latency" or (found is not None and found.kind == "latency")
+    actions += _more_readers(predictor) if late else []
+    actions += _more_prefetch(predictor, measured.queue)
+    if found is not None and found.kind == "latency" and found.latency_of == "open":
+        actions.append(Action("storage", "fewer_opens"))
+    if found is not None and found.tail is not None and (found.tail.same_files or found.tail.folder is not None):
+        where: dict[str, Json] = {"folder": found.tail.folder, "files": [one.path for one in found.tail.files]}
+        actions.append(Action("storage", "slow_files_elsewhere", details=where))
+    return actions
+
+
+def _more_prefetch(predictor: Predictor, queue: Queue | None) -> list[Action]:
+    """Against slow files and stalls: a deeper queue bridges them. Predicted by simulation (latency.Queue)."""
+    now = predictor.case.feed.prefetch
+    if queue is None or predictor.base is None or not now:
+        return []
+    host_s = float(predictor.base[0])
+    numbers = [now, *(now * factor for factor in (2, 4, 8) if now * factor <= MOST_PREFETCH)]
+    steps = {number: replace(queue, depth=queue.depth * number // now).step_s(host_s) for number in numbers}
+    number = min(one for one, step in steps.items() if step <= min(steps.values()) / KNEE)
+    if number == now:
+        return []
+    spread = np.random.default_rng(23).normal(0.0, np.log1p(MODEL_ERROR) / 1.96, len(predictor.real) - 1)
+    gain = np.concatenate([[0.0], spread])
+    gain = steps[now] / steps[number] * np.exp(gain)
+    if (memory := predictor.speedup(MEMORY)) is not None:  # no queue makes it faster than a storage that costs nothing
+        gain = np.minimum(gain, np.maximum(memory, 1.0))
+    predicted = interval(gain[0], gain[1:], "ratio", predictor.num_blocks, "simulated queue, ± 10 %")
+    return [Action("storage", "more_prefetch", {"prefetch": number}, predicted, {"now": now})]
 
 
 def _more_readers(predictor: Predictor) -> list[Action]:

@@ -121,6 +121,8 @@ def _of_the_storage(judged: Judged, storage: StorageFigures) -> Iterator[Caveat]
     others = storage.others_read_bytes
     if others is not None and (storage.reads_per_s is None or others >= MANY_BYTES):
         yield Caveat("disk_shared", {"bytes": others})
+    if storage.reads is None:
+        yield Caveat("reads_not_timed")
     if storage.ceiling is None:
         yield Caveat("ceiling_not_measured", _why_no_ceiling(judged))
     else:

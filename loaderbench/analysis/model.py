@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from loaderbench.analysis.latency import Queue
 from loaderbench.analysis.processors import Processors
 from loaderbench.analysis.quantities import Quantity, largest
 from loaderbench.analysis.statistics import pool_adjacent_violators
@@ -120,6 +121,10 @@ class Model:
     """Who had the processors, by arm; empty where unknown."""
     on_host_cpus: bool = False
     """The device computes on the processors that the loader works on."""
+    fetch_usable: bool = True
+    """False where `fetch` did not meet the slow files or stalls that `real` met: it tells nothing of the step then."""
+    queue: Queue | None = None
+    """The loader's queue, over a storage with slow files or stalls, if preparation cost nothing."""
 
     @property
     def has_storage(self) -> bool:
@@ -259,10 +264,20 @@ class Model:
     def _without_prep(self) -> Quantity | None:
         if self.base is None:
             return None
-        if self.times.fetch is not None:
-            in_line = self.issue(Arm.HOST, Arm.DEVICE) if self.synchronous else None
-            return largest(self.base, self.times.fetch + in_line)
+        in_line = self.issue(Arm.HOST, Arm.DEVICE) if self.synchronous else None
+        feed = self._fetched(self.base, in_line)
+        if feed is not None:
+            return largest(self.base, feed)
         return None if self.reads_files else self.base  # no files under the loader: nothing to fetch
+
+    def _fetched(self, consumer: Quantity, in_line: Quantity | None) -> Quantity | None:
+        """Seconds a step of the storage if preparation cost nothing: as `fetch` measured it, and as the loader's queue
+        hands the files over; None: unknown."""
+        fetch = self.times.fetch + in_line if self.times.fetch is not None and self.fetch_usable else None
+        if self.queue is None or self.synchronous:
+            return fetch
+        held_up = consumer.scaled(max(1.0, self.queue.step_s(consumer.value) / consumer.value))
+        return held_up if fetch is None else largest(fetch, held_up)
 
     # -- contention ----------------------------------------------------------------------------------------
 
@@ -410,7 +425,7 @@ class Model:
             return consumer
         feed = self.loader_time
         if "prep" in removed:
-            feed = self.times.fetch
+            feed = self._fetched(consumer, None)
         elif "storage" in removed:
             feed = self.times.prep if self.times.prep is not None else self.times.ram
         if feed is None:

@@ -14,6 +14,7 @@ from loaderbench.analysis import storage as probed
 from loaderbench.analysis.advice import Measured, advise
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
+from loaderbench.analysis.latency import Queue, Slowness, slowness, whole_periods
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.processors import LEAST_QUEUED, Processors, by_whom, processors_of
 from loaderbench.analysis.rules import RULES_VERSION
@@ -71,10 +72,12 @@ def analyze(run: Run) -> RunRecord:
     )
     if run.recording is None:
         return record
-    arms = join_arms(run.recording.segments, run.case.feed.lanes)
+    slow = slowness_of(run.case, run.recording)
+    period_s = 0.0 if slow.stalls is None else slow.stalls.period_s
+    arms = join_arms(whole_periods(run.recording.segments, period_s), run.case.feed.lanes, period_s)
     if Arm.REAL not in arms:
         return replace(record, caveats=(*run.caveats, *run.recording.caveats, Caveat("real_not_measured")))
-    judged = Judged(run, run.recording, arms)
+    judged = Judged(run, run.recording, arms, slow)
     figures = judged.record(record)
     return finite(replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures))))
 
@@ -86,6 +89,8 @@ class Judged:
     run: Run
     recording: Recording
     arms: Mapping[Arm, ArmSteps]
+    slowness: Slowness
+    """What makes the storage slow."""
 
     @property
     def case(self) -> Case:
@@ -131,7 +136,7 @@ class Judged:
 
     @cached_property
     def storage(self) -> StorageFigures | None:
-        return storage_figures(self.case, self.recording)
+        return storage_figures(self.case, self.recording, self.slowness)
 
     @cached_property
     def model(self) -> Model:
@@ -146,7 +151,26 @@ class Judged:
             runnable=self.runnable_fraction,
             processors=self.processors,
             on_host_cpus=self.facts.device.on_host_cpus,
+            fetch_usable=self.slowness.fetch_saw is not False,
+            queue=self._queue(),
         )
+
+    def _prep_s(self) -> float | None:
+        """Worker seconds of a batch besides reading; None where the loader does not tell."""
+        spans = self.spans
+        if spans is None:
+            return None
+        return float(sum(spans[:, SPAN[f"{stage}_ns"]].mean() for stage in STAGES if stage != "read")) / 1e9
+
+    def _queue(self, prep_s: float = 0.0) -> Queue | None:
+        """The loader's queue over slow files or stalls; None where there are none. `prep_s`: of a batch."""
+        found, feed = self.slowness, self.case.feed
+        if found.real is None or not feed.workers or (found.tail is None and found.stalls is None):
+            return None
+        depth = self.facts.loader.traits.buffer_batches(feed)
+        # What a file takes in the workers depends on what else they do; `fetch` does nothing else.
+        reads = found.fetch if not prep_s and found.fetch_saw and found.fetch is not None else found.real
+        return Queue(reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s)
 
     @cached_property
     def processors(self) -> Mapping[Arm, Processors]:
@@ -227,6 +251,8 @@ class Judged:
             usable_cpus=self.usable_cpus,
             contention=starved or (contention is not None and contention.value > 0.05),
             held_up_by=None if seen is None else seen.by,
+            storage=self.storage,
+            queue=self._queue(self._prep_s() or 0.0),
         )
         return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
 
@@ -432,7 +458,13 @@ def _operator_stages(case: Case, segments: Sequence[Segment]) -> dict[str, float
     return found if "decode" in found else None
 
 
-def storage_figures(case: Case, recording: Recording) -> StorageFigures | None:
+def slowness_of(case: Case, recording: Recording) -> Slowness:
+    """What makes the storage slow, by the times of single files and the storage probe."""
+    readers = recording.facts.loader.num_readers or case.feed.lanes
+    return slowness(recording, readers, probed.bound_by(recording.facts.storage.ceiling, readers))
+
+
+def storage_figures(case: Case, recording: Recording, slow: Slowness) -> StorageFigures | None:
     """What the storage did in the real arm; None for a loader that reads no files."""
     facts = recording.facts
     if not facts.loader.decodes:
@@ -470,6 +502,12 @@ def storage_figures(case: Case, recording: Recording) -> StorageFigures | None:
         if known and probed.is_idle(facts.storage, windows, in_processes=counted)
         else None,
         others_read_bytes=moved.others_read_bytes,
+        kind=slow.kind,
+        latency_of=slow.latency_of,
+        reads=slow.reads,
+        tail=slow.tail,
+        stalls=slow.stalls,
+        fetch_saw=slow.fetch_saw,
     )
 
 

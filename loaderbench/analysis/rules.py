@@ -14,7 +14,9 @@ History
        without the time that workers waited for a processor;
        intervals: the arms of a round share what moved them all, those of one loader their spread where it agrees; times
        are drawn in logarithms, and an upper end of ten times the value is null; arms are out of order by twice the
-       half-width of their difference
+       half-width of their difference;
+       a storage is told apart as bandwidth, latency, tail or stalls where the times of single files were stored; over a
+       tail or stalls the gain without preparation holds what the loader's queue does not bridge
 """
 
 from __future__ import annotations

@@ -215,11 +215,13 @@ def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -
     return max(1.0, 1.0 / (batches_per_s * float(values["duration"].mean())))
 
 
-def arm_steps(segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int = 0) -> ArmSteps | None:
+def arm_steps(
+    segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int = 0, period_s: float = 0.0
+) -> ArmSteps | None:
     """Join the arm's segments; None where it was not measured.
 
     `round_steps`: steps in which all workers hand over once (statistics.blocks_of); `stream`: of the bootstrap's random
-    numbers.
+    numbers; `period_s`: of a storage that stands still now and then, whose blocks hold whole periods.
     """
     quantities, turns, samples, steps, encoded, seconds = [], [], 0, 0, 0, 0.0
     worked: list[tuple[float | None, float]] = []
@@ -245,17 +247,19 @@ def arm_steps(segments: Sequence[Segment], arm: Arm, round_steps: int = 1, strea
         steps += len(window)
     if not quantities:
         return None
-    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], round_steps, turns=turns)
+    periods = period_s * steps / seconds if period_s and seconds > 0 and arm.touches_storage else 0.0
+    of_block = round_steps * max(1, int(np.ceil(periods / round_steps)))
+    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], of_block, turns=turns)
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
     width = widths({arm: blocks}, ())[arm]
     return ArmSteps(arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean)
 
 
-def join_arms(segments: Sequence[Segment], round_steps: int = 1) -> dict[Arm, ArmSteps]:
+def join_arms(segments: Sequence[Segment], round_steps: int = 1, period_s: float = 0.0) -> dict[Arm, ArmSteps]:
     """Every arm of which a complete step was measured, traced windows and short runs left out. Their draws share what
-    moved all arms of a round (statistics.widths)."""
-    found = {arm: arm_steps(segments, arm, round_steps, STREAMS[arm]) for arm in (*ARMS, Arm.PREP)}
+    moved all arms of a round (statistics.widths). `period_s`: as for `arm_steps`."""
+    found = {arm: arm_steps(segments, arm, round_steps, STREAMS[arm], period_s) for arm in (*ARMS, Arm.PREP)}
     joined = {arm: steps for arm, steps in found.items() if steps is not None}
     together = widths({arm: steps.blocks for arm, steps in joined.items()}, FED_ALIKE)
     return {arm: replace(steps, width=together[arm]) for arm, steps in joined.items()}

@@ -142,6 +142,9 @@ class Filled(NamedTuple):
     """errno, where a file could not be read."""
     size: tuple[int, int]
     """(height, width) of the picture that has another size."""
+    times: NDArray[np.int64] | None = None
+    """[files read, 4]: when opening each began, ns until it was open, ns until it was read, bytes; None where the bytes
+    were in memory, or the filler does not tell."""
 
 
 class SlotFiller(Protocol):

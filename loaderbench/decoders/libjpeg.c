@@ -400,8 +400,12 @@ static const uint8_t *decode_sample(maker *m, const recipe *r, const uint8_t *da
 
 /* -- files -------------------------------------------------------------------------------------------- */
 
-static const uint8_t *read_file(maker *m, const char *path, int evict, size_t *size, int *error_number) {
+/* times: when opening began, ns until it was open, ns until it was read, bytes; not written where that failed. */
+static const uint8_t *read_file(maker *m, const char *path, int evict, size_t *size, int64_t *times,
+                                int *error_number) {
+    int64_t begun = now_ns();
     int file = open(path, O_RDONLY | O_CLOEXEC);
+    int64_t opened = now_ns();
     struct stat facts;
     size_t have = 0;
     if (file < 0 || fstat(file, &facts) < 0) {
@@ -426,6 +430,12 @@ static const uint8_t *read_file(maker *m, const char *path, int evict, size_t *s
     close(file);
     if (m->file.bytes == NULL) m->file.room = 0;
     *size = have;
+    if (*error_number == 0) {
+        times[0] = begun;
+        times[1] = opened - begun;
+        times[2] = now_ns() - opened;
+        times[3] = (int64_t)have;
+    }
     return *error_number ? NULL : m->file.bytes;
 }
 
@@ -491,9 +501,11 @@ static int make_one(maker *m, const recipe *r, const uint8_t *data, size_t size,
 }
 
 /* Make samples 0 … num into `out` (uint8 [num, height, width, 3]) and return how many were made: fewer than `num`
- * where the next could not be, for the reason in *told. Bytes come from files (`paths`) or from memory (`data`). */
+ * where the next could not be, for the reason in *told. Bytes come from files (`paths`), whose times go to `times`
+ * [num][4], or from memory (`data`). */
 int lb_make(maker *m, const recipe *r, int num, const char *const *paths, const uint8_t *const *data,
-            const int64_t *sizes, const int64_t *indices, const int64_t *epochs, uint8_t *out, report *told) {
+            const int64_t *sizes, const int64_t *indices, const int64_t *epochs, uint8_t *out, int64_t *times,
+            report *told) {
     const int64_t page = sysconf(_SC_PAGESIZE);
     memset(told, 0, offsetof(report, message));
     for (int i = 0; i < num; i++) {
@@ -501,7 +513,7 @@ int lb_make(maker *m, const recipe *r, int num, const char *const *paths, const 
         size_t size = data != NULL ? (size_t)sizes[i] : 0;
         if (data == NULL) {
             int64_t begun = now_ns();
-            encoded = read_file(m, paths[i], r->evict, &size, &told->error_number);
+            encoded = read_file(m, paths[i], r->evict, &size, times + 4 * i, &told->error_number);
             told->read_ns += now_ns() - begun;
             if (encoded == NULL && told->error_number) {
                 told->status = UNREADABLE;

@@ -85,7 +85,7 @@ def library() -> ctypes.CDLL:
     library.lb_choose.argtypes = [
         pointer, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, pointer
     ]  # fmt: skip
-    library.lb_make.argtypes = [pointer, pointer, ctypes.c_int, *[pointer] * 7]
+    library.lb_make.argtypes = [pointer, pointer, ctypes.c_int, *[pointer] * 8]
     library.lb_size.argtypes = [pointer, ctypes.c_char_p, size, pointer]
     library.lb_decode.argtypes = [pointer, ctypes.c_char_p, size, pointer, pointer]
     library.lb_resize.argtypes = [pointer, pointer, size, pointer, ctypes.c_int, ctypes.c_int, pointer, pointer]
@@ -149,17 +149,18 @@ class Filler:
         maker, report, num = self._maker, self._maker.report, len(files)
         pointers = (ctypes.c_char_p * num)(*files)
         sizes = (ctypes.c_int64 * num)(*map(len, files)) if in_memory else None
+        times = None if in_memory else np.zeros((num, 4), dtype=np.int64)
         num_made = maker.library.lb_make(
             maker.handle, ctypes.byref(self._recipe), num, None if in_memory else pointers,
             pointers if in_memory else None, sizes, indices.ctypes.data, epochs.ctypes.data, slots.ctypes.data,
-            maker.report_at,
+            None if times is None else times.ctypes.data, maker.report_at,
         )  # fmt: skip
         if report.status == Stopped.NO_MEMORY:
             raise MemoryError(maker.told())
         return Filled(
             num_made, report.read_ns, report.decode_ns, report.augment_ns, report.encoded_bytes, report.page_bytes,
             Stopped(report.status) if report.status else None, maker.told(), report.error_number,
-            (report.height, report.width),
+            (report.height, report.width), None if times is None else times[times[:, 0] > 0],
         )  # fmt: skip
 
 

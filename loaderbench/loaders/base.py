@@ -13,6 +13,7 @@ from loaderbench.decoders.base import Decoder
 from loaderbench.errors import ConfigError
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.shards import ShardSet
+from loaderbench.loaders.read_log import ReadLog
 from loaderbench.recording.facts import SPAN_FIELDS
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class LoaderContext:
     """None in every real run."""
     shards: ShardSet | None = None
     """The containers that hold the images; None: each is a file of its own, `images.path(i)`."""
+    reads: ReadLog = field(default_factory=ReadLog, compare=False, repr=False)
+    """Receives when each file was read; samples.read_image tells it."""
 
 
 def check_no_decoder(library: str, context: LoaderContext) -> None:

@@ -20,7 +20,7 @@ from loaderbench.images.shards import ShardSet
 from loaderbench.loaders.base import SPAN_FIELDS, Batch, LoaderContext
 from loaderbench.loaders.batch_threads import BatchThreads
 from loaderbench.loaders.order import BatchPlan, epoch_order, plan_batches
-from loaderbench.loaders.samples import MadeBatch, SpanClock, read_file
+from loaderbench.loaders.samples import MadeBatch, SpanClock, read_image
 from loaderbench.plain import JsonObject
 
 
@@ -59,10 +59,10 @@ class _ReadingThread:
         context = self._context
         if context.shards is None:
             for index in job.indices.tolist():
-                yield len(read_file(context.images.path(index), context.evict_after_read))
+                yield len(read_image(context, index))
             return
         for number, begin, end in _parts(context.shards, job.indices):
-            yield from _read_part(context.shards.files.path(number), begin, end, context.evict_after_read)
+            yield from _read_part(context, number, begin, end)
 
     def close(self) -> None:
         self._clock.close()
@@ -84,9 +84,13 @@ def _parts(shards: ShardSet, indices: NDArray[np.int64]) -> Iterator[tuple[int, 
         yield number, size * begin // num_samples, size * end // num_samples
 
 
-def _read_part(path: str, begin: int, end: int, evict: bool) -> Iterator[int]:
+def _read_part(context: LoaderContext, number: int, begin: int, end: int) -> Iterator[int]:
+    assert context.shards is not None
+    path, evict, first = context.shards.files.path(number), context.evict_after_read, begin
+    begun = time.perf_counter_ns()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        opened = time.perf_counter_ns()
         try:
             while begin < end and (got := len(os.pread(descriptor, min(READ_BYTES, end - begin), begin))):
                 if evict:
@@ -95,6 +99,7 @@ def _read_part(path: str, begin: int, end: int, evict: bool) -> Iterator[int]:
                 yield got
         finally:
             os.close(descriptor)
+        context.reads.add(number, begun, opened, time.perf_counter_ns(), begin - first)
     except OSError as error:
         raise CaseFailed(
             f"cannot read {path}: {error.strerror}; the data set vanished or its storage failed"

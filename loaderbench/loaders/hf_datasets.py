@@ -24,7 +24,7 @@ from loaderbench.loaders.base import LoaderContext, check_workers
 from loaderbench.loaders.multiprocess import MultiprocessLoader
 from loaderbench.loaders.multiprocess import Options as WorkerOptions
 from loaderbench.loaders.order import BatchPlan
-from loaderbench.loaders.samples import read_file
+from loaderbench.loaders.samples import read_image
 from loaderbench.loaders.torch_dataset import VOID, BatchDataset, Payload, Request
 from loaderbench.plain import JsonObject
 
@@ -60,21 +60,16 @@ class _TableDataset(BatchDataset):
 
     def _transform(self, rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """What `with_transform` calls with the columns of a batch."""
-        made = [
-            self._make(image["path"], index, epoch)
-            for image, index, epoch in zip(rows["image"], rows["index"], self._epochs.tolist(), strict=True)
-        ]
+        made = [self._make(index, epoch) for index, epoch in zip(rows["index"], self._epochs.tolist(), strict=True)]
         return {"pixels": [torch.from_numpy(pixels) for pixels, _ in made], "index": [index for _, index in made]}
 
-    def _make(self, path: str, index: int, epoch: int) -> tuple[NDArray[Any], int]:
+    def _make(self, index: int, epoch: int) -> tuple[NDArray[Any], int]:
         """The picture of a row and its index, or of the next image that can be decoded."""
         if self._is_void():
             raise _Cancelled
         maker = self._worker_maker()
         pixels = np.empty((*self.shape, 3), dtype=self._kind)
-        begun = time.perf_counter_ns()
-        encoded = read_file(path, self.context.evict_after_read)
-        maker.clock.read_ns += time.perf_counter_ns() - begun
+        encoded = read_image(self.context, index, maker.clock)
         maker.clock.add_pages(len(encoded))
         self._encoded_bytes += len(encoded)
         try:
@@ -105,13 +100,15 @@ class _TableDataset(BatchDataset):
         except CaseFailed as error:
             return VOID._replace(failed=str(error))
         except _Cancelled:
-            return VOID._replace(spans=clock.end())  # the reads count, even without a batch
+            return VOID._replace(spans=clock.end(), reads=self.own_reads())  # they count, even without a batch
         begun = time.perf_counter_ns()
         indices = np.array([row["index"] for row in rows], dtype=np.int64)
         inputs = default_collate([row["pixels"] for row in rows]).permute(0, 3, 1, 2)
         targets = torch.from_numpy(self.context.images.labels[indices].astype(np.int64))
         clock.collate_ns += time.perf_counter_ns() - begun
-        return Payload(inputs, targets, self._encoded_bytes, indices, clock.end(), self._failures)
+        return Payload(
+            inputs, targets, self._encoded_bytes, indices, clock.end(), self._failures, reads=self.own_reads()
+        )
 
 
 class _Cancelled(Exception):

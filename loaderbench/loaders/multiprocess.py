@@ -198,6 +198,8 @@ class MultiprocessLoader:
             self._fail_by(error)
         finally:
             self._waiting = False
+        if payload is not None and payload.reads:
+            self._context.reads.add_packed(payload.reads)
         return payload
 
     def _quiesce(self) -> None:

@@ -32,7 +32,7 @@ from loaderbench.loaders.samples import (
     check_end,
     failure_list,
     output_shape,
-    read_file,
+    read_image,
     sample_geometry,
 )
 from loaderbench.loaders.transform import IMAGENET_MEAN, IMAGENET_STD
@@ -209,7 +209,7 @@ class _DecodingThread:
             except DecodeError as error:
                 failures.append((index, str(error)))
             index = (index + 1) % len(images)
-            data = read_file(images.path(index), self._context.evict_after_read)
+            data = read_image(self._context, index)
             num_bytes += len(data)
         raise CaseFailed(failure_list(failures, len(failures), images))
 

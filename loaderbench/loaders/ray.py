@@ -208,6 +208,7 @@ def make_rows(reference: Any, positions: NDArray[np.int64]) -> dict[str, NDArray
     indices = np.array([orders[epoch][place] for epoch, place in pairs], dtype=np.int64)
     pixels = np.empty((len(positions), *shape, 3), dtype=np.float32 if context.output == "float32" else np.uint8)
     told = [""] * len(positions)
+    context.reads.take_packed()  # nobody asks for them here
     num_bytes = np.zeros(len(positions), dtype=np.int64)
     try:
         made = maker.fill(BatchPlan(indices, epochs), pixels)

@@ -12,7 +12,7 @@ from collections import deque
 
 from loaderbench.loaders.base import LoaderContext
 from loaderbench.loaders.order import BatchPlan
-from loaderbench.loaders.samples import PAGE_BYTES, read_file
+from loaderbench.loaders.samples import PAGE_BYTES, read_image
 
 
 class BatchReads:
@@ -122,7 +122,7 @@ class ReadAhead:
                 self.most_held = max(self.most_held, sum(one.num_begun - one.num_taken for one in self._batches))
             result: bytes | BaseException
             try:
-                result = read_file(self._context.images.path(reads.indices[position]), self._context.evict_after_read)
+                result = read_image(self._context, reads.indices[position])
             except BaseException as error:  # handed to the worker, who raises it
                 result = error
             with self.lock:

@@ -45,8 +45,30 @@ def read_file(path: str, evict: bool = False) -> bytes:
     Raises:
         CaseFailed: the file cannot be read. A missing file does not count as a broken image: the storage is gone.
     """
+    return _read_file(path, evict)[0]
+
+
+def read_image(context: LoaderContext, index: int, clock: SpanClock | None = None) -> bytes:
+    """All bytes of image `index`, evicted where the context asks for it. Its times go to the context's log, and to the
+    clock's stage read.
+
+    Raises:
+        CaseFailed: as `read_file`.
+    """
+    begun = time.perf_counter_ns()
+    encoded, opened = _read_file(context.images.path(index), context.evict_after_read)
+    ended = time.perf_counter_ns()
+    context.reads.add(index, begun, opened, ended, len(encoded))
+    if clock is not None:
+        clock.read_ns += ended - begun
+    return encoded
+
+
+def _read_file(path: str, evict: bool) -> tuple[bytes, int]:
+    """All bytes of a file, and when (perf_counter_ns) it was open."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        opened = time.perf_counter_ns()
         try:
             size = os.fstat(descriptor).st_size
             data = os.read(descriptor, size)
@@ -61,7 +83,7 @@ def read_file(path: str, evict: bool = False) -> bytes:
             os.close(descriptor)
     except OSError as error:
         raise unreadable(path, error.errno) from error
-    return data
+    return data, opened
 
 
 def unreadable(path: str, number: int | None) -> CaseFailed:
@@ -266,6 +288,9 @@ class SampleMaker:
             clock.decode_ns += filled.decode_ns
             clock.augment_ns += filled.augment_ns
             clock.page_bytes += filled.page_bytes
+            if filled.times is not None:
+                begun_reads = np.column_stack((indices[position : position + len(filled.times)], filled.times))
+                self._context.reads.add_packed(begun_reads.tobytes())
             num_bytes += filled.encoded_bytes
             if self._normalize is not None:
                 begun = time.perf_counter_ns()
@@ -294,7 +319,7 @@ class SampleMaker:
                 raise CaseFailed(failure_list(failures, len(failures), images))
             indices[position] = (index + 1) % len(images)
             if read is not None:
-                read[position] = self._read(int(indices[position]))
+                read[position] = read_image(self._context, int(indices[position]), clock)
         return num, num_bytes
 
     def _num_at_once(self, indices: NDArray[np.int64]) -> int:
@@ -317,12 +342,6 @@ class SampleMaker:
             num_bytes += size
         return len(read or [None]), num_bytes
 
-    def _read(self, index: int) -> bytes:
-        begun = time.perf_counter_ns()
-        encoded = read_file(self._images.path(index), self._context.evict_after_read)
-        self.clock.read_ns += time.perf_counter_ns() - begun
-        return encoded
-
     def _make(
         self, index: int, epoch: int, slot: NDArray[Any], encoded: bytes | None, failures: list[tuple[int, str]]
     ) -> tuple[int, int]:
@@ -331,7 +350,7 @@ class SampleMaker:
         num_bytes = 0
         for _ in range(min(MOST_REPLACEMENTS, len(self._images))):
             if encoded is None:
-                encoded = self._read(index)
+                encoded = read_image(self._context, index, clock)
             num_bytes += len(encoded)
             clock.add_pages(len(encoded))
             try:

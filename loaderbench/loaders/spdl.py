@@ -25,7 +25,7 @@ from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.loaders.base import Batch, LoaderContext, check_no_decoder, check_workers
 from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.sample_calls import LibraryLoader, LibraryThreads
-from loaderbench.loaders.samples import MOST_REPLACEMENTS, check_end, failure_list, read_file, sample_geometry
+from loaderbench.loaders.samples import MOST_REPLACEMENTS, check_end, failure_list, read_image, sample_geometry
 from loaderbench.loaders.torch_dataset import VOID, Payload
 from loaderbench.loaders.transform import Normalizer
 from loaderbench.plain import JsonObject
@@ -126,12 +126,10 @@ class _Work(LibraryThreads):
         clock, images = self.clock(), self._context.images
         num_bytes = 0
         for _ in range(min(MOST_REPLACEMENTS, len(images))):
-            begun = time.perf_counter_ns()
-            encoded = read_file(images.path(index), self._context.evict_after_read)
+            encoded = read_image(self._context, index, clock)
             num_bytes += len(encoded)
             clock.add_pages(len(encoded))
             read = time.perf_counter_ns()
-            clock.read_ns += read - begun
             try:
                 return self._decode(encoded, index, epoch), index, num_bytes
             except DecodeError as error:

@@ -44,6 +44,8 @@ class Payload(NamedTuple):
     failures: list[tuple[int, str]]
     failed: str = ""
     """The line of the CaseFailed that ended the batch."""
+    reads: bytes = b""
+    """What a worker process's read log holds (ReadLog.take_packed); empty within the consumer's process."""
 
 
 VOID = Payload(None, None, 0, None, None, [])
@@ -80,6 +82,7 @@ class BatchDataset:
         if self._maker is None or self._maker_pid != os.getpid():
             info = get_worker_info()
             clock = SpanClock(info.id if info is not None else 0)
+            self.own_reads()  # what a forked worker's log holds is the parent's
             self._maker = SampleMaker(self.context, self.decoder, self.shape, clock)
             self._maker_pid = os.getpid()
         return self._maker
@@ -105,10 +108,16 @@ class BatchDataset:
         except CaseFailed as error:
             return VOID._replace(failed=str(error))
         if made is None:
-            return VOID._replace(spans=clock.end())  # the reads count, even without a batch
+            return VOID._replace(spans=clock.end(), reads=self.own_reads())  # they count, even without a batch
         targets = torch.from_numpy(made.targets)
         inputs = slots.permute(0, 3, 1, 2)
-        return Payload(inputs, targets, made.encoded_bytes, made.indices, clock.end(), made.failures)
+        return Payload(
+            inputs, targets, made.encoded_bytes, made.indices, clock.end(), made.failures, reads=self.own_reads()
+        )
+
+    def own_reads(self) -> bytes:
+        """Takes a worker process's read log; nothing within the consumer's process, whose log the consumer has."""
+        return b"" if get_worker_info() is None else self.context.reads.take_packed()
 
     def _allocate(self, num_samples: int) -> torch.Tensor:
         """An empty [N, H, W, 3] tensor; in shared memory where a worker process makes it, as DataLoader's collate."""

@@ -21,6 +21,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "cold_not_proven": VERDICT,
         "cold_by_residency": FIGURE,
         "disk_shared": INFORMATION,
+        "reads_not_timed": INFORMATION,
         "eviction_failed": VERDICT,
         "residency_unknown": FIGURE,
         "warm_not_locked": FIGURE,

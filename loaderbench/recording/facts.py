@@ -69,6 +69,37 @@ SPAN_FIELDS = (
 """Columns of a span. One row of int64 a batch, written by the worker that made it."""
 
 
+READ_FIELDS = (
+    "image",  # position in the list of images; of the container, where the images lie in containers
+    "begin_ns",  # perf_counter_ns: opening it began
+    "open_ns",  # until it was open
+    "read_ns",  # from then until it was read and closed
+    "bytes",
+)
+"""Columns of one read of a file."""
+
+READ_BIN_FIELDS = (
+    "opens",  # number of opens that took so long
+    "open_ns",  # their sum
+    "reads",
+    "read_ns",
+    "files",  # both together
+    "file_ns",
+)
+"""Columns of a histogram of reads."""
+BINS_A_DOUBLING = 4
+READ_BIN_EDGES_NS = tuple(round(1e3 * 2 ** (number / BINS_A_DOUBLING)) for number in range(27 * BINS_A_DOUBLING))
+"""1 µs to over 100 s, four bins a factor of 2. There is one more bin than edges: the first is below 1 µs."""
+
+PAUSE_FIELDS = (
+    "begin_ns",  # the last read that ended before, or, where later, the first of those that wait began
+    "end_ns",  # a read ended
+    "waiting",  # reads that were under way when it ended
+    "released",  # those of them that ended within RELEASE_PART of its length behind it
+)
+"""Columns of a pause: no read ended though some were under way."""
+RELEASE_PART = 0.05
+
 KERNEL_FIELDS = (
     "begin_ns",  # the device began it, mapped to the host's perf_counter_ns
     "end_ns",
@@ -80,6 +111,9 @@ KERNEL_FIELDS = (
 KERNEL, COPY, MEMSET = 0, 1, 2
 """Kinds of a kernel row. On the CPU device top-level operator spans are its kernels."""
 
+READ: Mapping[str, int] = {name: number for number, name in enumerate(READ_FIELDS)}
+READ_BIN: Mapping[str, int] = {name: number for number, name in enumerate(READ_BIN_FIELDS)}
+PAUSE: Mapping[str, int] = {name: number for number, name in enumerate(PAUSE_FIELDS)}
 STEP: Mapping[str, int] = {name: number for number, name in enumerate(STEP_FIELDS)}
 SPAN: Mapping[str, int] = {name: number for number, name in enumerate(SPAN_FIELDS)}
 ROW: Mapping[str, int] = {name: number for number, name in enumerate(KERNEL_FIELDS)}
@@ -153,6 +187,22 @@ class CpuWindow:
 
 
 @dataclass(frozen=True)
+class ReadTimes:
+    """How long single files took in a segment, warm-up and drained batches included."""
+
+    histogram: Table
+    """[len(READ_BIN_EDGES_NS) + 1, len(READ_BIN_FIELDS)]"""
+    slowest: Table
+    """[≤ 32, len(READ_FIELDS)], the slowest first."""
+    pauses: Table
+    """[≤ 32, len(PAUSE_FIELDS)], the longest first."""
+    begin_ns: int
+    """The first read began (perf_counter_ns)."""
+    end_ns: int
+    """The last one ended."""
+
+
+@dataclass(frozen=True)
 class TraceWitness:
     """Kernels a step in the trace, compared with those expected by another count."""
 
@@ -223,6 +273,8 @@ class Segment:
     cpu: CpuWindow | None = None
     """None in runs of older versions, and where the kernel does not tell."""
     trace: TraceFacts | None = None
+    reads: ReadTimes | None = None
+    """None in an arm without a loader, where the loader does not tell, and in runs that did not store it."""
 
     @property
     def window(self) -> Table:
@@ -452,6 +504,10 @@ class StorageFacts:
     """None where no arm needed one."""
     ceiling: CeilingProbe | None = None
     """None where it was not probed."""
+    slow_files: Mapping[str, str] = field(default_factory=dict)
+    """Image number → path below the data set's root, of the files in the segments' tables `slowest`."""
+    slow_folders: Mapping[str, int] = field(default_factory=dict)
+    """Classes of those files, which are the folders right below the root → files in each."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ ContentionBy = Literal["workers", "own threads", "neighbours", "quota", "steal"]
 """Who keeps the processors from the run's threads: more workers than processors, the run's other threads, other
 processes, a cgroup's quota, the hypervisor."""
 Bound = Literal["bandwidth", "latency"]
+StorageSlowness = Literal["bandwidth", "latency", "tail", "stalls"]
+"""What makes a storage slow: its rate; the time until each file answers; few files; times in which it stands still."""
 ColdProof = Literal["bytes", "residency"]
 """Why a cold run's reads came from the storage. `bytes`: what its counters saw is what a cold read moves. `residency`:
 no page was in memory before a window, hardly one behind it, and reads took as long as a storage's."""
@@ -87,7 +89,7 @@ AdviceCode = Literal[
     "faster_storage", "more_files_at_once", "parallel_loader", "more_workers", "decode_in_threads", "more_threads",
     "other_decoder", "uint8_for_prep", "smaller_images", "free_processors", "uint8_for_transfer", "pinned_memory",
     "larger_batch", "fewer_launches", "prep_and_memory", "data_in_memory", "fewer_workers", "fewer_threads",
-    "stop_neighbours", "raise_quota", "less_steal",
+    "stop_neighbours", "raise_quota", "less_steal", "more_prefetch", "fewer_opens", "slow_files_elsewhere",
 ]  # fmt: skip
 
 
@@ -199,6 +201,63 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
+class ReadFigures:
+    """How long single files took in the real arm."""
+
+    num: int
+    mean_open_s: float
+    mean_read_s: float
+    """From open until read and closed."""
+    open_s: Percentiles
+    read_s: Percentiles
+    slowest_s: float
+    """Opening and reading of the slowest file."""
+
+
+@dataclass(frozen=True)
+class SlowFile:
+    path: str
+    """Below the data set's root."""
+    seconds: float
+    """Mean of its slow reads."""
+    num: int
+    """How often it was among the slowest reads."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Few files that take most of the time (docs/method.md, `Tails and stalls`)."""
+
+    share: float
+    """Of the files' time, the part in the slowest 1 % of the reads."""
+    slow_s: float
+    """Mean seconds of these."""
+    typical_s: float
+    """Median seconds of a file."""
+    same_files: bool | None
+    """The same files are slow each time they are read; False: others each time; None: too few were read again."""
+    files: tuple[SlowFile, ...]
+    """Those that were among the slowest most often."""
+    folder: str | None = None
+    """The folder right below the data set's root that holds most of them; None where none stands out."""
+    folder_part: float | None = None
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """Times in which the whole storage stood still: no read ended, then all that waited went on together."""
+
+    num: int
+    length_s: float
+    period_s: float
+    """From one to the next."""
+    regular: bool
+    """Whether they are known to come at regular times."""
+    part: float
+    """Of the time in which files were read."""
+
+
+@dataclass(frozen=True)
 class StorageFigures:
     """What the storage did in the real arm."""
 
@@ -227,6 +286,16 @@ class StorageFigures:
     """The kind of storage that provably had nothing to do, so that its share is 0; None without a proof."""
     others_read_bytes: int | None = None
     """What other programs read from the same disk meanwhile; None where that cannot be told."""
+    kind: StorageSlowness | None = None
+    """What makes it slow; None where it had nothing to do, or that is not clear."""
+    latency_of: Literal["open", "read"] | None = None
+    """With `latency`: what takes the time; None where the loader does not tell."""
+    reads: ReadFigures | None = None
+    """None where the loader does not tell when it reads a file, and in runs that did not store it."""
+    tail: Tail | None = None
+    stalls: Stalls | None = None
+    fetch_saw: bool | None = None
+    """Whether `fetch` met the tail or the stalls that `real` met; None where there were none, or it does not tell."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class Anonymous:
     def __init__(self, names: Iterable[str]) -> None:
         self._places: dict[str, str] = {}
         """Folder of a data set → what it is called instead. Runs of one set still belong together."""
+        self._slow: dict[str, str] = {}
+        """Slow files, and what is said of their folders → what stands there instead."""
         words = sorted(names, key=len, reverse=True)
         self._name = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, words))})(?![^\W_])") if words else None
         self._nameless = [(re.compile(pattern), instead) for pattern, instead in NAMELESS]
@@ -59,14 +61,33 @@ class Anonymous:
         subject = value.case.subject
         root = subject.dataset.rstrip("/").removesuffix(f"/{subject.resolution}")
         place = self._places.setdefault(root, f"data-set-{len(self._places) + 1}")
+        record = self._without_slow_files(value)
         dataset = f"{place}{subject.dataset.rstrip('/').removeprefix(root)}"
-        found = fmt.with_texts(value, self._text)
+        found = fmt.with_texts(record, self._text)
         feed = found.case.feed
         options = {key: "(address)" if key == "address" else text for key, text in feed.loader_options.items()}
         subject, feed = replace(found.case.subject, dataset=dataset), replace(feed, loader_options=options)
         return cast(T, replace(found, case=replace(found.case, subject=subject, feed=feed)))
 
+    def _without_slow_files(self, record: RunRecord) -> RunRecord:
+        """The record whose figures name no slow file and no folder of theirs; its texts are to leave them out too."""
+        storage, verdict = record.storage, record.verdict
+        if storage is None or storage.tail is None:
+            return record
+        tail = storage.tail
+        self._slow |= dict.fromkeys((file.path for file in tail.files), "(path)")
+        for said in ("of them in {};", "slow files ({})"):  # a folder may be called `train`
+            self._slow[said.format(tail.folder)] = said.format("(path)")
+        files = tuple(replace(file, path="(path)") for file in tail.files)
+        tail = replace(tail, files=files, folder=None if tail.folder is None else "(path)")
+        if verdict is not None:
+            kept = (replace(one, details={}) if one.code == "slow_files_elsewhere" else one for one in verdict.advice)
+            verdict = replace(verdict, advice=tuple(kept))
+        return replace(record, storage=replace(storage, tail=tail), verdict=verdict)
+
     def _text(self, text: str) -> str:
+        for said, instead in sorted(self._slow.items(), key=lambda item: -len(item[0])):
+            text = text.replace(said, instead)
         for root in sorted(self._places, key=len, reverse=True):
             if root and root in text:
                 # An image's name may hold blanks: it ends with its suffix.

@@ -22,6 +22,8 @@ from loaderbench.recording.record import (
     Estimate,
     KernelGap,
     RunRecord,
+    StorageFigures,
+    Tail,
     TransferFigures,
     Verdict,
 )
@@ -111,6 +113,8 @@ def _megabytes(bytes_per_s: float) -> str:
     return f"{megabytes:,.0f} MB/s" if megabytes >= 10 else f"{megabytes:.1f} MB/s"
 
 
+MOST_NAMED = 3
+"""Slow files that a line names."""
 KNOWN_WELL = 0.05
 """A rate whose interval is narrower than ± this fraction is given without it."""
 
@@ -316,6 +320,9 @@ def evidence(record: RunRecord) -> list[str]:
         lines.append(f"storage is 0, proven: {IDLE[record.storage.idle_proof]}")
     if record.storage is not None and record.storage.ceiling is not None:
         lines.append(_of_ceiling(record.storage.ceiling))
+    gain = verdict.speedup_if_removed.get("storage")
+    if record.storage is not None and ("storage" in verdict.joint or (gain is not None and gain.value >= 1.02)):
+        lines += _of_single_files(record.storage)
     if record.device is not None and record.device.kernel_gap is not None:
         lines += _of_gaps(record.device.kernel_gap, record.device.busy_witnesses)
     return lines
@@ -340,6 +347,42 @@ def _of_ceiling(ceiling: Ceiling) -> str:
         bound = f"; twice this run's readers get {ceiling.growth_per_doubling or 0:.1f}×: latency"
     to = f"{readers} reader{'s' * (readers != 1)}"
     return f"the storage gives {found.value / 1e6:,.1f} MB/s{wide} to {to}{rising}{bound}"
+
+
+def _of_single_files(storage: StorageFigures) -> list[str]:
+    """What single reads tell of a storage: stalls, slow files, slow opens."""
+    lines, stalls, tail, reads = [], storage.stalls, storage.tail, storage.reads
+    if stalls is not None:
+        about = "" if stalls.regular else "about "
+        lines.append(
+            f"the whole storage stands still for {_seconds(stalls.length_s)} {about}every {_seconds(stalls.period_s)}: "
+            f"{stalls.part:.0%} of the time ({stalls.num} times in the windows of `real`)"
+        )
+    if tail is not None:
+        lines.append(
+            f"few files are slow: {tail.share:.0%} of the read time is in the slowest 1 % of the reads, "
+            f"{_seconds(tail.slow_s)} each (a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
+        )
+    if storage.latency_of == "open" and reads is not None:
+        whole_s = reads.mean_open_s + reads.mean_read_s
+        lines.append(f"opening a file takes {_seconds(reads.mean_open_s)} of its {_seconds(whole_s)}: latency")
+    if storage.fetch_saw is False:
+        lines.append("`fetch` met too few of them, so the gain without preparation is simulated from what `real` met")
+    return lines
+
+
+def _which(tail: Tail) -> str:
+    held = "" if tail.folder is None else f"{tail.folder_part or 0:.0%} of them in {tail.folder}; "
+    if tail.same_files is None:
+        return f"{held}too few were read twice to tell whether it is always the same ones"
+    if not tail.same_files:
+        return f"{held}others each time"
+    named = ", ".join(file.path for file in tail.files[:MOST_NAMED])
+    return f"{held}the same ones each time, such as {named}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.995 else f"{seconds * 1e3:.3g} ms"
 
 
 def _of_gaps(gap: KernelGap, seen: BusyWitnesses | None) -> list[str]:
@@ -394,6 +437,17 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     ),
     "more_files_at_once": lambda c, d: (
         f"ask for more files at once: {flags(c)} (this storage answers late: it gives more to more readers)"
+    ),
+    "more_prefetch": lambda c, d: (
+        f"prepare more batches ahead, to bridge what is slow now and then: {flags(c)} (now {_text(d, 'now')})"
+    ),
+    "fewer_opens": lambda c, d: (
+        "open fewer files, since opening is what takes time: put the images into containers "
+        "(loaderbench dataset convert)"
+    ),
+    "slow_files_elsewhere": lambda c, d: (
+        f"move or copy the slow files ({_text(d, 'folder') if d.get('folder') else _list(d, 'files')}): "
+        "the others are fast"
     ),
     "parallel_loader": _in_parallel,
     "more_workers": _add_workers,
@@ -545,6 +599,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         "nothing counts this storage's bytes; that the reads were cold follows from the page cache, which was empty "
         f"before each window and behind it, and from a file's read, {_number(d, 'read_ratio'):.0f}× as long as from "
         "memory. A cache of the daemon or server cannot be seen from here"
+    ),
+    "reads_not_timed": lambda d: (
+        "slow files and stalls of the storage cannot be seen: this loader does not tell when it reads a file, or an "
+        "older version stored none of it"
     ),
     "disk_shared": lambda d: (
         f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk meanwhile: bytes and bandwidth "

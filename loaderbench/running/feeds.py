@@ -14,8 +14,9 @@ from loaderbench.images.index import ImageIndex
 from loaderbench.images.shards import DataSet
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import Batch, Loader
+from loaderbench.loaders.read_log import ReadLog
 from loaderbench.plain import JsonObject
-from loaderbench.recording.facts import CopyFacts, LoaderFacts, StartupFacts
+from loaderbench.recording.facts import CopyFacts, LoaderFacts, StartupFacts, Table
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.cache import RamCopy
 from loaderbench.running.rig import Rig, progress_of
@@ -36,6 +37,7 @@ class Feeds:
         self._rig, self._stack, self._report, self._case = rig, stack, report, rig.case
         self._build_s: dict[Arm, float] = {}
         self._loaders: dict[Arm, Loader] = {}
+        self._read_logs: dict[Arm, ReadLog] = {}
         self._epoch = 0
         self.ram: RamCopy | None = None
         self._ready: list[Batch] = []
@@ -50,19 +52,26 @@ class Feeds:
 
     def loader(self, arm: Arm) -> Loader:
         """The loader that feeds an arm: over the data set's files, over those in memory, or the one that only reads."""
-        key = Arm.RAM if arm.source == "memory" else Arm.REAL if arm.decodes else Arm.FETCH
+        key = _key(arm)
         if key not in self._loaders:
             begun = time.perf_counter_ns()
             cold = self._case.subject.cache == "cold"
+            log = self._read_logs[key] = ReadLog()
             if key is Arm.FETCH:
                 readers = fetch.readers_of(self.loader(Arm.REAL), self._case.feed.lanes)
-                self._loaders[key] = self._rig.build_fetch(self._rig.data, evict=cold, readers=readers)
+                self._loaders[key] = self._rig.build_fetch(self._rig.data, evict=cold, readers=readers, log=log)
             elif key is Arm.RAM:
-                self._loaders[key] = self._rig.build_loader(self.data_of(Arm.RAM), evict=False)
+                self._loaders[key] = self._rig.build_loader(self.data_of(Arm.RAM), evict=False, log=log)
             else:
-                self._loaders[key] = self._rig.build_loader(self._rig.data, evict=cold)
+                self._loaders[key] = self._rig.build_loader(self._rig.data, evict=cold, log=log)
             self._build_s[key] = (time.perf_counter_ns() - begun) / 1e9
         return self._loaders[key]
+
+    def take_reads(self, arm: Arm) -> Table:
+        """The reads since the last call of the loader that feeds an arm, [R, len(READ_FIELDS)]: empty where it does not
+        tell, and for arms without a loader."""
+        log = self._read_logs.get(_key(arm)) if arm.source in ("memory", "storage") else None
+        return (ReadLog() if log is None else log).take()
 
     def data_of(self, arm: Arm) -> DataSet:
         """The files that an arm reads."""
@@ -172,6 +181,11 @@ class Feeds:
             workers_pss_bytes=self._worker_memory[0],
             no_workers_pss=self._worker_memory[1],
         )
+
+
+def _key(arm: Arm) -> Arm:
+    """The arm whose loader feeds `arm`."""
+    return Arm.RAM if arm.source == "memory" else Arm.REAL if arm.decodes else Arm.FETCH
 
 
 def close(batches: Iterator[Batch]) -> None:

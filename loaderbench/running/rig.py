@@ -14,6 +14,7 @@ from loaderbench.devices.select import open_device
 from loaderbench.images.shards import DataSet, open_data_set
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import Loader, LoaderContext, Slowdown
+from loaderbench.loaders.read_log import ReadLog
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.cache import OnDone
 from loaderbench.workloads import build_workload
@@ -106,15 +107,17 @@ class Rig:
         context = loader_context(self.case, data, gpu=self.device.gpu)
         return replace(context, pin_memory=self._pin, evict_after_read=evict, slowdown=self._slowdown)
 
-    def build_loader(self, data: DataSet, *, evict: bool) -> Loader:
-        """The case's loader over `data`."""
+    def build_loader(self, data: DataSet, *, evict: bool, log: ReadLog | None = None) -> Loader:
+        """The case's loader over `data`. `log`: receives when each file was read."""
         options = plugins.parse_options(self._module, self.case.feed.loader_options)
-        loader: Loader = self._module.build(options, self.context(data, evict=evict))
+        context = self.context(data, evict=evict)
+        loader: Loader = self._module.build(options, context if log is None else replace(context, reads=log))
         self._stack.callback(loader.close)
         return loader
 
-    def build_fetch(self, data: DataSet, *, evict: bool, readers: int) -> Loader:
-        """A loader whose `readers` threads only read the same files."""
-        loader: Loader = fetch.FetchLoader(replace(self.context(data, evict=evict), workers=readers))
+    def build_fetch(self, data: DataSet, *, evict: bool, readers: int, log: ReadLog) -> Loader:
+        """A loader whose `readers` threads only read the same files. `log`: receives when each was read."""
+        context = replace(self.context(data, evict=evict), workers=readers, reads=log)
+        loader: Loader = fetch.FetchLoader(context)
         self._stack.callback(loader.close)
         return loader

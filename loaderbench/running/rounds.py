@@ -9,19 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loaderbench.analysis.latency import window_wanted_s
 from loaderbench.analysis.statistics import blocks_of, widths
 from loaderbench.cases.arms import FED_ALIKE, Arm
 from loaderbench.cases.case import Case
 from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet
 from loaderbench.recording.facts import RoundFacts, Segment
-from loaderbench.running.window import MIN_WINDOW_STEPS, Length, Windows, durations
+from loaderbench.running.window import LONGEST_WINDOW_S, MIN_WINDOW_STEPS, Length, Windows, durations
 
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
 MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 2.5
 KNOWN = 0.10
 """Half-width within which the arms behind a gain alone must be known: a gain counts from 1.10× on (WORTH)."""
+COMPARED = (Arm.REAL, Arm.FETCH)
+"""Arms whose windows are as long as a storage with stalls or slow files needs: they tell what it takes of the step."""
 ARMS_PART = 0.6
 """Fraction of `max_bytes` for the arms that read the storage."""
 
@@ -77,7 +80,7 @@ def measure_rounds(
     `storage_idle`: whether the windows so far prove that the storage has nothing to do. `ram` would then be the same as
     `real`, and its time goes to `real`.
     """
-    effort = windows.rig.case.effort
+    effort, feed = windows.rig.case.effort, windows.rig.case.feed
     target_s = float(np.clip(budget.seconds / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
@@ -92,7 +95,8 @@ def measure_rounds(
                 if steps is not None:
                     continue
                 arm = Arm.REAL
-            segments.append(windows.measure(arm, number, Length(target_s * arm.weight, steps)))
+            length_s = max(target_s * arm.weight, _least_s(segments, feed.lanes) if arm in COMPARED else 0.0)
+            segments.append(windows.measure(arm, number, Length(length_s, steps)))
         number += 1
         if steps is not None and number >= num_rounds:
             return RoundFacts(_measured(arms, segments), number, "steps")
@@ -107,6 +111,12 @@ def measure_rounds(
 def _measured(arms: Sequence[Arm], segments: Sequence[Segment]) -> tuple[Arm, ...]:
     """The arms of a round without `ram` where `real` took its place in all rounds."""
     return tuple(arm for arm in arms if any(segment.arm is arm for segment in segments))
+
+
+def _least_s(segments: Sequence[Segment], lanes: int) -> float:
+    """Length of a window over a storage that stood still, or had slow files, in those so far; 0 where it had none."""
+    told = [segment.reads for segment in segments if segment.arm.touches_storage]
+    return min(window_wanted_s(told, lanes), LONGEST_WINDOW_S)
 
 
 def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:

@@ -22,6 +22,7 @@ from loaderbench.recording.progress import Report, SegmentDone
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.feeds import Feeds, close
 from loaderbench.running.loop import StepLoop
+from loaderbench.running.read_times import read_times
 from loaderbench.running.rig import Rig
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.samplers.process_io import tree_read_bytes
@@ -111,6 +112,7 @@ class Windows:
         touches_storage = self.feeds.reads_files and arm.touches_storage
         most = self.most_steps if touches_storage else sys.maxsize
         before = self.cache.before_segment(self.feeds.loader(arm).evicts_own_reads) if touches_storage else None
+        self.feeds.take_reads(arm)  # those of whoever used the loader before are not this window's
         readings = self._readings()
         device.anchor()
         opened = time.perf_counter_ns()
@@ -138,6 +140,7 @@ class Windows:
         segment = self.segment_of(loop, arm, number, num_warmup, steady, opened, closed, drained)
         if touches_storage:
             segment.storage = self._storage_window(readings, before, loop, drained)
+        segment.reads = read_times(self.feeds.take_reads(arm))
         segment.clock_drift_ns = device.drift_ns() if arm.on_device else None
         segment.cpu = cpu
         segment.consumer_cpu_s, segment.stage_times = consumer_cpu_s, _grown(stages_begun, stages_ended)

@@ -204,6 +204,7 @@ EXPLAINED_BY = {
     "storage.reads_per_s": {"storage_bytes_unknown"},
     "storage.moved_fraction": {"storage_bytes_unknown"},
     "storage.ceiling": {"ceiling_not_measured"},
+    "storage.reads": {"reads_not_timed"},
     "storage.residency_fraction": {"residency_unknown"},
     "storage": {"no_files"},
     "transfer": {"arms_not_measured", "loader_owns_transfer", "no_transfer"},
@@ -216,10 +217,12 @@ EXPLAINED_BY = {
 MAY_BE_NULL = {
     "tag",
     "failure", "verdict.joint_speedup", "storage.nfs", "storage.cold_proof", "storage.cold_read_ratio",
-    "storage.idle_proof", "storage.others_read_bytes", "transfer.pinned", "device.held_issue_s", "short_run",
+    "storage.idle_proof", "storage.others_read_bytes", "storage.kind", "storage.latency_of", "storage.tail",
+    "storage.stalls", "storage.fetch_saw", "transfer.pinned", "device.held_issue_s", "short_run",
 }  # fmt: skip
 """Null says something itself: no failure; no joint gain because one cause is named; other storage than NFS; no proof
-(`cold_not_proven` says so), no time of a cold read, nobody else on the disk; pinning that means nothing; no step that
+(`cold_not_proven` says so), no time of a cold read, nobody else on the disk; no kind of slowness that is
+clear, no slow files, no stalls; pinning that means nothing; no step that
 was held back; no short runs asked for."""
 
 

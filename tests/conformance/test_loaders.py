@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -560,6 +561,41 @@ def test_batches_left_in_the_queue_are_reported(name: str, image_tree: Path) -> 
     assert (drained[:, 2] < closed).all()
     assert delivered.spans is not None
     assert delivered.spans[2] < drained[:, 2].max()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*((name, {}) for name in (*PYTHON_LOADERS, "spdl", "fetch")), ("threaded", {"io_threads": 4})],
+)
+def test_each_read_of_a_file_is_told_once_with_its_times(name: str, options: dict[str, Any], image_tree: Path) -> None:
+    context = context_for(name, image_tree)
+    begun = time.perf_counter_ns()
+    with closing(build(name, context, **options)) as loader:
+        batches = list(loader.batches(0, 1))
+    rows = context.reads.take()
+    images, begin_ns, open_ns, read_ns, sizes = rows.T
+    indices = np.concatenate([batch.indices for batch in batches if batch.indices is not None])
+    assert sorted(images.tolist()) == sorted(indices.tolist())
+    assert sizes.tolist() == context.images.sizes[images].tolist()
+    assert begun < begin_ns.min()
+    assert (begin_ns + open_ns + read_ns).max() < time.perf_counter_ns()
+    assert open_ns.min() > 0 and read_ns.min() > 0
+    assert len(context.reads.take()) == 0
+
+
+@pytest.mark.parametrize(("loader", "decoder"), [("threaded", "libjpeg"), ("multiprocess", "libjpeg")])
+def test_a_decoder_that_reads_for_itself_tells_its_reads(loader: str, decoder: str, image_tree: Path) -> None:
+    try:
+        context = context_for(loader, image_tree, decoder=decoder)
+        opened = build(loader, context)
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    with closing(opened):
+        list(opened.batches(0, 1))
+    rows = context.reads.take()
+    assert sorted(rows[:, 0].tolist()) == list(range(len(context.images)))
+    assert rows[:, 4].tolist() == context.images.sizes[rows[:, 0]].tolist()
+    assert (rows[:, 1:4] > 0).all()
 
 
 @pytest.mark.parametrize("name", [*PYTHON_LOADERS, "fetch"])

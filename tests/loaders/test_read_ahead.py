@@ -45,14 +45,14 @@ def numbered(tmp_path: Path) -> ImageIndex:
 def slow_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each read takes 5 ms, odd ones 15: they end in another order than they begin. The list holds what was begun."""
     begun: list[str] = []
-    read = read_ahead.read_file
+    read = read_ahead.read_image
 
-    def slowly(path: str, evict: bool = False) -> bytes:
-        begun.append(Path(path).name)
+    def slowly(context: LoaderContext, index: int) -> bytes:
+        begun.append(Path(context.images.path(index)).name)
         time.sleep(0.005 + 0.01 * (len(begun) % 2))
-        return read(path, evict)
+        return read(context, index)
 
-    monkeypatch.setattr(read_ahead, "read_file", slowly)
+    monkeypatch.setattr(read_ahead, "read_image", slowly)
     return begun
 
 

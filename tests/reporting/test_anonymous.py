@@ -14,7 +14,7 @@ import pytest
 from commands import call
 
 from loaderbench import plain
-from loaderbench.recording.record import RunRecord
+from loaderbench.recording.record import Advice, RunRecord, SlowFile, Tail
 from loaderbench.recording.store import Store
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.csv import csv_text
@@ -135,3 +135,25 @@ def test_the_command_leaves_them_out(tmp_path: Path) -> None:
     for form in ("html", "md", "csv"):
         done = call("report", "--anonymous", "--format", form, "--out", "-", "--results", tmp_path)
         assert done.code == 0 and done.out and "projekt" not in done.out and str(tmp_path) not in done.out
+
+
+def test_slow_files_and_their_folder_are_not_named() -> None:
+    record, slow = examples.measured(), SlowFile("class a/holiday in rome.jpg", 0.4, 2)
+    assert record.storage is not None and record.verdict is not None
+    details = {"folder": "train", "files": [slow.path]}
+    advice = Advice("slow_files_elsewhere", "storage", details=details, action="move the slow files (train)")
+    record = replace(
+        record,
+        storage=replace(record.storage, tail=Tail(0.7, 0.4, 0.001, True, (slow,), "train", 0.9)),
+        verdict=replace(
+            record.verdict,
+            evidence=(f"90% of them in train; the same ones each time, such as {slow.path}", "in mode train"),
+            advice=(advice,),
+        ),
+    )
+    found = Anonymous(())(record)
+    assert found.verdict is not None and found.storage is not None and found.storage.tail is not None
+    assert found.verdict.evidence == ("90% of them in (path); the same ones each time, such as (path)", "in mode train")
+    assert (found.verdict.advice[0].action, found.verdict.advice[0].details) == ("move the slow files ((path))", {})
+    assert [one.path for one in found.storage.tail.files] == ["(path)"] and found.storage.tail.folder == "(path)"
+    assert found.case.step.mode == record.case.step.mode

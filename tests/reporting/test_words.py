@@ -16,7 +16,7 @@ from loaderbench.analysis import advice as advising
 from loaderbench.analysis.verdict import REMOVABLE
 from loaderbench.plain import Json, type_hints
 from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
-from loaderbench.recording.facts import TraceWitness
+from loaderbench.recording.facts import Percentiles, TraceWitness
 from loaderbench.recording.record import (
     CAUSES,
     Advice,
@@ -25,9 +25,15 @@ from loaderbench.recording.record import (
     ContentionBy,
     ContentionFigures,
     Estimate,
+    ReadFigures,
+    SlowFile,
+    Stalls,
+    StorageFigures,
+    Tail,
 )
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import words
+from tests.made import make_estimate
 
 PACKAGE = Path(loaderbench.__file__).parent
 Details = dict[str, Json]
@@ -118,6 +124,7 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     ],
     "cold_by_residency": [{"read_ratio": 18.0}],
     "disk_shared": [{"bytes": 2_000_000}],
+    "reads_not_timed": [{}],
     "ceiling_not_measured": [
         {"why": "not_asked"}, {"why": "error", "reason": "EIO"}, {"why": "from_cache"},
         {"why": "ended", "stopped_by": "deadline"},
@@ -196,6 +203,12 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
         ),
     ],
     "more_files_at_once": [({"loader": "multiprocess", "workers": 32}, {})],
+    "more_prefetch": [({"prefetch": 8}, {"now": 2})],
+    "fewer_opens": [(None, {})],
+    "slow_files_elsewhere": [
+        (None, {"folder": "n01", "files": ["n01/1.jpg"]}),
+        (None, {"folder": None, "files": ["a"]}),
+    ],
     "parallel_loader": [(None, {"workers": 8}), ({"loader": "multiprocess", "workers": 8}, {})],
     "more_workers": [(None, {"workers": 8, "now": 2}), ({"workers": 8}, {"now": 2})],
     "decode_in_threads": [({"loader": "threaded", "decoder": "turbojpeg", "output": "uint8", "workers": 8}, {})],
@@ -382,6 +395,34 @@ def test_the_details_above_are_those_that_the_makers_give() -> None:
         assert given, f"{place} makes '{code}', which is not known here"
         if names is not None:
             assert names in [set(details) for details in given], f"{place} gives '{code}' other details: {names}"
+
+
+def evidence_of(storage: StorageFigures, gain: float) -> str:
+    record = examples.measured()
+    assert record.verdict is not None
+    gains = {**record.verdict.speedup_if_removed, "storage": make_estimate(gain, unit="ratio")}
+    verdict = replace(record.verdict, speedup_if_removed=gains, joint=())
+    return "\n".join(words.evidence(replace(record, storage=storage, verdict=verdict)))
+
+
+def test_stalls_slow_files_and_slow_opens_are_said_where_the_storage_matters() -> None:
+    plain = examples.storage_of(examples.measured())
+    stands = replace(plain, kind="stalls", stalls=Stalls(4, 0.8, 2.7, True, 0.3), fetch_saw=False)
+    said = evidence_of(stands, 1.4)
+    assert "stands still for 800 ms every 2.70 s: 30% of the time (4 times in the windows of `real`)" in said
+    assert "`fetch` met too few" in said
+    assert "stands still" not in evidence_of(stands, 1.0)
+    one = SlowFile("n01/7.jpg", 0.4, 3)
+    few = replace(plain, kind="tail", tail=Tail(0.7, 0.402, 0.0005, True, (one,), "n01", 0.9))
+    said = evidence_of(few, 2.1)
+    assert "70% of the read time is in the slowest 1 % of the reads, 402 ms each (a typical one takes 0.5 ms)" in said
+    assert "90% of them in n01; the same ones each time, such as n01/7.jpg" in said
+    assert few.tail is not None
+    assert "others each time" in evidence_of(replace(few, tail=replace(few.tail, same_files=False)), 2.1)
+    assert "too few were read twice" in evidence_of(replace(few, tail=replace(few.tail, same_files=None)), 2.1)
+    times = Percentiles(0.007, 0.008, 0.009)
+    late = replace(plain, kind="latency", latency_of="open", reads=ReadFigures(100, 0.007, 0.0005, times, times, 0.1))
+    assert "opening a file takes 7 ms of its 7.5 ms: latency" in evidence_of(late, 1.5)
 
 
 def test_a_reason_s_words_hold_in_a_summary() -> None:

@@ -36,6 +36,7 @@ from loaderbench.running.link import link_bytes_per_s
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
 from loaderbench.running.prep_probe import probe_preparation
+from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
 from loaderbench.running.short_runs import measure_short_runs
@@ -304,6 +305,7 @@ class _Measurement:
 
     def _storage_facts(self, ceiling: CeilingProbe | None) -> StorageFacts:
         images, counter, ram = self._rig.images, self._windows.storage, self._feeds.ram
+        names, folders = slow_files(self._segments, self._rig.data.files)
         return StorageFacts(
             num_images=len(images),
             image_bytes=int(images.sizes.sum()),
@@ -313,6 +315,8 @@ class _Measurement:
             kind=counter.file_system.kind,
             ram_copy=None if ram is None else ram.facts(),
             ceiling=ceiling,
+            slow_files=names,
+            slow_folders=folders,
         )
 
     def _failure_facts(self) -> FailureFacts:

@@ -1,0 +1,441 @@
+"""How single files answered: whether few of them are slow (a tail), or all of them at once (stalls), and what these
+leave of a run whose preparation costs nothing.
+
+Definitions and where each limit comes from: docs/method.md, `Tails and stalls`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import (
+    PAUSE,
+    READ,
+    READ_BIN,
+    READ_BIN_EDGES_NS,
+    RELEASE_PART,
+    STEP,
+    Percentiles,
+    ReadTimes,
+    Recording,
+    Segment,
+    StorageFacts,
+    Table,
+)
+from loaderbench.recording.record import Bound, ReadFigures, SlowFile, Stalls, StorageSlowness, Tail
+
+SLOWEST_PART = 0.01
+TAIL_SHARE = 0.25
+"""Part of the read time that the slowest 1 % of the reads must hold to be a tail. Exponential times give 0.056, a
+log-normal distribution with σ = 1 gives 0.092 and with σ = 1.5 0.20 (1 − Φ(z₀.₉₉ − σ))."""
+MORE_THAN_MEMORY = 3.0
+"""Those reads must also take this many times as long as the slowest 1 % from memory, whose tail is the processors'."""
+LONG_PAUSE_S, LONG_PAUSE = 0.1, 10.0
+"""A pause counts as a stall from this length on, and this many times a file's median time."""
+RELEASED_TOGETHER = 0.75
+"""Part of the waiting reads, at least two, that must end together behind a stall."""
+IN_STALLS = 0.5
+"""Part of the slow reads that must lie in pauses of all readers to call these stalls: else few files are slow, and
+sometimes several at once."""
+STALLED_PART = 0.03
+"""Part of the time that stalls must take."""
+REGULAR, LEAST_REGULAR = 0.95, 5
+"""Stalls are regular if their ends, on a circle of one period, have a mean resultant of this length, from this many on.
+With 5 independent ends the chance is 1 % for a given period (Rayleigh: exp(−n·r²))."""
+STALL_PERIODS, SLOW_A_WINDOW = 2, 8
+"""What a window must hold: two whole periods, so that it holds as much of the stalls wherever it begins; some slow
+files, whose number varies by its square root."""
+OPEN_PART, LEAST_OPEN_S = 0.5, 1e-3
+"""Opening is what takes time if it takes this part of a file's time, and so long on average."""
+SEEN_PART, LEAST_EXPECTED = 0.5, 3.0
+"""`fetch` saw what `real` saw if it had this part of the slow reads or stalled time expected of it, where at least so
+many were."""
+MOST_FILES = 8
+FOLDER_PART, FOLDER_EXCESS = 0.5, 3.0
+"""A folder holds the slow files if it has this part of them, and this many times its part of all files."""
+AGAIN = 3
+"""Slow files that must have been slow again to call them the same each time; and the number of them expected, were they
+the same, from which none means that they are not."""
+SIMULATED_BATCHES, SIMULATED_PERIODS = 600, 12
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The reads of one arm, in all its windows."""
+
+    windows: tuple[ReadTimes, ...]
+    readers: int
+
+    @cached_property
+    def histogram(self) -> NDArray[np.int64]:
+        return np.asarray(np.sum([one.histogram for one in self.windows], axis=0))
+
+    @property
+    def num(self) -> int:
+        return int(self.histogram[:, READ_BIN["files"]].sum())
+
+    @property
+    def seconds(self) -> float:
+        """The time in which files were read, all windows together."""
+        return sum(one.end_ns - one.begin_ns for one in self.windows) / 1e9
+
+    @property
+    def typical_s(self) -> float:
+        """Median time of a file."""
+        return quantile(self.histogram, "file", 0.5)
+
+    @cached_property
+    def stalled(self) -> Table:
+        """The pauses in which all readers waited, and at whose end they went on together."""
+        rows = np.concatenate([one.pauses for one in self.windows])
+        length_s = (rows[:, PAUSE["end_ns"]] - rows[:, PAUSE["begin_ns"]]) / 1e9
+        long = length_s >= max(LONG_PAUSE_S, LONG_PAUSE * self.typical_s)
+        waiting, released = rows[:, PAUSE["waiting"]], rows[:, PAUSE["released"]]
+        least = min(2, self.readers)
+        together = (waiting >= least) & (released >= np.maximum(least, RELEASED_TOGETHER * waiting))
+        return np.asarray(rows[long & together])
+
+    @cached_property
+    def slow_rows(self) -> Table:
+        """The slowest reads of all windows, the slowest first."""
+        rows = np.concatenate([one.slowest for one in self.windows])
+        return np.asarray(rows[np.argsort(-_file_ns(rows), kind="stable")])
+
+    def lie_in(self, pauses: Table) -> NDArray[np.bool_]:
+        """Whether each of `slow_rows` waited through one of the pauses and ended right behind it."""
+        rows, inside = self.slow_rows, np.zeros(len(self.slow_rows), dtype=np.bool_)
+        begins, ends = rows[:, READ["begin_ns"]], rows[:, READ["begin_ns"]] + _file_ns(rows)
+        for pause in pauses:
+            begin, end = pause[PAUSE["begin_ns"]], pause[PAUSE["end_ns"]]
+            inside |= (begins < end) & (ends >= end) & (ends <= end + 2 * RELEASE_PART * (end - begin))
+        return inside
+
+
+def _file_ns(rows: Table) -> NDArray[np.int64]:
+    return np.asarray(rows[:, READ["open_ns"]] + rows[:, READ["read_ns"]])
+
+
+def _mean_s(rows: Table) -> float:
+    return float(_file_ns(rows).mean() / 1e9)
+
+
+def reads_of(windows: Sequence[ReadTimes | None], readers: int) -> Reads | None:
+    """The windows of an arm together; None where one did not tell, or there are none."""
+    told = tuple(one for one in windows if one is not None)
+    return Reads(told, readers) if told and len(told) == len(windows) else None
+
+
+def quantile(histogram: Table, what: str, part: float) -> float:
+    """Seconds below which `part` of the opens (`open`), reads (`read`) or both (`file`) lie: the mean of their bin."""
+    counts, sums = histogram[:, READ_BIN[f"{what}s"]], histogram[:, READ_BIN[f"{what}_ns"]]
+    position = int(np.searchsorted(np.cumsum(counts), part * counts.sum()))
+    position = min(position, int(np.flatnonzero(counts)[-1]))
+    return float(sums[position] / max(counts[position], 1) / 1e9)
+
+
+def mean(histogram: Table, what: str) -> float:
+    """Mean seconds of the opens, reads or both."""
+    return float(histogram[:, READ_BIN[f"{what}_ns"]].sum() / histogram[:, READ_BIN[f"{what}s"]].sum() / 1e9)
+
+
+def slowest_part(histogram: Table, part: float = SLOWEST_PART) -> tuple[float, float]:
+    """(share of the files' time in the slowest part of them, their mean seconds)."""
+    counts, sums = (histogram[::-1, READ_BIN[name]] for name in ("files", "file_ns"))
+    wanted = part * counts.sum()
+    taken = np.diff(np.minimum(np.cumsum(counts), wanted), prepend=0.0)
+    held = float((taken * sums / np.maximum(counts, 1)).sum())
+    return held / float(sums.sum()), held / float(wanted) / 1e9
+
+
+# -- stalls ------------------------------------------------------------------------------------------------
+
+
+def stalls(reads: Reads) -> Stalls | None:
+    """When the whole storage stood still; None where it did not."""
+    rows = reads.stalled
+    length_s = (rows[:, PAUSE["end_ns"]] - rows[:, PAUSE["begin_ns"]]) / 1e9
+    if len(rows) < 2 or length_s.sum() < STALLED_PART * reads.seconds:
+        return None
+    if _in_stalls(reads) < IN_STALLS:
+        return None
+    period_s, regular = _period(reads)
+    if reads.readers == 1 and not regular:  # one reader waits for one file: only the rhythm tells a stall
+        return None
+    return Stalls(
+        num=len(rows),
+        length_s=float(np.percentile(length_s, 75)),  # where no reader asked at once it seems shorter
+        period_s=period_s,
+        regular=regular,
+        part=float(length_s.sum() / reads.seconds),
+    )
+
+
+def window_wanted_s(windows: Sequence[ReadTimes | None], readers: int) -> float:
+    """How long a window must be, by those so far, to hold what makes the storage slow: STALL_PERIODS of its stalls,
+    or SLOW_A_WINDOW slow files; 0 where it has neither."""
+    reads = reads_of([one for one in windows if one is not None], readers)
+    if reads is None:
+        return 0.0
+    if len(reads.stalled) and _in_stalls(reads) >= IN_STALLS:
+        return STALL_PERIODS * _period(reads)[0]
+    share, slow_s = slowest_part(reads.histogram)
+    if share < TAIL_SHARE or slow_s < LONG_PAUSE_S:
+        return 0.0
+    return SLOW_A_WINDOW * reads.seconds / _num_above(reads.histogram, slow_s * 1e9 / 2)
+
+
+def _in_stalls(reads: Reads) -> float:
+    """Of the reads that took at least half as long as the shortest stall, the part that waited through one."""
+    rows = reads.stalled
+    slow_ns = (rows[:, PAUSE["end_ns"]] - rows[:, PAUSE["begin_ns"]]).min() / 2
+    return float(reads.lie_in(rows)[_file_ns(reads.slow_rows) >= slow_ns].mean())
+
+
+def _period(reads: Reads) -> tuple[float, bool]:
+    """(seconds from stall to stall, whether they are regular)."""
+    ends = np.sort(reads.stalled[:, PAUSE["end_ns"]]) / 1e9
+    apart = [np.diff(ends[(ends >= one.begin_ns / 1e9) & (ends <= one.end_ns / 1e9)]) for one in reads.windows]
+    seen = np.concatenate(apart)
+    guess = float(np.median(seen)) if len(seen) else reads.seconds / len(ends)
+    if len(ends) < LEAST_REGULAR or not len(seen):
+        return guess, False
+    # A wrong period by 1 / (4 × number of periods) turns the last end by a quarter of the circle.
+    num_periods = max(1.0, (ends[-1] - ends[0]) / guess)
+    tried = guess * np.linspace(0.9, 1.1, int(min(4000, 20 * num_periods)) + 1)
+    turns = np.exp(2j * np.pi * (ends - ends[0])[None, :] / tried[:, None])
+    lengths = np.abs(turns.mean(axis=1))
+    best = int(np.argmax(lengths))
+    return (float(tried[best]), True) if lengths[best] >= REGULAR else (guess, False)
+
+
+def whole_periods(segments: Sequence[Segment], period_s: float) -> list[Segment]:
+    """Without the windows over the storage that are too short to hold a whole period of its stalls, for the arms that
+    have longer ones."""
+    long = {id(one) for one in segments if _window_s(one) >= 0.95 * period_s or not one.arm.touches_storage}
+    has_long = {one.arm for one in segments if id(one) in long}
+    return [one for one in segments if id(one) in long or one.arm not in has_long]
+
+
+def _window_s(segment: Segment) -> float:
+    rows = segment.window
+    return float(rows[-1, STEP["returned_ns"]] - rows[0, STEP["called_ns"]]) / 1e9 if len(rows) else 0.0
+
+
+# -- tails -------------------------------------------------------------------------------------------------
+
+
+def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: bool) -> Tail | None:
+    """The few slow files; None where no part of the reads is much slower than the rest. `memory`: reads of the same
+    loader from memory. `stalled`: the reads in pauses of the whole storage do not count."""
+    histogram, rows = reads.histogram, reads.slow_rows
+    if stalled:
+        inside = reads.lie_in(reads.stalled)
+        if inside.all():
+            return None
+        histogram, rows = _without(histogram, rows[inside]), rows[~inside]
+    share, slow_s = slowest_part(histogram)
+    if share < TAIL_SHARE:
+        return None
+    if memory is not None and slow_s < MORE_THAN_MEMORY * slowest_part(memory.histogram)[1]:
+        return None
+    rows = rows[_file_ns(rows) / 1e9 >= slow_s / 2]
+    if not len(rows):
+        return None
+    times = Counter(rows[:, READ["image"]].tolist())
+    folder, part = _folder(rows, storage)
+    examples = [
+        SlowFile(storage.slow_files[str(image)], _mean_s(rows[rows[:, READ["image"]] == image]), num)
+        for image, num in times.most_common(MOST_FILES)
+        if str(image) in storage.slow_files
+    ]
+    slow_files = _num_above(histogram, slow_s * 1e9 / 2) / reads.num * storage.num_images
+    again = same_files(len(rows), len(times), storage.num_images, slow_files)
+    return Tail(share, slow_s, quantile(histogram, "file", 0.5), again, tuple(examples), folder, part)
+
+
+def _without(histogram: Table, rows: Table) -> Table:
+    """The histogram without some of its files. Their opens and reads stay."""
+    left, times = histogram.copy(), _file_ns(rows)
+    bins = np.searchsorted(READ_BIN_EDGES_NS, times, side="right")
+    np.subtract.at(left[:, READ_BIN["files"]], bins, 1)
+    np.subtract.at(left[:, READ_BIN["file_ns"]], bins, times)
+    return left
+
+
+def same_files(num_slow: int, num_different: int, num_files: int, slow_files: float) -> bool | None:
+    """Whether it is the same files that are slow each time they are read; None where too few were read again.
+
+    `num_slow` slow reads were of `num_different` files. S reads drawn from N files at random are repeats
+    S − N·(1 − e^(−S ÷ N)) times (Poisson): N is the number of all files where any of them may be slow, and `slow_files`
+    (the part of the reads that is slow, of all files) where it is the same ones each time.
+    """
+    by_chance, if_same = (num_slow + num * np.expm1(-num_slow / num) for num in (num_files, max(slow_files, 1.0)))
+    repeats = num_slow - num_different
+    if if_same < max(AGAIN, 2 * by_chance):
+        return None
+    return bool(repeats > (by_chance + if_same) / 2)
+
+
+def _folder(rows: Table, storage: StorageFacts) -> tuple[str | None, float | None]:
+    """(the folder right below the root that holds most of the slow reads, its part of them), where it stands out."""
+    names = [storage.slow_files.get(str(image)) for image in rows[:, READ["image"]].tolist()]
+    held = Counter(name.split("/", 1)[0] for name in names if name is not None and "/" in name)
+    folder, num = held.most_common(1)[0] if held else ("", 0)
+    size = storage.slow_folders.get(folder)
+    if num < AGAIN or size is None or num < FOLDER_PART * len(rows):
+        return None, None
+    part = num / len(rows)
+    return (folder, part) if part >= FOLDER_EXCESS * size / storage.num_images else (None, None)
+
+
+# -- all reads ---------------------------------------------------------------------------------------------
+
+
+def figures(reads: Reads) -> ReadFigures:
+    """How long files took, for the record."""
+    opens, taken = (
+        Percentiles(*(quantile(reads.histogram, what, part) for part in (0.5, 0.95, 0.99))) for what in ("open", "read")
+    )
+    slowest = float(_file_ns(reads.slow_rows[:1])[0] / 1e9)
+    return ReadFigures(reads.num, mean(reads.histogram, "open"), mean(reads.histogram, "read"), opens, taken, slowest)
+
+
+def opens_cost(reads: Reads) -> bool:
+    """Whether it is opening the files that takes their time."""
+    open_s = mean(reads.histogram, "open")
+    return open_s >= LEAST_OPEN_S and open_s >= OPEN_PART * mean(reads.histogram, "file")
+
+
+def fetch_saw(real: Reads, fetch: Reads | None, stood: Stalls | None, few: Tail | None) -> bool | None:
+    """Whether `fetch` met the stalls or slow files that `real` met, as often as it should; None where `real` met none,
+    or `fetch` does not tell."""
+    if fetch is None or (stood is None and few is None):
+        return None
+    if stood is not None:
+        seen = fetch.stalled
+        stalled_s = float((seen[:, PAUSE["end_ns"]] - seen[:, PAUSE["begin_ns"]]).sum() / 1e9)
+        enough = fetch.seconds >= stood.period_s and len(seen) > 0
+        return enough and stalled_s >= SEEN_PART * stood.part * fetch.seconds
+    assert few is not None
+    slow_ns = few.slow_s * 1e9 / 2
+    met, had = (_num_above(one.histogram, slow_ns) for one in (fetch, real))
+    expected = had / real.num * fetch.num
+    return expected >= LEAST_EXPECTED and met >= SEEN_PART * expected
+
+
+def _num_above(histogram: Table, ns: float) -> int:
+    counts, sums = histogram[:, READ_BIN["files"]], histogram[:, READ_BIN["file_ns"]]
+    return int(counts[sums >= ns * np.maximum(counts, 1)].sum())
+
+
+@dataclass(frozen=True)
+class Slowness:
+    """What makes a run's storage slow."""
+
+    kind: StorageSlowness | None
+    latency_of: Literal["open", "read"] | None
+    reads: ReadFigures | None
+    tail: Tail | None
+    stalls: Stalls | None
+    fetch_saw: bool | None
+    real: Reads | None
+    """The reads of the arm `real`."""
+    fetch: Reads | None = None
+
+
+def slowness(recording: Recording, readers: int, bound: Bound | None) -> Slowness:
+    """By the reads of the arms. `bound`: what the storage probe found."""
+
+    def of(*arms: Arm) -> Reads | None:
+        return reads_of([one.reads for arm in arms for one in recording.of(arm)], readers)
+
+    real, fetch = of(Arm.REAL), of(Arm.FETCH)
+    if real is None:
+        return Slowness(bound, None, None, None, None, None, None)
+    stood = stalls(real)
+    if stood is not None:
+        period_s, regular = _period(of(Arm.REAL, Arm.FREE, Arm.FETCH) or real)
+        stood = replace(stood, period_s=period_s, regular=regular)
+    few = tail(real, of(Arm.RAM), recording.facts.storage, stood is not None)
+    opening = opens_cost(real)
+    kind = _kind(stood, few, bound, opening)
+    latency_of: Literal["open", "read"] | None = None
+    if kind == "latency":
+        latency_of = "open" if opening else "read"
+    return Slowness(kind, latency_of, figures(real), few, stood, fetch_saw(real, fetch, stood, few), real, fetch)
+
+
+def _kind(stood: Stalls | None, few: Tail | None, bound: Bound | None, opening: bool) -> StorageSlowness | None:
+    if stood is not None:
+        return "stalls"
+    if few is not None:
+        return "tail"
+    return bound or ("latency" if opening else None)
+
+
+# -- what a tail or a stall leaves ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A loader's queue over a storage with a tail or stalls: one slow file, or a stall, holds up a run whose storage is
+    fast enough on average."""
+
+    reads: Reads
+    stalls: Stalls | None
+    batch: int
+    workers: int
+    """Each reads a batch's files, one after another."""
+    depth: int
+    """Batches that are asked for ahead; they are delivered in order."""
+    prep_s: float = 0.0
+    """Worker seconds of a batch besides reading; 0: as if preparation cost nothing."""
+
+    def step_s(self, host_s: float) -> float:
+        """Mean seconds a step by simulation; the consumer takes `host_s` for each batch.
+
+        Files' times are drawn from the histogram, without those that waited through a stall; nothing is read in one.
+        """
+        num = SIMULATED_BATCHES
+        if self.stalls is not None:
+            num = int(min(20 * num, max(num, SIMULATED_PERIODS * self.stalls.period_s / host_s)))
+        reading_s = self._reading_s(num)
+        free = [0.0] * self.workers
+        done, taken = 0.0, np.zeros(num)
+        for number in range(num):
+            asked = taken[number - self.depth] if number >= self.depth else 0.0
+            read = _behind_stalls(max(heapq.heappop(free), asked), float(reading_s[number]), self.stalls)
+            heapq.heappush(free, read + self.prep_s)
+            taken[number] = max(read + self.prep_s, done)
+            done = taken[number] + host_s
+        settled = num // 5
+        return float((done - taken[settled]) / (num - settled))
+
+    def _reading_s(self, num: int) -> NDArray[np.float64]:
+        """Seconds of reading in each of `num` batches, stalls left out."""
+        histogram = self.reads.histogram
+        if self.stalls is not None:
+            histogram = _without(histogram, self.reads.slow_rows[self.reads.lie_in(self.reads.stalled)])
+        counts, sums = histogram[:, READ_BIN["files"]], histogram[:, READ_BIN["file_ns"]]
+        kept = counts > 0
+        drawn = np.random.default_rng(19).multinomial(self.batch, counts[kept] / counts[kept].sum(), size=num)
+        return np.asarray(drawn @ (sums[kept] / counts[kept] / 1e9))
+
+
+def _behind_stalls(begin: float, work: float, stood: Stalls | None) -> float:
+    """When reading that begins at `begin` ends, with nothing done in the last `length_s` of each period."""
+    if stood is None:
+        return begin + work
+    period, open_s = stood.period_s, max(stood.period_s - stood.length_s, 1e-3)
+    number, within = divmod(begin, period)
+    more, rest = divmod(min(within, open_s) + work, open_s)
+    return float((number + more) * period + rest)

@@ -1,0 +1,84 @@
+"""What is kept of the reads of a window: a histogram, the slowest ones, and the pauses in which none ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.images.index import ImageIndex
+from loaderbench.recording.facts import (
+    PAUSE,
+    PAUSE_FIELDS,
+    READ,
+    READ_BIN,
+    READ_BIN_EDGES_NS,
+    READ_BIN_FIELDS,
+    RELEASE_PART,
+    ReadTimes,
+    Segment,
+    Table,
+)
+
+MOST_SLOWEST = MOST_PAUSES = 32
+
+
+def read_times(rows: Table) -> ReadTimes | None:
+    """Of rows of READ_FIELDS in any order; None where there are none."""
+    if not len(rows):
+        return None
+    whole = rows[:, READ["open_ns"]] + rows[:, READ["read_ns"]]
+    slowest = np.argsort(-whole, kind="stable")[:MOST_SLOWEST]
+    begins = rows[:, READ["begin_ns"]]
+    ends = begins + whole
+    return ReadTimes(
+        histogram=_histogram(rows, whole),
+        slowest=rows[slowest],
+        pauses=pauses(begins, ends),
+        begin_ns=int(begins.min()),
+        end_ns=int(ends.max()),
+    )
+
+
+def _histogram(rows: Table, whole: NDArray[np.int64]) -> Table:
+    table = np.zeros((len(READ_BIN_EDGES_NS) + 1, len(READ_BIN_FIELDS)), dtype=np.int64)
+    parts = (("opens", "open_ns", rows[:, READ["open_ns"]]), ("reads", "read_ns", rows[:, READ["read_ns"]]))
+    for counts, sums, times in (*parts, ("files", "file_ns", whole)):
+        bins = np.searchsorted(READ_BIN_EDGES_NS, times, side="right")
+        np.add.at(table[:, READ_BIN[counts]], bins, 1)
+        np.add.at(table[:, READ_BIN[sums]], bins, times)
+    return table
+
+
+def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Table:
+    """The longest times in which no read ended though some were under way: [≤ MOST_PAUSES, len(PAUSE_FIELDS)]."""
+    order = np.argsort(ends, kind="stable")
+    ended, began = ends[order], np.sort(begins)
+    # Before the read that ends at position k, k have ended: those that had begun by then and had not ended waited.
+    waiting = np.searchsorted(began, ended, side="left") - np.arange(len(ended))
+    # The k-th to end is under way, so its begin bounds the pause before it; those behind it may have begun earlier.
+    earliest = np.minimum.accumulate(begins[order][::-1])[::-1]
+    since = np.maximum(np.concatenate([[began[0]], ended[:-1]]), earliest)
+    length = ended - since
+    longest = np.argsort(-length, kind="stable")[:MOST_PAUSES]
+    table = np.zeros((len(longest), len(PAUSE_FIELDS)), dtype=np.int64)
+    table[:, PAUSE["begin_ns"]], table[:, PAUSE["end_ns"]] = since[longest], ended[longest]
+    table[:, PAUSE["waiting"]] = waiting[longest]
+    for row, position in zip(table, longest.tolist(), strict=True):
+        end = ended[position]
+        soon = slice(position, np.searchsorted(ended, end + RELEASE_PART * length[position], side="right"))
+        row[PAUSE["released"]] = (begins[order[soon]] < end).sum()
+    return table
+
+
+def slow_files(segments: Sequence[Segment], files: ImageIndex) -> tuple[Mapping[str, str], Mapping[str, int]]:
+    """(number → path below the root of the files in the segments' tables `slowest`, their classes → files in each)."""
+    told = [segment.reads for segment in segments if segment.arm.touches_storage]
+    tables = [reads.slowest[:, READ["image"]] for reads in told if reads is not None]
+    numbers = sorted({int(one) for table in tables for one in table})
+    sizes = np.bincount(files.labels, minlength=len(files.classes))
+    labels = sorted({int(files.labels[number]) for number in numbers})
+    names = {str(number): os.path.relpath(files.path(number), files.root) for number in numbers}
+    return names, {files.classes[label]: int(sizes[label]) for label in labels if label < len(files.classes)}

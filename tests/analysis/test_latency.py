@@ -1,0 +1,314 @@
+"""Tails and stalls, against readers whose slow files, stalls and rates are set; the queue against closed forms."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loaderbench.analysis.latency import (
+    Queue,
+    Reads,
+    fetch_saw,
+    opens_cost,
+    quantile,
+    same_files,
+    slowest_part,
+    slowness,
+    stalls,
+    tail,
+    whole_periods,
+    window_wanted_s,
+)
+from loaderbench.analysis.model import Model
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import STEP_FIELDS, Recording, Segment, StorageFacts, Table
+from loaderbench.recording.record import Stalls
+from loaderbench.running.read_times import read_times
+from tests.analysis.event_model import Pipeline, measure
+from tests.analysis.judging import join
+from tests.made import make_facts, make_segment
+
+NUM_FILES = 2000
+STORAGE = StorageFacts(
+    NUM_FILES, None, None, None,
+    slow_files={str(number): f"class{number // 200}/{number}.jpg" for number in range(NUM_FILES)},
+    slow_folders={f"class{number}": 200 for number in range(10)},
+)  # fmt: skip
+Slow = Callable[[int, np.random.Generator], float]
+
+
+def nothing(file: int, random: np.random.Generator) -> float:
+    return 0.0
+
+
+def same(file: int, random: np.random.Generator) -> float:
+    """1 % of the files, spread over all classes, take 400 ms more."""
+    return 0.4 if file % 100 == 7 else 0.0
+
+
+def others(file: int, random: np.random.Generator) -> float:
+    """1 % of the reads take 400 ms more, whatever the file."""
+    return 0.4 if random.random() < 0.01 else 0.0
+
+
+def one_folder(file: int, random: np.random.Generator) -> float:
+    """A tenth of the files of class 3 take 400 ms more."""
+    return 0.4 if file // 200 == 3 and file % 10 == 0 else 0.0
+
+
+def readers_at_work(
+    readers: int, seconds: float, *, slow: Slow = nothing, stall: tuple[float, float] | None = None, begin: float = 0.0,
+    typical_s: float = 0.002, open_s: float = 0.0002, decode_s: float = 0.004, seed: int = 0,
+) -> Table:  # fmt: skip
+    """Rows of READ_FIELDS of `readers` that each read a file, decode it, and so on. In a stall of (period, length), at
+    the end of each period, no read ends."""
+    random, rows = np.random.default_rng(seed), []
+    free = [begin + random.uniform(0, decode_s) for _ in range(readers)]
+    heapq.heapify(free)
+    while (at := heapq.heappop(free)) < begin + seconds:
+        file = int(random.integers(NUM_FILES))
+        end = at + open_s + typical_s * random.lognormal(0, 0.3) + slow(file, random)
+        if stall is not None:
+            period, length = stall
+            if end % period >= period - length:
+                end = (end // period + 1) * period + random.uniform(0, 1e-3)
+        rows.append([file, int(at * 1e9), int(open_s * 1e9), int((end - at - open_s) * 1e9), 100_000])
+        heapq.heappush(free, end + decode_s * random.lognormal(0, 0.2))
+    return np.array(rows, dtype=np.int64)
+
+
+def reads(readers: int, *tables: Table) -> Reads:
+    found = [read_times(table) for table in tables]
+    return Reads(tuple(one for one in found if one is not None), readers)
+
+
+# -- stalls ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("readers", [2, 4, 16])
+@pytest.mark.parametrize(("period", "length"), [(2.7, 0.8), (1.1, 0.3), (5.0, 2.0)])
+def test_a_storage_that_stands_still_is_seen_with_its_period_and_length(
+    readers: int, period: float, length: float
+) -> None:
+    # given windows of two periods and a half, with pauses between them
+    windows = [
+        readers_at_work(readers, 2.5 * period, stall=(period, length), begin=begin, seed=int(begin))
+        for begin in (0.0, 4.3 * period, 9.1 * period)
+    ]
+    found = stalls(reads(readers, *windows))
+    assert found is not None
+    assert found.period_s == pytest.approx(period, rel=0.02)
+    assert found.length_s == pytest.approx(length, rel=0.05)
+    assert found.regular
+    assert found.part == pytest.approx(length / period, rel=0.3)  # a window of 2.5 periods holds 2 or 3
+
+
+@pytest.mark.parametrize("readers", [2, 4, 8, 16])
+@pytest.mark.parametrize("slow", [nothing, same, others])
+def test_slow_files_alone_are_no_stalls_however_many_are_slow_at_once(readers: int, slow: Slow) -> None:
+    for seed in range(4):
+        for decode_s in (0.0002, 0.01):
+            assert stalls(reads(readers, readers_at_work(readers, 6, slow=slow, decode_s=decode_s, seed=seed))) is None
+
+
+def test_one_reader_tells_a_stall_by_its_rhythm_alone() -> None:
+    regular = reads(1, readers_at_work(1, 20, stall=(2.7, 0.8)))
+    assert stalls(regular) is not None
+    assert stalls(reads(1, readers_at_work(1, 20, slow=others))) is None
+
+
+def test_too_few_stalls_to_matter_are_none() -> None:
+    assert stalls(reads(4, readers_at_work(4, 60, stall=(25.0, 0.3)))) is None
+
+
+def test_a_window_must_hold_two_periods_or_some_slow_files() -> None:
+    first = read_times(readers_at_work(4, 3.5, stall=(2.7, 0.8)))  # one stall of it: how often it comes is a guess
+    again = read_times(readers_at_work(4, 6, stall=(2.7, 0.8), begin=9.0))
+    assert window_wanted_s([first], 4) > 5
+    assert window_wanted_s([first, again], 4) == pytest.approx(5.4, rel=0.1)
+    few = read_times(readers_at_work(4, 4, slow=same))
+    rate = (readers_at_work(4, 4, slow=same)[:, 3] > 2e8).sum() / 4
+    assert window_wanted_s([few], 4) == pytest.approx(8 / rate, rel=0.2)
+    assert window_wanted_s([read_times(readers_at_work(4, 4)), None], 4) == 0.0
+    assert window_wanted_s([None], 4) == 0.0
+
+
+def test_windows_shorter_than_a_period_do_not_count_where_there_are_longer_ones() -> None:
+    def window(arm: Arm, seconds: float) -> Segment:
+        table = np.zeros((2, len(STEP_FIELDS)), dtype=np.int64)
+        table[1, 1] = int(seconds * 1e9)
+        return make_segment(arm, table)
+
+    short, long, host, fetch = window(Arm.REAL, 1), window(Arm.REAL, 6), window(Arm.HOST, 1), window(Arm.FETCH, 1)
+    assert whole_periods([short, long, host, fetch], 2.7) == [long, host, fetch]
+    assert whole_periods([short, host], 2.7) == [short, host]
+
+
+# -- tails -------------------------------------------------------------------------------------------------
+
+
+def test_the_share_of_the_slowest_hundredth_follows_from_how_many_are_slow() -> None:
+    # given 990 reads of 2 ms and 10 of 400 ms
+    table = np.array([[number, number, 0, 400e6 if number < 10 else 2e6, 1] for number in range(1000)], dtype=np.int64)
+    found = read_times(table)
+    assert found is not None
+    share, mean_s = slowest_part(found.histogram)
+    assert share == pytest.approx(4.0 / (4.0 + 1.98))
+    assert mean_s == pytest.approx(0.4)
+    assert quantile(found.histogram, "file", 0.5) == pytest.approx(0.002)
+
+
+def test_exponential_times_are_no_tail() -> None:
+    random = np.random.default_rng(3)
+    times = random.exponential(5e6, 200_000)
+    table = np.stack([np.arange(200_000), np.arange(200_000), np.zeros(200_000), times, np.ones(200_000)], 1)
+    found = read_times(table.astype(np.int64))
+    assert found is not None
+    share, _ = slowest_part(found.histogram)
+    assert share == pytest.approx(0.01 * (1 + np.log(100)), rel=0.03)
+    assert tail(Reads((found,), 4), None, STORAGE, stalled=False) is None
+
+
+@pytest.mark.parametrize(("slow", "answer"), [(same, True), (others, False)])
+def test_the_same_slow_files_each_time_are_told_from_others(slow: Slow, answer: bool) -> None:
+    windows = [readers_at_work(4, 5, slow=slow, begin=10.0 * number, seed=number) for number in range(4)]
+    found = tail(reads(4, *windows), None, STORAGE, stalled=False)
+    assert found is not None
+    assert found.same_files is answer
+    assert found.slow_s == pytest.approx(0.4, rel=0.15)
+    assert found.share > 0.5
+    assert found.folder is None
+    if answer:
+        assert all(int(one.path.split("/")[1].removesuffix(".jpg")) % 100 == 7 for one in found.files)
+        assert found.files[0].num > 1
+
+
+def test_a_folder_that_holds_the_slow_files_is_named() -> None:
+    found = tail(reads(4, readers_at_work(4, 10, slow=one_folder)), None, STORAGE, stalled=False)
+    assert found is not None
+    assert (found.folder, found.folder_part) == ("class3", 1.0)
+
+
+def test_files_read_once_do_not_tell_whether_it_is_always_the_same() -> None:
+    assert same_files(30, 30, 1_000_000, 10_000) is None
+    # given 40 slow reads of 40 slow files of 4000, had they been the same 20 half would be repeats
+    assert same_files(40, 40, 4000, 20) is False
+    assert same_files(40, 20, 4000, 20) is True
+
+
+def test_a_tail_that_memory_has_too_is_the_processors() -> None:
+    few, from_memory = (
+        reads(4, readers_at_work(4, 5, slow=same, typical_s=one, seed=seed)) for one, seed in ((0.002, 0), (0.0001, 1))
+    )
+    assert tail(few, from_memory, STORAGE, stalled=False) is None
+    quick = reads(4, readers_at_work(4, 5, typical_s=0.0001, seed=1))
+    assert tail(few, quick, STORAGE, stalled=False) is not None
+
+
+def test_slow_opens_are_told_from_slow_reads() -> None:
+    assert opens_cost(reads(4, readers_at_work(4, 3, open_s=0.007, typical_s=0.001)))
+    assert not opens_cost(reads(4, readers_at_work(4, 3, open_s=0.001, typical_s=0.007)))
+
+
+# -- what fetch saw, and the kind ----------------------------------------------------------------------------
+
+
+def test_fetch_saw_what_real_saw_only_where_it_had_its_part() -> None:
+    real = reads(4, readers_at_work(4, 6, slow=same))
+    few = tail(real, None, STORAGE, stalled=False)
+    assert fetch_saw(real, reads(4, readers_at_work(4, 4, slow=same, decode_s=1e-4, seed=5)), None, few) is True
+    assert fetch_saw(real, reads(4, readers_at_work(4, 4, decode_s=1e-4)), None, few) is False
+    assert fetch_saw(real, reads(4, readers_at_work(4, 0.05, decode_s=1e-4)), None, few) is False  # too short for any
+    assert fetch_saw(real, None, None, few) is None
+    assert fetch_saw(real, real, None, None) is None
+    still = reads(4, readers_at_work(4, 6, stall=(2.7, 0.8)))
+    stood = stalls(still)
+    assert fetch_saw(still, reads(4, readers_at_work(4, 6, stall=(2.7, 0.8), seed=9)), stood, None) is True
+    assert fetch_saw(still, reads(4, readers_at_work(4, 1.2, stall=(2.7, 0.8))), stood, None) is False
+
+
+def recording(**tables: Table | None) -> Recording:
+    steps = np.zeros((2, len(STEP_FIELDS)), dtype=np.int64)
+    segments = [
+        make_segment(Arm(name), steps, reads=None if table is None else read_times(table))
+        for name, table in tables.items()
+    ]
+    return Recording(segments, replace(make_facts(), storage=STORAGE))
+
+
+def test_stalls_come_before_slow_files_and_these_before_the_probe() -> None:
+    still = recording(real=readers_at_work(4, 8, stall=(2.7, 0.8)))
+    assert slowness(still, 4, "bandwidth").kind == "stalls"
+    assert slowness(recording(real=readers_at_work(4, 8, slow=same)), 4, "latency").kind == "tail"
+    plain = readers_at_work(4, 4)
+    assert slowness(recording(real=plain), 4, "bandwidth").kind == "bandwidth"
+    assert slowness(recording(real=plain), 4, None).kind is None
+    answers = slowness(recording(real=readers_at_work(4, 4, open_s=0.007)), 4, None)
+    assert (answers.kind, answers.latency_of) == ("latency", "open")
+    late = slowness(recording(real=plain), 4, "latency")
+    assert (late.kind, late.latency_of) == ("latency", "read")
+
+
+def test_runs_without_times_of_single_reads_keep_what_the_probe_found() -> None:
+    for told in (slowness(recording(real=None), 4, "bandwidth"), slowness(recording(), 4, "bandwidth")):
+        assert (told.kind, told.reads, told.stalls, told.tail, told.fetch_saw) == ("bandwidth", None, None, None, None)
+
+
+# -- the queue -----------------------------------------------------------------------------------------------
+
+
+def queue(times_s: list[float], stood: Stalls | None = None, **given: int) -> Queue:
+    """Over files that take exactly these times, one after the other."""
+    begins = np.cumsum([0.0, *times_s[:-1]])
+    rows = [[number, int(begins[number] * 1e9), 0, int(one * 1e9), 1] for number, one in enumerate(times_s)]
+    found = read_times(np.array(rows, dtype=np.int64))
+    assert found is not None
+    values = {"batch": 32, "workers": 4, "depth": 8, **given}
+    return Queue(Reads((found,), values["workers"]), stood, **values)
+
+
+def test_without_slow_files_the_step_is_the_slower_of_consumer_and_readers() -> None:
+    steady = queue([0.004] * 100)
+    assert steady.step_s(0.1) == pytest.approx(0.1)
+    assert steady.step_s(0.005) == pytest.approx(32 * 0.004 / 4, rel=0.02)
+    assert replace(steady, prep_s=0.2).step_s(0.005) == pytest.approx((32 * 0.004 + 0.2) / 4, rel=0.02)
+
+
+@pytest.mark.parametrize(("depth", "host_s"), [(4, 0.1), (8, 0.05), (2, 0.2)])
+def test_a_stall_takes_what_the_queue_does_not_bridge(depth: int, host_s: float) -> None:
+    # given reads that cost next to nothing, so that the queue is full when the storage stops
+    period, length = 2.7, 1.2
+    held = queue([1e-6] * 100, Stalls(3, length, period, True, length / period), depth=depth)
+    waits = length - (depth + 0.5) * host_s  # on average half a step is left of the one under way
+    assert held.step_s(host_s) == pytest.approx(host_s * period / (period - waits), rel=0.04)
+    assert replace(held, depth=64).step_s(host_s) == pytest.approx(host_s, rel=0.02)
+
+
+def test_one_reader_without_room_ahead_pays_for_each_slow_file() -> None:
+    # given one file of 100 that takes 400 ms, and a worker that begins a batch when the one before was taken
+    single = queue([0.4] + [0.001] * 99, workers=1, depth=1)
+    mean_s = 32 * (0.4 + 0.099) / 100
+    assert single.step_s(0.001) == pytest.approx(mean_s, rel=0.1)
+
+
+# -- the gain without preparation -----------------------------------------------------------------------------
+
+
+def test_the_gain_without_preparation_holds_what_the_queue_does_not_bridge() -> None:
+    # given a storage that `fetch` found fast enough, since it stands still only now and then
+    arms = join(measure(Pipeline(busy_ms=100.0, decode_ms=50.0, storage_ms=1.0, workers=2)), 2)
+    plain = Model(arms, reads_files=True, owns_transfer=False, synchronous=False, overlap=False)
+    period, length, depth = 2.7, 1.2, 4
+    held = replace(plain, queue=queue([1e-6] * 100, Stalls(3, length, period, True, 0.4), workers=2, depth=depth))
+    before, left, host = plain.without("prep"), held.without("prep"), held.base
+    assert before is not None and left is not None and host is not None
+    assert before.value == pytest.approx(host.value)
+    assert left.value == pytest.approx(host.value * period / (period - length + (depth + 0.5) * host.value), rel=0.04)
+    # then a `fetch` that did not meet the stalls is not needed for it, and tells nothing alone
+    unseen = replace(held, fetch_usable=False).without("prep")
+    assert unseen is not None and unseen.value == pytest.approx(left.value)
+    assert replace(plain, fetch_usable=False).without("prep") is None
