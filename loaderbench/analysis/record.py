@@ -79,6 +79,13 @@ def analyze(run: Run) -> RunRecord:
     return finite(replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures))))
 
 
+def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
+    """The verdict, without advice, on what was recorded up to now; None before a window of `real`."""
+    run = Run(run_id="", case=case, status="ok", started_at="", wall_s=0.0, environment=None, recording=recording)
+    arms = join_arms(recording.segments, case.feed.lanes)
+    return Judged(run, recording, arms).attribution.verdict if Arm.REAL in arms else None
+
+
 @dataclass(frozen=True)
 class Judged:
     """One run and everything computed from it, each part when first needed."""
@@ -174,7 +181,10 @@ class Judged:
 
     @cached_property
     def traced(self) -> Segment | None:
-        return next((one for one in self.recording.of(Arm.TRACED) if one.kernels is not None), None)
+        """The window that was traced, else the last steps of `real` of which the device keeps a log."""
+        known = [one for one in self.recording.segments if one.kernels is not None and one.trace is not None]
+        own = [one for one in known if one.arm is Arm.TRACED] or [one for one in known if one.arm is Arm.REAL]
+        return kernels.traced_part(own[-1]) if own else None
 
     # -- the record ----------------------------------------------------------------------------------------
 
