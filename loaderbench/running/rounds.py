@@ -103,14 +103,16 @@ def measure_rounds(
                 if steps is not None or left_s < 0:
                     continue
                 arm = Arm.REAL
-            if planned in SPARED and steps is None and not number and not spares:
+            if steps is None and not number and not spares:
                 spares = not _has_time(budget.seconds, left_s, segments, arms, least)
             if planned in SPARED and spares:
                 continue
             wanted_s = target_s * arm.weight
-            if spares and number and arm is Arm.REAL:
+            if spares and arm is Arm.REAL:
                 wanted_s = max(wanted_s, min(_missing_s(segments, least), REAL_PART * left_s))
-            length = Length(wanted_s, steps, max(MIN_SEGMENT_S, left_s * (1 if number else _share(arm, arms[place:]))))
+            to_come = [one for one in arms[place:] if not (spares and one in SPARED)]
+            longest_s = max(MIN_SEGMENT_S, left_s * (1 if number else _share(arm, to_come)))
+            length = Length(wanted_s, steps, longest_s)
             segments.append(windows.measure(arm, number, length))
             if not number:
                 on_findings()

@@ -33,7 +33,7 @@ from loaderbench.samplers.sources import StorageCounter
 MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
 MAX_WARMUP_S = 3.0
 LONGEST_WINDOW_S = 10.0
-WARMUP_PART = 0.5
+WARMUP_PART = 0.4
 """Of the longest time that a window may take."""
 HELD_STEPS, MAX_HOLD_S = 3, 0.5
 """Steps of each `device` window that are held back until all their work is enqueued, and the longest hold (s)."""

@@ -45,7 +45,7 @@ def many(small_set: Path, tmp_path: Path) -> Path:
 def cold(path: str, **fields: Any) -> Case:
     return make_case(
         dataset=path, dataset_name="slow", resolution=None, loader="threaded", workers=2, prefetch=2, batch_size=16,
-        input_size=64, mode="infer", device="emulated", precision="fp32", cache="cold", duration_s=DURATION_S, **fields,
+        input_size=64, device="emulated:h200-resnet50-train-fp32", cache="cold", duration_s=DURATION_S, **fields,
     )  # fmt: skip
 
 
