@@ -6,6 +6,7 @@ Pure functions of a traced segment (its `kernels`) and of the untraced ones arou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,26 @@ def gaps(merged: Intervals, begin_ns: int, end_ns: int) -> Intervals:
     inside = np.clip(merged, begin_ns, max(begin_ns, end_ns))
     edges = np.concatenate([[begin_ns], inside.reshape(-1), [max(begin_ns, end_ns)]]).reshape(-1, 2)
     return edges[edges[:, 1] > edges[:, 0]]
+
+
+def traced_part(segment: Segment) -> Segment:
+    """The steps of a segment that were recorded, the one whose completion begins the window included; the segment
+    itself where all were."""
+    first = _trace(segment).first_step
+    if not first:
+        return segment
+    table = _kernels(segment).copy()
+    table[:, ROW["step"]] -= first
+    return replace(
+        segment,
+        num_warmup=max(segment.num_warmup - first, 1),
+        steps=segment.steps[first:],
+        spans=None if segment.spans is None else segment.spans[first:],
+        phases=None if segment.phases is None else segment.phases[first:],
+        kernels=table,
+        first_batch=segment.first_batch + first,
+        trace=replace(_trace(segment), first_step=0),
+    )
 
 
 def window_of(segment: Segment) -> tuple[int, int]:

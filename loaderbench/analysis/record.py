@@ -72,14 +72,26 @@ def analyze(run: Run) -> RunRecord:
     )
     if run.recording is None:
         return record
-    slow = slowness_of(run.case, run.recording)
-    period_s = 0.0 if slow.stalls is None else slow.stalls.period_s
-    arms = join_arms(whole_periods(run.recording.segments, period_s), run.case.feed.lanes, period_s)
-    if Arm.REAL not in arms:
+    judged = judged_run(run, run.recording)
+    if judged is None:
         return replace(record, caveats=(*run.caveats, *run.recording.caveats, Caveat("real_not_measured")))
-    judged = Judged(run, run.recording, arms, slow)
     figures = judged.record(record)
     return finite(replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures))))
+
+
+def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
+    """The verdict, without advice, on what was recorded up to now; None before a window of `real`."""
+    run = Run(run_id="", case=case, status="ok", started_at="", wall_s=0.0, environment=None, recording=recording)
+    judged = judged_run(run, recording)
+    return None if judged is None else judged.attribution.verdict
+
+
+def judged_run(run: Run, recording: Recording) -> Judged | None:
+    """What is computed from a run; None before a complete step of `real`."""
+    slow = slowness_of(run.case, recording)
+    period_s = 0.0 if slow.stalls is None else slow.stalls.period_s
+    arms = join_arms(whole_periods(recording.segments, period_s), run.case.feed.lanes, period_s)
+    return Judged(run, recording, arms, slow) if Arm.REAL in arms else None
 
 
 @dataclass(frozen=True)
@@ -198,7 +210,10 @@ class Judged:
 
     @cached_property
     def traced(self) -> Segment | None:
-        return next((one for one in self.recording.of(Arm.TRACED) if one.kernels is not None), None)
+        """The window that was traced, else the last steps of `real` of which the device keeps a log."""
+        known = [one for one in self.recording.segments if one.kernels is not None and one.trace is not None]
+        own = [one for one in known if one.arm is Arm.TRACED] or [one for one in known if one.arm is Arm.REAL]
+        return kernels.traced_part(own[-1]) if own else None
 
     # -- the record ----------------------------------------------------------------------------------------
 

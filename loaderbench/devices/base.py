@@ -148,7 +148,11 @@ class Device(Protocol):
         ...
 
     def recorder(self) -> Recorder:
-        """A recorder of everything that the device runs within its context."""
+        """A recorder of everything that the device runs within its context.
+
+        A device with an attribute `recording_is_free` that is true says that recording leaves its times as they are:
+        the steps of `real` themselves are recorded then, and no window is run for it.
+        """
         ...
 
     def begin_memory(self) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +41,9 @@ from loaderbench.recording.facts import COPY, KERNEL, ROW, DeviceFacts, MemoryFa
 PIECES = 10
 """Number of equal pieces into which the busy time of a step is divided when the device's work is logged, spread evenly
 from the step's start to its end: the model knows how long the compute is busy, not how many kernels run."""
+MOST_LOGGED = 256
+"""Pieces of work that the log keeps, the last ones: the steps of a traced window, each of a copy, a step and a few more
+that the self-test builds in."""
 COMPUTE_STREAM, COPY_STREAM = 0, 1
 UNKNOWN: JsonObject = {"value": None, "label": "unknown"}
 """A constant that a profile does not tell."""
@@ -80,6 +83,7 @@ class EmulatedDevice:
     torch_device: Any = None
     gpu: int | None = None
     num_search_steps = 0
+    recording_is_free = True
 
     def __init__(
         self, profile: Profile, batch_size: int, input_size: int | None = None, *, overlap: bool = False
@@ -95,8 +99,8 @@ class EmulatedDevice:
         self._step_times_ns: dict[tuple[int, float | None], tuple[int, int]] = {}
         self._free_ns = self._copied_ns = time.perf_counter_ns()
         self._busy_total_ns = 0
-        self._work: list[tuple[int, int, int, int, int]] | None = None
-        """begin, end, busy time, kind, time of enqueueing of all work since `log_work`; None: nothing is logged."""
+        self._work: deque[tuple[int, int, int, int, int]] | None = None
+        """begin, end, busy time, kind, time of enqueueing of the work since `log_work`; None: nothing is logged."""
 
     def copy_in(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """Enqueue the copy; the tensors come back unchanged, since nothing computes on them."""
@@ -130,8 +134,8 @@ class EmulatedDevice:
         self._log(self._free_ns - duration_ns, self._free_ns, duration_ns, KERNEL, now_ns)
 
     def log_work(self) -> None:
-        """From now on keep every piece of work, for `logged_work`."""
-        self._work = []
+        """From now on keep the last MOST_LOGGED pieces of work, for `logged_work`. A piece costs 0.3 µs."""
+        self._work = deque(maxlen=MOST_LOGGED)
 
     def logged_work(self) -> NDArray[np.int64]:
         """End the logging and return the work since: [N, 5] begin_ns, end_ns, stream, kind, time of enqueueing.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import mmap
 import os
 import resource
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.index import ImageIndex
+from loaderbench.images.over_files import over_files
 
 PAGE_BYTES = mmap.PAGESIZE
 SYS_CACHESTAT = 451
@@ -183,27 +185,33 @@ def _look_at(path: str) -> tuple[int, int, str]:
         os.close(fd)
 
 
-def residency(paths: Iterable[str]) -> Residency:
+def residency(paths: Iterable[str], *, until: float = math.inf, at_least: int = 0) -> Residency:
     """How much of the files is in the page cache now. Looking changes nothing there.
 
     By cachestat(2); by mincore(2) on overlayfs and on kernels before 6.5. A file of another user is
     unknown, since the kernel would answer falsely. Large sets: give a random sample.
+
+    No file is looked at after `until` (seconds of perf_counter) beyond the first `at_least`: `num_files` tells how
+    many were.
     """
-    resident = total = num_files = num_unknown = 0
-    methods: set[str] = set()
-    reason: str | None = None
-    for path in paths:
-        num_files += 1
-        try:
-            in_cache, pages, method = _look_at(path)
-        except OSError as error:
-            num_unknown += 1
-            reason = reason or f"{path}: {error.strerror}"
-            continue
-        resident += in_cache
-        total += pages
-        methods.add(method)
-    return Residency(resident, total, num_files, num_unknown, "+".join(sorted(methods)) or "none", reason)
+    seen = over_files(_seen, paths, until=until, at_least=at_least)
+    known = [one for one in seen if not isinstance(one, str)]
+    return Residency(
+        resident_pages=sum(in_cache for in_cache, _, _ in known),
+        total_pages=sum(pages for _, pages, _ in known),
+        num_files=len(seen),
+        num_unknown=len(seen) - len(known),
+        method="+".join(sorted({method for _, _, method in known})) or "none",
+        reason=next((one for one in seen if isinstance(one, str)), None),
+    )
+
+
+def _seen(path: str) -> tuple[int, int, str] | str:
+    """What `_look_at` tells, or why it cannot."""
+    try:
+        return _look_at(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
 
 
 def evict(path: str) -> None:
@@ -217,13 +225,17 @@ def evict(path: str) -> None:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        # fsync of a clean file still flushes the disk's own cache, so it is kept for files that need it.
-        if _remains_resident(fd):
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        _evict_open(fd)
     finally:
         os.close(fd)
+
+
+def _evict_open(fd: int) -> None:
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    # fsync of a clean file still flushes the disk's own cache, so it is kept for files that need it.
+    if _remains_resident(fd):
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _remains_resident(fd: int) -> bool:
@@ -239,13 +251,17 @@ def evict_files(paths: Iterable[str], on_evicted: Callable[[int, int], None] = l
     Files that cannot be opened count as unknown. `on_evicted` is called after each file with (evicted, all files).
     """
     kept = list(paths)
-    for number, path in enumerate(kept):
-        try:
-            evict(path)
-        except OSError:
-            continue  # `residency` meets the same error and reports it
-        on_evicted(number + 1, len(kept))
+    over_files(evicted, kept, on_done=lambda num: on_evicted(num, len(kept)))
     return residency(kept)
+
+
+def evicted(path: str) -> bool:
+    """Evict a file; False where it cannot be opened: who reads it next meets the same error and names the file."""
+    try:
+        evict(path)
+    except OSError:
+        return False
+    return True
 
 
 def memlock_limit_bytes() -> int | None:
@@ -274,8 +290,8 @@ def _check_locking(num_files: int, num_bytes: int, budget_bytes: int) -> None:
 @contextmanager
 def locked(
     paths: Sequence[str], budget_bytes: int, on_locked: Callable[[int, int], None] = lambda done, total: None
-) -> Iterator[Residency]:
-    """Hold the files in the page cache (mmap + mlock) while the block runs; yields their residency.
+) -> Iterator[None]:
+    """Hold the files in the page cache (mmap + mlock) while the block runs.
 
     No process can evict locked pages. `on_locked` is called after each file with (files locked, all files).
 
@@ -284,14 +300,18 @@ def locked(
         CaseFailed: a file cannot be read.
     """
     mapped: list[tuple[int, int]] = []
+
+    def lock(file: tuple[str, int]) -> None:
+        path, size = file
+        if size:
+            mapped.append((_lock_file(path, size), size))
+
     try:
-        sizes = [_size(path) for path in paths]
+        sizes = over_files(_size, paths)
         _check_locking(len(paths), sum(_num_pages(size) * PAGE_BYTES for size in sizes), budget_bytes)
-        for path, size in zip(paths, sizes, strict=True):
-            if size:
-                mapped.append((_lock_file(path, size), size))
-                on_locked(len(mapped), len(paths))
-        yield residency(paths)
+        files = zip(paths, sizes, strict=True)
+        over_files(lock, files, on_done=lambda done: on_locked(done, len(paths)))
+        yield
     finally:
         for address, size in mapped:
             _libc.munmap(address, size)
@@ -381,12 +401,16 @@ def ram_copy(
     *,
     seed: int = 0,
     on_copied: Callable[[int, int], None] = lambda done, total: None,
+    evict_sources: bool = False,
+    until: float = math.inf,
+    at_least: int = 1,
 ) -> tuple[ImageIndex, Callable[[], None]]:
     """Copy the images to memory: an index of the copies, and the function that removes them.
 
-    Where they do not fit the budget (or what is free in `folder`), a size-matched subset is copied.
-    `on_copied` is called after each file with (files copied, all files).
-    Copies that killed processes left behind are removed first.
+    Where they do not fit the budget (or what is free in `folder`), a size-matched subset is copied. No copy begins
+    after `until` (seconds of perf_counter) beyond `at_least` files; what is copied until then has the same mix of
+    sizes too. `on_copied` is called after each file with (files copied, all files). `evict_sources`: drop the pages
+    that copying brought in. Copies that killed processes left behind are removed first.
 
     Raises:
         UnavailableError: `folder` is no tmpfs, or not one image fits.
@@ -400,26 +424,62 @@ def ram_copy(
     chosen = choose_subset(index.sizes, min(budget_bytes, free_bytes), seed)
     if not len(chosen):
         raise UnavailableError(f"no image fits {min(budget_bytes, free_bytes):,} bytes of {folder}; raise the budget")
-    subset = index.select(chosen) if len(chosen) < len(index) else index
     root = _new_folder(folder)
 
     def cleanup() -> None:
         shutil.rmtree(root, ignore_errors=True)
 
-    copied = subset.at_root(root)
+    target = index.at_root(root)
+
+    def copy(number: int) -> None:
+        _copy_file(index.path(number), target.path(number), evict_source=evict_sources)
+
+    order = spread_over_sizes(index.sizes, chosen, seed).tolist()
     try:
-        for number in range(len(subset)):
-            target = Path(copied.path(number))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(subset.path(number), target)
-            on_copied(number + 1, len(subset))
+        done = over_files(
+            copy, order, until=until, at_least=at_least, on_done=lambda num: on_copied(num, len(order))
+        )  # fmt: skip
     except OSError as error:
         cleanup()
-        raise CaseFailed(f"cannot copy {error.filename} to {folder}: {error.strerror}") from error
+        raise CaseFailed(f"cannot copy {error.filename or index.root} to {folder}: {error.strerror}") from error
     except BaseException:
         cleanup()
         raise
-    return copied, cleanup
+    copied = np.sort(np.array(order[: len(done)], dtype=np.int64))
+    return (target.select(copied) if len(copied) < len(index) else target), cleanup
+
+
+COPY_BYTES = 1 << 20
+"""Bytes that are read at a time."""
+
+
+def _copy_file(source: str, target: str, *, evict_source: bool) -> None:
+    """Raises OSError."""
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    with open(source, "rb", buffering=0) as file, open(target, "wb", buffering=0) as copy:
+        try:
+            while part := file.read(COPY_BYTES):
+                copy.write(part)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, source) from error
+        if evict_source:
+            _evict_open(file.fileno())
+
+
+def spread_over_sizes(sizes: NDArray[np.int64], chosen: NDArray[np.int64], seed: int = 0) -> NDArray[np.int64]:
+    """The chosen files in an order of which every beginning has the mix of sizes of all.
+
+    Sorted by size, equal ones at random, then taken in the order of their reversed bits (van der Corput's sequence: of
+    any 2ᵏ in a row one comes from each 2ᵏ-th part).
+    """
+    shuffled = np.random.default_rng(seed).permutation(chosen)
+    by_size = shuffled[np.argsort(sizes[shuffled], kind="stable")]
+    num_bits = max(1, (len(chosen) - 1).bit_length())
+    places = np.arange(1 << num_bits)
+    reversed_bits = np.zeros_like(places)
+    for bit in range(num_bits):
+        reversed_bits |= ((places >> bit) & 1) << (num_bits - 1 - bit)
+    return by_size[reversed_bits[reversed_bits < len(chosen)]]
 
 
 def _new_folder(folder: str) -> str:

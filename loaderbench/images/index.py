@@ -39,6 +39,7 @@ from loaderbench.images.files import (
     user_cache_folder,
 )
 from loaderbench.images.filesystem import storage_behind
+from loaderbench.images.over_files import over_files
 from loaderbench.images.packed import map_packed, write_packed
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg")
@@ -179,7 +180,10 @@ class Listing:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
         self.has_links = self.has_links or any(entry.is_symlink() and not _is_folder(entry) for entry in found)
-        return [entry for entry in found if not entry.name.startswith(OWN_FILES_PREFIX)]
+        kept = [entry for entry in found if not entry.name.startswith(OWN_FILES_PREFIX)]
+        # An entry keeps what it was told: a server's answers are waited for side by side.
+        over_files(_ask, [entry for entry in kept if entry.name.lower().endswith(IMAGE_SUFFIXES)])
+        return kept
 
     def left_out(self, entry: os.DirEntry[str]) -> None:
         """What is in the tree and no image to read: another kind of file, a link to a folder above it, a FIFO."""
@@ -255,6 +259,12 @@ def _follows(is_it: Callable[[], bool]) -> bool:
         if error.errno != errno.ELOOP:
             raise
         return False
+
+
+def _ask(entry: os.DirEntry[str]) -> None:
+    """Have the entry's size looked up. Who asks for it meets the error again, and says what it means."""
+    with contextlib.suppress(OSError):
+        entry.stat()
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:

@@ -225,6 +225,8 @@ class TraceFacts:
     graph_launches: int
     """Launches of CUDA graphs in the window."""
     witnesses: tuple[TraceWitness, ...]
+    first_step: int = 0
+    """The first row of `steps` that was recorded: later than 0 where a window of `real` keeps its last steps' log."""
 
 
 @dataclass
@@ -250,7 +252,8 @@ class Segment:
     phases: Table | None = None
     """[N, len(PHASE_FIELDS)]; None where the workload has none (an emulated device, an arm without a device)."""
     kernels: Table | None = None
-    """[K, len(KERNEL_FIELDS)] of a traced window; None: not traced."""
+    """[K, len(KERNEL_FIELDS)] of a traced window, or of the last steps of one of `real` where recording changes
+    nothing; None: not traced."""
     lane: str = ""
     """What ran it: a device (`cuda:0`) or a rank (`rank3`); empty in runs of schema 1."""
     wall_s: float | None = None
@@ -413,6 +416,8 @@ class CacheFacts:
     locked: bool = False
     cold_reads: tuple[ColdRead, ...] = ()
     """A few files, timed before the first and behind the last window of a cold run."""
+    num_surveyed: int | None = None
+    """Fewest files of a sample whose residency was looked at; None in runs that did not store it."""
 
 
 @dataclass(frozen=True)
@@ -603,6 +608,11 @@ class Facts:
     """Seconds a step that the loop's own stamps and events take on this device."""
     tracing_s: float | None = None
     """Seconds of the run that the kernel trace took."""
+    so_far_s: float | None = None
+    """Seconds, between windows, in which the windows so far were judged for the screen; None in runs that did not store
+    it."""
+    overtime_s: float | None = None
+    """Seconds that work which could not be cut short took beyond `duration_s`, as was said before it began."""
 
 
 @dataclass

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loaderbench.cases.arms import Arm
+from loaderbench.recording.record import Verdict
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,22 @@ class Phase:
     """What the process is doing now, in a few words."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that the user must know before it happens: a line that stays on the screen."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """What the windows measured so far say, by the rules that judge the whole run."""
+
+    verdict: Verdict
+    since_start_s: float
+    """From the start of the measuring process."""
 
 
 @dataclass(frozen=True)
@@ -48,5 +65,5 @@ class EpochDone:
     """From the start of the process, without what evicting or reading the files before the epochs took."""
 
 
-Message = Phase | SegmentDone | StepsDone | EpochDone
+Message = Phase | Notice | SoFar | SegmentDone | StepsDone | EpochDone
 Report = Callable[[Message], None]

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
-from loaderbench.recording.progress import Message, Phase, SegmentDone, StepsDone
+from loaderbench.recording.progress import Message, Notice, Phase, SegmentDone, SoFar, StepsDone
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.words import in_brief
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,6 +47,8 @@ class Progress:
         self._phase = ""
         self._step_s: dict[Arm, float] = {}
         self._bytes_per_s: float | None = None
+        self._so_far = ""
+        self._cause: tuple[str, ...] = ()
         self._live: Live | None = None
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         if not quiet and (terminal or console is not None):
@@ -65,6 +68,7 @@ class Progress:
         if case is not self._case:
             self._case, self._began = case, time.monotonic()
             self._step_s, self._bytes_per_s = {}, None
+            self._so_far, self._cause = "", ()
             if self._live is None and case is not None:
                 self._say(f"{self._place()}{self._title(case)}")
         match message:
@@ -76,10 +80,23 @@ class Progress:
                 self._phase = f"step {done} of {total}"
             case Phase(text=text):
                 self._phase = text
+            case Notice(text=text):
+                self._say(text)
+            case SoFar():
+                self._tell(message)
         if self._live is not None and time.monotonic() - self._drawn > REDRAW_S:
             self._live.start()
             self._live.update(self._view(), refresh=True)
             self._drawn = time.monotonic()
+
+    def _tell(self, found: SoFar) -> None:
+        """Keep what the windows so far say for the view; elsewhere say it when the cause is another one."""
+        verdict = found.verdict
+        self._so_far = f"so far: {in_brief(verdict)}; {found.since_start_s:.0f} s"
+        cause = (verdict.bottleneck, *verdict.joint)
+        if self._live is None and self._num_cases == 1 and cause != self._cause:
+            self._say(self._so_far)
+        self._cause = cause
 
     def _note(self, case: Case, window: SegmentDone) -> None:
         """Keep what the view shows of a window."""
@@ -128,7 +145,8 @@ class Progress:
         return f", {left / 60:.0f} min left" if left > 90 else f", {left:.0f} s left"
 
     def _view(self) -> RenderableType:
-        """Three lines: the case; rate, stall and bandwidth so far; progress. Without a case only the phase."""
+        """The case; rate, stall and bandwidth so far; the verdict so far; progress: a line each. Without a case only
+        the phase."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -147,6 +165,7 @@ class Progress:
         lines = [
             Text(fmt.clean(self._place() + self._title(case)), style="bold"),
             Text(self._figures(case) or "starting"),
+            *([Text(self._so_far)] if self._so_far else []),
         ]
         for text in lines:
             text.no_wrap, text.overflow = True, "ellipsis"

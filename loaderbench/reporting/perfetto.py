@@ -236,6 +236,7 @@ def _draw_kernels(sheet: _Sheet, segment: Segment, table: Table, number: int) ->
         name = names.get(row[ROW["kind"]], "memset")
         pen = sheet.pen(DEVICE, FIRST_STREAM_TRACK + row[ROW["stream"]])
         pen.slice(name, row[ROW["begin_ns"]], row[ROW["end_ns"]], step=row[ROW["step"]])
+    segment = kernels.traced_part(segment)
     if kernels.missing(segment):  # lost kernels would look like gaps; the record says why no gaps are given
         return
     idle = kernels.gaps(kernels.union(table[:, :2]), *kernels.window_of(segment))

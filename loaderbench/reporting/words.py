@@ -263,6 +263,34 @@ def _processors(record: RunRecord) -> str:
     return f"{cpus} processor{'s' * (cpus != 1)}"
 
 
+def in_brief(verdict: Verdict) -> str:
+    """`storage, 2.1× (1.4 – 3.2)`: the verdict's cause, or the best one known, and what removing it gives."""
+    gains = {
+        cause: gain for cause, gain in verdict.speedup_if_removed.items() if gain is not None and cause != "compute"
+    }
+    best = max(gains, key=lambda cause: gains[cause].value, default=None)
+    if verdict.bottleneck in ("undetermined", "compute"):
+        gain, name = None if best is None else gains[best], NAMES[best] if best else ""
+        if gain is None or gain.value < WORTH:
+            return verdict.bottleneck
+        return f"{verdict.bottleneck}; {name} {_times(gain)}"
+    if verdict.joint:
+        return _and([NAMES[cause] for cause in verdict.joint]) + _of(verdict.joint_speedup)
+    found = next((gain for cause, gain in gains.items() if cause == verdict.bottleneck), verdict.joint_speedup)
+    return NAMES.get(verdict.bottleneck, verdict.bottleneck) + _of(found)
+
+
+def _of(gain: Estimate | None) -> str:
+    return "" if gain is None else f", {_times(gain)}"
+
+
+def _times(gain: Estimate) -> str:
+    """`2.1× (1.4 – 3.2)`."""
+    if gain.low is None or gain.high is None:
+        return f"{gain.value:.2g}× (not bounded)"
+    return f"{gain.value:.2f}× ({gain.low:.2f} – {gain.high:.2f})"
+
+
 def _of_several(verdict: Verdict, joint: Estimate) -> str:
     """Which of the joint causes must go: some that no arm tells apart; any one of them; each gives a part; or only all
     of them give anything."""
@@ -549,6 +577,7 @@ NO_ARMS = {
     "not_asked": "they were not asked for: --arms all",
     "measured_once": "the data set's own cache state can be measured only once, by `real`: --cache cold or warm "
     "measures all",
+    "no_time": "the storage is too slow to measure them too: give --duration more",
     "not_allowed": "the loader or the data set does not allow them",
 }
 NO_TRANSFER = {

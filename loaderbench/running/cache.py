@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
 import threading
 import time
@@ -16,16 +16,26 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import CacheState
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
-from loaderbench.images.cache_state import evict, evict_files, locked, ram_copy, residency
+from loaderbench.images.cache_state import Residency, evict, evict_files, evicted, locked, ram_copy, residency
 from loaderbench.images.index import first_image
+from loaderbench.images.over_files import over_files
 from loaderbench.images.shards import DataSet, first_container
 from loaderbench.machine import memory_limit_bytes, shm_bytes
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import CacheFacts, ColdRead, RamCopyFacts
+from loaderbench.running.deadline import Deadline
 
-SURVEY_FILES = 1000
+SURVEY_FILES, FEWEST_SURVEYED = 1000, 100
 """Files sampled for the residency of a data set: 5 to 9 µs each. Where none of them has a page
-in memory, at most 0.3 % of all files do (95 % confidence)."""
+in memory, at most 0.3 % of all files do (95 % confidence). Where opening a file takes long, only as many as fit into
+SURVEY_S, and at least FEWEST_SURVEYED (3 %), others each time."""
+SURVEY_S = 0.15
+"""Seconds for looking at a sample: it happens before and behind each window."""
+PREPARE_PART = 0.2
+"""Fraction of the measuring time for work on all files, evicting them or reading them into memory, before it is said
+that the run takes longer."""
+FORESEE_S = 0.5
+"""Seconds of such work after which is foreseen how long it takes."""
 RESIDENT, EMPTY = 0.99, 0.01
 SMALL_SET_BATCHES = 32
 """A set of fewer batches is evicted completely after each batch (about 8 µs a file)."""
@@ -91,14 +101,27 @@ def _time_cold_read(path: str, most: int) -> ColdRead:
 
 
 class RamCopy:
-    """A data set's files on a tmpfs, for the arm `ram`: all, or a size-matched subset of at most `max_bytes`."""
+    """A data set's files on a tmpfs, for the arm `ram`: all, or a size-matched subset of at most `max_bytes`, and of
+    what was copied until the time for it was over."""
 
     def __init__(
-        self, data: DataSet, batch_bytes: int, max_bytes: int, on_copied: OnDone = lambda done, total: None
+        self,
+        data: DataSet,
+        batch_bytes: int,
+        max_bytes: int,
+        on_copied: OnDone = lambda done, total: None,
+        *,
+        until: float = math.inf,
+        at_least: int = 1,
+        evict_sources: bool = False,
     ) -> None:
-        """`batch_bytes`: what the loader's queue will need in /dev/shm too. `max_bytes`: most bytes to copy."""
+        """`batch_bytes`: what the loader's queue will need in /dev/shm too. `max_bytes`: most bytes to copy.
+
+        No copy begins after `until` (seconds of perf_counter) beyond `at_least` files. `evict_sources`: leave the
+        files out of the page cache.
+        """
         self._all, self._batch_bytes, self._on_copied = data, batch_bytes, on_copied
-        self._max_bytes = max_bytes
+        self._max_bytes, self._until, self._at_least, self._evict = max_bytes, until, at_least, evict_sources
 
     def __enter__(self) -> RamCopy:
         shm = shm_bytes()
@@ -108,8 +131,18 @@ class RamCopy:
         budget = min(max(free - 2 * self._batch_bytes, free // 4), _memory_budget())
         self._memory_bytes = budget
         budget = min(budget, self._max_bytes)
-        files, self._cleanup = ram_copy(self._all.files, budget, on_copied=self._on_copied)
+        begun = time.perf_counter()
+        files, self._cleanup = ram_copy(
+            self._all.files,
+            budget,
+            on_copied=self._on_copied,
+            evict_sources=self._evict,
+            until=self._until,
+            at_least=self._at_least,
+        )
         self.data = self._all.on_files(files)
+        self.bytes_per_s = int(files.sizes.sum()) / max(time.perf_counter() - begun, 1e-9)
+        """At which the files came, several at once."""
         return self
 
     def __exit__(
@@ -135,23 +168,37 @@ class CacheKeeper:
         state: CacheState,
         data: DataSet,
         progress: Callable[[str], OnDone] = lambda what: lambda done, total: None,
+        deadline: Deadline | None = None,
     ) -> None:
-        """`progress`: returns, for the name of a task, the function that receives its progress."""
+        """`progress`: returns, for the name of a task, the function that receives its progress. `deadline`: of the
+        whole run; None: there is none."""
         self.state, self._data, self.files, self._progress = state, data, data.files, progress
+        self._deadline = deadline
         self._caveats: list[Caveat] = []
         self._least_resident: float | None = None
         self.measured_once = False
         self._stack = ExitStack()
         self._at_start: float | None = None
         self._method = "none"
-        chosen = np.random.default_rng(0).permutation(len(self.files))[:SURVEY_FILES]
-        self._sample = [self.files.path(int(index)) for index in chosen]
+        self._order = np.random.default_rng(0).permutation(len(self.files))
+        self._next = 0
+        self._num_surveyed: int | None = None
         self._locked = False
         self._cold_reads: list[ColdRead] = []
 
+    def _look(self) -> Residency:
+        """The residency of a sample of the files, others each time."""
+        num = min(SURVEY_FILES, len(self.files))
+        chosen = np.take(self._order, np.arange(self._next, self._next + num), mode="wrap").tolist()
+        until = time.perf_counter() + SURVEY_S
+        seen = residency((self.files.path(index) for index in chosen), until=until, at_least=FEWEST_SURVEYED)
+        self._next = (self._next + seen.num_files) % len(self.files)
+        self._num_surveyed = min(seen.num_files, self._num_surveyed or seen.num_files)
+        return seen
+
     def survey(self) -> bool:
         """Inspect the cache before anything is read. True where the present state can be measured only once."""
-        seen = residency(self._sample)
+        seen = self._look()
         self._at_start, self._method = seen.fraction, seen.method
         if seen.fraction is None:
             self._caveats.append(Caveat("residency_unknown", {"reason": seen.reason}))
@@ -162,9 +209,9 @@ class CacheKeeper:
         if self.state == "warm":
             self._warm()
         elif self.state == "cold":
-            if residency(self._sample).fraction != 0:  # 1.3 million files: 25 s
+            if self._look().fraction != 0:  # 1.3 million files: 25 s
                 self._evict_all()
-            after = residency(self._sample).fraction
+            after = self._look().fraction
             if after is not None and after > EMPTY:
                 self._caveats.append(Caveat("eviction_failed", {"fraction": after}))
         return self
@@ -183,7 +230,7 @@ class CacheKeeper:
             return
         left = CHECK_FILES * CHECK_FILE_BYTES if max_bytes is None else int(CHECK_PART * max_bytes)
         until = time.perf_counter() + CHECK_S
-        for path in self._sample[:CHECK_FILES]:
+        for path in map(self.files.path, self._order[:CHECK_FILES].tolist()):
             most = min(CHECK_FILE_BYTES, left)
             if not most or time.perf_counter() > until:
                 return
@@ -197,7 +244,7 @@ class CacheKeeper:
     def _warm(self) -> None:
         try:
             self._stack.enter_context(
-                locked(list(self.files.paths()), _memory_budget(), self._progress("locking images in memory"))
+                locked(list(self.files.paths()), _memory_budget(), self._foreseeing("locking images in memory"))
             )
             self._locked = True
         except UnavailableError as error:
@@ -210,12 +257,27 @@ class CacheKeeper:
             self._caveats.append(Caveat("warm_not_locked", {"reason": str(error)}))
             self._read_all()
 
+    def _foreseeing(self, what: str) -> OnDone:
+        """Receives the progress of work on all files. Where it will take more than its part of the time, which cannot
+        be helped, that is said as soon as it shows."""
+        progress, begun, deadline = self._progress(what), time.perf_counter(), self._deadline
+
+        def on_done(done: int, total: int) -> None:
+            nonlocal deadline
+            progress(done, total)
+            took = time.perf_counter() - begun
+            if deadline is not None and took > FORESEE_S:
+                whole, share = took * total / done, PREPARE_PART * deadline.duration_s
+                if whole > share:
+                    deadline.extend(whole - share, f"{what} takes about {whole:.0f} s for {total:,} files")
+                deadline = None
+
+        return on_done
+
     def _read_all(self) -> None:
-        progress = self._progress("reading the images into the page cache")
-        for number, path in enumerate(self.files.paths()):
-            progress(number, len(self.files))
+        def read(path: str) -> None:
             try:
-                with open(path, "rb") as file:
+                with open(path, "rb", buffering=0) as file:
                     while file.read(1 << 20):
                         pass
             except OSError as error:
@@ -223,28 +285,30 @@ class CacheKeeper:
                     f"{path} cannot be read any more ({error.strerror}): did the data set vanish?"
                 ) from error
 
+        progress, total = self._foreseeing("reading the images into the page cache"), len(self.files)
+        over_files(read, self.files.paths(), on_done=lambda done: progress(done, total))
+
     def _evict_all(self) -> None:
-        progress = self._progress("evicting the images from the page cache")
-        for number, path in enumerate(self.files.paths()):
-            progress(number, len(self.files))
-            with contextlib.suppress(OSError):  # the loader meets the same error and names the file
-                evict(path)
+        progress, total = self._foreseeing("evicting the images from the page cache"), len(self.files)
+        over_files(evicted, self.files.paths(), on_done=lambda done: progress(done, total))
 
     def before_segment(self, evicts_own_reads: bool) -> float | None:
         """Bring the files into the wanted state; returns the fraction of the sampled pages that is resident."""
+        resident = self._look().fraction
         if self.state == "cold":
-            resident = residency(self._sample).fraction
             # If the loader does not evict, files that it has read ahead stay cached: too few to matter in a large set.
             unseen = resident is None and not evicts_own_reads
             if unseen or (resident or 0.0) > EMPTY:
                 self._evict_all()
-        elif self.state == "warm" and not self._locked and (residency(self._sample).fraction or 0.0) < RESIDENT:
+                resident = self._look().fraction
+        elif self.state == "warm" and not self._locked and (resident or 0.0) < RESIDENT:
             self._read_all()
-        return residency(self._sample).fraction
+            resident = self._look().fraction
+        return resident
 
     def after_segment(self) -> float | None:
         """The fraction of the sampled pages that is resident now."""
-        seen = residency(self._sample).fraction
+        seen = self._look().fraction
         if self.state == "warm" and seen is not None and seen < RESIDENT:
             self._least_resident = min(seen, 1.0 if self._least_resident is None else self._least_resident)
         return seen
@@ -276,21 +340,29 @@ class CacheKeeper:
                 if indices is None:
                     continue
                 # In a small data set a loader that reads ahead may read a file again before its batch is delivered.
-                small = len(self._data.images) < SMALL_SET_BATCHES * len(indices)
-                self._evict(self.files.paths() if small else self._data.paths_of(indices))
+                if len(self._data.images) < SMALL_SET_BATCHES * len(indices):
+                    done = len(delivered)
+                    self._evict(self.files.paths(), stop)
+                else:
+                    self._evict(self._data.paths_of(indices), stop)
             stop.wait(0.005)
 
-    def _evict(self, paths: Iterable[str]) -> None:
+    def _evict(self, paths: Iterable[str], stop: threading.Event) -> None:
+        """One after the other: more at once would take the server from the loader."""
         for path in paths:
-            try:
-                evict(path)
-            except OSError:
-                time.sleep(0)  # the loader meets the same error and ends the case with it
+            if stop.is_set() or not evicted(path):  # the loader meets the same error and ends the case with it
+                time.sleep(0)
                 return
 
     def facts(self) -> CacheFacts:
         return CacheFacts(
-            self.state, self.measured_once, self._at_start, self._method, self._locked, tuple(self._cold_reads)
+            self.state,
+            self.measured_once,
+            self._at_start,
+            self._method,
+            self._locked,
+            tuple(self._cold_reads),
+            self._num_surveyed,
         )
 
     @property

@@ -19,11 +19,14 @@ from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import CopyFacts, LoaderFacts, StartupFacts, Table
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.cache import RamCopy
+from loaderbench.running.deadline import Deadline
 from loaderbench.running.rig import Rig, progress_of
 from loaderbench.samplers.process_io import pss_of
 
 COPY_PART = 0.25
 """Fraction of `max_bytes` for the copy in memory."""
+COPY_PART_OF_TIME, COPY_S = 0.15, 6.0
+"""The copy in memory ends after this fraction of the measuring time, and this many seconds: a batch is enough."""
 COPY_BATCHES = 128
 """Batches of images that are copied into memory: a large set is not copied completely."""
 NUM_HOST_BATCHES = 3
@@ -33,8 +36,9 @@ NUM_HOST_BATCHES = 3
 class Feeds:
     """The sources of batches of one case, each made when it is first needed and kept. Closed with `stack`."""
 
-    def __init__(self, rig: Rig, stack: ExitStack, report: Report) -> None:
+    def __init__(self, rig: Rig, stack: ExitStack, report: Report, deadline: Deadline) -> None:
         self._rig, self._stack, self._report, self._case = rig, stack, report, rig.case
+        self._deadline = deadline
         self._build_s: dict[Arm, float] = {}
         self._loaders: dict[Arm, Loader] = {}
         self._read_logs: dict[Arm, ReadLog] = {}
@@ -83,7 +87,15 @@ class Feeds:
             return
         what = "copying images into memory"
         self._report(Phase(what))
-        copy = RamCopy(self._rig.data, self._batch_bytes(), self._copy_bytes(), progress_of(self._report)(what))
+        copy = RamCopy(
+            self._rig.data,
+            self._batch_bytes(),
+            self._copy_bytes(),
+            progress_of(self._report)(what),
+            until=self._deadline.until(min(COPY_S, COPY_PART_OF_TIME * self._case.effort.duration_s)),
+            at_least=self._case.step.batch_size if self._rig.data.shards is None else 2 * self._case.feed.lanes,
+            evict_sources=self._case.subject.cache == "cold",
+        )
         self.ram = self._stack.enter_context(copy)
 
     def _copy_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """A window of steps with all kernels and copies recorded, between two untraced windows that show the tracing's cost.
 
-The device decides how kernels are recorded: `Device.recorder`.
+The device decides how kernels are recorded: `Device.recorder`. Where recording leaves its times as they are, the last
+steps of a window of `real` are taken instead, and nothing is run for the trace.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loaderbench.cases.arms import Arm
 from loaderbench.devices.base import Device
-from loaderbench.devices.tracing import Recorder, num_while_issuing
-from loaderbench.recording.facts import Segment, TraceFacts
+from loaderbench.devices.tracing import Recorder, Work, num_while_issuing
+from loaderbench.recording.facts import ROW, Segment, TraceFacts
 from loaderbench.running.loop import StepLoop
 from loaderbench.workloads.base import Workload
 
@@ -85,6 +86,26 @@ def trace_kernels(traced: TracedLoop, num_steps: int) -> list[Segment]:
     return [before, recorded, behind]
 
 
+def free_recorder(device: Device) -> Recorder | None:
+    """A recorder for windows of `real` themselves; None where recording would change the device's times."""
+    return device.recorder() if getattr(device, "recording_is_free", False) else None
+
+
+def keep_log(recorder: Recorder, real: Segment) -> None:
+    """Store what `recorder` saw of the last steps, at most MAX_STEPS, of a window of `real` over which it was open.
+
+    Nothing is stored of a window of which no step has one before it: its completion begins the traced part.
+    """
+    first = max(real.num_warmup, 1, len(real.steps) - MAX_STEPS)
+    if first >= len(real.steps):
+        return
+    work, begin = recorder.read(), first - 1
+    real.kernels = recorder.table(work, real.steps)
+    real.kernels = real.kernels[real.kernels[:, ROW["step"]] >= begin]
+    part = replace(real, num_warmup=first)
+    real.trace = replace(_trace_facts(recorder, work, part, Counter()), first_step=begin)
+
+
 def _window(
     traced: TracedLoop,
     arm: Arm,
@@ -134,12 +155,16 @@ def _read(recorder: Recorder, traced: TracedLoop, recorded: Segment) -> None:
     """Store what the recorder saw in the segment that it recorded."""
     work = recorder.read()
     recorded.kernels = recorder.table(work, recorded.steps)
-    recorded.trace = TraceFacts(
+    recorded.trace = _trace_facts(recorder, work, recorded, _operators_of_a_step(traced))
+
+
+def _trace_facts(recorder: Recorder, work: Work, recorded: Segment, operators: Counter[str]) -> TraceFacts:
+    return TraceFacts(
         source=recorder.source,
         drift_ns=work.drift_ns,
         uncertainty_ns=work.uncertainty_ns,
         graph_launches=num_while_issuing(work.graphs, recorded),
-        witnesses=recorder.witnesses(work, recorded, _operators_of_a_step(traced)),
+        witnesses=recorder.witnesses(work, recorded, operators),
     )
 
 

@@ -25,6 +25,15 @@ KNOWN = 0.10
 """Half-width within which the arms behind a gain alone must be known: a gain counts from 1.10× on (WORTH)."""
 COMPARED = (Arm.REAL, Arm.FETCH)
 """Arms whose windows are as long as a storage with stalls or slow files needs: they tell what it takes of the step."""
+SPARED = (Arm.FREE, Arm.PREP)
+"""Arms that are left out where the time is too short for `real`: no gain of storage or preparation needs them."""
+LEAST_STEPS, LEAST_LANE_ROUNDS = MIN_ROUNDS * MIN_WINDOW_STEPS, 3
+"""Steps of `real`, and rounds of the workers, in the shortest run that tells (docs/method.md, `Too short`)."""
+STARVED = 2.0
+"""How many times as long as a fed step one of `real` takes where they are: the loader's own rate, `free`, is then that
+of `real`."""
+REAL_PART = 0.8
+"""Of the time that is left, the longest window of `real` there."""
 ARMS_PART = 0.6
 """Fraction of `max_bytes` for the arms that read the storage."""
 
@@ -74,8 +83,10 @@ def measure_rounds(
     budget: Budget,
     segments: list[Segment],
     storage_idle: Callable[[Sequence[Segment]], bool] = lambda segments: False,
+    on_findings: Callable[[], None] = lambda: None,
 ) -> RoundFacts:
-    """Measure the arms in turns, adding their windows to `segments`.
+    """Measure the arms in turns, adding their windows to `segments`. `on_findings` is called behind each window of
+    the first round and behind each further round.
 
     `storage_idle`: whether the windows so far prove that the storage has nothing to do. `ram` would then be the same as
     `real`, and its time goes to `real`.
@@ -85,19 +96,35 @@ def measure_rounds(
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
     deadline = time.perf_counter() + budget.seconds
-    number = 0
+    number, turns, spares = 0, arms, False
+    least = max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
     while True:
-        for planned in arms:
-            if number and time.perf_counter() > deadline:
+        for place, planned in enumerate(turns):
+            left_s = deadline - time.perf_counter()
+            if number and left_s < 0:
                 break
             arm = planned
             if planned is Arm.RAM and storage_idle(segments):
-                if steps is not None:
+                if steps is not None or left_s < 0:
                     continue
                 arm = Arm.REAL
-            length_s = max(target_s * arm.weight, _least_s(segments, feed.lanes) if arm in COMPARED else 0.0)
-            segments.append(windows.measure(arm, number, Length(length_s, steps)))
+            if steps is None and not number and not spares:
+                spares = not _has_time(budget.seconds, left_s, segments, arms, least)
+            if planned in SPARED and spares:
+                continue
+            wanted_s = max(target_s * arm.weight, _least_s(segments, feed.lanes) if arm in COMPARED else 0.0)
+            if spares and arm is Arm.REAL:
+                wanted_s = max(wanted_s, min(_missing_s(segments, least), REAL_PART * left_s))
+            to_come = [one for one in arms[place:] if not (spares and one in SPARED)]
+            longest_s = max(MIN_SEGMENT_S, left_s * (1 if number else _share(arm, to_come)))
+            length = Length(wanted_s, steps, longest_s)
+            segments.append(windows.measure(arm, number, length))
+            if not number:
+                on_findings()
+        if number:
+            on_findings()
         number += 1
+        turns = tuple(sorted(arms, key=lambda arm: arm is not Arm.REAL)) if spares else arms
         if steps is not None and number >= num_rounds:
             return RoundFacts(_measured(arms, segments), number, "steps")
         if time.perf_counter() > deadline:
@@ -106,6 +133,30 @@ def measure_rounds(
             return RoundFacts(_measured(arms, segments), number, "max_bytes")
         if steps is None and number >= MIN_ROUNDS and _precise(windows.rig.case, arms, segments):
             return RoundFacts(_measured(arms, segments), number, "ci_target")
+
+
+def _share(arm: Arm, left: Sequence[Arm]) -> float:
+    """Of the time, what a window of the first round may take at most, `left` being the arms from here on: two shares
+    for `real`, one for each other."""
+    return (1 + (arm is Arm.REAL)) / sum(1 + (one is Arm.REAL) for one in left)
+
+
+def _has_time(budget_s: float, left_s: float, segments: Sequence[Segment], arms: Sequence[Arm], least: int) -> bool:
+    """Whether `real` will have the `least` steps that tell if every arm is measured in each round, by the windows so
+    far; True where it is not the loader that the device waits for."""
+    means = {one.arm: float(durations(one).mean()) for one in segments}
+    real = next((one for one in segments if one.arm is Arm.REAL), None)
+    fed_s = means.get(Arm.HOST, means.get(Arm.DEVICE))
+    if real is None or fed_s is None or means[Arm.REAL] < STARVED * fed_s:
+        return True
+    round_s = (budget_s - left_s) / len(segments) * len(arms)
+    return len(real.window) * budget_s / round_s >= least
+
+
+def _missing_s(segments: Sequence[Segment], least: int) -> float:
+    """Seconds that `real` takes for what it lacks of the `least` steps that tell."""
+    seconds = np.concatenate([durations(one) for one in segments if one.arm is Arm.REAL])
+    return float(seconds.mean()) * (least + 1 - len(seconds))
 
 
 def _measured(arms: Sequence[Arm], segments: Sequence[Segment]) -> tuple[Arm, ...]:
@@ -126,7 +177,7 @@ def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bo
     blocks = {}
     for arm in arms:
         measured = [segment for segment in segments if segment.arm is arm]
-        if measured or arm is not Arm.RAM:  # `real` took its place
+        if measured:  # `real` may take the place of `ram`, and a slow `real` that of `free`
             turns = [segment.round for segment in measured]
             blocks[arm] = blocks_of([[durations(segment)] for segment in measured], case.feed.lanes, turns=turns)
     found = widths(blocks, FED_ALIKE)

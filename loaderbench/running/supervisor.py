@@ -28,7 +28,7 @@ from loaderbench.recording.facts import Failure, Recording, Run, Series, Status
 from loaderbench.recording.progress import Message, Report
 from loaderbench.recording.store import RunFolder
 from loaderbench.running.guard import Guard
-from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, MeasureRequest, Q, Request
+from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, Judge, MeasureRequest, Q, Request
 from loaderbench.running.temporary import TemporaryFolder
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
@@ -222,8 +222,8 @@ def prefix_of_decoder(decoder: str | None) -> Path | None:
         raise JobFailed(Failure(type(error).__name__, str(error))) from error
 
 
-def supervise(case: Case, folder: RunFolder, on_message: Report) -> Run:
-    """Run `case`, writing the child's output to the folder's worker.log.
+def supervise(case: Case, folder: RunFolder, on_message: Report, judge: Judge | None = None) -> Run:
+    """Run `case`, writing the child's output to the folder's worker.log. `judge`: for the verdict so far.
 
     Never raises for anything that happens to the child: the Run says how it ended. KeyboardInterrupt and SystemExit
     in this process end the child and its workers, and propagate.
@@ -242,7 +242,7 @@ def supervise(case: Case, folder: RunFolder, on_message: Report) -> Run:
             sampling = SamplerThread(samplers)
             try:
                 sampling.start()
-                recording = child.ask(MEASURE, MeasureRequest(case, started_ns=started_ns), on_message)
+                recording = child.ask(MEASURE, MeasureRequest(case, started_ns=started_ns, judge=judge), on_message)
             finally:
                 series, sampler_caveats, sampling_cpu_ns = sampling.stop()
                 caveats = [*caveats, *sampler_caveats]

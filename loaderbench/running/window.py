@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import is_steady
 from loaderbench.cases.arms import Arm
+from loaderbench.devices.tracing import Recorder
 from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import Loader
 from loaderbench.recording.facts import SPAN, STEP, HeldSteps, ImageFailure, Segment, StorageWindow, Table, tells_idle
 from loaderbench.recording.progress import Report, SegmentDone
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.feeds import Feeds, close
+from loaderbench.running.kernel_window import keep_log
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.read_times import read_times
 from loaderbench.running.rig import Rig
@@ -31,6 +34,8 @@ from loaderbench.samplers.sources import StorageCounter
 MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
 MAX_WARMUP_S = 3.0
 LONGEST_WINDOW_S = 10.0
+WARMUP_PART = 0.4
+"""Of the longest time that a window may take."""
 HELD_STEPS, MAX_HOLD_S = 3, 0.5
 """Steps of each `device` window that are held back until all their work is enqueued, and the longest hold (s)."""
 
@@ -46,6 +51,9 @@ class Length:
     target_s: float
     steps: int | None = None
     """Exact number of steps; None: until `target_s`, and at least a few."""
+    longest_s: float = field(default=math.inf, compare=False)
+    """Most seconds with the warm-up, of a window without an exact number of steps: a round of the workers and two
+    steps are enough where they take as long."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class Windows:
     report: Report
     most_steps: int = sys.maxsize
     """Most steps that a window may read from the storage."""
+    log: Recorder | None = None
+    """Records the windows of `real` themselves, where recording leaves the device's times as they are."""
     failures: list[ImageFailure] = field(default_factory=list)
     """Every read of an image that could not be decoded."""
     cpu: CpuClock = field(default_factory=CpuClock)
@@ -117,10 +127,12 @@ class Windows:
         device.anchor()
         opened = time.perf_counter_ns()
         loop, loader = self.new_loop(arm)
-        with self.evicting(arm, loop, loader):
+        log = self.log if arm is Arm.REAL else None
+        with self.evicting(arm, loop, loader), log or nullcontext():
             steps = min(length.steps or self.fewest_steps(), most)
             if warm_up is None:
-                num_warmup, steady = self.warm_up(loop, loader, length.target_s, most - steps - 1)
+                warmup_s = math.inf if length.steps is not None else WARMUP_PART * length.longest_s
+                num_warmup, steady = self.warm_up(loop, loader, length.target_s, most - steps - 1, warmup_s)
                 self.cpu.begin()
                 if self.rig.case.effort.warmup is None:
                     loop.run(1, sys.maxsize)  # the step that begins late for the reading is none of the window
@@ -141,6 +153,8 @@ class Windows:
         if touches_storage:
             segment.storage = self._storage_window(readings, before, loop, drained)
         segment.reads = read_times(self.feeds.take_reads(arm))
+        if log is not None:
+            keep_log(log, segment)
         segment.clock_drift_ns = device.drift_ns() if arm.on_device else None
         segment.cpu = cpu
         segment.consumer_cpu_s, segment.stage_times = consumer_cpu_s, _grown(stages_begun, stages_ended)
@@ -186,7 +200,8 @@ class Windows:
         """Run the window's own steps: at least `steps`; until its time is up, where their number is not fixed."""
         fixed = length.steps is not None
         # Storage that takes seconds for a batch must not stretch a window to minutes: two steps are enough.
-        longest_ns = sys.maxsize if fixed else time.perf_counter_ns() + int(LONGEST_WINDOW_S * 1e9)
+        longest_s = min(LONGEST_WINDOW_S, (1 - WARMUP_PART) * length.longest_s)
+        longest_ns = sys.maxsize if fixed else time.perf_counter_ns() + int(longest_s * 1e9)
         loop.run(2, sys.maxsize)
         if time.perf_counter_ns() < longest_ns:
             loop.run(steps - 2, longest_ns)
@@ -197,8 +212,11 @@ class Windows:
             # Half a round of the workers' bursts would count as a whole one, or as none.
             loop.run(-(len(loop.host) - num_warmup) % self.rig.case.feed.lanes, longest_ns)
 
-    def warm_up(self, loop: StepLoop, loader: Loader | None, target_s: float, most: int) -> tuple[int, bool]:
-        """Run until the loader's queue is steady, or the given number of steps, or `most`. Returns (steps, steady)."""
+    def warm_up(
+        self, loop: StepLoop, loader: Loader | None, target_s: float, most: int, longest_s: float = math.inf
+    ) -> tuple[int, bool]:
+        """Run until the loader's queue is steady, or the given number of steps, or `most`, or for `longest_s`, and at
+        least a round of the workers. Returns (steps, steady)."""
         feed, asked = self.rig.case.feed, self.rig.case.effort.warmup
         if asked is not None:
             loop.run(asked, sys.maxsize)
@@ -208,7 +226,7 @@ class Windows:
             return len(loop.host), True
         # Without workers there is no queue, but the first batches pay for memory and tables that later ones reuse.
         depth = self.rig.buffer_batches
-        limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5) * 1e9)
+        limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5, longest_s) * 1e9)
         loop.run(feed.lanes + 1, sys.maxsize)
         while len(loop.host) < min(4 * depth + 16, most):
             recent = slice(-(2 * depth + 8), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from loaderbench.analysis.record import analyze
+from loaderbench.analysis.record import analyze, verdict_so_far
 from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed
 from loaderbench.interrupts import interrupts_held
@@ -68,7 +68,7 @@ def measure_case(
     """
     folder = store.open_run(case)
     try:
-        run = supervise(case, folder, lambda message: on_message(case, message))
+        run = supervise(case, folder, lambda message: on_message(case, message), verdict_so_far)
     except (KeyboardInterrupt, SystemExit):
         with interrupts_held():
             stored(folder, replace(_interrupted(folder, case), tag=tag))

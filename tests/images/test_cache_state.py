@@ -11,7 +11,16 @@ import pytest
 
 from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.images import cache_state
-from loaderbench.images.cache_state import PAGE_BYTES, choose_subset, evict, evict_files, locked, ram_copy, residency
+from loaderbench.images.cache_state import (
+    PAGE_BYTES,
+    choose_subset,
+    evict,
+    evict_files,
+    locked,
+    ram_copy,
+    residency,
+    spread_over_sizes,
+)
 from loaderbench.images.filesystem import storage_behind
 from loaderbench.images.index import index_images
 
@@ -69,8 +78,8 @@ def test_evicted_files_are_gone_and_read_ones_are_there(files: list[str], method
 @on_memory
 def test_locked_files_outlast_eviction(files: list[str]) -> None:
     evict_files(files)
-    with locked(files, 1 << 30) as at_begin:
-        assert at_begin.fraction == 1
+    with locked(files, 1 << 30):
+        assert residency(files).fraction == 1
         assert evict_files(files).fraction == 1
     assert evict_files(files).fraction == 0
 
@@ -186,6 +195,43 @@ def test_ram_copy_of_a_subset_stays_in_its_budget(files: list[str]) -> None:
         ram_copy(index, 10)
     with pytest.raises(UnavailableError, match="not a tmpfs"):
         ram_copy(index, 1 << 30, str(Path(__file__).parent))
+
+
+def test_a_copy_that_ran_out_of_time_has_the_mix_of_sizes_of_all(files: list[str]) -> None:
+    index = index_images(str(Path(files[0]).parent.parent))
+    # Given no time: when five files are copied all the same, then they are spread over the sizes
+    copied, cleanup = ram_copy(index, 1 << 30, until=0.0, at_least=5)
+    cleanup()
+    assert len(copied) == 5 and copied.sizes.mean() == pytest.approx(index.sizes.mean(), rel=0.25)
+
+
+@pytest.mark.parametrize("num", [1, 2, 7, 64, 1000])
+def test_every_beginning_of_the_order_has_the_mix_of_sizes_of_all(num: int) -> None:
+    sizes = np.random.default_rng(1).lognormal(11, 0.6, 1000).astype(np.int64)
+    chosen = np.sort(np.random.default_rng(2).permutation(1000)[:num])
+    order = spread_over_sizes(sizes, chosen)
+    assert sorted(order.tolist()) == chosen.tolist()
+    # the discrepancy of van der Corput's sequence is below (log₂ n + 1) / n
+    for count in {num, num // 2, num // 3, num // 10} - {0}:
+        ranks = np.sort(np.argsort(np.argsort(sizes[chosen]))[np.searchsorted(chosen, order[:count])])
+        assert np.abs(ranks - (np.arange(count) + 0.5) * num / count).max() <= num * (np.log2(count) + 3) / count
+
+
+@on_memory
+def test_a_copy_leaves_its_sources_where_they_were(files: list[str]) -> None:
+    evict_files(files)
+    index = index_images(str(Path(files[0]).parent.parent))
+    _, cleanup = ram_copy(index, 1 << 30, evict_sources=True)
+    cleanup()
+    assert residency(files).resident_pages == 0
+    _, cleanup = ram_copy(index, 1 << 30)
+    cleanup()
+    assert residency(files).fraction == 1
+
+
+def test_no_more_than_the_time_allows_is_looked_at_and_the_number_is_told(files: list[str]) -> None:
+    assert residency(files, until=0.0, at_least=3).num_files == 3
+    assert residency(files).num_files == 20
 
 
 def test_what_a_killed_process_left_in_memory_is_removed(files: list[str]) -> None:

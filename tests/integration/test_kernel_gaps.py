@@ -43,14 +43,16 @@ def test_a_run_fills_the_kernel_gaps(device: tuple[str, ...], small_set: Path, t
     assert gap["busy_fraction"] + gap["total_fraction"] == pytest.approx(1)
     assert sum(one["fraction"] for one in gap["by_class"].values()) == pytest.approx(gap["total_fraction"])
     assert gap["busy_fraction"] <= gap["event_busy_fraction"] + 0.01
-    assert 4 <= gap["num_steps"] <= 24
-    assert gap["perturbation_fraction"] is not None
+    own_log = device is EMULATED  # of the last steps of `real`: no window is run for it, so nothing is disturbed
+    assert (2 if own_log else 4) <= gap["num_steps"] <= 24
+    assert (gap["perturbation_fraction"] is None) is own_log
     assert gap["largest"][0]["worker"] is not None
     assert {one["gap_class"] for one in gap["largest"]} <= set(gap["by_class"])
     assert any(line.startswith("kernel gaps: ") for line in record["verdict"]["evidence"])
     recording = load_run(tmp_path / record["run_id"]).recording
     assert recording is not None
-    (traced,) = recording.of(Arm.TRACED)
+    assert len(recording.of(Arm.TRACED)) == len(recording.of(Arm.UNTRACED)) / 2 == (0 if own_log else 1)
+    (traced, *_) = recording.of(Arm.REAL if own_log else Arm.TRACED)
     assert traced.kernels is not None and (traced.kernels[:, 3] == KERNEL).sum() >= gap["num_steps"]
     assert set(record["arms"]) == {"device", "real"}
 

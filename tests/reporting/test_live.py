@@ -12,7 +12,8 @@ from rich.console import Console
 
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import Failure
-from loaderbench.recording.progress import Phase, SegmentDone, StepsDone
+from loaderbench.recording.progress import Notice, Phase, SegmentDone, SoFar, StepsDone
+from loaderbench.recording.record import Estimate, Verdict
 from loaderbench.reporting import live
 from loaderbench.reporting.live import Progress
 
@@ -82,3 +83,43 @@ def test_work_that_belongs_to_no_case_shows_its_phase_alone(
     with Progress(1, quiet=False) as view:
         view.message(None, Phase("listing images"))
     assert capsys.readouterr().err == ""
+
+
+def so_far(cause: str, gain: float, since_s: float, low: float | None = 1.4, high: float | None = 3.2) -> SoFar:
+    compute = Estimate(9.0, 8.0, 10.0, "ratio", 8, "blocks")
+    removed = {cause: Estimate(gain, low, high, "ratio", 8, "blocks"), "compute": compute}
+    return SoFar(Verdict(bottleneck=cause, speedup_if_removed=removed), since_s)  # type: ignore[arg-type]
+
+
+def test_on_a_terminal_the_verdict_so_far_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "REDRAW_S", -1.0)
+    out = io.StringIO()
+    with Progress(1, quiet=False, console=Console(file=out, width=80, force_terminal=True)) as view:
+        view.message(CASE, Phase("starting the loader"))
+        view.message(CASE, so_far("storage", 2.1, 12.3))
+        view.message(CASE, Notice("evicting takes long"))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
+    assert "so far: storage, 2.10× (1.40 – 3.20); 12 s" in text
+    assert "evicting takes long" in text
+
+
+def test_elsewhere_the_verdict_so_far_is_said_when_its_cause_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    def lines(num_cases: int, *, quiet: bool = False) -> list[str]:
+        with Progress(num_cases, quiet=quiet) as view:
+            for found in (
+                so_far("storage", 2.1, 5.0),
+                so_far("storage", 2.2, 6.0),
+                so_far("prep", 1.3, 7.0, high=None),
+            ):
+                view.message(CASE, found)
+            view.message(CASE, Notice("evicting takes long"))
+        return capsys.readouterr().err.splitlines()[1:]
+
+    assert lines(1) == [
+        "so far: storage, 2.10× (1.40 – 3.20); 5 s",
+        "so far: CPU preparation (decode, augment, collate), 1.3× (not bounded); 7 s",
+        "evicting takes long",
+    ]
+    # in a sweep each case's table says it; a run that cannot keep its time says so there too
+    assert lines(3) == ["evicting takes long"]
+    assert lines(1, quiet=True) == []

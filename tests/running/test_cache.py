@@ -21,8 +21,8 @@ def test_what_is_cold_already_is_not_evicted_again(
     for index in range(num_read):
         Path(images.path(index)).read_bytes()
     evicted: list[str] = []
-    really = cache.evict
-    monkeypatch.setattr(cache, "evict", lambda path: (evicted.append(path), really(path)))
+    really = cache.evicted
+    monkeypatch.setattr(cache, "evicted", lambda path: (evicted.append(path), really(path))[1])
     with CacheKeeper("cold", DataSet(images)) as keeper:
         assert len(evicted) == (len(images) if num_read else 0)
         assert residency(images.paths()).resident_pages == 0 and not keeper.caveats

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from loaderbench.analysis.kernels import clock_error_ns, missing, summarize, window_of
+from loaderbench.analysis.kernels import clock_error_ns, missing, summarize, traced_part, window_of
 from loaderbench.cases.arms import Arm
 from loaderbench.devices.base import Device
 from loaderbench.devices.cpu import CpuDevice
@@ -21,9 +21,17 @@ from loaderbench.devices.emulated import PIECES, EmulatedDevice
 from loaderbench.devices.profile import Constant, Profile, StepTime
 from loaderbench.devices.select import num_visible_gpus
 from loaderbench.loaders.base import Batch
-from loaderbench.recording.facts import COPY, KERNEL, STEP_FIELDS, Segment, WorkloadFacts
+from loaderbench.recording.facts import COPY, KERNEL, STEP, STEP_FIELDS, Segment, WorkloadFacts
 from loaderbench.recording.record import KernelGap, TraceClock
-from loaderbench.running.kernel_window import DISCARDED_STEPS, TracedLoop, num_steps_for, trace_kernels
+from loaderbench.running.kernel_window import (
+    DISCARDED_STEPS,
+    MAX_STEPS,
+    TracedLoop,
+    free_recorder,
+    keep_log,
+    num_steps_for,
+    trace_kernels,
+)
 from loaderbench.running.loop import StepLoop
 
 MS = 1_000_000
@@ -158,6 +166,46 @@ def test_the_log_of_an_emulated_device_is_its_busy_time() -> None:
     assert lengths[rows[:, 3] == COPY].tolist() == [MS] * 3
     assert rows[:, 1].max() == end.time_ns
     assert len(device.logged_work()) == 0  # nothing is kept any more
+
+
+def test_the_last_steps_of_a_window_of_real_are_as_good_as_a_traced_one() -> None:
+    # given more steps than the log keeps, each of 24 ms of which 15 are busy, behind copies of 1 ms
+    device = emulated(24, 15, 0)
+    workload = Workload(lambda inputs, targets: device.enqueue_step(8))
+    recorder = free_recorder(device)
+    assert recorder is not None and free_recorder(CpuDevice()) is None
+    loop = StepLoop(repeat(Batch(Bytes(), Bytes(), 8, 0)), device, workload)
+    with recorder:
+        num_steps = loop.run(40, 1 << 62)
+        device.synchronize()
+    real = Segment(Arm.REAL, 0, 4, True, loop.steps(), None, 0, 1)
+    keep_log(recorder, real)
+    # then its last steps are a traced window, by the same arithmetic as above
+    traced = traced_part(real)
+    assert not missing(traced) and len(traced.window) == MAX_STEPS
+    begin, end = window_of(traced)
+    assert end == real.steps[-1, STEP["done_ns"]] and end - begin == MAX_STEPS * 25 * MS
+    gap = summarize(traced)
+    assert gap.total_fraction == pytest.approx(9 / 25, rel=1e-6)
+    assert gap.kernel_fraction == pytest.approx(15 / 25, rel=1e-6)
+    assert gap.perturbation_fraction is None
+    assert {large.batch for large in gap.largest} <= set(range(num_steps - MAX_STEPS, num_steps))
+
+
+@pytest.mark.parametrize(("num_steps", "num_warmup", "traced"), [(1, 0, 0), (2, 1, 1), (3, 0, 2)])
+def test_a_short_window_keeps_what_it_has(num_steps: int, num_warmup: int, traced: int) -> None:
+    device = emulated(2, 2, 0)
+    recorder = device.recorder()
+    loop = StepLoop(repeat(Batch(Bytes(), Bytes(), 8, 0)), device, Workload(lambda a, b: device.enqueue_step(8)))
+    with recorder:
+        loop.run(num_steps, 1 << 62)
+        device.synchronize()
+    real = Segment(Arm.REAL, 0, num_warmup, True, loop.steps(), None, 0, 1)
+    keep_log(recorder, real)
+    if not traced:
+        assert real.kernels is None and real.trace is None
+        return
+    assert summarize(traced_part(real)).num_steps == traced and not missing(traced_part(real))
 
 
 # -- CPU: operators that can be counted ------------------------------------------------------------------

@@ -115,6 +115,29 @@ def test_the_first_round_is_whole_however_long_it_takes(monkeypatch: pytest.Monk
     assert [arm for arm, _, _ in asked] == list(COLD)
 
 
+def test_on_slow_storage_real_gets_the_time_of_arms_that_no_gain_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(arm: Arm, number: int) -> float:
+        return 0.016 if arm in (Arm.DEVICE, Arm.HOST) else 0.3
+
+    # given windows of 12 steps that take 4 s each, of which 13 s hold three of each arm at most
+    facts, asked, _ = measured(monkeypatch, seconds=13.0, window_s=2.0, step_s=slow)
+    assert [arm for arm, number, _ in asked if number == 0] == [one for one in COLD if one not in rounds.SPARED]
+    # then the next round begins with `real`, and it is as long as what is missing: 15 steps and one, less 12
+    again = [(arm, length.target_s) for arm, number, length in asked if number == 1]
+    assert again[0] == (Arm.REAL, pytest.approx(0.3 * 4))
+    assert set(facts.arms) == set(COLD) - set(rounds.SPARED)
+    # and where the device is as slow, it is not the loader's rate that is known already
+    facts, _, _ = measured(monkeypatch, seconds=13.0, window_s=2.0, step_s=lambda arm, number: 0.3)
+    assert facts.arms == COLD
+
+
+def test_a_window_of_the_first_round_may_take_its_share_and_real_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, asked, _ = measured(monkeypatch, seconds=16.0, window_s=1.0)
+    # eight shares of 16 s: two for `real`; each window took one second
+    longest = [length.longest_s for _, number, length in asked if number == 0]
+    assert longest == pytest.approx([16 / 8, 15 / 7, 14 / 6, 2 * 13 / 5, 12 / 3, 11 / 2, 10 / 1])
+
+
 @pytest.mark.parametrize(("steps", "num_rounds", "each"), [(100, 3, 34), (15, 3, 5), (14, 1, 14), (1, 1, 1)])
 def test_a_number_of_steps_is_spread_over_the_rounds(
     steps: int, num_rounds: int, each: int, monkeypatch: pytest.MonkeyPatch

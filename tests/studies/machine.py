@@ -14,7 +14,7 @@ from loaderbench.cases.case import Case
 from loaderbench.recording.facts import CacheFacts, CopyFacts, Failure, Recording, Run
 from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
-from loaderbench.running.jobs.table import MEASURE, SCREEN, Job, MeasureRequest, ScreenRequest
+from loaderbench.running.jobs.table import MEASURE, SCREEN, Job, Judge, MeasureRequest, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.selftest.injections import Injection
 from loaderbench.selftest.jobs import (
@@ -66,7 +66,7 @@ class Machine:
         monkeypatch.setattr(measure, "supervise", self.supervise)
         return self
 
-    def supervise(self, case: Case, folder: RunFolder, on_message: Report) -> Run:
+    def supervise(self, case: Case, folder: RunFolder, on_message: Report, judge: Judge | None = None) -> Run:
         recording, failure = None, None
         try:
             recording = self.record(case, Injection())

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,13 @@ from loaderbench.recording.facts import (
     Segment,
     StorageFacts,
 )
-from loaderbench.recording.progress import Phase, Report
+from loaderbench.recording.progress import Phase, Report, SoFar
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
+from loaderbench.running.deadline import AFTER_ROUNDS_S, Deadline
 from loaderbench.running.feeds import Feeds, arms_of_a_round, close
 from loaderbench.running.jobs.table import MeasureRequest
-from loaderbench.running.kernel_window import TracedLoop, num_steps_for, trace_kernels
+from loaderbench.running.kernel_window import MAX_PART, TracedLoop, free_recorder, num_steps_for, trace_kernels
 from loaderbench.running.link import link_bytes_per_s
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
@@ -54,6 +56,10 @@ CEILING_PART = 0.15
 """Fraction of `max_bytes` for the storage's ceiling."""
 SETTLE_S = 0.25
 """Window length in seconds that the kernel trace gives to the warm-up, which then gives up within a second."""
+FEWEST_STEPS = 2
+"""Of a window on storage that takes seconds for a batch."""
+LEAST_ROUNDS_S = 1.0
+"""For the rounds where everything before them took all of the time."""
 MOST_EXAMPLES = 100
 
 
@@ -67,16 +73,19 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
     with ExitStack() as stack:
         rig = Rig(request.case, stack, report, request.slowdown)
         opened_ns = time.perf_counter_ns()
-        cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report))
+        started_s = None if request.started_ns is None else request.started_ns / 1e9
+        deadline = Deadline(request.case.effort.duration_s, report, started_s)
+        cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report), deadline)
         once = cache.survey()  # before a loader looks into the files
-        feeds = Feeds(rig, stack, report)
+        feeds = Feeds(rig, stack, report, deadline)
         feeds.process_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
         feeds.open_s = (opened_ns - begun_ns) / 1e9
         storage = StorageCounter(rig.case.subject.dataset)
         stack.callback(storage.close)
         windows = Windows(rig, feeds, cache, storage, report)
+        windows.log = free_recorder(rig.device) if request.case.effort.kernels else None
         try:
-            return _Measurement(windows, once=once and feeds.reads_files).run(stack)
+            return _Measurement(windows, deadline, request, once=once and feeds.reads_files).run(stack)
         except CaseFailed as error:
             raise type(error)(feeds.in_terms_of_the_data_set(str(error))) from error
 
@@ -84,8 +93,9 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
 class _Measurement:
     """Measures one case, in order. `once`: the data set's own cache state can be measured only once, first."""
 
-    def __init__(self, windows: Windows, *, once: bool) -> None:
+    def __init__(self, windows: Windows, deadline: Deadline, request: MeasureRequest, *, once: bool) -> None:
         self._windows, self._once = windows, once
+        self._deadline, self._request, self._so_far_s = deadline, request, 0.0
         self._rig, self._feeds = windows.rig, windows.feeds
         self._case: Case = windows.rig.case
         self._arms = arms_of_a_round(
@@ -117,23 +127,19 @@ class _Measurement:
         link = self._measure_link()
         begun = time.perf_counter()
         self._trace_kernels()
-        storage = self._storage_facts(ceiling)
         return Recording(
             self._segments,
-            Facts(
-                device=device.describe(),
-                workload=self._rig.workload.describe(),
-                loader=self._feeds.loader_facts(),
-                cache=self._windows.cache.facts(),
-                storage=storage,
-                startup=self._feeds.startup_facts(),
+            replace(
+                self._facts(rounds),
+                storage=self._storage_facts(ceiling),
                 failures=self._failure_facts(),
-                rounds=rounds,
                 copy=self._feeds.copy_facts(link),
                 prep_probe=prep_probe,
                 peak_memory_bytes=peak_memory_bytes,
                 loop_overhead_s=overhead_s,
                 tracing_s=time.perf_counter() - begun,
+                so_far_s=self._so_far_s,
+                overtime_s=self._deadline.extended_s,
             ),
             [*self._caveats, *self._windows.cache.caveats],
         )
@@ -151,7 +157,8 @@ class _Measurement:
         if self._once and Arm.REAL in wanted:
             # The other arms would fill the page cache, so its present state can be measured only once, first.
             self._windows.report(Phase("measuring the data set as it is"))
-            length = Length(case.effort.duration_s * FIRST_PART, case.effort.steps)
+            first_s = case.effort.duration_s * FIRST_PART
+            length = Length(first_s, case.effort.steps, 2 * first_s)
             self._segments.append(self._windows.measure(Arm.REAL, 0, length))
         if wanted & {Arm.RAM, Arm.HOST} and not self._windows.may_be_idle:
             self._feeds.copy_to_memory()
@@ -173,8 +180,41 @@ class _Measurement:
             return RoundFacts((Arm.REAL,), 1, "measured_once")
         spent_s = sum(segment.wall_s or 0.0 for segment in self._segments)
         ceiling_s = self._ceiling_s if self._probes_ceiling else 0.0
-        budget = Budget(self._case.effort.duration_s - ceiling_s - spent_s, self._windows.most_steps < sys.maxsize)
-        return measure_rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle)
+        behind_s = ceiling_s + AFTER_ROUNDS_S
+        self._foresee_a_round(behind_s)
+        seconds = min(self._case.effort.duration_s - ceiling_s - spent_s, self._deadline.left_s() - behind_s)
+        budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
+        return measure_rounds(
+            self._windows, self._arms, budget, self._segments, self._windows.storage_idle, self._tell_so_far
+        )
+
+    def _foresee_a_round(self, behind_s: float) -> None:
+        """Say before it is measured where the storage is so slow that one window of each arm takes beyond the
+        deadline."""
+        ram, reading = self._feeds.ram, [arm for arm in self._arms if arm.touches_storage]
+        if ram is None or not reading or not self._feeds.reads_files or self._case.effort.steps is not None:
+            return
+        batch_s = self._rig.data.sample_page_bytes * self._case.step.batch_size / ram.bytes_per_s
+        num_batches = self._case.feed.lanes + 1 + FEWEST_STEPS
+        beyond_s = len(reading) * num_batches * batch_s - (self._deadline.left_s() - behind_s)
+        if beyond_s > 0:
+            self._deadline.extend(
+                beyond_s,
+                f"this storage gives {ram.bytes_per_s / 1e6:.1f} MB/s, so that {len(reading)} windows of "
+                f"{num_batches} batches take {len(reading) * num_batches * batch_s:.0f} s",
+            )
+
+    def _tell_so_far(self) -> None:
+        """Tell what the windows so far say: between two windows, when nothing is measured."""
+        judge, started_ns = self._request.judge, self._request.started_ns
+        if judge is None or started_ns is None or not any(one.arm is Arm.REAL for one in self._segments):
+            return
+        begun_ns = time.perf_counter_ns()
+        verdict = judge(self._case, Recording(self._segments, self._facts(RoundFacts(self._arms, 1, "duration"))))
+        ended_ns = time.perf_counter_ns()
+        self._so_far_s += (ended_ns - begun_ns) / 1e9
+        if verdict is not None:
+            self._windows.report(SoFar(verdict, (ended_ns - started_ns) / 1e9))
 
     def _measure_short_runs(self) -> None:
         if self._once:
@@ -190,7 +230,7 @@ class _Measurement:
         return probe_ceiling(
             self._rig.data.files,
             counter=self._windows.storage,
-            deadline_s=self._ceiling_s,
+            deadline_s=min(self._ceiling_s, max(self._deadline.left_s(), LEAST_CEILING_S / 2)),
             max_bytes=None if most is None else int(CEILING_PART * most),
         )
 
@@ -228,19 +268,21 @@ class _Measurement:
 
     def _trace_kernels(self) -> None:
         """Trace a window of the loop of `real`, after all arms; where that is not done, a caveat says why."""
-        why = self._why_no_trace()
-        if why is None:
-            try:
-                self._segments += self._traced()
-                return
-            except Exception as error:  # the arms are measured: an error of the trace costs only its own figures
-                lines = str(error).strip().splitlines() or ["no message"]
-                why = Caveat(
-                    "kernel_gap_not_measured", {"why": "failed", "reason": f"{type(error).__name__}: {lines[0]}"}
-                )
-        self._caveats.append(why)
+        if any(segment.trace is not None for segment in self._segments):
+            return  # windows of `real` were recorded as they ran
+        planned = self._plan_trace()
+        if isinstance(planned, Caveat):
+            self._caveats.append(planned)
+            return
+        try:
+            self._segments += self._traced(planned)
+        except Exception as error:  # the arms are measured: an error of the trace costs only its own figures
+            lines = str(error).strip().splitlines() or ["no message"]
+            reason = f"{type(error).__name__}: {lines[0]}"
+            self._caveats.append(Caveat("kernel_gap_not_measured", {"why": "failed", "reason": reason}))
 
-    def _why_no_trace(self) -> Caveat | None:
+    def _plan_trace(self) -> int | Caveat:
+        """Steps of each window of the trace, or why there is none."""
         case, real = self._case, self._last_real()
         if not case.effort.kernels:
             return Caveat("kernel_gap_not_measured", {"why": "not_asked"})
@@ -251,21 +293,18 @@ class _Measurement:
         if self._feeds.reads_files and case.effort.max_bytes is not None:
             return Caveat("kernel_gap_not_measured", {"why": "max_bytes"})
         step_s = float(np.mean(durations(real)))
-        if num_steps_for(step_s, case.effort.duration_s, case.feed.lanes) is None:
-            return Caveat("kernel_gap_not_measured", {"why": "steps_too_long", "step_s": step_s})
-        return None
+        # In its part of the measuring time, and in what is left until the deadline.
+        whole_s = min(case.effort.duration_s, self._deadline.left_s() / MAX_PART)
+        num_steps = num_steps_for(step_s, whole_s, case.feed.lanes)
+        return num_steps or Caveat("kernel_gap_not_measured", {"why": "steps_too_long", "step_s": step_s})
 
     def _last_real(self) -> Segment | None:
         real = [segment for segment in self._segments if segment.arm is Arm.REAL and len(segment.steps) > 1]
         return real[-1] if real else None
 
-    def _traced(self) -> list[Segment]:
+    def _traced(self, num_steps: int) -> list[Segment]:
         """The windows of the kernel trace. Raises what the loader or the recorder raises."""
         case, rig, windows = self._case, self._rig, self._windows
-        real = self._last_real()
-        assert real is not None
-        num_steps = num_steps_for(float(np.mean(durations(real))), case.effort.duration_s, case.feed.lanes)
-        assert num_steps is not None
         windows.report(Phase("tracing the device's kernels"))
         loader = self._feeds.loader(Arm.TRACED)
         if self._feeds.reads_files:
@@ -302,6 +341,20 @@ class _Measurement:
         return self._rig.device.copy_in(batch.inputs, batch.targets)
 
     # -- facts -------------------------------------------------------------------------------------------
+
+    def _facts(self, rounds: RoundFacts) -> Facts:
+        """What is known before anything is probed."""
+        return Facts(
+            device=self._rig.device.describe(),
+            workload=self._rig.workload.describe(),
+            loader=self._feeds.loader_facts(),
+            cache=self._windows.cache.facts(),
+            storage=self._storage_facts(None),
+            startup=self._feeds.startup_facts(),
+            failures=self._failure_facts(),
+            rounds=rounds,
+            copy=self._feeds.copy_facts(None),
+        )
 
     def _storage_facts(self, ceiling: CeilingProbe | None) -> StorageFacts:
         images, counter, ram = self._rig.images, self._windows.storage, self._feeds.ram

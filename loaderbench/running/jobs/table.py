@@ -5,6 +5,7 @@ Nothing here imports torch: the asking process does not need it. Only the measur
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTra
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.offload_study import OffloadTurn
+from loaderbench.recording.record import Verdict
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 
 if TYPE_CHECKING:
@@ -55,6 +57,10 @@ class Answer:
     failure: Failure | None = None
 
 
+Judge = Callable[[Case, Recording], Verdict | None]
+"""The verdict on what was recorded up to now; None where that tells nothing yet."""
+
+
 @dataclass(frozen=True)
 class MeasureRequest:
     """Measure a case's arms, in turns."""
@@ -64,6 +70,9 @@ class MeasureRequest:
     """Work of known cost to build in (for the self-test). The run does not record it."""
     started_ns: int | None = None
     """When the process was started for this job alone (perf_counter_ns); None where it had others before."""
+    judge: Judge | None = None
+    """What is asked between windows for the verdict so far, with what was recorded up to then; None: nobody waits for
+    it. A function that can be imported in the measuring process."""
 
     @property
     def waits_for(self) -> str:
