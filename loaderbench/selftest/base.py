@@ -32,6 +32,10 @@ class Truth:
     """Added to each read request (`slow_fuse`) or to each round trip (`uml_nfs`)."""
     open_latency_s: float | None = None
     """Added to each open (`slow_fuse`)."""
+    tail: tuple[float, float] | None = None
+    """(part of the files, seconds that each read of such a file's first bytes takes more) (`slow_fuse`)."""
+    stall: tuple[float, float] | None = None
+    """(period in s, length in s): the last seconds of each period, all reads and opens stand still (`slow_fuse`)."""
 
 
 def install_commands() -> list[list[str]]:

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,25 +32,39 @@ METADATA_TIMEOUT_S = 3600.0
 
 
 class Pacer:
-    """One clock for all readers: each read gets the next slot of the capped channel, then waits its latency."""
+    """One clock for all readers: each read gets the next slot of the capped channel, then waits its latency.
 
-    def __init__(self, bytes_per_s: float | None, latency_s: float) -> None:
+    `stall`: (period, length) in seconds. In the last `length` of each period nothing ends and the channel rests.
+    """
+
+    def __init__(self, bytes_per_s: float | None, latency_s: float, stall: tuple[float, float] | None) -> None:
         self._bytes_per_s = bytes_per_s
         self._latency_s = latency_s
+        self._stall = stall
         self._lock = threading.Lock()
         self._free_at_s = 0.0
 
-    def wait(self, num_bytes: int) -> None:
-        """Sleep until this read's bytes have passed: its slot of the channel, plus the latency."""
+    def wait_for_service(self) -> None:
+        """Sleep while the whole storage stands still."""
+        if self._stall is not None:
+            period_s, length_s = self._stall
+            left_s = period_s - time.monotonic() % period_s
+            if left_s <= length_s:
+                time.sleep(left_s)
+
+    def wait(self, num_bytes: int, extra_s: float) -> None:
+        """Sleep until this read's bytes have passed: its slot of the channel, plus the latency and `extra_s`."""
+        self.wait_for_service()
         now = time.monotonic()
         due = now
         if self._bytes_per_s is not None:
             with self._lock:
                 self._free_at_s = max(self._free_at_s, now) + num_bytes / self._bytes_per_s
                 due = self._free_at_s
-        delay = due + self._latency_s - time.monotonic()
+        delay = due + self._latency_s + extra_s - time.monotonic()
         if delay > 0:
             time.sleep(delay)
+        self.wait_for_service()
 
 
 class SlowTree(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no type information
@@ -57,10 +72,14 @@ class SlowTree(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no type
 
     use_ns = True
 
-    def __init__(self, root: str, pacer: Pacer, open_latency_s: float, counters: memoryview) -> None:
+    def __init__(
+        self, root: str, pacer: Pacer, open_latency_s: float, tail: tuple[float, float], counters: memoryview
+    ) -> None:
+        """`tail`: (part of the files that are slow, seconds that each takes more)."""
         self._root = root
         self._pacer = pacer
         self._open_latency_s = open_latency_s
+        self._slow_below, self._slow_s = tail[0] * 2**32, tail[1]
         self._counters = counters
         self._lock = threading.Lock()
 
@@ -99,11 +118,13 @@ class SlowTree(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no type
             raise mfusepy.FuseOSError(errno.EROFS)
         if self._open_latency_s:
             time.sleep(self._open_latency_s)
+        self._pacer.wait_for_service()
         return os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
         data = os.pread(fh, size, offset)
-        self._pacer.wait(len(data))
+        is_slow = offset == 0 and zlib.crc32(os.fsencode(path)) < self._slow_below
+        self._pacer.wait(len(data), self._slow_s if is_slow else 0.0)
         with self._lock:
             self._counters[0] += len(data)
             self._counters[1] += 1
@@ -133,8 +154,9 @@ def main() -> None:
     mfusepy.FUSE(
         SlowTree(
             setup["root"],
-            Pacer(setup["bytes_per_s"], setup["latency_s"] or 0.0),
+            Pacer(setup["bytes_per_s"], setup["latency_s"] or 0.0, setup["stall"]),
             setup["open_latency_s"] or 0.0,
+            setup["tail"] or (0.0, 0.0),
             counters,
         ),
         setup["mount_point"],

@@ -95,6 +95,8 @@ def _start_daemon(folder: str, tree: str, truth: Truth) -> subprocess.Popen[byte
         "bytes_per_s": truth.bytes_per_s,
         "latency_s": truth.latency_s,
         "open_latency_s": truth.open_latency_s,
+        "tail": truth.tail,
+        "stall": truth.stall,
     }
     script = str(Path(__file__).with_name("fuse_daemon.py"))
     with open(os.path.join(folder, "daemon.log"), "wb") as log:
@@ -124,21 +126,31 @@ def slow_fuse(
     bytes_per_s: float | None = None,
     latency_s: float | None = None,
     open_latency_s: float | None = None,
+    tail: tuple[float, float] | None = None,
+    stall: tuple[float, float] | None = None,
 ) -> Iterator[SlowFuseBed]:
     """Mount an image tree whose reads each take `latency_s` more and together `bytes_per_s` at most (None: no limit).
 
     Its opens each take `open_latency_s` more: they reach the daemon though the file's pages are in memory.
+    `tail=(part, seconds)`: that part of the files takes so much more where their first bytes are read, always the
+    same files: those with crc32(path below the mount, with its leading /) < part × 2³². `stall=(period_s, length_s)`:
+    for the last `length_s` of each period (of time.monotonic, so any process knows when) no read or open ends.
 
     Enter it in a thread that outlives the bed: the daemon ends with the thread that started it.
 
     Raises:
         UnavailableError: what the machine lacks (see `check_available`).
-        ConfigError: `dataset_dir` is no folder, or a limit is not positive.
+        ConfigError: `dataset_dir` is no folder, a limit is not positive, `tail` has a part over 1, or a `stall` is
+            not shorter than its period.
     """
-    truth = Truth(bytes_per_s=bytes_per_s, latency_s=latency_s, open_latency_s=open_latency_s)
+    truth = Truth(bytes_per_s, latency_s=latency_s, open_latency_s=open_latency_s, tail=tail, stall=stall)
     for name, value in asdict(truth).items():
-        if value is not None and value <= 0:
+        if value is not None and min(value if isinstance(value, tuple) else (value,)) <= 0:
             raise ConfigError(f"{name} of slow_fuse must be positive, not {value}")
+    if tail is not None and tail[0] > 1:
+        raise ConfigError(f"the part of the files in tail of slow_fuse must be 1 at most, not {tail[0]}")
+    if stall is not None and stall[1] >= stall[0]:
+        raise ConfigError(f"a stall of slow_fuse must be shorter than its period, unlike {stall}")
     tree = check_dataset_dir(dataset_dir)
     check_available()
     daemon = None

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import zlib
 from pathlib import Path
 
 import bed_reading
@@ -68,6 +69,39 @@ def test_latency_is_paid_by_each_read_and_scales_with_the_readers(served_tree):
     assert 0.02 <= one["wall_s"] / one["files"] <= 0.026
     rates = [seen["files"] / seen["wall_s"] for seen in (one, four)]
     assert rates[1] / rates[0] > 2.5  # 4 on a machine with a CPU to spare; 1 were a bandwidth cap
+
+
+def seconds_of_reading(path):
+    begun = time.perf_counter()
+    bed_reading.read_and_evict(path)
+    return time.perf_counter() - begun
+
+
+def test_the_files_of_a_tail_are_slow_each_time_and_no_others(served_tree):
+    names = [os.path.relpath(path, served_tree) for path in bed_reading.files_below(served_tree)]
+    slow = {name for name in names if zlib.crc32(f"/{name}".encode()) < 0.3 * 2**32}
+    assert 0 < len(slow) < len(names)
+    with slow_fuse(served_tree, tail=(0.3, 0.1)) as bed:
+        for _ in range(2):
+            seen = {name: seconds_of_reading(Path(bed.path, name)) for name in names}
+            assert {name for name, seconds in seen.items() if seconds >= 0.1} >= slow
+            assert sum(seconds < 0.1 for seconds in seen.values()) >= 0.9 * (len(names) - len(slow))
+
+
+def test_nothing_ends_while_the_storage_stands_still(served_tree):
+    paths = bed_reading.files_below(served_tree)
+    with slow_fuse(served_tree, stall=(0.6, 0.2)) as bed:
+        served = [Path(bed.path, os.path.relpath(path, served_tree)) for path in paths]
+        ends = []
+        begun = time.monotonic()
+        while time.monotonic() < begun + 2.5:
+            for path in served:
+                bed_reading.read_and_evict(path)
+                ends.append(time.monotonic())
+    # A read that the daemon let go on just before may end just within.
+    late = [end for end in ends if 0.41 < end % 0.6 < 0.59]
+    assert len(late) <= 0.01 * len(ends)
+    assert {int(end / 0.6) for end in ends} == set(range(int(begun / 0.6), int(ends[-1] / 0.6) + 1))
 
 
 def test_pages_stay_cached_until_they_are_evicted(served_tree):
