@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
+from statistics import fmean
 from typing import Any
 
 from loaderbench.images.cache_state import evict_files
@@ -25,7 +26,7 @@ def loader_seconds(request: LoaderTimeRequest, report: Report) -> float:
     """Seconds a batch of the case's loader, free-running, with its files in the page cache."""
     case = request.case
     with ExitStack() as stack:
-        rig = Rig(case, stack, report)
+        rig = Rig(case, stack, report, request.injection)
         batches = rig.build_loader(rig.data, evict=False).batches()
         depth = max(rig.buffer_batches, 1)
         num_warmup = len(rig.images) // case.step.batch_size + depth + 2  # once through, so that all is cached
@@ -57,19 +58,24 @@ def device_seconds(request: DeviceTimeRequest, report: Report) -> float:
 
 
 def wall_seconds(request: WallTimeRequest, report: Report) -> list[float]:
-    """Wall seconds a step of each side, the fastest of its rounds: other load of the machine only adds time."""
+    """Wall seconds a step of each side: the fastest of its rounds, or their mean (`WallTimeRequest.mean`)."""
+    disturber = request.disturber
     with ExitStack() as stack:
         built = [_BuiltSide(side, stack, report) for side in request.sides]
         times: list[list[float]] = [[] for _ in built]
+        if disturber is not None:
+            stack.callback(disturber.turn, on=True)
         for number in range(request.rounds):
             for side, kept in zip(built, times, strict=True):
+                if disturber is not None:
+                    disturber.turn(on=side.disturbed)
                 kept.append(side.seconds_per_step(number, request.seconds))
-        return [min(kept) for kept in times]
+        return [fmean(kept) if request.mean else min(kept) for kept in times]
 
 
 class _BuiltSide:
     def __init__(self, side: Side, stack: ExitStack, report: Report) -> None:
-        self._case, self._cold = side.case, side.cold
+        self._case, self._cold, self.disturbed = side.case, side.cold, side.disturbed
         self._rig = Rig(side.case, stack, report, side.injection)
         self._loader = self._rig.build_loader(self._rig.data, evict=side.cold)
 
