@@ -9,8 +9,8 @@ preparation of which either may go, files in memory on FUSE, and the table of `m
 Each is asked of the command itself, in a process of its own. Truth is the wall time of the very same case with what
 disturbs it, and then really without, in turns (loaderbench/selftest/truth.py). A line a case: the truth (cause, gain),
 what was said (cause, by whom or of which kind, gain with its interval), `right`, `undetermined` or `WRONG`, and the
-seconds from the command's start to its answer; below it what was short of right. `unclear`: the cause is worth less than
-1.10× in truth, so nothing is judged. The exit status is 1 where one was confidently wrong.
+seconds from the command's start to its answer; below it what was short of right. `unclear`: the cause is worth less
+than 1.10× in truth, so nothing is judged. The exit status is 1 where one was confidently wrong.
 
 The oversubscribed case scores advice: each of the first two is run by the stopwatch, and so is a worker for each
 processor; an advice whose predicted gain is off by more than 10 %, and whose interval does not hold the measured one,
@@ -299,8 +299,8 @@ CASES: dict[str, HardCase] = {
         held_up, loader="threaded", device_to_loader=1.2, disturbing=partial(quota, 1.1))),
     "own-threads-96": HardCase("contention", "own threads", partial(own_threads, input_size=96, batch_size=16)),
     "own-threads-64": HardCase("contention", "own threads", partial(own_threads, input_size=64, batch_size=24)),
-    "either-1.25": HardCase("either", None, partial(either, slower=1.25)),
-    "either-1.6": HardCase("either", None, partial(either, slower=1.6)),
+    "either-1.4": HardCase("either", None, partial(either, slower=1.4)),
+    "either-1.7": HardCase("either", None, partial(either, slower=1.7)),
     "warm-fuse": HardCase("prep", None, partial(warm_fuse, device_to_loader=0.5)),
 }  # fmt: skip
 OVERSUBSCRIBED = {"oversubscribed-512": (512, 6), "oversubscribed-256": (256, 8)}
