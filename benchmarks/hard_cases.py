@@ -134,9 +134,8 @@ class Bench:
         )
         return case.changed(**more)
 
-    def paced(self, case: Case, device_to_loader: float) -> Case:
-        """The case on an emulated device that takes so many times the loader's time a step."""
-        step_s = device_to_loader * self.loader_s(case)
+    def paced(self, case: Case, step_s: float) -> Case:
+        """The case on an emulated device that takes so long for a step."""
         factor = 0.032 * case.step.batch_size / 64 / step_s
         return case.changed(device=f"emulated:{self._profile}x{factor:.5g}")
 
@@ -192,11 +191,11 @@ def in_turns(
 
 @contextmanager
 def uneven_storage(
-    bench: Bench, loader: str, workers: int, device_to_loader: float, duration_s: float, watch_s: float,
+    bench: Bench, loader: str, workers: int, step_s: float, duration_s: float, watch_s: float,
     bed: Mapping[str, Any],
 ) -> Iterator[Asked]:  # fmt: skip
     """Cold files on FUSE; without: the same files on this machine's disk, in memory."""
-    plain = bench.paced(bench.case(loader, 256, workers, duration_s=duration_s), device_to_loader)
+    plain = bench.paced(bench.case(loader, 256, workers, duration_s=duration_s), step_s)
     with slow_fuse(plain.subject.dataset, **bed) as mounted:
         watch = partial(in_turns, "storage", watch_s, lambda case: Side(plain), None)
         yield Asked(plain.changed(dataset=mounted.path, cache="cold"), watch)
@@ -207,7 +206,8 @@ def held_up(
     bench: Bench, loader: str, device_to_loader: float, disturbing: Callable[[], AbstractContextManager[Disturber]]
 ) -> Iterator[Asked]:
     """A run that the device would limit, were its processors its own; without: the disturber switched off."""
-    case = bench.paced(bench.case(loader, 256, min(2, usable_cpus())), device_to_loader)
+    case = bench.case(loader, 256, min(2, usable_cpus()))
+    case = bench.paced(case, device_to_loader * bench.loader_s(case))
     with disturbing() as disturber:
         watch = partial(in_turns, "contention", 2.0, lambda case: Side(case, disturbed=False), disturber)
         yield Asked(case, watch, disturber)
@@ -236,7 +236,7 @@ def either(bench: Bench, slower: float) -> Iterator[Asked]:
     plain = bench.case("multiprocess", 512, workers)
     small, _ = resolve_dataset(None, 256)
     loader_s = bench.loader_s(plain)
-    plain = bench.paced(plain, 2 / slower)
+    plain = bench.paced(plain, 2 / slower * loader_s)
     latency = {"open_latency_s": loader_s * workers / BATCH_SIZE}
     with slow_fuse(plain.subject.dataset, **latency) as mounted, slow_fuse(small, **latency) as also:
 
@@ -252,7 +252,8 @@ def either(bench: Bench, slower: float) -> Iterator[Asked]:
 @contextmanager
 def warm_fuse(bench: Bench, device_to_loader: float) -> Iterator[Asked]:
     """Files in memory on FUSE, which limit nothing: the decoders do. Without: the device alone."""
-    plain = bench.paced(bench.case("multiprocess", 256, min(2, usable_cpus())), device_to_loader)
+    plain = bench.case("multiprocess", 256, min(2, usable_cpus()))
+    plain = bench.paced(plain, device_to_loader * bench.loader_s(plain))
     with slow_fuse(plain.subject.dataset) as mounted:
 
         def watch(child: Child, case: Case) -> list[Gain]:
@@ -273,20 +274,21 @@ class HardCase:
     make: Callable[[Bench], AbstractContextManager[Asked]]
 
 
-def storage_case(by: str, loader: str, workers: int, ratio: float, watch_s: float, **bed: Any) -> HardCase:
-    duration_s = bed.pop("duration_s", 20.0)
-    return HardCase(
-        "storage", by, lambda bench: uneven_storage(bench, loader, workers, ratio, duration_s, watch_s, bed)
-    )
+def storage_case(
+    by: str, loader: str, workers: int, step_s: float, watch_s: float, duration_s: float = 20.0, **bed: Any
+) -> HardCase:
+    """`step_s`: of the device; `watch_s`: a turn of the stopwatch, several periods of what comes and goes."""
+    make = partial(uneven_storage, loader=loader, workers=workers, step_s=step_s)
+    return HardCase("storage", by, partial(make, duration_s=duration_s, watch_s=watch_s, bed=bed))
 
 
 CASES: dict[str, HardCase] = {
-    "tails-multiprocess": storage_case("tail", "multiprocess", 3, 1.3, 4.0, tail=(0.02, 0.25)),
-    "tails-threaded": storage_case("tail", "threaded", 2, 2.0, 4.0, tail=(0.015, 0.6)),
-    "stalls-threaded": storage_case("stalls", "threaded", 2, 1.5, 7.2, stall=(1.8, 0.6)),
-    "stalls-multiprocess": storage_case("stalls", "multiprocess", 2, 1.3, 9.2, stall=(4.6, 1.7)),
-    "opens-deadline": storage_case("latency", "multiprocess", 2, 1.2, 3.0, open_latency_s=0.005, duration_s=12.0),
-    "opens-slow-deadline": storage_case("latency", "threaded", 2, 1.2, 3.0, open_latency_s=0.011, duration_s=18.0),
+    "tails-multiprocess": storage_case("tail", "multiprocess", 3, 0.040, 4.0, tail=(0.02, 0.25)),
+    "tails-threaded": storage_case("tail", "threaded", 2, 0.030, 4.0, tail=(0.015, 0.6)),
+    "stalls-threaded": storage_case("stalls", "threaded", 2, 0.030, 7.2, stall=(1.8, 0.6)),
+    "stalls-multiprocess": storage_case("stalls", "multiprocess", 2, 0.035, 9.2, stall=(4.6, 1.7)),
+    "opens-deadline": storage_case("latency", "multiprocess", 2, 0.040, 3.0, open_latency_s=0.005, duration_s=12.0),
+    "opens-slow-deadline": storage_case("latency", "threaded", 2, 0.050, 3.0, open_latency_s=0.011, duration_s=18.0),
     "neighbours-1": HardCase("contention", "neighbours", partial(
         held_up, loader="multiprocess", device_to_loader=1.1, disturbing=partial(neighbours, 1))),
     "neighbours-2": HardCase("contention", "neighbours", partial(

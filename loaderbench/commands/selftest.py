@@ -13,7 +13,7 @@ from loaderbench.commands.terminal import check_json_target, say, write_json
 @with_options(without=("quiet",))
 def selftest(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="12 cases and 6 nulls, about 5 minutes")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="16 cases and 6 nulls, 5 to 7 minutes")] = False,
     device: Annotated[
         str, typer.Option(help="auto, cpu[:THREADS], cuda[:N], xpu[:N], emulated[:PROFILE][xF]")
     ] = "auto",
