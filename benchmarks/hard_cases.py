@@ -320,15 +320,11 @@ def said_of(record: Mapping[str, Any]) -> Said:
     gain = verdict["joint_speedup"] if named == "mixed" else verdict["speedup_if_removed"].get(named)
     gain = gain or {"value": None, "low": None, "high": None}
     contention, storage = record.get("contention") or {}, record.get("storage") or {}
-    by = {"contention": contention.get("by"), "storage": _kind(storage.get("kind"))}.get(named)
+    by = {"contention": contention.get("by"), "storage": storage.get("kind")}.get(named)
     return Said(
         named, gain["value"], gain["low"], gain["high"], tuple(verdict["joint"]), by, verdict["summary"],
         not is_wide(rate["low"], rate["high"]),
     )  # fmt: skip
-
-
-def _kind(kind: Any) -> str | None:
-    return kind.get("kind") if isinstance(kind, dict) else kind
 
 
 def is_wide(low: float | None, high: float | None) -> bool:

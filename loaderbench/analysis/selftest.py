@@ -138,9 +138,8 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
 def _detail(record: RunRecord, truth: str) -> str | None:
     """Of which kind the storage's slowness is, or who holds the run up, by the record. None: not told."""
     if truth == "contention":
-        return getattr(getattr(record, "contention", None), "by", None)
-    kind = getattr(record.storage, "kind", None) if truth == "storage" else None
-    return getattr(kind, "kind", kind)
+        return None if record.contention is None else record.contention.by
+    return getattr(record.storage, "kind", None) if truth == "storage" else None
 
 
 def truth_by(cause: InjectedCause, watch: Stopwatch) -> tuple[str, float, float, dict[Share, float]]:
