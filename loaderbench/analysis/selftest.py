@@ -91,10 +91,10 @@ def is_clear(outcome: ScenarioOutcome) -> bool:
 
 
 def is_right(outcome: ScenarioOutcome) -> bool:
-    """Whether the verdict is the truth. Where either of two causes may go, both must be named."""
+    """Whether the verdict is the truth, or gives about as much. Of `either`, both must be named."""
     if outcome.truth == "either":
         return outcome.verdict == "mixed" and {*EITHER} <= {*outcome.joint}
-    return outcome.verdict == outcome.truth
+    return outcome.verdict in (outcome.truth, outcome.also)
 
 
 def is_confidently_wrong(outcome: ScenarioOutcome) -> bool:
@@ -104,13 +104,20 @@ def is_confidently_wrong(outcome: ScenarioOutcome) -> bool:
         return False
     named = {outcome.verdict} if outcome.verdict != "mixed" else {"mixed", *outcome.joint}
     nothing = outcome.truth == "compute" and (outcome.is_null or outcome.true_speedup < NOTHING)
-    true = {*EITHER} if outcome.truth == "either" else {outcome.truth}
+    true = {*EITHER} if outcome.truth == "either" else {outcome.truth, outcome.also}
     return (is_clear(outcome) or nothing) and not true & named
 
 
 def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
     """Compare a record with the stopwatch."""
     truth, gain, best_alone, shares_true = truth_by(scenario.cause, scenario.stopwatch)
+    of_neighbours, also = _without_neighbours(scenario.stopwatch), None
+    if of_neighbours is not None:
+        shares_true = {}  # they lengthen every part
+        if of_neighbours >= max(WORTH, EQUAL * gain):
+            truth, gain, best_alone = "contention", of_neighbours, 1.0
+        elif of_neighbours >= max(WORTH, gain / EQUAL):
+            also = "contention"
     verdict = record.verdict
     assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"
     wanted = "prep" if truth == "either" else truth  # the gain is the same without either
@@ -125,14 +132,19 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
         predicted_speedup=None if predicted is None else predicted.value,
         shares_true=shares_true,
         shares={name: _share(record, name) for name in shares_true},
-        is_null=scenario.cause == "none",
+        is_null=scenario.cause == "none" and truth == "compute",
         joint=verdict.joint,
         reasons=verdict.summary,
         best_alone=best_alone,
         hard=scenario.hard,
         detail_true=None if scenario.hard is None or truth != scenario.cause else DETAILS.get(scenario.hard),
         detail=_detail(record, truth),
+        also=also,
     )
+
+
+def _without_neighbours(watch: Stopwatch) -> float | None:
+    return None if watch.undisturbed_s is None else watch.with_s / watch.undisturbed_s
 
 
 def _detail(record: RunRecord, truth: str) -> str | None:

@@ -388,6 +388,8 @@ class Stopwatch:
     """For two causes at once: without the one, and without the other."""
     without_transfer_s: float | None = None
     without_storage_s: float | None = None
+    undisturbed_s: float | None = None
+    """With the cause, and without the busy processes beside it; None where there were none."""
 
 
 @dataclass(frozen=True)
@@ -426,6 +428,8 @@ class SelfTestFacts:
     failed: tuple[Left, ...] = ()
     """Cases that could run here but did not finish: none of them counts as right."""
     null_loader_run: str | None = None
+    beside: int = 0
+    """Busy processes beside each case that is not about processors itself."""
 
 
 @dataclass(frozen=True)
@@ -451,6 +455,8 @@ class ScenarioOutcome:
     """Who holds the run up (contention), or of what kind its storage's slowness is; None: of no kind in particular."""
     detail: str | None = None
     """What the record said of that."""
+    also: str | None = None
+    """Another right answer: what gives about as much."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -120,15 +120,22 @@ class Bench:
         return self._slowed[device_to_loader]
 
     @contextmanager
-    def build(self, scenario: Scenario) -> Iterator[Built]:
-        """The scenario's run.
+    def build(self, scenario: Scenario, *, beside: int = 0) -> Iterator[Built]:
+        """The scenario's run. `beside`: so many busy processes beside it and all its sides but one, where the scenario
+        itself is not about processors.
 
         Raises:
             JobFailed, BedMissing
         """
         try:
             with ExitStack() as stack:
-                yield _Builder(self, scenario, stack).built()
+                built = _Builder(self, scenario, stack).built()
+                if beside and scenario.cause != "contention":
+                    alone = replace(built.sides["with_s"], disturbed=False)
+                    busy = stack.enter_context(neighbours(beside))
+                    sides = {**built.sides, "undisturbed_s": alone}
+                    built = replace(built, sides=sides, turn_s=2 * built.turn_s, mean=True, disturber=busy)
+                yield built
         except UnavailableError as error:
             raise BedMissing(str(error)) from error
 

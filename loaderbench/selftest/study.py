@@ -66,13 +66,15 @@ class SelfTestRequest:
     mode: Mode = "infer"
     resume: bool = False
     """Continue the newest interrupted self-test of the store."""
+    beside: int = 0
+    """Busy processes beside each case."""
 
 
-def request_for(device: str, *, quick: bool, resume: bool = False) -> SelfTestRequest:
+def request_for(device: str, *, quick: bool, resume: bool = False, beside: int = 0) -> SelfTestRequest:
     """What `--device` asks for. Raises ConfigError, or UnavailableError where there is no such GPU."""
     choice = parse_device(device, model=MODEL, mode="infer", precision=None, batch_size=FIRST_BATCH)
     precision = check_choice("--precision", choice.precision, PRECISIONS)
-    return SelfTestRequest(quick, choice.device, precision, resume=resume)
+    return SelfTestRequest(quick, choice.device, precision, resume=resume, beside=beside)
 
 
 class SelfTestStudy:
@@ -85,7 +87,7 @@ class SelfTestStudy:
         begun = _unfinished(store, request, self._todo) if request.resume else None
         if begun is None:
             self._folder: StudyFolder = store.new_study("selftest", ["quick" if request.quick else "full"])
-            self._facts = SelfTestFacts(request.quick, request.device, len(self._todo))
+            self._facts = SelfTestFacts(request.quick, request.device, len(self._todo), beside=request.beside)
         else:
             self._folder, facts = store.open_study(begun), begun.facts
             assert isinstance(facts, SelfTestFacts)
@@ -187,7 +189,7 @@ class SelfTestStudy:
 
     def _ask(self, bench: Bench, child: Child, scenario: Scenario) -> tuple[ScenarioFacts, RunRecord]:
         """Measure the scenario, and time it with and without its cause. Raises JobFailed, BedMissing."""
-        with bench.build(scenario) as built:
+        with bench.build(scenario, beside=self._request.beside) as built:
             built.enter(child.process.pid)
             record = measure_in(child, built.case, self._folder.runs, slowdown=built.injection)
             stopwatch = built.stopwatch(child)
@@ -242,7 +244,7 @@ def _unfinished(store: Store, request: SelfTestRequest, todo: Sequence[Scenario]
         if study is None or not isinstance(study.facts, SelfTestFacts):
             continue
         facts = study.facts
-        if (facts.quick, facts.device) != (request.quick, request.device):
+        if (facts.quick, facts.device, facts.beside) != (request.quick, request.device, request.beside):
             continue
         done = {scenario.name for scenario in facts.scenarios}
         left = [scenario for scenario in todo if scenario.name not in done]

@@ -193,6 +193,30 @@ def test_the_kind_of_slow_storage_is_scored_where_the_verdict_is_right() -> None
     assert scored(("prep", record("prep"), (0.040, 0.020))).detail_fraction is None
 
 
+def beside(cause: Any, with_s: float, without_s: float, undisturbed_s: float) -> ScenarioFacts:
+    return replace(scenario(cause, 1.0, 1.0), stopwatch=Stopwatch(with_s, without_s, undisturbed_s=undisturbed_s))
+
+
+def test_beside_busy_processes_the_larger_of_both_gains_is_the_truth() -> None:
+    # given 40 ms beside them; without the cause 20, without them 30
+    facts = beside("prep", 0.040, 0.020, 0.030)
+    assert is_right(outcome_of(facts, record("prep")))
+    assert is_confidently_wrong(outcome_of(facts, record("contention")))
+    # given 20 ms without them, and 30 without the cause
+    held_up = outcome_of(beside("prep", 0.040, 0.030, 0.020), record("contention"))
+    assert (held_up.truth, held_up.true_speedup, held_up.shares_true) == ("contention", pytest.approx(2.0), {})
+    assert is_clear(held_up) and is_right(held_up)
+    # about the same: both answers are right
+    close = beside("prep", 0.040, 0.020, 0.021)
+    assert all(is_right(outcome_of(close, record(named))) for named in ("prep", "contention"))
+    assert not is_confidently_wrong(outcome_of(close, record("contention")))
+    assert is_confidently_wrong(outcome_of(close, record("transfer")))
+    # a run without a cause that they hold up is no false positive
+    null = outcome_of(beside("none", 0.040, 0.040, 0.020), record("contention"))
+    assert (null.truth, null.is_null) == ("contention", False) and is_right(null)
+    assert outcome_of(beside("none", 0.020, 0.020, 0.0199), record("compute")).is_null
+
+
 def test_what_is_run() -> None:
     quick, full = scenarios(quick=True), scenarios(quick=False)
     plain = [one for one in quick if one.hard is None]
@@ -362,10 +386,14 @@ def test_other_self_tests_are_not_gone_on_with(tmp_path: Path, monkeypatch: pyte
         if len(machine.measured) == 2:
             raise KeyboardInterrupt
 
-    for asked in (SelfTestRequest(False, "cpu", "fp32"), SelfTestRequest(True, "cuda:0", "fp32")):
+    for asked in (
+        SelfTestRequest(False, "cpu", "fp32"),
+        SelfTestRequest(True, "cuda:0", "fp32"),
+        SelfTestRequest(True, "cpu", "fp32", beside=1),
+    ):
         machine = Machine(before=soon).install(monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             SelfTestStudy(asked, store, lambda line: None).run()
     before = [study.study for study in store.studies()]
     run(tmp_path, Machine(), monkeypatch, resume=True)
-    assert [study.study for study in store.studies()][:2] == before and len(store.studies()) == 3
+    assert [study.study for study in store.studies()][:3] == before and len(store.studies()) == 4
