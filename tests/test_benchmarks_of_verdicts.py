@@ -28,7 +28,7 @@ def record(bottleneck: str, *, joint: list[str] | None = None, high: float = 2.1
     gain = {"value": 2.0, "low": 1.9, "high": high}
     return {
         "verdict": {
-            "bottleneck": bottleneck, "summary": "either of both", "joint": joint or [],
+            "bottleneck": bottleneck, "summary": "any one of them", "joint": joint or [],
             "joint_speedup": gain if joint else None, "speedup_if_removed": {bottleneck: gain},
         },
         "throughput": {"value": 100.0, "low": 95.0, "high": 105.0},
