@@ -59,6 +59,8 @@ from loaderbench.studies.measure import quiet
 BATCH_SIZE = 32
 WORTH, OFF = 1.10, 0.10
 """A gain from which a cause counts as one (docs/method.md, `Verdict`); how far a predicted gain may be off."""
+STOPWATCH = 0.05
+"""How far the stopwatch itself may be off: loaderbench/analysis/selftest.py, `NOTHING`."""
 LATE_S = 10.0
 """Seconds that an answer may take beyond `--duration`: processes start, and images are copied."""
 WIDE = 3.0
@@ -400,7 +402,8 @@ def ask_oversubscribed(bench: Bench, name: str) -> Line:
     for one, gain in zip(advised, gains, strict=False):
         predicted = one["predicted_speedup"]
         error = predicted["value"] / gain.value - 1
-        off = abs(error) > OFF and not predicted["low"] <= gain.value <= predicted["high"]
+        low, high = predicted["low"] / (1 + STOPWATCH), predicted["high"] * (1 + STOPWATCH)
+        off = abs(error) > OFF and not low <= gain.value <= high
         wrong = wrong or off
         interval = f"{predicted['value']:.2f} [{predicted['low']:.2f}, {predicted['high']:.2f}]"
         told_off = " OFF" if off else ""
