@@ -113,21 +113,20 @@ class Answer:
     stall_fraction: float
 
 
-def template() -> Case:
+def template(duration_s: float) -> Case:
     dataset, name = resolve_dataset(None, RESOLUTION)
     choice = parse_device("emulated", model="resnet50", mode="train", precision=None, batch_size=FIRST_BATCH)
     return Case(
         Subject(dataset, name, RESOLUTION),
         Feed(LOADER, "pillow", workers=min(2, usable_cpus())),
         Step("resnet50", "train", choice.precision, choice.device, FIRST_BATCH, input_size=224),  # type: ignore[arg-type]
-        Effort(kernels=False),
+        Effort(duration_s=duration_s, kernels=False),
     )
 
 
 def by_loaderbench(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> Answer:
     begun = time.perf_counter()
-    seconds = max(arguments.duration, subject.case.effort.duration_s)
-    case = subject.case.changed(duration_s=seconds)
+    case = subject.case
     recording = ask(log, subject.built, MEASURE, MeasureRequest(case, subject.injection))
     record = analyze(Run("benchmark", case, "ok", "", 0.0, environment(), recording))
     assert record.verdict is not None
@@ -252,7 +251,7 @@ def ask_all(
     """A row for each answer, as it comes."""
     with tempfile.TemporaryDirectory(prefix="loaderbench-verdict-") as folder, KeptChild(Path(folder, "log")) as kept:
         log = Path(folder, "log")
-        bench = Bench(kept.child(None), template(), TURN_S)
+        bench = Bench(kept.child(None), template(arguments.duration), TURN_S)
         for number in range(rounds):
             for name, scenario in chosen.items():
                 try:
@@ -306,7 +305,7 @@ def show(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--duration", type=float, default=12.0, help="seconds of measuring of loaderbench")
+    parser.add_argument("--duration", type=float, default=12.0, help="seconds of measuring of loaderbench, at least")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 causes")
     parser.add_argument("--only", help="some of the causes, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
