@@ -2,7 +2,7 @@
 
     python benchmarks/all.py [--quick] [--only NAME,NAME] [--out results/benchmarks]
 
-About 75 minutes on 2 cores, 13 with --quick. A benchmark that fails, cannot run or does not reach what it must is named
+About 85 minutes on 2 cores, 13 with --quick. A benchmark that fails, cannot run or does not reach what it must is named
 at the end, and the exit status is 1. Leave the machine alone meanwhile: see README.md of this folder.
 """
 

@@ -1,6 +1,6 @@
 """How long until a verdict, and how wrong is it? Three ways, on runs whose cause was built in.
 
-    python benchmarks/time_to_verdict.py [--rounds 3] [--quick] [--traceml COMMAND] [--json FILE]
+    python benchmarks/time_to_verdict.py [--rounds 3] [--quick] [--only CAUSE,CAUSE] [--traceml COMMAND] [--json FILE]
 
 - loaderbench: one process, its arms in turn (the job of `loaderbench run`), `--duration` seconds of measuring.
 - three phases: the method of DS-Analyzer (Mohan et al., VLDB 2021), three runs in processes of their own: batches that
@@ -8,15 +8,19 @@
   synthetic, fetch stall = cold − cached.
 - TraceML (with --traceml): `traceml run` of an epoch of a plain training loop on the same loader and device.
 
-A run reads the generated 256² set cold with the `multiprocess` loader on an emulated device that takes twice the
-loader's time. Built in are slower decoding or slower storage (a FUSE mount of known rate), or nothing. Truth is the
-stopwatch's: the wall time of that run against the same one without the cause, in turn (selftest/truth.py).
+A run reads the generated 256² set with the `multiprocess` loader on an emulated device that takes twice the loader's
+time. Built in are the self-test's causes (loaderbench/selftest/bench.py): slower decoding, storage of a lower
+bandwidth, of slow opens, with few slow files (tails) or standstills (stalls), storage and decoding of which either may
+go, busy processes beside the run, a CPU quota, a model on the CPU that shares it with the loader, files in memory on
+FUSE; or nothing. Truth is the stopwatch's: the wall time of that run against the same one without the cause, in turn
+(selftest/truth.py).
 
 Seconds count from the start of the way's first process to its answer. The error is that of the data stall, the
 fraction of the step that always-ready data would save, in points. `cause` counts answers that name the built-in cause
-(compute where there is none; a row in which the stopwatch sees another one is marked `!`); TraceML does not tell
-storage from preparation, so there `input` counts for both. Every round asks all ways about all causes, in an order that
-turns; in brackets stand the lowest and the highest answer.
+(compute where there is none; a row in which the stopwatch sees another one is marked `!`; where either of two may go,
+one of them is enough); TraceML does not tell storage from preparation, so there `input` counts for both. The three
+phases and TraceML know no contention. Every round asks all ways about all causes, in an order that turns; in brackets
+stand the lowest and the highest answer.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +40,9 @@ from typing import Any
 import numpy as np
 
 from loaderbench.analysis.record import analyze
+from loaderbench.analysis.selftest import EITHER, truth_by
 from loaderbench.cases.case import CacheState, Case, Effort, Feed, Step, Subject
 from loaderbench.devices.select import parse_device
-from loaderbench.errors import UnavailableError
 from loaderbench.images.index import index_images
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import environment, usable_cpus
@@ -46,45 +50,34 @@ from loaderbench.plain import to_json
 from loaderbench.recording.facts import Run
 from loaderbench.recording.record import Share
 from loaderbench.running.jobs.table import MEASURE, A, Job, MeasureRequest, Q
-from loaderbench.running.supervisor import Child
+from loaderbench.running.supervisor import Child, KeptChild
+from loaderbench.selftest.bench import BedMissing, Bench, Built
 from loaderbench.selftest.injections import Injection
-from loaderbench.selftest.jobs import (
-    DEVICE_SECONDS,
-    LOADER_SECONDS,
-    WALL_SECONDS,
-    DeviceTimeRequest,
-    LoaderTimeRequest,
-    Side,
-    WallTimeRequest,
-)
-from loaderbench.selftest.slow_fuse import slow_fuse
+from loaderbench.selftest.jobs import DEVICE_SECONDS, WALL_SECONDS, DeviceTimeRequest, Side, WallTimeRequest
+from loaderbench.selftest.scenarios import HARD, Scenario, scenarios
 from loaderbench.studies.measure import quiet
 
-RESOLUTION, BATCH_SIZE = 256, 16
-DEVICE_TO_LOADER = 2.0
-"""The device takes so many times the loader's time: without a cause the run is bound by compute."""
+LOADER, RESOLUTION, FIRST_BATCH = "multiprocess", 256, 16
 WORTH = 1.10
-"""A gain from which a cause counts as one (docs/method.md, `Verdict`), for the truth and for the three phases."""
-TRUTH_S = 1.0
+"""A gain from which a cause counts as one (docs/method.md, `Verdict`), for the three phases."""
+TURN_S = 1.0
+"""Of the stopwatch."""
 WAITS_FOR_DATA: tuple[Share, ...] = ("prep", "contention", "storage")
 
 
-@dataclass(frozen=True)
-class Cause:
-    """What is built in: so many times the device's step in decoding, or in reading."""
+def causes() -> dict[str, Scenario]:
+    """Name → what is built in: causes of constant size, then of each hard class the first magnitude."""
+    found = {"nothing": Scenario("nothing", LOADER, "none", 1.0)}
+    for kind, bed in (("prep", None), ("storage", "slow_fuse")):
+        for size in (1.5, 2.5):
+            found[f"{kind} ×{size:g}"] = Scenario(f"{kind}-{size}", LOADER, kind, size, bed)  # type: ignore[arg-type]
+    for one in scenarios(quick=False):
+        if one.loader == LOADER and one.hard is not None and one.magnitude == HARD[one.hard].magnitudes[0]:
+            found.setdefault(one.hard, one)
+    return found
 
-    name: str
-    kind: str
-    magnitude: float
 
-
-CAUSES = (
-    Cause("nothing", "compute", 1.0),
-    Cause("prep ×1.5", "prep", 1.5),
-    Cause("prep ×2.5", "prep", 2.5),
-    Cause("storage ×1.5", "storage", 1.5),
-    Cause("storage ×2.5", "storage", 2.5),
-)
+QUICK = ("nothing", "prep ×2.5", "storage ×2.5")
 
 
 @dataclass(frozen=True)
@@ -93,6 +86,7 @@ class AskedRun:
 
     case: Case
     injection: Injection
+    built: Built
     epoch_s: float
     """About what an epoch takes."""
 
@@ -103,9 +97,10 @@ class AskedRun:
         return Side(self.with_cache("warm"), self.injection, cold)
 
 
-def ask(log: Path, job: Job[Q, A], request: Q) -> A:
-    """Have a measuring process of its own do one job."""
+def ask(log: Path, built: Built, job: Job[Q, A], request: Q) -> A:
+    """Have a measuring process of its own do one job, where the run is made."""
     with Child(log) as child:
+        built.enter(child.process.pid)
         return child.ask(job, request, quiet)
 
 
@@ -118,57 +113,26 @@ class Answer:
     stall_fraction: float
 
 
-class Bench:
-    """The case, and a device slowed to suit its loader."""
-
-    def __init__(self, log: Path) -> None:
-        dataset, name = resolve_dataset(None, RESOLUTION)
-        choice = parse_device("emulated", model="resnet50", mode="train", precision=None, batch_size=BATCH_SIZE)
-        self.case = Case(
-            Subject(dataset, name, RESOLUTION),
-            Feed("multiprocess", "pillow", workers=min(2, usable_cpus())),
-            Step("resnet50", "train", choice.precision, choice.device, BATCH_SIZE, input_size=224),
-            Effort(kernels=False),
-        )
-        self.log = log
-        with Child(log) as child:
-            self.loader_s = child.ask(LOADER_SECONDS, LoaderTimeRequest(self.case), quiet)
-            own_s = child.ask(DEVICE_SECONDS, DeviceTimeRequest(self.case), quiet)
-        self.device_s = max(DEVICE_TO_LOADER * self.loader_s, own_s)
-        self.base = Injection(compute_extra_s=self.device_s - own_s)
-
-    @contextmanager
-    def subject(self, cause: Cause) -> Iterator[AskedRun]:
-        images = index_images(self.case.subject.dataset)
-        step_s = cause.magnitude * self.device_s
-        injection, case = self.base, self.case
-        with ExitStack() as stack:
-            if cause.kind == "prep":
-                burn_s = (step_s - self.loader_s) * case.feed.lanes / case.step.batch_size
-                injection = injection + Injection(decode_burn_s=burn_s)
-            elif cause.kind == "storage":
-                rate = float(images.sizes.mean()) * case.step.batch_size / step_s
-                bed = stack.enter_context(slow_fuse(case.subject.dataset, bytes_per_s=rate))
-                case = case.changed(dataset=bed.path)
-            yield AskedRun(case, injection, len(images) / case.step.batch_size * step_s)
-
-    def truth(self, subject: AskedRun) -> tuple[str, float]:
-        """(cause, stall fraction) by the stopwatch."""
-        without = Side(self.case.changed(cache="warm"), self.base, cold=True)
-        sides = (subject.side(cold=True), without)
-        with_s, without_s = ask(self.log, WALL_SECONDS, WallTimeRequest(sides, seconds=TRUTH_S))
-        kind = "storage" if subject.case.subject.dataset != self.case.subject.dataset else "prep"
-        return (kind if with_s / without_s >= WORTH else "compute"), max(0.0, 1 - without_s / with_s)
+def template(duration_s: float) -> Case:
+    dataset, name = resolve_dataset(None, RESOLUTION)
+    choice = parse_device("emulated", model="resnet50", mode="train", precision=None, batch_size=FIRST_BATCH)
+    return Case(
+        Subject(dataset, name, RESOLUTION),
+        Feed(LOADER, "pillow", workers=min(2, usable_cpus())),
+        Step("resnet50", "train", choice.precision, choice.device, FIRST_BATCH, input_size=224),  # type: ignore[arg-type]
+        Effort(duration_s=duration_s, kernels=False),
+    )
 
 
 def by_loaderbench(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> Answer:
     begun = time.perf_counter()
-    case = subject.case.changed(cache="cold", duration_s=arguments.duration)
-    recording = ask(log, MEASURE, MeasureRequest(case, subject.injection))
+    case = subject.case
+    recording = ask(log, subject.built, MEASURE, MeasureRequest(case, subject.injection))
     record = analyze(Run("benchmark", case, "ok", "", 0.0, environment(), recording))
     assert record.verdict is not None
     stall = sum(record.share(name) or 0.0 for name in WAITS_FOR_DATA)
-    return Answer(time.perf_counter() - begun, record.verdict.bottleneck, stall)
+    named = "+".join(record.verdict.joint) if record.verdict.bottleneck == "mixed" else record.verdict.bottleneck
+    return Answer(time.perf_counter() - begun, named or "mixed", stall)
 
 
 def by_three_phases(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> Answer:
@@ -176,9 +140,14 @@ def by_three_phases(subject: AskedRun, log: Path, arguments: argparse.Namespace)
     begun = time.perf_counter()
     num_steps = len(index_images(subject.case.subject.dataset)) // subject.case.step.batch_size
     warm = subject.with_cache("warm")
-    synthetic_s = ask(log, DEVICE_SECONDS, DeviceTimeRequest(warm, subject.injection, num_steps))
+    synthetic_s = ask(log, subject.built, DEVICE_SECONDS, DeviceTimeRequest(warm, subject.injection, num_steps))
     cached_s, cold_s = (
-        ask(log, WALL_SECONDS, WallTimeRequest((subject.side(cold=cold),), seconds=subject.epoch_s, rounds=1))[0]
+        ask(
+            log,
+            subject.built,
+            WALL_SECONDS,
+            WallTimeRequest((subject.side(cold=cold),), seconds=subject.epoch_s, rounds=1),
+        )[0]
         for cold in (False, True)
     )
     stalls = {"prep": max(0.0, cached_s - synthetic_s), "storage": max(0.0, cold_s - cached_s)}
@@ -194,7 +163,18 @@ def by_traceml(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> A
     with tempfile.TemporaryDirectory(prefix="loaderbench-traceml-") as folder:
         job = Path(folder, "job.json")
         job.write_text(json.dumps({"case": subject.case.to_json(), "injection": subject.injection.to_json()}))
-        command = [arguments.traceml, "run", __file__, "--mode=summary", "--run-name", "run", "--logs-dir", folder]
+        place = [] if subject.built.disturber is None else subject.built.disturber.command_prefix
+        command = [
+            *place,
+            arguments.traceml,
+            "run",
+            __file__,
+            "--mode=summary",
+            "--run-name",
+            "run",
+            "--logs-dir",
+            folder,
+        ]
         with log.open("ab") as file:
             subprocess.run([*command, "--args", "--job", str(job)], stdout=file, stderr=file, check=True)
         told = json.loads(Path(folder, "run", "final_summary.json").read_text())
@@ -262,32 +242,56 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+Way = Callable[[AskedRun, Path, argparse.Namespace], Answer]
+
+
 def ask_all(
-    causes: list[Cause],
-    rounds: int,
-    ways: dict[str, Callable[[AskedRun, Path, argparse.Namespace], Answer]],
-    arguments: argparse.Namespace,
+    chosen: dict[str, Scenario], rounds: int, ways: dict[str, Way], arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """A row for each answer, as it comes."""
-    names = list(ways)
-    with tempfile.TemporaryDirectory(prefix="loaderbench-verdict-") as folder:
+    with tempfile.TemporaryDirectory(prefix="loaderbench-verdict-") as folder, KeptChild(Path(folder, "log")) as kept:
         log = Path(folder, "log")
-        bench = Bench(log)
+        bench = Bench(kept.child(None), template(arguments.duration), TURN_S)
         for number in range(rounds):
-            for cause in causes:
+            for name, scenario in chosen.items():
                 try:
-                    with bench.subject(cause) as subject:
-                        true, stall_true = bench.truth(subject)
-                        for way in names[number % len(names) :] + names[: number % len(names)]:
-                            answer = ways[way](subject, log, arguments)
-                            right = {cause.kind} if cause.kind == "compute" else {cause.kind, "input"}
-                            yield {
-                                "round": number, "built_in": cause.name, "kind": cause.kind, "way": way, "true": true,
-                                "stall_true": stall_true, "stall": answer.stall_fraction, "says": answer.cause,
-                                "named": answer.cause in right, "seconds": answer.seconds,
-                            }  # fmt: skip
-                except UnavailableError as error:
-                    print(f"{cause.name}: skipped: {error}")
+                    with bench.build(scenario) as built:
+                        for row in ask_of(scenario, built, kept.child(None), log, turned(ways, number), arguments):
+                            yield {"round": number, "built_in": name, **row}
+                except BedMissing as error:
+                    print(f"{name}: skipped: {error}")
+
+
+def turned(ways: dict[str, Way], number: int) -> dict[str, Way]:
+    """The same ways, another one first."""
+    names = list(ways)
+    first = number % len(names)
+    return {name: ways[name] for name in names[first:] + names[:first]}
+
+
+def ask_of(
+    scenario: Scenario, built: Built, child: Child, log: Path, ways: dict[str, Way], arguments: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """The stopwatch's answer, and each way's."""
+    built.enter(child.process.pid)
+    watch = built.stopwatch(child)
+    true, _, _, _ = truth_by(scenario.cause, watch)
+    kind = "compute" if scenario.cause == "none" else scenario.cause
+    case = built.case if scenario.warm else built.case.changed(cache="cold")
+    num_steps = len(index_images(case.subject.dataset)) / case.step.batch_size
+    asked = AskedRun(case, built.injection, built, num_steps * watch.with_s)
+    right = {"compute"} if kind == "compute" else {kind}
+    if kind == "either":
+        right = {*EITHER, "+".join(EITHER)}
+    if kind in ("either", *EITHER):
+        right.add("input")
+    for way, answers in ways.items():
+        answer = answers(asked, log, arguments)
+        yield {
+            "kind": kind, "way": way, "true": true, "stall_true": max(0.0, 1 - watch.without_s / watch.with_s),
+            "stall": answer.stall_fraction, "says": answer.cause, "named": answer.cause in right,
+            "seconds": answer.seconds,
+        }  # fmt: skip
 
 
 def show(found: list[dict[str, Any]]) -> None:
@@ -301,8 +305,9 @@ def show(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--duration", type=float, default=12.0, help="seconds of measuring of loaderbench")
+    parser.add_argument("--duration", type=float, default=12.0, help="seconds of measuring of loaderbench, at least")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 causes")
+    parser.add_argument("--only", help="some of the causes, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
     parser.add_argument("--json", type=Path, help="write all rows, with the environment")
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
@@ -310,9 +315,13 @@ def main() -> None:
     if arguments.job:
         train_under_traceml(arguments.job)
         return
-    causes = [CAUSES[0], CAUSES[2], CAUSES[4]] if arguments.quick else list(CAUSES)
+    known = causes()
+    wanted = QUICK if arguments.quick else known if arguments.only is None else arguments.only.split(",")
+    if set(wanted) - set(known):
+        parser.error(f"--only takes some of {', '.join(known)}")
+    chosen = {name: known[name] for name in wanted}
     rounds = 1 if arguments.quick else arguments.rounds
-    ways: dict[str, Callable[[AskedRun, Path, argparse.Namespace], Answer]] = {
+    ways: dict[str, Way] = {
         "loaderbench": by_loaderbench,
         "three phases": by_three_phases,
     }
@@ -320,10 +329,10 @@ def main() -> None:
         ways["TraceML"] = by_traceml
     rows: list[dict[str, Any]] = []
     try:
-        for row in ask_all(causes, rounds, ways, arguments):
+        for row in ask_all(chosen, rounds, ways, arguments):
             rows.append(row)
-            truth = f"truth {row['true']:8s} {row['stall_true']:6.1%}{' ' if row['true'] == row['kind'] else '!'}"
-            answer = f"{row['way']:13s} {row['says']:12s} {row['stall']:6.1%}  {row['seconds']:5.1f} s"
+            truth = f"truth {row['true']:10s} {row['stall_true']:6.1%}{' ' if row['true'] == row['kind'] else '!'}"
+            answer = f"{row['way']:13s} {row['says']:13s} {row['stall']:6.1%}  {row['seconds']:5.1f} s"
             print(f"round {row['round'] + 1} {row['built_in']:13s} {truth}  {answer}", flush=True)
     except KeyboardInterrupt:
         print("interrupted: what was finished counts")

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from loaderbench.analysis.model import WORTH
-from loaderbench.recording.record import RunRecord, Share
+from loaderbench.recording.record import Bottleneck, RunRecord, Share
 from loaderbench.recording.studies import (
+    HardClass,
     InjectedCause,
     ScenarioFacts,
     ScenarioOutcome,
@@ -18,11 +19,23 @@ from loaderbench.recording.studies import (
     Stopwatch,
 )
 
-CLASSES: tuple[InjectedCause, ...] = ("storage", "prep", "transfer", "launch", "compute", "mixed")
+CLASSES: tuple[Bottleneck, ...] = (
+    "storage", "prep", "contention", "transfer", "launch", "compute", "mixed", "undetermined",
+)  # fmt: skip
+"""Verdicts, as the columns of the confusion matrix."""
+DETAILS: Mapping[HardClass, str] = {
+    "tails": "tail", "stalls": "stalls", "opens": "latency",
+    "neighbours": "neighbours", "quota": "quota", "own threads": "own threads",
+}  # fmt: skip
+"""The kind of storage, or the culprit, that a record should name."""
 CLEAR = 1.25
 """Cases whose cause is truly worth this speed-up must be judged right."""
 NOTHING = 1.05
 """On a shared machine a gain up to this cannot be told from no gain."""
+EITHER: tuple[Bottleneck, ...] = ("storage", "prep")
+"""The two causes of which either may go."""
+EQUAL = 1.10
+"""Two gains that differ by less are taken for equal: either cause may go."""
 
 
 def score(facts: SelfTestFacts, records: Mapping[str, RunRecord]) -> SelfTest:
@@ -40,6 +53,7 @@ def score(facts: SelfTestFacts, records: Mapping[str, RunRecord]) -> SelfTest:
         for one in clear
         if one.predicted_speedup is not None and one.truth not in ("mixed", "compute")
     ]
+    detailed = [one for one in clear if one.detail_true is not None and is_right(one)]
     null_loader = records.get(facts.null_loader_run or "")
     runs = [records[one.run_id] for one in facts.scenarios if one.run_id in records]
     overheads = [one.overhead_fraction for one in (*runs, null_loader) if one is not None]
@@ -60,6 +74,7 @@ def score(facts: SelfTestFacts, records: Mapping[str, RunRecord]) -> SelfTest:
         null_loader_au_fraction=None if null_loader is None else null_loader.accelerator_utilization_fraction,
         skipped=facts.skipped,
         failed=facts.failed,
+        detail_fraction=_fraction(sum(one.detail == one.detail_true for one in detailed), len(detailed)),
     )
 
 
@@ -76,7 +91,10 @@ def is_clear(outcome: ScenarioOutcome) -> bool:
 
 
 def is_right(outcome: ScenarioOutcome) -> bool:
-    return outcome.verdict == outcome.truth
+    """Whether the verdict is the truth, or gives about as much. Of `either`, both must be named."""
+    if outcome.truth == "either":
+        return outcome.verdict == "mixed" and {*EITHER} <= {*outcome.joint}
+    return outcome.verdict in (outcome.truth, outcome.also)
 
 
 def is_confidently_wrong(outcome: ScenarioOutcome) -> bool:
@@ -86,15 +104,24 @@ def is_confidently_wrong(outcome: ScenarioOutcome) -> bool:
         return False
     named = {outcome.verdict} if outcome.verdict != "mixed" else {"mixed", *outcome.joint}
     nothing = outcome.truth == "compute" and (outcome.is_null or outcome.true_speedup < NOTHING)
-    return (is_clear(outcome) or nothing) and outcome.truth not in named
+    true = {*EITHER} if outcome.truth == "either" else {outcome.truth, outcome.also}
+    return (is_clear(outcome) or nothing) and not true & named
 
 
 def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
     """Compare a record with the stopwatch."""
-    truth, gain, best_alone, shares_true = _truth(scenario.cause, scenario.stopwatch)
+    truth, gain, best_alone, shares_true = truth_by(scenario.cause, scenario.stopwatch)
+    of_neighbours, also = _without_neighbours(scenario.stopwatch), None
+    if of_neighbours is not None:
+        shares_true = {}  # they lengthen every part
+        if of_neighbours >= max(WORTH, EQUAL * gain):
+            truth, gain, best_alone = "contention", of_neighbours, 1.0
+        elif of_neighbours >= max(WORTH, gain / EQUAL):
+            also = "contention"
     verdict = record.verdict
     assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"
-    alone = (gain for cause, gain in verdict.speedup_if_removed.items() if cause == truth)
+    wanted = "prep" if truth == "either" else truth  # the gain is the same without either
+    alone = (gain for cause, gain in verdict.speedup_if_removed.items() if cause == wanted)
     predicted = verdict.joint_speedup if truth == "mixed" else next(alone, None)
     return ScenarioOutcome(
         name=scenario.name,
@@ -105,15 +132,31 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
         predicted_speedup=None if predicted is None else predicted.value,
         shares_true=shares_true,
         shares={name: _share(record, name) for name in shares_true},
-        is_null=scenario.cause == "none",
+        is_null=scenario.cause == "none" and truth == "compute",
         joint=verdict.joint,
         reasons=verdict.summary,
         best_alone=best_alone,
+        hard=scenario.hard,
+        detail_true=None if scenario.hard is None or truth != scenario.cause else DETAILS.get(scenario.hard),
+        detail=_detail(record, truth),
+        also=also,
     )
 
 
-def _truth(cause: InjectedCause, watch: Stopwatch) -> tuple[str, float, float, dict[Share, float]]:
-    """(the true class, what removing it gives, the better of two alone, the true shares)."""
+def _without_neighbours(watch: Stopwatch) -> float | None:
+    return None if watch.undisturbed_s is None else watch.with_s / watch.undisturbed_s
+
+
+def _detail(record: RunRecord, truth: str) -> str | None:
+    """Of which kind the storage's slowness is, or who holds the run up, by the record. None: not told."""
+    if truth == "contention":
+        return None if record.contention is None else record.contention.by
+    return getattr(record.storage, "kind", None) if truth == "storage" else None
+
+
+def truth_by(cause: InjectedCause, watch: Stopwatch) -> tuple[str, float, float, dict[Share, float]]:
+    """The truth by the stopwatch: (class, what removing it gives, the better of two alone, shares). The class is a
+    verdict, or `either` of EITHER."""
     gain, part = watch.with_s / watch.without_s, max(0.0, 1 - watch.without_s / watch.with_s)
     if cause == "mixed":
         assert watch.without_prep_s is not None and watch.without_transfer_s is not None
@@ -123,6 +166,18 @@ def _truth(cause: InjectedCause, watch: Stopwatch) -> tuple[str, float, float, d
         if alone[best] < WORTH <= gain:
             return "mixed", gain, alone[best], shares
         return (best, alone[best], alone[best], shares) if gain >= WORTH else ("compute", gain, alone[best], shares)
+    if cause == "either":
+        assert watch.without_prep_s is not None and watch.without_storage_s is not None
+        prep, storage = watch.with_s / watch.without_prep_s, watch.with_s / watch.without_storage_s
+        best = "prep" if prep > storage else "storage"
+        shares = {"compute": watch.without_s / watch.with_s}
+        if max(prep, storage) < WORTH:
+            return ("mixed" if gain >= WORTH else "compute"), gain, max(prep, storage), shares
+        if max(prep, storage) < EQUAL * min(prep, storage):
+            return "either", max(prep, storage), max(prep, storage), shares
+        return best, max(prep, storage), max(prep, storage), shares
+    if cause == "contention":
+        return ("contention" if gain >= WORTH else "compute"), gain, 1.0, {"contention": part}
     shares = {"storage": 0.0, "prep": 0.0, "transfer": 0.0, "launch": 0.0, "compute": 1.0}
     if cause not in ("none", "compute"):
         shares[cause] = part  # type: ignore[index]
@@ -139,9 +194,14 @@ def _share(record: RunRecord, name: Share) -> float | None:
 
 
 def confusion(outcomes: Sequence[ScenarioOutcome]) -> dict[str, dict[str, int]]:
-    """truth → verdict → how many."""
+    """truth → verdict → how many; the hard classes have rows of their own, behind the others."""
     table: dict[str, dict[str, int]] = {}
-    for outcome in outcomes:
-        row = table.setdefault(outcome.truth, dict.fromkeys((*CLASSES, "undetermined"), 0))
+    for outcome in sorted(outcomes, key=lambda one: one.hard is not None):
+        row = table.setdefault(truth_of(outcome), dict.fromkeys(CLASSES, 0))
         row[outcome.verdict] += 1
     return table
+
+
+def truth_of(outcome: ScenarioOutcome) -> str:
+    """The truth's name in the matrix."""
+    return outcome.truth if outcome.hard is None else f"{outcome.truth}: {outcome.hard}"

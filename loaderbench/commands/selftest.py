@@ -13,10 +13,13 @@ from loaderbench.commands.terminal import check_json_target, say, write_json
 @with_options(without=("quiet",))
 def selftest(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="12 cases and 6 nulls, about 5 minutes")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="16 cases and 6 nulls, 5 to 7 minutes")] = False,
     device: Annotated[
         str, typer.Option(help="auto, cpu[:THREADS], cuda[:N], xpu[:N], emulated[:PROFILE][xF]")
     ] = "auto",
+    beside: Annotated[
+        int, typer.Option(metavar="N", min=0, help="So many busy processes beside each case: a disturbed machine")
+    ] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted self-test")] = False,
     output: OutputOptions,
 ) -> None:
@@ -30,7 +33,7 @@ def selftest(
     check_json_target(output.json_out)
     store = Store(output.results)
     store.check_writable()
-    study = SelfTestStudy(request_for(device, quick=quick, resume=resume), store, say).run()
+    study = SelfTestStudy(request_for(device, quick=quick, resume=resume, beside=beside), store, say).run()
     assert study.findings is not None
     if output.json_out is not None:
         write_json(as_json(study.facts, study.findings, study.study_id), output.json_out)

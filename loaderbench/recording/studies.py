@@ -46,7 +46,9 @@ SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
 Outcome = Literal["faster", "slower", "indistinguishable", "from_memory"]
 """`from_memory`: two storages of which one or both answered from memory; nothing can be said of the storages."""
 ReadFrom = Literal["storage", "memory", "unknown"]
-InjectedCause = Literal["storage", "prep", "transfer", "launch", "compute", "mixed", "none"]
+InjectedCause = Literal["storage", "prep", "contention", "transfer", "launch", "compute", "mixed", "either", "none"]
+HardClass = Literal["tails", "stalls", "opens", "neighbours", "quota", "own threads", "either-or", "warm FUSE"]
+"""Of the self-test's cases, those in which the cause comes and goes, is another's, or is one of two."""
 
 # -- sweep -----------------------------------------------------------------------------------------------
 
@@ -378,13 +380,16 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """Wall seconds a step, the fastest of each side's turns."""
+    """Wall seconds a step: of each side's turns the fastest, or the mean where what slows it comes and goes."""
 
     with_s: float
     without_s: float
     without_prep_s: float | None = None
     """For two causes at once: without the one, and without the other."""
     without_transfer_s: float | None = None
+    without_storage_s: float | None = None
+    undisturbed_s: float | None = None
+    """With the cause, and without the busy processes beside it; None where there were none."""
 
 
 @dataclass(frozen=True)
@@ -401,6 +406,7 @@ class ScenarioFacts:
     """The run in the study's own folder, which does not mention the injection."""
     injected: Mapping[str, float]
     stopwatch: Stopwatch
+    hard: HardClass | None = None
 
 
 @dataclass(frozen=True)
@@ -422,6 +428,8 @@ class SelfTestFacts:
     failed: tuple[Left, ...] = ()
     """Cases that could run here but did not finish: none of them counts as right."""
     null_loader_run: str | None = None
+    beside: int = 0
+    """Busy processes beside each case that is not about processors itself."""
 
 
 @dataclass(frozen=True)
@@ -442,6 +450,13 @@ class ScenarioOutcome:
     reasons: str = ""
     best_alone: float = 1.0
     """For two causes: the gain of removing the better one alone."""
+    hard: HardClass | None = None
+    detail_true: str | None = None
+    """Who holds the run up (contention), or of what kind its storage's slowness is; None: of no kind in particular."""
+    detail: str | None = None
+    """What the record said of that."""
+    also: str | None = None
+    """Another right answer: what gives about as much."""
 
 
 @dataclass(frozen=True)
@@ -466,6 +481,8 @@ class SelfTest:
     null_loader_au_fraction: float | None
     skipped: tuple[Left, ...]
     failed: tuple[Left, ...]
+    detail_fraction: float | None = None
+    """Of the clear cases judged right whose cause has a kind or a culprit, the part in which that was told."""
 
 
 # -- precision -------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def print_selftest(
         ("right", f"{fmt.percent(result.accuracy_fraction)} of {result.num_clear_cases} cases worth 1.25× or more"),
         ("confident wrong", str(result.confident_wrong)),
         ("undetermined", fmt.percent(result.undetermined_fraction)),
+        ("kind, culprit", f"told in {fmt.percent(result.detail_fraction)} of those judged right that have one"),
         ("share error", f"mean {mean}, p95 {p95}"),
         ("gain error", f"median {fmt.percent(result.speedup_error_median, decimals=1)}"),
         ("false positives", f"{fmt.percent(result.null_false_positive_fraction)} of the runs without a cause"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from loaderbench.cases.case import Case
 from loaderbench.running.jobs.table import Job
+from loaderbench.selftest.disturbers import Disturber
 from loaderbench.selftest.injections import Injection
 
 
@@ -15,6 +16,7 @@ class LoaderTimeRequest:
 
     case: Case
     seconds: float = 1.0
+    injection: Injection | None = None
 
     @property
     def waits_for(self) -> str:
@@ -41,6 +43,8 @@ class Side:
     case: Case
     injection: Injection | None = None
     cold: bool = False
+    disturbed: bool = True
+    """Whether the request's disturber works meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,10 @@ class WallTimeRequest:
     sides: tuple[Side, ...]
     seconds: float = 1.0
     rounds: int = 2
+    mean: bool = False
+    """Take the mean of a side's turns, where what slows it comes and goes; else the fastest, since other load of the
+    machine only adds time."""
+    disturber: Disturber | None = None
 
     @property
     def waits_for(self) -> str:

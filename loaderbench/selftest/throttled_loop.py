@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.selftest import cgroups
 from loaderbench.selftest.base import (
     Resources,
     Truth,
@@ -33,14 +34,6 @@ SECTOR_BYTES = 512
 """Unit of the sector counts in /sys/dev/block/*/stat, whatever the device's own (Documentation/block/stat.rst)."""
 
 
-@dataclass(frozen=True)
-class _Controller:
-    """The mounted cgroup hierarchy that can throttle block devices."""
-
-    version: int
-    root: str
-
-
 def throttle_settings(
     version: int, device: str, bytes_per_s: float | None, iops: float | None
 ) -> list[tuple[str, str]]:
@@ -53,28 +46,20 @@ def throttle_settings(
     return [(file, f"{device} {round(value)}") for file, value in files if value is not None]
 
 
-def _find_controller() -> _Controller:
+def _controller() -> cgroups.Controller:
     """The v1 blkio hierarchy or the v2 one with the io controller.
 
     Raises:
         UnavailableError: neither is mounted with read throttling.
     """
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        root, kind, options = left.split()[4], right.split()[0], right.split()[-1].split(",")
-        if kind == "cgroup" and "blkio" in options:
-            if not Path(root, "blkio.throttle.read_bps_device").exists():
-                raise UnavailableError(
-                    "the kernel's blkio controller cannot throttle (CONFIG_BLK_DEV_THROTTLING is off)"
-                )
-            return _Controller(1, root)
-        if kind == "cgroup2":
-            controllers = Path(root, "cgroup.controllers")
-            if controllers.exists() and "io" in controllers.read_text().split():
-                return _Controller(2, root)
-    raise UnavailableError(
-        "no cgroup v1 blkio and no cgroup v2 io controller is mounted, so no device can be throttled"
-    )
+    found = cgroups.find_controller("blkio", "io")
+    if found is None:
+        raise UnavailableError(
+            "no cgroup v1 blkio and no cgroup v2 io controller is mounted, so no device can be throttled"
+        )
+    if found.version == 1 and not Path(found.root, "blkio.throttle.read_bps_device").exists():
+        raise UnavailableError("the kernel's blkio controller cannot throttle (CONFIG_BLK_DEV_THROTTLING is off)")
+    return found
 
 
 def check_available() -> None:
@@ -96,7 +81,7 @@ def check_available() -> None:
         ("debugfs", "e2fsprogs"),
     ):
         find_program(program, package)
-    _find_controller()
+    _controller()
 
 
 @dataclass(frozen=True)
@@ -113,12 +98,12 @@ class ThrottledLoopBed:
 
     def enter(self, pid: int) -> None:
         """Put a process into the throttled group, before it reads; processes that it starts later are in it too."""
-        Path(self.cgroup, "cgroup.procs").write_text(str(pid))
+        cgroups.enter(self.cgroup, pid)
 
     @property
     def command_prefix(self) -> list[str]:
         """Put before a command, this starts the command inside the throttled group."""
-        return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', os.path.join(self.cgroup, "cgroup.procs")]
+        return cgroups.command_prefix(self.cgroup)
 
     def _stat(self) -> list[int]:
         return [int(field) for field in Path(f"/sys/dev/block/{self.device}/stat").read_text().split()]
@@ -149,32 +134,6 @@ def _attach_loop(image: str, resources: Resources) -> str:
     return device
 
 
-def _make_cgroup(controller: _Controller, resources: Resources) -> str:
-    group = os.path.join(controller.root, f"loaderbench-{os.path.basename(resources.folder)}")
-    resources.cgroups.append((group, _own_cgroup(controller)))
-    resources.save()
-    try:
-        if controller.version == 2:
-            Path(controller.root, "cgroup.subtree_control").write_text("+io")
-        Path(group).mkdir()
-    except OSError as error:
-        raise UnavailableError(
-            f"throttled_loop cannot make a cgroup with the io controller in {controller.root}: {error.strerror}"
-            " (inside a container, give it a writable cgroup)"
-        ) from error
-    return group
-
-
-def _own_cgroup(controller: _Controller) -> str:
-    """The group of this process, to which the bed's processes move when the bed ends."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, names, path = line.split(":", 2)
-        if (controller.version == 1 and "blkio" in names.split(",")) or (controller.version == 2 and not names):
-            group = controller.root + path.rstrip("/")
-            return group if Path(group).is_dir() else controller.root
-    return controller.root
-
-
 @contextlib.contextmanager
 def throttled_loop(
     dataset_dir: str | os.PathLike[str], *, bytes_per_s: float | None = None, iops: float | None = None
@@ -190,7 +149,7 @@ def throttled_loop(
             raise ConfigError(f"{name} of a throttled loop must be at least 1, not {value}")
     tree = check_dataset_dir(dataset_dir)
     check_available()
-    controller = _find_controller()
+    controller = _controller()
     with workspace("throttled_loop") as resources:
         image = os.path.join(resources.folder, "image")
         make_ext4_image(tree, image)
@@ -202,7 +161,7 @@ def throttled_loop(
         run_command(find_program("mount", "mount"), "-t", "ext4", "-o", "ro,noatime", loop, mount_point)
         number = Path(loop).stat().st_rdev
         device = f"{os.major(number)}:{os.minor(number)}"
-        group = _make_cgroup(controller, resources)
+        group = cgroups.make_group(controller, resources)
         for file, line in throttle_settings(controller.version, device, bytes_per_s, iops):
             Path(group, file).write_text(line)
         yield ThrottledLoopBed(mount_point, Truth(bytes_per_s=bytes_per_s, iops=iops), device, group)

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
+from statistics import fmean
 from typing import Any
 
 from loaderbench.images.cache_state import evict_files
@@ -20,23 +21,32 @@ from loaderbench.running.feeds import close
 from loaderbench.running.rig import Rig
 from loaderbench.selftest.jobs import DeviceTimeRequest, LoaderTimeRequest, Side, WallTimeRequest
 
+TURNS = 3
+
 
 def loader_seconds(request: LoaderTimeRequest, report: Report) -> float:
-    """Seconds a batch of the case's loader, free-running, with its files in the page cache."""
+    """Seconds a batch of the case's loader, free-running, with its files in the page cache: the fastest of TURNS parts,
+    since other load of the machine only adds time."""
     case = request.case
     with ExitStack() as stack:
-        rig = Rig(case, stack, report)
+        rig = Rig(case, stack, report, request.injection)
         batches = rig.build_loader(rig.data, evict=False).batches()
         depth = max(rig.buffer_batches, 1)
         num_warmup = len(rig.images) // case.step.batch_size + depth + 2  # once through, so that all is cached
         for _ in range(num_warmup):
             next(batches)
-        taken, begun = 0, time.perf_counter()
-        while (spent := time.perf_counter() - begun) < request.seconds or taken < 4:
-            next(batches)
-            taken += 1
+        times = []
+        for _ in range(TURNS):
+            taken, begun = 0, time.perf_counter()
+            # Workers hand over in bursts: count whole rounds.
+            while (
+                (spent := time.perf_counter() - begun) < request.seconds / TURNS or taken < 4 or taken % case.feed.lanes
+            ):
+                next(batches)
+                taken += 1
+            times.append(spent / taken)
         close(batches)
-        return spent / taken
+        return min(times)
 
 
 def device_seconds(request: DeviceTimeRequest, report: Report) -> float:
@@ -57,19 +67,24 @@ def device_seconds(request: DeviceTimeRequest, report: Report) -> float:
 
 
 def wall_seconds(request: WallTimeRequest, report: Report) -> list[float]:
-    """Wall seconds a step of each side, the fastest of its rounds: other load of the machine only adds time."""
+    """Wall seconds a step of each side: the fastest of its rounds, or their mean (`WallTimeRequest.mean`)."""
+    disturber = request.disturber
     with ExitStack() as stack:
         built = [_BuiltSide(side, stack, report) for side in request.sides]
         times: list[list[float]] = [[] for _ in built]
+        if disturber is not None:
+            stack.callback(disturber.turn, on=True)
         for number in range(request.rounds):
             for side, kept in zip(built, times, strict=True):
+                if disturber is not None:
+                    disturber.turn(on=side.disturbed)
                 kept.append(side.seconds_per_step(number, request.seconds))
-        return [min(kept) for kept in times]
+        return [fmean(kept) if request.mean else min(kept) for kept in times]
 
 
 class _BuiltSide:
     def __init__(self, side: Side, stack: ExitStack, report: Report) -> None:
-        self._case, self._cold = side.case, side.cold
+        self._case, self._cold, self.disturbed = side.case, side.cold, side.disturbed
         self._rig = Rig(side.case, stack, report, side.injection)
         self._loader = self._rig.build_loader(self._rig.data, evict=side.cold)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
 from loaderbench.running.jobs.table import MEASURE, SCREEN, Job, Judge, MeasureRequest, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
+from loaderbench.selftest.bench import CPU_MODEL
 from loaderbench.selftest.injections import Injection
 from loaderbench.selftest.jobs import (
     DEVICE_SECONDS,
@@ -32,6 +34,8 @@ from tests.made import make_device, make_facts, make_run
 
 IMAGE_S, DEVICE_S, ISSUE_S = 0.0008, 0.004, 0.0005
 """Of preparing an image, of the device's step, of issuing it."""
+CPU_MODEL_S = 0.05
+"""Of the step of the self-test's model on the CPU."""
 LINK_BYTES_PER_S = 50e9
 
 PipelineOf = Callable[[Case, Injection], Pipeline]
@@ -40,7 +44,7 @@ PipelineOf = Callable[[Case, Injection], Pipeline]
 def injected(case: Case, injection: Injection) -> Pipeline:
     """The case's run with what is built in."""
     return Pipeline(
-        device=DEVICE_S + injection.compute_extra_s,
+        device=(CPU_MODEL_S if case.step.model == CPU_MODEL["model"] else DEVICE_S) + injection.compute_extra_s,
         issue=ISSUE_S + injection.issue_delay_s,
         copy=1e-5 + injection.transfer_extra_bytes / LINK_BYTES_PER_S,
         overlap=True,
@@ -57,6 +61,7 @@ class Machine:
     def __init__(self, pipeline_of: PipelineOf = injected, before: Callable[[Case], None] = lambda case: None) -> None:
         self.measured: list[Case] = []
         self.screened: list[Case] = []
+        self.process = SimpleNamespace(pid=0)
         self._pipeline_of, self._before = pipeline_of, before
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> Machine:
@@ -87,8 +92,8 @@ class Machine:
                 self._before(case)
                 self.screened.append(case)
                 return case.step.batch_size * case.feed.lanes / self._pipeline_of(case, Injection()).decode
-            case (job, LoaderTimeRequest(case=case)) if job == LOADER_SECONDS:
-                return self._pipeline_of(case, Injection()).decode / case.feed.lanes
+            case (job, LoaderTimeRequest(case=case, injection=injection)) if job == LOADER_SECONDS:
+                return self._pipeline_of(case, injection or Injection()).decode / case.feed.lanes
             case (job, DeviceTimeRequest(case=case, injection=injection)) if job == DEVICE_SECONDS:
                 pipeline = self._pipeline_of(case, injection or Injection())
                 return max(pipeline.device, pipeline.issue)

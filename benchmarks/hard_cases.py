@@ -1,0 +1,516 @@
+"""What is said of a run where it is hard to tell: `loaderbench run` beside a stopwatch that takes the cause away.
+
+    python benchmarks/hard_cases.py [--only NAME,NAME] [--rounds 1] [--json FILE]
+
+The cases are storage whose speed is not constant (few slow files, standstills), slow opens with a deadline, processors
+that others have (busy processes, a cgroup's quota, the model's own threads, more workers than processors), storage and
+preparation of which either may go, files in memory on FUSE, and the table of `make bench` on busy processors.
+
+Each is asked of the command itself, in a process of its own. Truth is the wall time of the very same case with what
+disturbs it, and then really without, in turns (loaderbench/selftest/truth.py). A line a case: the truth (cause, gain),
+what was said (cause, by whom or of which kind, gain with its interval), `right`, `undetermined` or `WRONG`, and the
+seconds from the command's start to its answer; below it what was short of right. `unclear`: the cause is worth less
+than 1.10× in truth, so nothing is judged. The exit status is 1 where one was confidently wrong, or broke off.
+
+The oversubscribed case scores advice: each of the first two is run by the stopwatch, and so is a worker for each
+processor; an advice whose predicted gain is off by more than 10 %, and whose interval does not hold the measured one,
+is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from verify import PROFILE
+
+from loaderbench.cases.case import Case, Effort, Feed, Step, Subject, flags
+from loaderbench.errors import LoaderbenchError, UnavailableError
+from loaderbench.images.manifest import resolve_dataset
+from loaderbench.machine import environment, usable_cpus
+from loaderbench.plain import to_json
+from loaderbench.plugins import loader_choice
+from loaderbench.running.supervisor import Child, JobFailed
+from loaderbench.selftest.disturbers import Disturber, Neighbours, neighbours, quota
+from loaderbench.selftest.jobs import (
+    DEVICE_SECONDS,
+    LOADER_SECONDS,
+    WALL_SECONDS,
+    DeviceTimeRequest,
+    LoaderTimeRequest,
+    Side,
+    WallTimeRequest,
+)
+from loaderbench.selftest.slow_fuse import slow_fuse
+from loaderbench.studies.measure import quiet
+
+BATCH_SIZE = 32
+WORTH, OFF = 1.10, 0.10
+"""A gain from which a cause counts as one (docs/method.md, `Verdict`); how far a predicted gain may be off."""
+STOPWATCH = 0.05
+"""How far the stopwatch itself may be off: loaderbench/analysis/selftest.py, `NOTHING`."""
+LATE_S = 10.0
+"""Seconds that an answer may take beyond `--duration`: processes start, and images are copied."""
+WIDE = 3.0
+"""An interval whose ends differ by more than this factor bounds nothing."""
+TABLE_RESOLUTIONS, TABLE_LOADERS = "256,512,1024", "serial,multiprocess,threaded,dali"
+"""Of `make bench`."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much faster the run is without something, by the stopwatch."""
+
+    what: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run to ask about, while what disturbs it is there."""
+
+    case: Case
+    watch: Callable[[Child, Case], list[Gain]]
+    """The stopwatch: gains of removing what is built in, the first of which decides whether it counts."""
+    disturber: Disturber | None = None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the command answered."""
+
+    bottleneck: str
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    joint: tuple[str, ...] = ()
+    by: str | None = None
+    """Who has the processors, or what kind of slowness the storage shows; None: not told."""
+    summary: str = ""
+    rate_is_bounded: bool = True
+
+
+@dataclass
+class Line:
+    """One case of one round."""
+
+    name: str
+    truth: str
+    mark: str
+    seconds: float
+    said: Said | None = None
+    gains: list[Gain] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Bench:
+    """Where runs are made, and what is known of this machine's loaders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._profile = folder / "bench.toml"
+        self._profile.write_text(PROFILE.format(issue_ms=1.0, link=50e9))
+        self._loader_s: dict[str, float] = {}
+
+    def case(self, loader: str, resolution: int, workers: int, **more: Any) -> Case:
+        """A case whose device takes no time yet (`paced`)."""
+        dataset, name = resolve_dataset(None, resolution)
+        choice = loader_choice(loader)
+        case = Case(
+            Subject(dataset, name, resolution, cache="warm"),
+            Feed(loader, choice.decoder and choice.decoder.name, workers, output=choice.traits.output),
+            Step("resnet50", "train", "fp32", f"emulated:{self._profile}", BATCH_SIZE, input_size=224),
+            Effort(duration_s=20.0),
+        )
+        return case.changed(**more)
+
+    def paced(self, case: Case, step_s: float) -> Case:
+        """The case on an emulated device that takes so long for a step."""
+        factor = 0.032 * case.step.batch_size / 64 / step_s
+        return case.changed(device=f"emulated:{self._profile}x{factor:.5g}")
+
+    def loader_s(self, case: Case) -> float:
+        """Seconds a batch of its loader, alone and undisturbed."""
+        if case.key not in self._loader_s:
+            with self.child() as child:
+                self._loader_s[case.key] = child.ask(LOADER_SECONDS, LoaderTimeRequest(case), quiet)
+        return self._loader_s[case.key]
+
+    def child(self) -> Child:
+        return Child(self.folder / "stopwatch.log")
+
+    def run(self, command: str, case_flags: list[str], prefix: list[str]) -> tuple[dict[str, Any], float]:
+        """(what `--json` gave, seconds from its start to its answer). Raises LoaderbenchError where it fails."""
+        target, begun = self.folder / "answer.json", time.perf_counter()
+        store = ["--results", str(self.folder / "results"), "--json", str(target), "--quiet"]
+        done = subprocess.run(
+            [*prefix, sys.executable, "-m", "loaderbench", command, *case_flags, *store],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        seconds = time.perf_counter() - begun
+        if done.returncode:
+            raise LoaderbenchError(f"{command} ended with {done.returncode}: {(done.stderr or done.stdout)[-400:]}")
+        answer: dict[str, Any] = json.loads(target.read_text())
+        return answer, seconds
+
+
+def flags_of(case: Case) -> list[str]:
+    """The options of `run` that ask for the case."""
+    subject, feed, step, effort = case.subject, case.feed, case.step, case.effort
+    decoder = [] if feed.decoder is None else ["--decoder", feed.decoder]
+    return [
+        subject.dataset, "--cache", subject.cache, "--loader", feed.loader, *decoder, "--output", feed.output,
+        "--workers", str(feed.workers), "--device", step.device, "--model", step.model, "--mode", step.mode,
+        "--precision", step.precision, "--batch-size", str(step.batch_size), "--input-size", str(step.input_size),
+        "--duration", str(effort.duration_s),
+    ]  # fmt: skip
+
+
+# -- the cases: each yields the run to ask about while what disturbs it is there -----------------------------
+
+
+def in_turns(
+    what: str, seconds: float, without: Callable[[Case], Side], disturber: Disturber | None, child: Child, case: Case
+) -> list[Gain]:
+    """The gain of the other side over the case, in turns."""
+    sides = (Side(case, cold=case.subject.cache == "cold"), without(case))
+    request = WallTimeRequest(sides, seconds=seconds, rounds=3, mean=True, disturber=disturber)
+    with_s, without_s = child.ask(WALL_SECONDS, request, quiet)
+    return [Gain(what, with_s / without_s)]
+
+
+@contextmanager
+def uneven_storage(
+    bench: Bench, loader: str, workers: int, step_s: float, duration_s: float, watch_s: float,
+    bed: Mapping[str, Any],
+) -> Iterator[Asked]:  # fmt: skip
+    """Cold files on FUSE; without: the same files on this machine's disk, in memory."""
+    plain = bench.paced(bench.case(loader, 256, workers, duration_s=duration_s), step_s)
+    with slow_fuse(plain.subject.dataset, **bed) as mounted:
+        watch = partial(in_turns, "storage", watch_s, lambda case: Side(plain), None)
+        yield Asked(plain.changed(dataset=mounted.path, cache="cold"), watch)
+
+
+@contextmanager
+def held_up(
+    bench: Bench, loader: str, device_to_loader: float, disturbing: Callable[[], AbstractContextManager[Disturber]]
+) -> Iterator[Asked]:
+    """A run that the device would limit, were its processors its own; without: the disturber switched off."""
+    case = bench.case(loader, 256, min(2, usable_cpus()))
+    case = bench.paced(case, device_to_loader * bench.loader_s(case))
+    with disturbing() as disturber:
+        watch = partial(in_turns, "contention", 2.0, lambda case: Side(case, disturbed=False), disturber)
+        yield Asked(case, watch, disturber)
+
+
+@contextmanager
+def own_threads(bench: Bench, input_size: int, batch_size: int) -> Iterator[Asked]:
+    """A model on the CPU, whose threads and the loader's processes share the processors. Without: the slower of the two
+    alone."""
+
+    def watch(child: Child, case: Case) -> list[Gain]:
+        together_s = child.ask(WALL_SECONDS, WallTimeRequest((Side(case),), seconds=3.0, rounds=3, mean=True), quiet)[0]
+        model_s = child.ask(DEVICE_SECONDS, DeviceTimeRequest(case), quiet)
+        loader_s = child.ask(LOADER_SECONDS, LoaderTimeRequest(case, seconds=2.0), quiet)
+        return [Gain("contention", together_s / max(model_s, loader_s))]
+
+    case = bench.case("multiprocess", 256, min(2, usable_cpus()), model="resnet18", mode="infer", device="cpu")
+    yield Asked(case.changed(input_size=input_size, batch_size=batch_size), watch)
+
+
+@contextmanager
+def either(bench: Bench, slower: float) -> Iterator[Asked]:
+    """Opens and decoding of equal time in each worker, together `slower` times the device's. Without the one: no slow
+    opens. Without the other: the same images at a quarter of the side, which decode in a fraction of the time."""
+    workers = min(2, usable_cpus())
+    plain = bench.case("multiprocess", 1024, workers, batch_size=16)
+    small, _ = resolve_dataset(None, 256)
+    loader_s = bench.loader_s(plain)
+    plain = bench.paced(plain, 2 / slower * loader_s)
+    latency = {"open_latency_s": loader_s * workers / plain.step.batch_size}
+    with slow_fuse(plain.subject.dataset, **latency) as mounted, slow_fuse(small, **latency) as also:
+
+        def watch(child: Child, case: Case) -> list[Gain]:
+            sides = (Side(case), Side(plain), Side(case.changed(dataset=also.path)))
+            request = WallTimeRequest(sides, seconds=3.0, rounds=3, mean=True)
+            both_s, no_storage_s, no_prep_s = child.ask(WALL_SECONDS, request, quiet)
+            return [Gain("storage", both_s / no_storage_s), Gain("prep", both_s / no_prep_s)]
+
+        yield Asked(plain.changed(dataset=mounted.path), watch)
+
+
+@contextmanager
+def warm_fuse(bench: Bench, device_to_loader: float) -> Iterator[Asked]:
+    """Files in memory on FUSE, which limit nothing: the decoders do. Without: the device alone."""
+    plain = bench.case("multiprocess", 256, min(2, usable_cpus()))
+    plain = bench.paced(plain, device_to_loader * bench.loader_s(plain))
+    with slow_fuse(plain.subject.dataset) as mounted:
+
+        def watch(child: Child, case: Case) -> list[Gain]:
+            request = WallTimeRequest((Side(case), Side(plain)), seconds=2.0, rounds=3, mean=True)
+            real_s, on_disk_s = child.ask(WALL_SECONDS, request, quiet)
+            alone_s = child.ask(DEVICE_SECONDS, DeviceTimeRequest(case), quiet)
+            return [Gain("prep", real_s / alone_s), Gain("storage", real_s / on_disk_s)]
+
+        yield Asked(plain.changed(dataset=mounted.path), watch)
+
+
+@dataclass(frozen=True)
+class HardCase:
+    """`cause`: what must be named, `either` of storage and preparation; `by`: of which kind, or by whom."""
+
+    cause: str
+    by: str | None
+    make: Callable[[Bench], AbstractContextManager[Asked]]
+
+
+def storage_case(
+    by: str, loader: str, workers: int, step_s: float, watch_s: float, duration_s: float = 20.0, **bed: Any
+) -> HardCase:
+    """`step_s`: of the device; `watch_s`: a turn of the stopwatch, several periods of what comes and goes."""
+    make = partial(uneven_storage, loader=loader, workers=workers, step_s=step_s)
+    return HardCase("storage", by, partial(make, duration_s=duration_s, watch_s=watch_s, bed=bed))
+
+
+CASES: dict[str, HardCase] = {
+    "tails-multiprocess": storage_case("tail", "multiprocess", 3, 0.040, 4.0, tail=(0.02, 0.25)),
+    "tails-threaded": storage_case("tail", "threaded", 2, 0.030, 4.0, tail=(0.015, 0.6)),
+    "stalls-threaded": storage_case("stalls", "threaded", 2, 0.030, 7.2, stall=(1.8, 0.6)),
+    "stalls-multiprocess": storage_case("stalls", "multiprocess", 2, 0.035, 9.2, stall=(4.6, 1.7)),
+    "opens-deadline": storage_case("latency", "multiprocess", 2, 0.040, 3.0, open_latency_s=0.005, duration_s=12.0),
+    "opens-slow-deadline": storage_case("latency", "threaded", 2, 0.050, 3.0, open_latency_s=0.011, duration_s=18.0),
+    "neighbours-1": HardCase("contention", "neighbours", partial(
+        held_up, loader="multiprocess", device_to_loader=1.1, disturbing=partial(neighbours, 1))),
+    "neighbours-2": HardCase("contention", "neighbours", partial(
+        held_up, loader="multiprocess", device_to_loader=1.2, disturbing=partial(neighbours, 2))),
+    "neighbours-3-threaded": HardCase("contention", "neighbours", partial(
+        held_up, loader="threaded", device_to_loader=1.2, disturbing=partial(neighbours, 3))),
+    "quota-0.5": HardCase("contention", "quota", partial(
+        held_up, loader="multiprocess", device_to_loader=1.2, disturbing=partial(quota, 0.5))),
+    "quota-1.1": HardCase("contention", "quota", partial(
+        held_up, loader="threaded", device_to_loader=1.2, disturbing=partial(quota, 1.1))),
+    "own-threads-96": HardCase("contention", "own threads", partial(own_threads, input_size=96, batch_size=16)),
+    "own-threads-64": HardCase("contention", "own threads", partial(own_threads, input_size=64, batch_size=24)),
+    "either-1.4": HardCase("either", None, partial(either, slower=1.4)),
+    "either-1.7": HardCase("either", None, partial(either, slower=1.7)),
+    "warm-fuse": HardCase("prep", None, partial(warm_fuse, device_to_loader=0.5)),
+}  # fmt: skip
+OVERSUBSCRIBED = {"oversubscribed-512": (512, 6), "oversubscribed-256": (256, 8)}
+"""Name → (resolution, workers)."""
+TABLE = "bench-table"
+
+
+# -- asking, and judging ------------------------------------------------------------------------------------
+
+
+def said_of(record: Mapping[str, Any]) -> Said:
+    """What a record says; what an older engine does not tell is None."""
+    verdict, rate = record["verdict"], record["throughput"]
+    named = verdict["bottleneck"]
+    gain = verdict["joint_speedup"] if named == "mixed" else verdict["speedup_if_removed"].get(named)
+    gain = gain or {"value": None, "low": None, "high": None}
+    contention, storage = record.get("contention") or {}, record.get("storage") or {}
+    by = {"contention": contention.get("by"), "storage": storage.get("kind")}.get(named)
+    return Said(
+        named, gain["value"], gain["low"], gain["high"], tuple(verdict["joint"]), by, verdict["summary"],
+        not is_wide(rate["low"], rate["high"]),
+    )  # fmt: skip
+
+
+def is_wide(low: float | None, high: float | None) -> bool:
+    return low is None or high is None or not math.isfinite(high) or high > WIDE * low
+
+
+def judge(wanted: HardCase, gains: list[Gain], said: Said) -> tuple[str, list[str]]:
+    """(the mark, what is short of right)"""
+    notes = []
+    if gains[0].value < WORTH:
+        return "unclear", []
+    if said.bottleneck == "undetermined":
+        mark = "undetermined"
+    elif wanted.cause == "either":
+        both = said.bottleneck == "mixed" and {"storage", "prep"} <= set(said.joint)
+        mark = "right" if both or said.bottleneck in ("storage", "prep") else "WRONG"
+        if mark == "right" and "together" in said.summary:
+            notes.append(f"says `together`: {said.summary}")
+    elif said.bottleneck == "mixed":
+        mark = "in part" if wanted.cause in said.joint else "WRONG"
+    else:
+        mark = "right" if said.bottleneck == wanted.cause else "WRONG"
+    if mark in ("right", "in part"):
+        if is_wide(said.low, said.high):
+            notes.append("its gain is not bounded")
+        elif said.low is not None and said.high is not None and said.gain is not None:
+            inside = said.low <= gains[0].value <= said.high
+            if not inside and abs(said.gain / gains[0].value - 1) > OFF:
+                notes.append(f"its gain is off by {said.gain / gains[0].value - 1:+.0%}")
+        if wanted.by is not None and said.by != wanted.by:
+            notes.append(f"{wanted.by}, not {said.by}")
+    if not said.rate_is_bounded:
+        notes.append("its throughput is not bounded")
+    return mark, notes
+
+
+def ask(bench: Bench, name: str, wanted: HardCase) -> Line:
+    """Run a case, then hold the stopwatch against it."""
+    with ExitStack() as stack:
+        asked = stack.enter_context(wanted.make(bench))
+        prefix = [] if asked.disturber is None else asked.disturber.command_prefix
+        record, seconds = bench.run("run", flags_of(asked.case), prefix)
+        child = stack.enter_context(bench.child())
+        if asked.disturber is not None:
+            asked.disturber.enter(child.process.pid)
+        gains = asked.watch(child, Case.from_json(record["case"]))
+    said = said_of(record)
+    mark, notes = judge(wanted, gains, said)
+    late_s = seconds - asked.case.effort.duration_s
+    if late_s > LATE_S:
+        notes.append(f"answered {late_s:.0f} s after --duration {asked.case.effort.duration_s:g}")
+    truth = wanted.cause if wanted.by is None else f"{wanted.cause} ({wanted.by})"
+    return Line(name, truth, mark, seconds, said, gains, notes)
+
+
+def ask_oversubscribed(bench: Bench, name: str) -> Line:
+    """More workers than processors: its advice, and a worker for each processor, by the stopwatch."""
+    resolution, workers = OVERSUBSCRIBED[name]
+    case = bench.case("multiprocess", resolution, workers, device="emulated", batch_size=64)
+    asked_flags = flags_of(case)
+    asked_flags[asked_flags.index("--device") + 1] = "emulated"
+    record, seconds = bench.run("run", asked_flags, [])
+    case, said, notes, gains = Case.from_json(record["case"]), said_of(record), [], []
+    advised = [one for one in record["verdict"]["advice"] if one["change"] and one["predicted_speedup"]][:2]
+    changed = [case.changed(**one["change"]) for one in advised]
+    for other in (*changed, case.changed(workers=usable_cpus())):
+        with bench.child() as child:
+            request = WallTimeRequest((Side(case), Side(other)), seconds=3.0, rounds=3, mean=True)
+            real_s, other_s = child.ask(WALL_SECONDS, request, quiet)
+        gains.append(Gain(flags({key: other.to_json()[key] for key in ("loader", "decoder", "output", "workers")}),
+                          real_s / other_s))  # fmt: skip
+    wrong = False
+    for one, gain in zip(advised, gains, strict=False):
+        predicted = one["predicted_speedup"]
+        error = predicted["value"] / gain.value - 1
+        low, high = predicted["low"] / (1 + STOPWATCH), predicted["high"] * (1 + STOPWATCH)
+        off = abs(error) > OFF and not low <= gain.value <= high
+        wrong = wrong or off
+        interval = f"{predicted['value']:.2f} [{predicted['low']:.2f}, {predicted['high']:.2f}]"
+        told_off = " OFF" if off else ""
+        notes.append(f"advice {gain.what}: predicted {interval}, measured {gain.value:.2f}, {error:+.0%}{told_off}")
+    fewer = gains[-1].value
+    if fewer >= WORTH and not any(one["change"].get("workers") == usable_cpus() for one in record["verdict"]["advice"]
+                                  if one["change"]):  # fmt: skip
+        notes.append(f"{usable_cpus()} workers are worth {fewer:.2f}×, and not advised")
+    causes = {"contention", "prep"} if fewer < WORTH else {"contention"}
+    if said.bottleneck not in (*causes, "undetermined", "mixed"):
+        wrong = True
+    mark = "WRONG" if wrong else "undetermined" if said.bottleneck == "undetermined" else "right"
+    truth = f"{usable_cpus()} workers {fewer:.2f}×"
+    return Line(name, truth, mark, seconds, said, gains, notes)
+
+
+def ask_table(bench: Bench, name: str, loaders: str, resolutions: str) -> Line:
+    """`make bench` beside a busy process for each processor: is every row decided, finite, and has it kernel gaps?"""
+    asked = [
+        "--res",
+        resolutions,
+        "--loader",
+        loaders,
+        "--device",
+        "emulated",
+        "--precision",
+        "fp32",
+        "--cache",
+        "warm",
+    ]
+    with neighbours(usable_cpus()) as busy:
+        assert isinstance(busy, Neighbours)
+        answer, seconds = bench.run("sweep", [*asked, "--cache", "warm", "--duration", "10"], [])
+    rows = answer["runs"]
+    decided = sum((row["verdict"] or {}).get("bottleneck") not in (None, "undetermined") for row in rows)
+    finite = sum(not is_wide(row["throughput"]["low"], row["throughput"]["high"]) for row in rows if row["throughput"])
+    gaps = sum((row["device"] or {}).get("kernel_gap") is not None for row in rows)
+    notes = [f"{decided} of {len(rows)} rows decided, {finite} with a bounded interval, {gaps} with kernel gaps"]
+    mark = "right" if decided == finite == gaps == len(rows) else "undetermined"
+    return Line(name, f"{len(rows)} rows", mark, seconds, None, [], notes)
+
+
+def told(line: Line) -> str:
+    """The line's text."""
+    gains = ", ".join(f"{gain.value:.2f}×" for gain in line.gains)
+    said = ""
+    if line.said is not None:
+        by = f" ({line.said.by})" if line.said.by else ""
+        what = "+".join(line.said.joint) if line.said.bottleneck == "mixed" else line.said.bottleneck
+        number = (
+            ""
+            if line.said.gain is None
+            else f" {line.said.gain:.2f}× [{line.said.low or 0:.2f}, {line.said.high or 0:.2f}]"
+        )
+        said = f"{what}{by}{number}"
+    return f"{line.name:22s} truth {f'{line.truth} {gains}':38s} said {said:44s} {line.mark:12s} {line.seconds:5.0f} s"
+
+
+def main() -> None:
+    names = [*CASES, *OVERSUBSCRIBED, TABLE]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help=f"some of {', '.join(names)}, or the beginnings of their names, comma separated")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each case is asked")
+    parser.add_argument("--table", default=f"{TABLE_LOADERS} {TABLE_RESOLUTIONS}", help="loaders and resolutions")
+    parser.add_argument("--json", type=Path, help="write all lines, with the environment")
+    arguments = parser.parse_args()
+    wanted = names if arguments.only is None else arguments.only.split(",")
+    chosen = [name for name in names if name.startswith(tuple(wanted))]
+    if not chosen:
+        parser.error(f"--only takes some of {', '.join(names)}")
+    lines: list[Line] = []
+    with tempfile.TemporaryDirectory(prefix="loaderbench-hard-", dir=os.environ.get("TMPDIR")) as folder:
+        bench = Bench(Path(folder))
+        try:
+            for _ in range(arguments.rounds):
+                for name in chosen:
+                    lines += one_line(bench, name, arguments.table)
+        except KeyboardInterrupt:
+            print("interrupted: what was finished counts")
+    if arguments.json is not None:
+        facts = {"lines": [asdict(line) for line in lines], "environment": to_json(environment())}
+        arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+    marks = [line.mark for line in lines]
+    print(", ".join(f"{marks.count(mark)} {mark}" for mark in dict.fromkeys(marks)))
+    sys.exit(1 if {"WRONG", "failed"} & {*marks} else 0)
+
+
+def one_line(bench: Bench, name: str, table: str) -> list[Line]:
+    """Ask one case and print what came; empty where this machine cannot."""
+    try:
+        if name == TABLE:
+            line = ask_table(bench, name, *table.split())
+        elif name in OVERSUBSCRIBED:
+            line = ask_oversubscribed(bench, name)
+        else:
+            line = ask(bench, name, CASES[name])
+    except UnavailableError as error:
+        print(f"{name:22s} skipped: {error}", flush=True)
+        return []
+    except (LoaderbenchError, JobFailed) as error:
+        print(f"{name:22s} failed: {error}", flush=True)
+        return [Line(name, "", "failed", 0.0)]
+    print(told(line), flush=True)
+    for note in line.notes:
+        print(f"{'':22s}   {note}", flush=True)
+    return [line]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""How benchmarks/hard_cases.py judges what was said, and which causes benchmarks/time_to_verdict.py asks about."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from loaderbench.cases.case import Case
+from loaderbench.errors import UnavailableError
+from loaderbench.selftest.scenarios import HARD
+from tests.made import make_case
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def hard(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("hard_cases")
+
+
+def record(bottleneck: str, *, joint: list[str] | None = None, high: float = 2.1, **more: Any) -> dict[str, Any]:
+    """What `run --json` gives of a run that says a gain of 2.0."""
+    gain = {"value": 2.0, "low": 1.9, "high": high}
+    return {
+        "verdict": {
+            "bottleneck": bottleneck, "summary": "any one of them", "joint": joint or [],
+            "joint_speedup": gain if joint else None, "speedup_if_removed": {bottleneck: gain},
+        },
+        "throughput": {"value": 100.0, "low": 95.0, "high": 105.0},
+        **more,
+    }  # fmt: skip
+
+
+def judged(
+    hard: ModuleType, cause: str, by: str | None, said: dict[str, Any], gain: float = 2.0
+) -> tuple[str, list[str]]:
+    wanted = hard.HardCase(cause, by, None)
+    found: tuple[str, list[str]] = hard.judge(wanted, [hard.Gain(cause, gain)], hard.said_of(said))
+    return found
+
+
+def test_the_true_cause_is_right_another_is_wrong_and_none_is_undetermined(hard: ModuleType) -> None:
+    assert judged(hard, "storage", None, record("storage")) == ("right", [])
+    assert judged(hard, "storage", None, record("prep"))[0] == "WRONG"
+    assert judged(hard, "storage", None, record("compute"))[0] == "WRONG"
+    assert judged(hard, "storage", None, record("undetermined"))[0] == "undetermined"
+    assert judged(hard, "storage", None, record("mixed", joint=["storage", "transfer"]))[0] == "in part"
+    assert judged(hard, "storage", None, record("mixed", joint=["prep", "transfer"]))[0] == "WRONG"
+    # what slowed nothing cannot be judged
+    assert judged(hard, "storage", None, record("prep"), gain=1.05)[0] == "unclear"
+
+
+def test_where_either_may_go_one_of_them_is_right_and_together_is_told(hard: ModuleType) -> None:
+    both = record("mixed", joint=["storage", "prep"])
+    assert judged(hard, "either", None, both) == ("right", [])
+    both["verdict"]["summary"] = "bound this run together"
+    mark, notes = judged(hard, "either", None, both)
+    assert mark == "right" and "together" in notes[0]
+    assert judged(hard, "either", None, record("prep"))[0] == "right"
+    assert judged(hard, "either", None, record("compute"))[0] == "WRONG"
+
+
+def test_what_is_short_of_right_is_said(hard: ModuleType) -> None:
+    named = record("contention", contention={"by": "quota"})
+    assert judged(hard, "contention", "quota", named) == ("right", [])
+    assert judged(hard, "contention", "neighbours", named)[1] == ["neighbours, not quota"]
+    # an older engine tells no kind
+    assert judged(hard, "storage", "tail", record("storage"))[1] == ["tail, not None"]
+    assert judged(hard, "storage", "tail", record("storage", storage={"kind": "tail"}))[1] == []
+    assert judged(hard, "storage", None, record("storage", high=9.0))[1] == ["its gain is not bounded"]
+    assert judged(hard, "storage", None, record("storage"), gain=3.0)[1] == ["its gain is off by -33%"]
+    assert judged(hard, "storage", None, record("storage"), gain=2.15)[1] == []
+    wide = record("storage")
+    wide["throughput"]["high"] = 708_331.0
+    assert judged(hard, "storage", None, wide)[1] == ["its throughput is not bounded"]
+
+
+def test_the_command_asks_for_the_case(hard: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # given what the command line makes of the options
+    from commands import call
+
+    tree = tmp_path / "tree" / "class0"
+    tree.mkdir(parents=True)
+    (tree / "a.jpg").write_bytes(b"")
+    case: Case = make_case(dataset=str(tree.parent), cache="warm", device="emulated:h200-resnet50-train-fp32")
+    flags = hard.flags_of(case)
+    said = call("run", *flags, "--dry-run", "--results", tmp_path / "results")
+    assert said.code == 0, said.err
+    for word in (case.feed.loader, f"w{case.feed.workers}", f"b{case.step.batch_size}"):
+        assert word in said.out
+
+
+def test_a_case_that_cannot_be_made_is_skipped_with_its_reason(
+    hard: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacks(bench: object) -> object:
+        raise UnavailableError("no cgroup here")
+
+    hard.CASES["lacking"] = hard.HardCase("contention", "quota", lacks)
+    assert hard.one_line(None, "lacking", "") == []
+    assert "skipped: no cgroup here" in capsys.readouterr().out
+
+
+def test_time_to_verdict_asks_about_every_hard_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    asked = importlib.import_module("time_to_verdict").causes()
+    assert set(HARD) <= set(asked) and {"nothing", "prep ×1.5", "storage ×2.5"} <= set(asked)
+    assert {one.loader for one in asked.values()} == {"multiprocess"}
+    assert {asked[name].cause for name in HARD} == {"storage", "contention", "either", "prep"}
