@@ -328,9 +328,25 @@ class RowLabels:
         return self.of(case.changed(workers=0))
 
 
-def failure_line(record: RunRecord, labels: RowLabels) -> str:
-    """`512 dali 8w, failed: worker 3 was killed by signal 9`"""
-    return f"{resolution(record.case)} {labels.of(record.case)}, {outcome(record)}: {sentence(record)}"
+def failure_lines(records: Sequence[RunRecord], labels: RowLabels) -> list[str]:
+    """`512 dali 8w, 1024 dali 8w, failed: worker 3 was killed by signal 9`: each reason once, with its cases."""
+    by_reason: dict[str, list[str]] = {}
+    for record in records:
+        if record.status != "ok":
+            case = f"{resolution(record.case)} {labels.of(record.case)}"
+            by_reason.setdefault(f"{outcome(record)}: {sentence(record)}", []).append(case)
+    return [f"{', '.join(cases)}, {reason}" for reason, cases in by_reason.items()]
+
+
+def ended_line(record: RunRecord) -> str:
+    """`photos/512 threaded+libjpeg w2 b64: 862 ±9% images/s, prep`: a case of a sweep as it ends."""
+    setting = record.case.title.rpartition(" ")[0]  # without the device, which a sweep has in common
+    return clean(f"{setting}: {plus_minus_percent(record.throughput)} images/s, {outcome(record)}")
+
+
+def short_name(run_id: str) -> str:
+    """The start of a run's or study's name up to its time, which is nearly always unique."""
+    return "-".join(run_id.split("-")[:3])
 
 
 # -- caveats ---------------------------------------------------------------------------------------------
