@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Protocol, TypeVar, cast, get_args
 
@@ -78,6 +79,33 @@ def number(value: float | None, digits: int = 3) -> str:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"
+
+
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+
+
+def day(moment: str) -> str:
+    """`24 November 2026` of a time by ISO 8601; the text itself where it is none."""
+    try:
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
+
+
+def span(begin: str, end: str) -> str:
+    """`24 November 2026, 02:40 to 02:42 UTC`; both days where they differ."""
+    try:
+        first, last = (datetime.fromisoformat(one).astimezone(UTC) for one in (begin, end))
+    except ValueError:
+        return begin
+    from_, to = (f"{one:%H:%M}" for one in (first, last))
+    if first.date() != last.date():
+        return f"{day(first.isoformat())} to {day(last.isoformat())}"
+    return f"{day(first.isoformat())}, {from_}{'' if to == from_ else f' to {to}'} UTC"
 
 
 def duration(seconds: float | None) -> str:
