@@ -51,7 +51,7 @@ COLOURS = {
 HATCHES = {
     "compute": "",
     "launch": "////",
-    "transfer": "....",
+    "transfer": "..",
     "prep": "\\\\\\\\",
     "contention": "xxxx",
     "storage": "++++",

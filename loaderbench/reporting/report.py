@@ -120,7 +120,7 @@ class Report:
         if not self.records:
             return f"What these models cost: {len(self.parts)} studies"
         about = list(dict.fromkeys(training(record) for record in self.records))
-        what = about[0] if len(about) == 1 else f"{len(about)} trainings" if len(about) else "these runs"
+        what = about[0] if len(about) == 1 else f"{len(about)} workloads" if len(about) else "these runs"
         return f"What limits {what}: {len(self.parts)} studies" if self.parts else "Runs that did not end well"
 
     @property
