@@ -62,6 +62,14 @@ def _per_image(record: RunRecord) -> str | None:
 
 
 def _processors(record: RunRecord) -> str | None:
+    seen = record.contention
+    if seen is not None:
+        others = {"other processes": seen.neighbours, "other guests": seen.stolen}
+        told = [
+            f"{name} {fmt.number(cores, 2)}" for name, cores in others.items() if cores is not None and cores >= 0.05
+        ]
+        waits = f"the run uses {fmt.number(seen.own, 2)} of {seen.cpus} processors and waits for {seen.queued:.2f} more"
+        return "; ".join([waits, *told])
     waited = next((one.details.get("fraction") for one in record.caveats if one.code == "cpu_contention"), None)
     busy = None if record.cpu is None else record.cpu.busy_fraction
     if not isinstance(waited, float):
