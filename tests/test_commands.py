@@ -147,8 +147,10 @@ def test_every_command_explains_itself() -> None:
         assert listing.exit_code == 0
     for command in ("run", "sweep", "list", "show", "report", "doctor", "selftest"):
         assert runner.invoke(app.app, [command, "--help"]).exit_code == 0
+        assert runner.invoke(app.app, [command, "-h"]).output == runner.invoke(app.app, [command, "--help"]).output
     for command in ("make", "derive", "scan"):
         assert runner.invoke(app.app, ["dataset", command, "--help"]).exit_code == 0
+        assert "Usage:" in runner.invoke(app.app, ["dataset", command, "-h"]).output
 
 
 def test_a_reader_that_goes_away_is_no_error_to_speak_of(store_with_a_broken_run: Path) -> None:

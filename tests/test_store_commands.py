@@ -15,6 +15,7 @@ from commands import call
 
 from loaderbench.commands.terminal import check_json_target, write_json
 from loaderbench.errors import ConfigError
+from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import SCHEMA
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord, SweepFacts
@@ -125,6 +126,23 @@ def test_list_tells_the_rates_and_the_tag(store: Store) -> None:
     figures = [entries[plain][name] for name in ("images_per_s", "images_per_s_low", "images_per_s_high", "verdict")]
     assert figures == [100.0, 90.0, pytest.approx(110.0), None]
     assert "nightly" in call("list", "--results", store.root).out
+
+
+def test_show_has_the_caveats_in_words_and_all_figures_where_asked(store: Store) -> None:
+    folder = store.open_run(CASE)
+    caveats = (Caveat("disk_shared", {"bytes": 3_000_000}), Caveat("cold_not_proven", {"resident_before": 0.5}))
+    record = make_record(CASE, run_id=folder.run_id, throughput=make_estimate(100.0, 0.1), caveats=caveats)
+    folder.write_record(record)
+    study = add_study(store, [folder.run_id])
+    brief, whole, alone = (
+        call("show", folder.run_id, *options, "--results", store.root).out for options in ([], ["--all"], ["--caveats"])
+    )
+    assert "other programs read" not in brief and "disk_shared (in words" in brief
+    assert "cold_not_proven: bytes unknown" in brief  # it changes the verdict
+    assert all("other programs read 3.0 MB" in " ".join(text.split()) for text in (whole, alone))
+    assert "overhead" in whole and "images/s" not in alone
+    of_study = " ".join(call("show", study, "--caveats", "--results", store.root).out.split())
+    assert "other programs read 3.0 MB" in of_study and "images/s" not in of_study
 
 
 def test_a_damaged_run_and_a_study_without_content_are_listed_with_their_reason(store: Store) -> None:

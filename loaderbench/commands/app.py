@@ -42,6 +42,7 @@ app = typer.Typer(
     "kernel launches or compute?",
     no_args_is_help=True,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=False,
 )

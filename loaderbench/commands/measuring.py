@@ -56,6 +56,7 @@ def measure(
     if study.num_taken and not output.quiet:
         say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
     ended = _run(study, output, verify=verify)
+    go_on = "the same command with --resume measures the rest" if len(cases) > 1 else ""
     records = study.records
     unstored = _show(study, records, output, single=len(cases) == 1)
     if unstored is not None and not isinstance(ended, LoaderbenchError):
@@ -64,7 +65,7 @@ def measure(
         from loaderbench.devices import profile
 
         profile.save(profile.from_record(records[0], save_profile), save_profile)
-    end(records, len(cases), ended)
+    end(records, len(cases), ended, go_on)
     if study.failed_turns:
         raise typer.Exit(1)
 
@@ -73,6 +74,7 @@ def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseExcep
     """Measure what is left and show the progress. Returns the exception that ended it early, or None."""
     from loaderbench.cases.study import expected_seconds
     from loaderbench.recording.progress import Phase
+    from loaderbench.reporting.format import ended_line
     from loaderbench.reporting.live import Progress
 
     expected_s = [expected_seconds(case) for case in study.left]
@@ -81,8 +83,14 @@ def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseExcep
         def say_phase(case: Case, line: str) -> None:
             view.message(case, Phase(line))
 
+        def finished(record: RunRecord) -> None:
+            if len(study.cases) > 1 or output.quiet:  # the screen of a single run begins with its failure
+                view.finished(record)
+            if len(study.cases) > 1 and record.measured and not output.quiet:
+                say(ended_line(record))
+
         try:
-            study.measure(view.message, view.finished)
+            study.measure(view.message, finished)
             if verify:
                 study.verify(say_phase)
         except (KeyboardInterrupt, SystemExit, LoaderbenchError) as stop:

@@ -21,17 +21,22 @@ def show(
     run_id: Annotated[
         str, typer.Argument(metavar="RUN", help="Id of a run, a study or a comparison, a unique start of it, or latest")
     ],
+    caveats: Annotated[bool, typer.Option("--caveats", help="Its caveats alone, all of them in words")] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", help="All that is known: every figure, evidence, advice and caveat")
+    ] = False,
     output: OutputOptions,
 ) -> None:
     """Print one stored run, study or comparison."""
     from loaderbench.recording.store import Store
+    from loaderbench.reporting.terminal import print_caveats_of, print_run
 
     store = Store(output.results)
     stored_study = store.latest_study() if run_id == "latest" else store.find_study(run_id)
     if stored_study is not None:
         if stored_study.study is None:
             raise ConfigError(stored_study.problem)
-        _show_study(stored_study.study, store, output.json_out)
+        _show_study(stored_study.study, store, output.json_out, caveats=caveats, whole=whole)
         return
     stored = store.find(run_id)
     if stored.record is None:
@@ -39,16 +44,18 @@ def show(
     if output.json_out is not None:
         write_json(stored.record, output.json_out)
         return
-    from loaderbench.reporting.terminal import print_run
+    if caveats:
+        print_caveats_of([stored.record])
+    else:
+        print_run(stored.record, whole=whole)
 
-    print_run(stored.record)
 
-
-def _show_study(study: StudyRecord, store: Store, json_out: str | None) -> None:
+def _show_study(study: StudyRecord, store: Store, json_out: str | None, *, caveats: bool, whole: bool) -> None:
     """Its findings, by today's rules, from its runs' records."""
     from loaderbench.analysis.studies import senseless
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.studies import as_json, print_findings
+    from loaderbench.reporting.terminal import print_caveats_of
     from loaderbench.studies.again import findings_of, records_of
 
     records = records_of(study, store)
@@ -56,7 +63,10 @@ def _show_study(study: StudyRecord, store: Store, json_out: str | None) -> None:
         findings = findings_of(study, records)
     except Exception as error:  # a record that was edited by hand
         raise ConfigError(f"{study.study_id} cannot be shown: {senseless(error)}") from error
+    runs = list(records.values())
     if json_out is not None:
         write_json(as_json(study.facts, findings, study.study_id), json_out)
+    elif caveats and runs:
+        print_caveats_of(runs)
     else:
-        print_findings(study.facts, findings, make_console(), list(records.values()))
+        print_findings(study.facts, findings, make_console(), runs, whole=whole or caveats)

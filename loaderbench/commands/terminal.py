@@ -130,12 +130,14 @@ def counted(number: int, one: str, more: str) -> str:
     return f"{number:,} {one if number == 1 else more}"
 
 
-def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None) -> None:
-    """End a command that measured cases: raises the error that sets the exit code, unless that is 0."""
+def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | None, go_on: str = "") -> None:
+    """End a command that measured cases: raises the error that sets the exit code, unless that is 0. `go_on`: how an
+    interrupted one is continued."""
     if isinstance(ended, LoaderbenchError):
         raise ended
     if ended is not None:
-        raise Interrupted(f"interrupted: {len(records)} of {num_cases} cases were finished and are kept", ended)
+        kept = f"{len(records)} of {num_cases} cases were finished and are kept"
+        raise Interrupted(f"interrupted: {kept}{f'; {go_on}' if go_on else ''}", ended)
     kinds = {record.failure.kind for record in records if record.status == "failed" and record.failure is not None}
     if kinds == {"ConfigError"} and len(records) == 1:
         raise typer.Exit(2)

@@ -17,10 +17,11 @@ from loaderbench.cases.options import (
     SubjectOptions,
 )
 from loaderbench.commands.options import Changed, Dataset, OutputOptions, with_options
-from loaderbench.commands.terminal import check_json_target, echo, progress, say, write_json
+from loaderbench.commands.terminal import Interrupted, check_json_target, echo, progress, say, write_json
 
 if TYPE_CHECKING:
     from loaderbench.recording.studies import StudyRecord
+    from loaderbench.studies.tune import Tune
 
 
 @with_options(
@@ -61,9 +62,24 @@ def tune(
     store.check_writable()
     check_json_target(output.json_out)
     search = Tune(cases, default, budget, store, tell)
-    _show(search.run(), output)
+    try:
+        study = search.run()
+    except (KeyboardInterrupt, SystemExit) as stop:
+        raise Interrupted(f"interrupted: {_so_far(search)}", stop) from None
+    _show(study, output)
     if search.num_failed:
         raise typer.Exit(1)
+
+
+def _so_far(search: Tune) -> str:
+    """What an interrupted search knows."""
+    from loaderbench.reporting.words import flags
+
+    best = search.best_so_far()
+    if best is None:
+        return "nothing was measured yet"
+    case, rate, by = best
+    return f"the fastest so far is {flags(case.feed.setting)}: {rate:,.0f} images/s by {by}"
 
 
 def _show(study: StudyRecord, output: OutputOptions) -> None:

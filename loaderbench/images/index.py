@@ -18,7 +18,8 @@ import shutil
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import reduction
@@ -60,6 +61,8 @@ MOST_LEVELS = 100
 """Folders in folders. A deeper tree is a mistake, and what walks through it may run out of stack."""
 NUM_THREADS = 16
 """Threads that check folders and files before a kept list is used: a server takes a millisecond for each."""
+MOST_SUFFIXES = 4
+"""Kinds of other files that an error names."""
 MOST_KEPT = 16
 """Most lists that are kept; the least recently used are deleted. A list of 1.3 million images takes 65 MB."""
 
@@ -169,6 +172,8 @@ class Listing:
         """Each folder's path relative to the root, and its state before it was read."""
         self.devices: set[int] = set()
         """st_dev of the folders."""
+        self.other_suffixes: Counter[str] = Counter()
+        """How often each file suffix was seen that is no image's."""
         self.has_links = False
         """Whether there are symbolic links to files, or broken ones: their targets may change unseen."""
 
@@ -187,6 +192,7 @@ class Listing:
 
     def left_out(self, entry: os.DirEntry[str]) -> None:
         """What is in the tree and no image to read: another kind of file, a link to a folder above it, a FIFO."""
+        self.other_suffixes[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1  # noqa: PTH122
 
     def add_images(self, entries: Iterable[os.DirEntry[str]], prefix: str, above: frozenset[Identity]) -> None:
         """Take the images among the entries, and those of their folders and below. `above`: the folders passed."""
@@ -291,6 +297,17 @@ def first_image(folder: str) -> str | None:
     return None
 
 
+def no_images(called: str, suffixes: Mapping[str, int]) -> str:
+    """Why a folder is no data set. `called`: as the user called it; `suffixes`: how often each was seen in it."""
+    most = sorted(suffixes.items(), key=lambda one: -one[1])[:MOST_SUFFIXES]
+    seen = ", ".join(f"{number:,} {suffix}" for suffix, number in most)
+    kinds = f"it holds other files ({seen}), and only {', '.join(IMAGE_SUFFIXES)} are read" if seen else "it is empty"
+    return (
+        f"no JPEG images in {called}: {kinds}; give a folder of JPEG files or of one folder a class, or make a set "
+        "with `loaderbench dataset make`"
+    )
+
+
 def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> ImageIndex:
     """The images of an ImageFolder tree (`root/<class>/…`) or of a flat folder: listed now, or from the kept list.
 
@@ -299,7 +316,7 @@ def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> Im
     Raises:
         ConfigError: `root` is missing, no folder, not readable, or holds no JPEG.
     """
-    root = os.path.realpath(root)
+    called, root = root, os.path.realpath(root)
     kept = _kept_list(root)
     if kept is not None:
         return kept
@@ -308,11 +325,9 @@ def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> Im
     try:
         classes, counts = listing.add_tree(root)
     except OSError as error:
-        raise ConfigError(f"cannot read the data set folder {root}: {error.strerror}") from error
+        raise ConfigError(f"cannot read the data set folder {called}: {error.strerror}") from error
     if not listing.sizes:
-        raise ConfigError(
-            f"no JPEG images in {root}; give an ImageFolder tree, or make one with `loaderbench dataset make`"
-        )
+        raise ConfigError(no_images(called, listing.other_suffixes))
     found = listing.index(root, classes, counts)
     if len(found) < LARGE_SET:
         return found

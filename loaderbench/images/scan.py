@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -217,7 +216,6 @@ class _ScanListing(Listing):
         super().__init__()
         self.others: list[str] = []
         self.num_others = 0
-        self.suffixes: Counter[str] = Counter()
         self.broken: list[tuple[str, str]] = []
 
     def entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
@@ -243,7 +241,7 @@ class _ScanListing(Listing):
             self.broken.append((entry.path, "not a file, but a FIFO, a socket or a device"))
         else:
             self.num_others += 1
-            self.suffixes[Path(entry.name).suffix.lower() or "(none)"] += 1
+            super().left_out(entry)
             if len(self.others) < MOST_LISTED:
                 self.others.append(entry.path)
 
@@ -253,12 +251,12 @@ def _num_folders(images: ImageIndex) -> int:
     return len({os.path.dirname(path) for path in images.paths()})
 
 
-def _list_tree(root: str) -> tuple[ImageIndex, _ScanListing]:
+def _list_tree(root: str, called: str) -> tuple[ImageIndex, _ScanListing]:
     listing = _ScanListing()
     try:
         return listing.index(root, *listing.add_tree(root)), listing
     except OSError as error:
-        raise ConfigError(f"cannot read the data set folder {root}: {error.strerror}") from error
+        raise ConfigError(f"cannot read the data set folder {called}: {error.strerror}") from error
 
 
 def _check_all(images: ImageIndex, check_content: bool, progress: Progress | None) -> Iterator[_Part]:
@@ -340,10 +338,10 @@ def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Prog
     Raises:
         ConfigError: `root` is missing or not readable, or is no folder.
     """
-    root = os.path.realpath(root)
+    called, root = os.fspath(root), os.path.realpath(root)
     if read_record(root) is not None:
         return _scan_converted(root)
-    images, listing = _list_tree(root)
+    images, listing = _list_tree(root, called)
     parts = list(_check_all(images, check_content, progress))
     numbers = np.concatenate([part.numbers for part in parts]) if parts else np.empty((0, 4), dtype=np.int64)
     broken = sorted(listing.broken + [entry for part in parts for entry in part.broken])
@@ -366,6 +364,6 @@ def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Prog
         broken=broken,
         other_files=sorted(listing.others),
         num_other_files=listing.num_others,
-        other_suffixes=dict(listing.suffixes.most_common()),
+        other_suffixes=dict(listing.other_suffixes.most_common()),
         content_checked=check_content,
     )

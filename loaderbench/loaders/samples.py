@@ -476,5 +476,5 @@ class FailureLimit:
         if self._num_read >= self._judged_from and len(self._failures) > self._most_fraction * self._num_read:
             raise CaseFailed(
                 f"{failure_list(self._failures, self._num_read, self._images)}; at most "
-                f"{100 * self._most_fraction:g} % are allowed (--max-failures)"
+                f"{100 * self._most_fraction:g} % are allowed (--max-failures); `loaderbench dataset scan` names all"
             )

@@ -48,6 +48,7 @@ def comparison_figure(comparison: Comparison, labels: Labels, name: str) -> Figu
         rates,
         1.0 + 0.5 * len(groups),
         partial(_draw, rates=rates, groups=groups, sides=sides),
+        1.2 + 0.9 * len(groups),
     )
 
 
@@ -69,6 +70,6 @@ def _draw(drawing: Drawing, rates: Sequence[_Rate], groups: Sequence[tuple[str, 
             )  # fmt: skip
     words = [f"{cache}, {workers} worker{'s' * (workers != 1)}" for cache, workers in groups]
     name_bars(axes, words, [float(number) for number in range(len(groups))])
-    axes.set_xlabel("images/s, with 95 % interval; the word is the verdict")
+    axes.set_xlabel("images/s, with 95 % interval; on each bar its verdict")
     axes.grid(axis="x")
     drawing.legend(loc="outside upper left", ncols=2)

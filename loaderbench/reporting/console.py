@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from loaderbench.printable import clean_lines
-from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.caveats import VERDICT, Caveat
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import words
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 BAR_WIDTH = 24
+MOST_CODES = 6
+"""Codes of caveats that are named where they are not put into words."""
 STYLES = {
     "compute": "green",
     "launch": "yellow",
@@ -96,6 +98,18 @@ def print_bullets(console: Console, title: str, items: Sequence[str]) -> None:
         console.print(Padding(styled(item), (0, 0, 0, 2)))
 
 
-def print_caveats(console: Console, caveats: Iterable[Caveat]) -> None:
-    """Print each caveat with its code, what it means and what to do about it."""
-    print_bullets(console, "Caveats", [fmt.clean(words.sentence(caveat)) for caveat in caveats])
+def print_caveats(console: Console, caveats: Iterable[Caveat], *, whole: bool = True) -> None:
+    """Print each caveat with its code, what it means and what to do about it. Not `whole`: those that change the
+    verdict so, of the others one line of codes."""
+    caveats = list(caveats)
+    worded = [caveat for caveat in caveats if whole or caveat.severity == VERDICT]
+    lines = [fmt.clean(words.sentence(caveat)) for caveat in worded]
+    others = dict.fromkeys(caveat.code for caveat in caveats if caveat not in worded)
+    print_bullets(console, "Caveats", [*lines, *codes_line(list(others))])
+
+
+def codes_line(codes: Sequence[str]) -> list[str]:
+    """The codes of caveats that do not change the verdict, as a line; none where there are none."""
+    codes = list(dict.fromkeys(codes))
+    more = f", {len(codes) - MOST_CODES} more" if len(codes) > MOST_CODES else ""
+    return [f"{', '.join(codes[:MOST_CODES])}{more} (in words: loaderbench show RUN --caveats)"] if codes else []

@@ -51,7 +51,7 @@ COLOURS = {
 HATCHES = {
     "compute": "",
     "launch": "////",
-    "transfer": "....",
+    "transfer": "..",
     "prep": "\\\\\\\\",
     "contention": "xxxx",
     "storage": "++++",
@@ -60,7 +60,10 @@ HATCHES = {
 }
 MARKERS = "os^Dv*P"
 """One more than colours, so that the seventh line looks different from the first."""
-WIDTH_IN = 7.4
+WIDTH_IN = 10.2
+"""Of a drawing for a wide page."""
+NARROW_IN = 3.6
+"""Of a drawing for a phone."""
 
 Cell = str | int | float | None
 Row = tuple[Cell, ...]
@@ -81,6 +84,8 @@ class Figure:
     rows: Sequence[Row]
     height_in: float
     draw: Callable[[Drawing], None]
+    narrow_height_in: float | None = None
+    """Height of the drawing for a narrow page; None: it has none of its own, and the wide one scrolls."""
 
     @property
     def description(self) -> str:
@@ -96,7 +101,12 @@ def colour(name: str) -> str:
 # -- drawing -------------------------------------------------------------------------------------------
 
 
-def _drawn(figure: Figure) -> Drawing:
+def is_narrow(drawing: Drawing) -> bool:
+    """Whether it is drawn for a phone: names then stand above their bars, panels below each other."""
+    return float(drawing.get_figwidth()) < (NARROW_IN + WIDTH_IN) / 2
+
+
+def _drawn(figure: Figure, *, narrow: bool = False) -> Drawing:
     """The figure drawn in the common style."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -126,26 +136,30 @@ def _drawn(figure: Figure) -> Drawing:
         "svg.hashsalt": figure.name,
     }
     with mpl.rc_context(style):
-        drawing = Drawing(figsize=(WIDTH_IN, figure.height_in), layout="constrained")
+        height = figure.narrow_height_in if narrow else figure.height_in
+        drawing = Drawing(figsize=(NARROW_IN if narrow else WIDTH_IN, height or figure.height_in), layout="constrained")
         FigureCanvasAgg(drawing)
         figure.draw(drawing)
     return drawing
 
 
-def svg(figure: Figure) -> str:
+def svg(figure: Figure, *, narrow: bool = False) -> str:
     """The figure as an <svg> element for a page: colours by CSS variable, unique ids, its description inside."""
     import matplotlib as mpl
 
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": figure.name}):
-        _drawn(figure).savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator")))
+        _drawn(figure, narrow=narrow).savefig(
+            buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator"))
+        )
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     for name, (light, _) in COLOURS.items():
         text = text.replace(light, f"var(--{name})")
-    text = re.sub(r'\bid="', f'id="{figure.name}-', text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{figure.name}-", text)
+    prefix = f"{figure.name}-{'n' if narrow else 'w'}-"
+    text = re.sub(r'\bid="', f'id="{prefix}', text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", text)
     label = html.escape(figure.description, quote=True)
     text = re.sub(
         r'<svg [^>]*?(viewBox="[^"]*")[^>]*>',
@@ -183,10 +197,21 @@ def _places(groups: Sequence[str]) -> list[float]:
 
 
 def name_bars(axes: Axes, names: Sequence[str], places: Sequence[float]) -> None:
-    """Write the names beside the bars at these heights."""
-    axes.set_yticks(places, [name if len(name) <= 48 else f"{name[:47]}…" for name in names])
-    axes.set_ylim(max(places) + 0.6, min(places) - 0.6)
+    """Write the names beside the bars at these heights; above them where the drawing is narrow."""
     axes.tick_params(axis="y", length=0)
+    drawing = axes.get_figure(root=True)
+    if drawing is None or not is_narrow(drawing):
+        axes.set_yticks(places, [name if len(name) <= 48 else f"{name[:47]}…" for name in names])
+        axes.set_ylim(max(places) + 0.6, min(places) - 0.6)
+        return
+    axes.set_yticks([])
+    axes.set_ylim(max(places) + 0.5, min(places) - 0.9)
+    for name, place in zip(names, places, strict=True):
+        shown = name if len(name) <= 40 else f"{name[:39]}…"
+        axes.annotate(
+            shown, (0, place - 0.34), (1, 1), xycoords=("axes fraction", "data"), textcoords="offset points",
+            fontsize=8, va="bottom", annotation_clip=False,
+        )  # fmt: skip
 
 
 def name_rows(axes: Axes, names: Sequence[Name]) -> list[float]:
@@ -199,6 +224,11 @@ def name_rows(axes: Axes, names: Sequence[Name]) -> list[float]:
 def height_in(names: Sequence[Name], around: float, each: float) -> float:
     """Height of a figure: `each` for a row, room between resolutions, and `around` for axis and legend."""
     return around + each * len(names) + 0.12 * len({resolution for resolution, _ in names})
+
+
+def narrow_height_in(names: Sequence[Name], around: float) -> float:
+    """Height of a figure of rows for a narrow page: each row has its name above it."""
+    return height_in(names, around, 0.44)
 
 
 def dots(drawing: Drawing, names: Sequence[Name], estimates: Sequence[Estimate]) -> Axes:
@@ -239,4 +269,5 @@ def legend(drawing: Drawing, causes: Sequence[str], names: Sequence[str] | None 
         Patch(facecolor=colour(cause), hatch=HATCHES.get(cause, ""), edgecolor=colour("page"), label=name)
         for cause, name in zip(causes, names or causes, strict=True)
     ]
-    drawing.legend(handles=handles, loc="outside upper left", ncols=len(handles) if len(handles) <= 4 else 4)
+    ncols = 2 if is_narrow(drawing) else len(handles)
+    drawing.legend(handles=handles, loc="outside upper left", ncols=ncols)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Protocol, TypeVar, cast, get_args
 
@@ -79,6 +80,33 @@ def number(value: float | None, digits: int = 3) -> str:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"
+
+
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+
+
+def day(moment: str) -> str:
+    """`24 November 2026` of a time by ISO 8601; the text itself where it is none."""
+    try:
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
+
+
+def span(begin: str, end: str) -> str:
+    """`24 November 2026, 02:40 to 02:42 UTC`; both days where they differ."""
+    try:
+        first, last = (datetime.fromisoformat(one).astimezone(UTC) for one in (begin, end))
+    except ValueError:
+        return begin
+    from_, to = (f"{one:%H:%M}" for one in (first, last))
+    if first.date() != last.date():
+        return f"{day(first.isoformat())} to {day(last.isoformat())}"
+    return f"{day(first.isoformat())}, {from_}{'' if to == from_ else f' to {to}'} UTC"
 
 
 def duration(seconds: float | None) -> str:
@@ -340,9 +368,25 @@ class RowLabels:
         return self.of(case.changed(workers=0))
 
 
-def failure_line(record: RunRecord, labels: RowLabels) -> str:
-    """`512 dali 8w, failed: worker 3 was killed by signal 9`"""
-    return f"{resolution(record.case)} {labels.of(record.case)}, {outcome(record)}: {sentence(record)}"
+def failure_lines(records: Sequence[RunRecord], labels: RowLabels) -> list[str]:
+    """`512 dali 8w, 1024 dali 8w, failed: worker 3 was killed by signal 9`: each reason once, with its cases."""
+    by_reason: dict[str, list[str]] = {}
+    for record in records:
+        if record.status != "ok":
+            case = f"{resolution(record.case)} {labels.of(record.case)}"
+            by_reason.setdefault(f"{outcome(record)}: {sentence(record)}", []).append(case)
+    return [f"{', '.join(cases)}, {reason}" for reason, cases in by_reason.items()]
+
+
+def ended_line(record: RunRecord) -> str:
+    """`photos/512 threaded+libjpeg w2 b64: 862 ±9% images/s, prep`: a case of a sweep as it ends."""
+    setting = record.case.title.rpartition(" ")[0]  # without the device, which a sweep has in common
+    return clean(f"{setting}: {plus_minus_percent(record.throughput)} images/s, {outcome(record)}")
+
+
+def short_name(run_id: str) -> str:
+    """The start of a run's or study's name up to its time, which is nearly always unique."""
+    return "-".join(run_id.split("-")[:3])
 
 
 # -- caveats ---------------------------------------------------------------------------------------------

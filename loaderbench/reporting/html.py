@@ -28,20 +28,19 @@ def render_html(report: Report) -> str:
     )
     return environment.get_template("report.html").render(
         report=report,
-        started=sorted(_begun(report)),
         detailed=report.records[:MOST_DETAILS],
         drawings={figure.name: Markup(svg(figure)) for figure in report.figures},
+        narrow={
+            figure.name: Markup(svg(figure, narrow=True))
+            for figure in report.figures
+            if figure.narrow_height_in is not None
+        },
         csv_url=csv_url,
         cell=cell,
         colours=COLOURS,
         version=__version__,
         fmt=fmt,
     )
-
-
-def _begun(report: Report) -> list[str]:
-    """When what it shows was begun."""
-    return [one.started_at for one in report.records] or [part.begun_at for part in report.parts]
 
 
 def csv_url(figure: Figure) -> str:

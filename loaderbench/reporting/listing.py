@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.recording.forecast import ForecastFacts
@@ -60,38 +61,60 @@ def print_list(runs: Sequence[StoredRun], console: Console | None = None, studie
 
 
 def _print_runs(runs: Sequence[StoredRun], names: Sequence[str], console: Console) -> None:
-    table = plain_table()
-    table.add_column("run", no_wrap=True)
-    table.add_column("case")
-    table.add_column("images/s", justify="right", no_wrap=True)
-    table.add_column("result", no_wrap=True)
+    titles, device = _without_device([fmt.clean(run.title) for run in runs])
     tagged = any(run.record is not None and run.record.tag for run in runs)
-    if tagged:
-        table.add_column("tag", overflow="fold")
-    for run, name in zip(runs, names, strict=True):
+    rows = []
+    for run, name, title in zip(runs, names, titles, strict=True):
         record = run.record
+        rate = fmt.plus_minus_percent(None if record is None else record.throughput)
         result = fmt.clean(run.status) if record is None else fmt.outcome(record)
-        table.add_row(
-            styled(fmt.clean(name)),
-            styled(fmt.clean(run.title)),
-            styled(fmt.plus_minus_percent(None if record is None else record.throughput)),
-            styled(result, STYLES.get(result, "")),
-            *([styled(fmt.clean((record.tag if record else None) or ""))] * tagged),
-        )
+        rows.append([fmt.clean(name), title, rate, result, *([(record and record.tag) or ""] * tagged)])
+    columns = ("run", "case", "images/s", "result", *(["tag"] * tagged))
+    _print_lines(columns, rows, console, cut={"case": 1.0, "tag": 0.3})
+    if device:
+        console.print(styled(f"device, where none is named: {device}", "dim"))
+
+
+def _print_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console, cut: Mapping[str, float]
+) -> None:
+    """A table with one line for each row: what is too long for the terminal is cut, in the columns of `cut`, by their
+    weights. The first column is the name that `show` takes and stays whole."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    kept = sum(width for width, title in zip(widths, columns, strict=True) if title not in cut)
+    room = max(console.width - kept - 2 * (len(columns) - 1), 10 * len(cut))
+    if sum(widths) - kept > room:
+        weight = sum(cut[title] for title in columns if title in cut)
+        widths = [
+            min(width, int(room * cut[title] / weight)) if title in cut else width
+            for width, title in zip(widths, columns, strict=True)
+        ]
+    table = plain_table()
+    table.padding = (0, 1, 0, 0)
+    for title, width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if title == "images/s" else "left"
+        table.add_column(title, justify=justify, no_wrap=True, width=width, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*(styled(cell, STYLES.get(cell, "")) for cell in row))
     console.print(table)
+
+
+def _without_device(titles: Sequence[str]) -> tuple[list[str], str]:
+    """(titles, the device that most of them end with and that is left out of those; empty where each has its own)"""
+    devices = Counter(title.rpartition(" ")[2] for title in titles)
+    device, count = devices.most_common(1)[0] if devices else ("", 0)
+    if count < 2:
+        return list(titles), ""
+    return [title.removesuffix(f" {device}") for title in titles], device
 
 
 def _print_studies(studies: Sequence[StudyRecord], names: Sequence[str], console: Console) -> None:
-    table = plain_table()
-    table.add_column("study", no_wrap=True)
-    table.add_column("of", overflow="fold")
-    table.add_column("begun", no_wrap=True)
-    table.add_column("answer", overflow="fold")
+    rows = []
     for study, name in zip(studies, names, strict=True):
         what = f"{study.kind.replace('_', ' ')}: {about(study.facts)}"
-        day, answer = study.started_at[:10], textwrap.shorten(_answer(study), ANSWER_WIDTH, placeholder=" …")
-        table.add_row(*(styled(fmt.clean(cell)) for cell in (name, what, day, answer)))
-    console.print(table)
+        answer = textwrap.shorten(_answer(study), ANSWER_WIDTH, placeholder=" …")
+        rows.append([fmt.clean(cell) for cell in (name, what, answer)])
+    _print_lines(("study", "of", "answer"), rows, console, cut={"of": 1.0, "answer": 1.2})
 
 
 def about(facts: StudyFacts) -> str:
@@ -149,7 +172,7 @@ def _sentence(findings: Findings) -> str:
 
 def short_names(names: Sequence[str]) -> list[str]:
     """For each run or study the start of its name up to its time, if no other begins so, else the whole name."""
-    times = ["-".join(name.split("-")[:3]) for name in names]
+    times = [fmt.short_name(name) for name in names]
     ordered = sorted(names)
 
     def is_unique(time: str) -> bool:

@@ -11,7 +11,7 @@ from loaderbench.reporting.tables import Page, Table
 
 def render_markdown(report: Report) -> str:
     """The report's Markdown text (GitHub's flavour; plain tables elsewhere)."""
-    lines = [f"## {report.title}", ""]
+    lines = [f"## {_plain(report.title)}", ""]
     lines += [f"- **{_plain(part.title)}**: {_plain(part.sentence)}" for part in report.parts]
     lines += [] if report.parts else ["- no run ended well"]
     for part in report.parts:

@@ -132,7 +132,7 @@ def _study_parts(result: ModelOffload) -> list[str]:
     if everything is not None and everything.to_batch_one is not None:
         parts.append(f"everything offloaded takes {times(everything.to_batch_one)} {one}")
     elif everything is not None and everything.outcome == "fits":
-        parts.append(f"everything offloaded takes {_ms(everything)} ms an image")
+        parts.append(f"everything offloaded takes {_ms(everything)} ms per image")
     elif everything is not None:
         parts.append(f"everything offloaded: {OUTCOMES[everything.outcome]}")
     if best is None:
@@ -141,7 +141,7 @@ def _study_parts(result: ModelOffload) -> list[str]:
     if best.moved_bytes_per_step == 0:
         what = "the best moves nothing"
     if best.to_batch_one is None:
-        return [*parts, f"{what}: {_ms(best)} ms an image"]
+        return [*parts, f"{what}: {_ms(best)} ms per image"]
     return [
         *parts,
         f"{what}, {times(best.to_batch_one)}" if parts else f"{what} takes {times(best.to_batch_one)} {one}",
@@ -164,7 +164,7 @@ def _run_parts(result: ModelOffload) -> list[str]:
     known = result.without is not None and result.without.outcome == row.outcome == "fits"
     needs = memory_size(peak) if known else f"{OUTCOMES[row.outcome] or 'fits'} ({memory_size(peak)})"
     verb = "needs " if known else ""
-    return [f"{what} it {verb}{needs} and takes {_ms(row)} ms an image{ratio}"]
+    return [f"{what} it {verb}{needs} and takes {_ms(row)} ms per image{ratio}"]
 
 
 def _gain_lines(result: ModelOffload) -> list[str]:

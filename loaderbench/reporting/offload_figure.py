@@ -108,7 +108,7 @@ def _times(axes: Axes, curve: Sequence[_Point], later: Sequence[_Point], names: 
     reach = errors(values, [one.low_ms_per_image for one, _ in known], [one.high_ms_per_image for one, _ in known])
     axes.errorbar([names.index(one.threshold) for one, _ in known], values, yerr=reach, fmt="o-", capsize=2, **style)
     _hollow(axes, [(one, one.ms_per_image) for one in later], names, "o", style["color"])
-    axes.set_ylabel("ms an image")
+    axes.set_ylabel("ms per image")
 
 
 def _memories(axes: Axes, curve: Sequence[_Point], later: Sequence[_Point], names: Sequence[str]) -> None:

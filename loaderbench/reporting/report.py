@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from loaderbench import plain
 from loaderbench.analysis.ledger import collected, ledger_of
 from loaderbench.analysis.studies import judge, senseless
 from loaderbench.analysis.study import gather, summarize
 from loaderbench.errors import ConfigError
-from loaderbench.plain import JsonObject
 from loaderbench.recording.caveats import Severity
-from loaderbench.recording.facts import Environment
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.selection import select
 from loaderbench.recording.store import Store, StoredRun, StoredStudy, load_run
-from loaderbench.recording.studies import CompareFacts, Comparison, Findings, PagedFacts, StudyRecord, Sweep
+from loaderbench.recording.studies import (
+    CompareFacts,
+    Comparison,
+    Findings,
+    PagedFacts,
+    StudyRecord,
+    Sweep,
+    TuneFacts,
+    Tuning,
+)
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.comparison import (
@@ -36,14 +41,25 @@ from loaderbench.reporting.comparison import (
     parity_lines,
 )
 from loaderbench.reporting.comparison_figure import comparison_figure
+from loaderbench.reporting.environment import environment_rows
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import CaveatLine
 from loaderbench.reporting.ledger import ledger_page
 from loaderbench.reporting.pages import PAGED, page_of
-from loaderbench.reporting.study import finding_lines, flip_line, gap_lines, knee_line, short_run_lines
+from loaderbench.reporting.study import (
+    Finding,
+    finding_lines,
+    findings,
+    flip_line,
+    gap_lines,
+    knee_line,
+    short_run_lines,
+    winner_line,
+)
 from loaderbench.reporting.study_figures import study_figures
 from loaderbench.reporting.tables import Cells, Page, Table
 from loaderbench.reporting.timeline_figure import timeline_figure
+from loaderbench.reporting.words import flags
 
 MOST_DRAWN = 8
 """Newest studies, and newest comparisons, that get figures; older ones only have tables."""
@@ -68,6 +84,8 @@ class Part:
     findings: list[tuple[str, list[str]]] = field(default_factory=list)
     """(heading, lines): knees and flips of a study, parity and differences of a comparison."""
     figures: list[Figure] = field(default_factory=list)
+    leads: list[Finding] = field(default_factory=list)
+    """A study's sentence in parts: of each resolution the finding and what to do first."""
 
     @property
     def measured(self) -> bool:
@@ -95,7 +113,21 @@ class Report:
 
     @property
     def title(self) -> str:
-        return "What limits these runs" if self.records else "What these models cost"
+        """Of one study its own; of several what they have in common."""
+        if len(self.parts) == 1:
+            (part,) = self.parts
+            return part.title if part.study is None else f"What limits {part.title}"
+        if not self.records:
+            return f"What these models cost: {len(self.parts)} studies"
+        about = list(dict.fromkeys(training(record) for record in self.records))
+        what = about[0] if len(about) == 1 else f"{len(about)} workloads" if len(about) else "these runs"
+        return f"What limits {what}: {len(self.parts)} studies" if self.parts else "Runs that did not end well"
+
+    @property
+    def when(self) -> str:
+        """The days of what it shows, in words."""
+        begun = sorted([one.started_at for one in self.records] or [part.begun_at for part in self.parts])
+        return fmt.span(begun[0], begun[-1]) if begun else ""
 
     @property
     def count(self) -> str:
@@ -135,7 +167,8 @@ class Content:
         self.folders = {run.run_id: run.path for run in runs}
         self.by_id = {record.run_id: record for record in records}
         self.comparisons = [study for study in known if study.kind == "compare"]
-        compared = {run for study in self.comparisons for run in study.runs if run in self.by_id}
+        self.tunings = [study for study in known if study.kind == "tune"]
+        compared = {run for study in (*self.comparisons, *self.tunings) for run in study.runs if run in self.by_id}
         groups = gather(record for record in records if record.run_id not in compared)
         shown = {record.run_id for group in groups for record in group} | compared
         self.records = [record for record in reversed(records) if record.run_id in shown]
@@ -189,7 +222,7 @@ def read_report(
     """The report of everything in the store, or of some `names` of it. `on_done` is called with (parts done, all
     parts). `anonymous`, and errors: as in Content."""
     content = Content(store, names, anonymous)
-    total = len(content.groups) + len(content.comparisons) + len(content.of_models)
+    total = len(content.groups) + len(content.comparisons) + len(content.tunings) + len(content.of_models)
     parts: list[Part] = []
     senseless_ones: list[list[str]] = []
     for number, group in enumerate(content.groups, 1):
@@ -197,6 +230,9 @@ def read_report(
         on_done(len(parts), total)
     for number, study in enumerate(reversed(content.comparisons), 1):
         parts.append(_comparison_part(study, content.by_id, f"comparison{number}", drawn=number <= MOST_DRAWN))
+        on_done(len(parts), total)
+    for number, study in enumerate(reversed(content.tunings), 1):
+        parts += _tuning_part(study, content.by_id, f"tuning{number}")
         on_done(len(parts), total)
     for number, study in enumerate(reversed(content.of_models), 1):
         try:
@@ -209,7 +245,7 @@ def read_report(
         records=content.records,
         num_superseded=content.num_superseded,
         caveats=fmt.by_severity(fmt.grouped_caveats(content.records)),
-        environment=_environment(
+        environment=environment_rows(
             [
                 *(record.environment for record in content.records),
                 *(cast(PagedFacts, study.facts).environment for study in content.of_models),
@@ -241,6 +277,18 @@ def _page_part(study: StudyRecord, name: str, *, drawn: bool) -> Part:
     )
 
 
+def _in_brief(device: str) -> str:
+    """`NVIDIA H200 (emulated)` of `emulated NVIDIA H200 (profile …)`"""
+    name = device.partition(" (")[0]
+    return f"{name.removeprefix('emulated ')} (emulated)" if name.startswith("emulated ") else name
+
+
+def training(record: RunRecord) -> str:
+    """`resnet50 training`, `resnet50 inference`"""
+    step = record.case.step
+    return f"{step.model} {'training' if step.mode == 'train' else 'inference'}"
+
+
 # -- studies ---------------------------------------------------------------------------------------------
 
 
@@ -253,8 +301,9 @@ def _study_part(group: Sequence[RunRecord], name: str, folders: Mapping[str, Pat
     device = fmt.device_name(fmt.with_device(ordered))
     return Part(
         name=name,
-        title=f"{ordered[0].case.subject.dataset_name} on {device}",
+        title=f"{training(ordered[0])} from “{ordered[0].case.subject.dataset_name}” on {_in_brief(device)}",
         sentence=" ".join(finding_lines(ordered)) if study.rows else fmt.sentence(ordered[-1]),
+        leads=findings(ordered) if study.rows else [],
         settings=[*fmt.common_settings(ordered), *_tags(ordered)],
         begun_at=max(record.started_at for record in ordered),
         records=ordered,
@@ -307,7 +356,7 @@ def _study_tables(study: Sweep, records: Sequence[RunRecord]) -> list[Table]:
     rates: Cells = []
     data: Cells = []
     for name, group in fmt.by_resolution(study.rows):
-        for row in group:
+        for row in sorted(group, key=lambda row: -row.rate.value):
             record = by_id[row.run_ids[-1]]
             begin = [name, labels.of(row.case)]
             shares = (
@@ -406,16 +455,34 @@ def _comparison_findings(facts: CompareFacts, comparison: Comparison) -> list[tu
     return [(heading, lines) for heading, lines in found if lines]
 
 
-# -- environment -----------------------------------------------------------------------------------------
+# -- tuning ----------------------------------------------------------------------------------------------
 
 
-def _environment(environments: Sequence[Environment | None]) -> list[tuple[str, list[str]]]:
-    """Each environment entry with its value, or its values where the runs differ."""
-    found: dict[str, dict[str, None]] = {}
-    for environment in environments:
-        if environment is None:
-            continue
-        for key, value in cast(JsonObject, plain.to_json(environment)).items():
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            found.setdefault(key, {})[text] = None
-    return [(key, list(values)) for key, values in found.items()]
+def _tuning_part(study: StudyRecord, by_id: Mapping[str, RunRecord], name: str) -> list[Part]:
+    """What a search found: its finals are runs of this part alone, its short looks of no study. Empty where no final is
+    left."""
+    facts, finals = study.facts, [by_id[run] for run in study.runs if run in by_id]
+    if not isinstance(facts, TuneFacts) or not any(record.measured for record in finals):
+        return []
+    tuning = study.findings if isinstance(study.findings, Tuning) else with_records(study, by_id)
+    assert isinstance(tuning, Tuning)
+    columns = tuple((title, "") for title in ("Setting", "Images/s", ""))
+    ranked = sorted(tuning.finalists, key=lambda one: -(one.rate.value if one.rate is not None else 0.0))
+    rows = [
+        [flags(one.case.feed.setting), fmt.plus_minus(one.rate), "the default" if one.is_default else ""]
+        for one in ranked
+    ]
+    gain = "" if tuning.over_default is None else f" It is {fmt.speedup(tuning.over_default)} the default's rate."
+    return [
+        Part(
+            name=name,
+            title=f"The fastest loading for {training(finals[0])} from “{facts.default.subject.dataset_name}”",
+            sentence=f"{winner_line(tuning, facts)}.{gain}"
+            if tuning.winner is not None
+            else "No finalist was measured.",
+            settings=fmt.common_settings(finals),
+            begun_at=study.started_at,
+            records=finals,
+            tables=[Table("Finals", columns, rows, 1, "± is the larger side of the 95 % interval.")],
+        )
+    ]

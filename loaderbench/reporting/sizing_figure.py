@@ -58,7 +58,7 @@ def _draw(drawing: Drawing, points: Sequence[_Point]) -> None:
     left.errorbar(sizes, rates, yerr=reach, fmt="o-", capsize=2, **style)
     left.set_ylabel("images/s")
     right.plot(sizes, [point.ms_per_image for point in points], "s-", **{**style, "color": colour("line1")})
-    right.set_ylabel("ms an image")
+    right.set_ylabel("ms per image")
     for axes in (left, right):
         _batches(axes, points)
 

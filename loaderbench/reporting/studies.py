@@ -117,11 +117,14 @@ def _tuning(facts: TuneFacts, tuning: Tuning) -> JsonObject:
     }
 
 
-def print_findings(facts: StudyFacts, findings: Findings, console: Console, runs: Sequence[RunRecord] = ()) -> None:
-    """Print the study as its command printed it. `runs`: the runs of a sweep, for its table."""
+def print_findings(
+    facts: StudyFacts, findings: Findings, console: Console, runs: Sequence[RunRecord] = (), *, whole: bool = False
+) -> None:
+    """Print the study as its command printed it. `runs`: the runs of a sweep, for its table; `whole`: with all their
+    caveats in words."""
     match findings:
         case Sweep():
-            print_table(runs, console)
+            print_table(runs, console, whole=whole)
             print_study(findings, console)
         case Comparison():
             assert isinstance(facts, CompareFacts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis.study import fastest, summarize, told_apart
@@ -59,6 +60,17 @@ def print_study(study: Sweep, console: Console | None = None) -> None:
     print_bullets(console, "Where the bottleneck flips", [flip_line(flip, labels) for flip in study.flips])
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What a study found at one resolution."""
+
+    resolution: str
+    text: str
+    """The fastest setting with its rate, and what limits it."""
+    todo: str = ""
+    """What to do first, with what it gives; empty where nothing is advised."""
+
+
 def finding_lines(records: Sequence[RunRecord]) -> list[str]:
     """What a study found, a line for each resolution, small ones first: the fastest setting with its rate, what limits
     it and what to do. The terminal and the report both say it in these words.
@@ -66,16 +78,21 @@ def finding_lines(records: Sequence[RunRecord]) -> list[str]:
     `512: fastest of 4 settings is threaded 2w, 1,365 ±16% images/s. CPU preparation (…) limits this run: without it
     1.47× (1.34 – 1.65) faster. Try: …`
     """
+    return [f"{one.resolution}: {one.text}{f' Try: {one.todo}.' if one.todo else ''}" for one in findings(records)]
+
+
+def findings(records: Sequence[RunRecord]) -> list[Finding]:
+    """The same in parts."""
     by_id, labels = {record.run_id: record for record in records}, fmt.RowLabels(records)
-    lines = []
+    found = []
     measured = dict(fmt.by_resolution(summarize(records).rows))
     for name, _ in fmt.by_resolution(records):
         rows = fastest(measured.get(name, ()))
-        lines.append(f"{name}: " + (_finding(rows, by_id, labels) if rows else NOT_MEASURED))
-    return lines
+        found.append(_finding(name, rows, by_id, labels) if rows else Finding(name, NOT_MEASURED))
+    return found
 
 
-def _finding(rows: Sequence[Row], by_id: Mapping[str, RunRecord], labels: fmt.RowLabels) -> str:
+def _finding(name: str, rows: Sequence[Row], by_id: Mapping[str, RunRecord], labels: fmt.RowLabels) -> Finding:
     """`rows`: those of one resolution, the fastest first."""
     winner = rows[0]
     begin = f"fastest of {len(rows)} settings is " if len(rows) > 1 else ""
@@ -87,8 +104,9 @@ def _finding(rows: Sequence[Row], by_id: Mapping[str, RunRecord], labels: fmt.Ro
     if len(verdicts) > 1:
         sentence = f"Its {len(runs)} repeats do not agree on what limits it: {', '.join(verdicts)}."
     advice = runs[-1].verdict.advice if runs[-1].verdict is not None and len(verdicts) == 1 else ()
-    todo = f" Try: {fmt.advice(advice[0])}." if advice else ""
-    return f"{begin}{labels.of(winner.case)}, {fmt.plus_minus_percent(winner.rate)} images/s{unsure}. {sentence}{todo}"
+    rate = fmt.plus_minus_percent(winner.rate)
+    text = f"{begin}{labels.of(winner.case)}, {rate} images/s{unsure}. {sentence}"
+    return Finding(name, text, fmt.advice(advice[0]) if advice else "")
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -165,7 +183,7 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
     if tuning.winner is None:
         console.print(styled("no finalist could be measured", "bold red"))
     else:
-        console.print(styled(_winner_line(tuning, facts), "bold green"))
+        console.print(styled(winner_line(tuning, facts), "bold green"))
     usual = next((finalist for finalist in tuning.finalists if finalist.is_default), None)
     without = NOT_MEASURED
     if usual is not None and usual.failure is not None:
@@ -213,7 +231,7 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
         console.print(styled(code), soft_wrap=True)
 
 
-def _winner_line(tuning: Tuning, facts: TuneFacts) -> str:
+def winner_line(tuning: Tuning, facts: TuneFacts) -> str:
     """The winner, and among how many: nothing is said of settings that were not tried."""
     assert tuning.winner is not None
     num, of = len(tuning.trials), facts.num_settings

@@ -22,8 +22,10 @@ from loaderbench.reporting.figures import (
     dots,
     errors,
     height_in,
+    is_narrow,
     legend,
     name_rows,
+    narrow_height_in,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ MOST_BARS = 48
 MOST_PANELS = 6
 LABEL_FROM = 0.09
 """Parts of at least this fraction of the longest bar get their time written into them."""
+BANDS_S = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+"""Where bands of gaps by their length begin."""
+FAR = 10
+"""An interval's end beyond this many times the value says nothing."""
+LEAST_COUNT = 0.1
+"""Gaps a step; fewer are not counted out."""
 CLASS_COLOURS = {"data_stall": "prep", "launch": "launch", "transfer_sync": "transfer"}
 """Class of gap → the cause whose colour it gets."""
 
@@ -63,13 +71,13 @@ def study_figures(records: Sequence[RunRecord], study: Sweep, name: str) -> list
         return [
             _Drawn(row, by_id[row.run_ids[-1]], resolution, labels.of(row.case))
             for resolution, group in fmt.by_resolution(rows)
-            for row in group
+            for row in sorted(group, key=lambda row: -row.rate.value)
         ]
 
     every = with_names(study.rows)
     shown = with_names(_fastest_of_each(study.rows)) if len(study.rows) > MOST_BARS else every
     figures = [
-        _by_cause(shown, name),
+        _by_cause(shown, name, cut=len(shown) < len(every)),
         _over_serial(shown, study.num_steps, name),
         _against_workers(every, labels, study.knees, name),
         _bandwidth(shown, name),
@@ -106,54 +114,94 @@ def seconds_by_cause(record: RunRecord) -> dict[str, float] | None:
     return {**seconds, UNATTRIBUTED: max(0.0, 1 - known) * mean_s}
 
 
-def _by_cause(shown: Sequence[_Drawn], name: str) -> Figure | None:
-    bars: list[tuple[Name, dict[str, float]]] = []
+def _by_cause(shown: Sequence[_Drawn], name: str, *, cut: bool) -> Figure | None:
+    bars: list[tuple[Name, dict[str, float], Estimate]] = []
     for drawn in shown:
         seconds = seconds_by_cause(drawn.record)
         if seconds is not None:
             # Per sample, so that settings with different batch sizes can be compared.
             batch_size = drawn.row.case.step.batch_size
-            bars.append((drawn.name, {cause: value / batch_size for cause, value in seconds.items()}))
+            bars.append((drawn.name, {cause: value / batch_size for cause, value in seconds.items()}, drawn.row.rate))
     if not bars:
         return None
-    names = [of for of, _ in bars]
-    parts = [seconds for _, seconds in bars]
+    names, parts = [of for of, _, _ in bars], [seconds for _, seconds, _ in bars]
+    rates = [rate for _, _, rate in bars]
     causes = [cause for cause in (*SHARES, UNATTRIBUTED) if any(seconds[cause] for seconds in parts)]
     return Figure(
         f"{name}-causes",
         "Time of an image, by cause",
-        "A bar is the step time over the batch's images, stacked by what it was spent on; time hidden under device "
-        f"work is in no part. With more than {MOST_BARS} settings only the fastest of each loader and resolution is "
-        "shown; with repeats only the last.",
-        ("resolution", "setting", *(f"{cause.replace(' ', '_')}_s" for cause in causes)),
-        [(*of, *(seconds[cause] for cause in causes)) for of, seconds in bars],
-        height_in(names, 1.15, 0.24),
-        partial(_draw_by_cause, names=names, parts=parts, causes=causes),
-    )
+        "The fastest first: a shorter bar is faster. Its parts are what an image's time goes to; what is hidden under "
+        "device work costs nothing and is in no part. At its end: the rate, with its 95 % interval as a line."
+        + (f" Of {MOST_BARS} and more settings the fastest of each loader and resolution." if cut else ""),
+        (
+            "resolution", "setting", *(f"{cause.replace(' ', '_')}_s" for cause in causes), "images_per_s", "low",
+            "high",
+        ),
+        [(*of, *(seconds[cause] for cause in causes), rate.value, rate.low, rate.high) for of, seconds, rate in bars],
+        height_in(names, 1.15, 0.3),
+        partial(_draw_by_cause, names=names, parts=parts, causes=causes, rates=rates),
+        narrow_height_in(names, 1.5),
+    )  # fmt: skip
 
 
 def _draw_by_cause(
-    drawing: Drawing, names: Sequence[Name], parts: Sequence[Mapping[str, float]], causes: Sequence[str]
+    drawing: Drawing,
+    names: Sequence[Name],
+    parts: Sequence[Mapping[str, float]],
+    causes: Sequence[str],
+    rates: Sequence[Estimate],
 ) -> None:
     axes = drawing.subplots()
-    longest = max(sum(seconds.values()) for seconds in parts)
+    narrow, longest = is_narrow(drawing), max(sum(seconds.values()) for seconds in parts)
     scale, unit = (1e3, "ms") if longest >= 1e-3 else (1e6, "µs")
-    for seconds, place in zip(parts, name_rows(axes, names), strict=True):
+    room, height = longest * (1.45 if narrow else 1.28), 0.56 if narrow else 0.72
+    for seconds, rate, place in zip(parts, rates, name_rows(axes, names), strict=True):
         left = 0.0
         for cause in causes:
             width = seconds[cause]
             axes.barh(
-                place, width * scale, left=left * scale, height=0.72, color=colour(cause), edgecolor=colour("page"),
+                place, width * scale, left=left * scale, height=height, color=colour(cause), edgecolor=colour("page"),
                 hatch=HATCHES[cause], linewidth=0.6,
             )  # fmt: skip
-            if width >= LABEL_FROM * longest:
+            if width >= (2 if narrow else 1) * LABEL_FROM * longest:
                 axes.text(
                     (left + width / 2) * scale, place, fmt.number(width * scale, 2), ha="center", va="center",
                     fontsize=7.5, bbox={"facecolor": colour("page"), "edgecolor": "none", "pad": 1.2},
                 )  # fmt: skip
             left += width
-    axes.set_xlabel(f"{unit} an image")
+        end = _whisker(axes, left, rate, place, scale, room)
+        axes.annotate(
+            _rate_text(rate, narrow=narrow), (end * scale, place), (5, 0), textcoords="offset points", fontsize=7.5,
+            va="center", annotation_clip=False,
+        )  # fmt: skip
+    axes.set_xlim(0, room * scale)
+    axes.set_xlabel(f"{unit} per image")
     legend(drawing, causes)
+
+
+def _whisker(axes: Axes, total_s: float, rate: Estimate, place: float, scale: float, room_s: float) -> float:
+    """The rate's interval as a line about the end of its bar, cut where the drawing ends. Returns where it ends."""
+    if rate.low is None or not rate.value:
+        return total_s
+    longest = room_s if rate.low <= 0 else total_s * rate.value / rate.low
+    begin, end = total_s * rate.value / rate.high if rate.high else total_s, min(longest, 0.78 * room_s)
+    if end <= begin:
+        return total_s
+    style: dict[str, Any] = {"color": colour("ink"), "linewidth": 1.2, "solid_capstyle": "butt"}
+    axes.plot([begin * scale, end * scale], [place, place], **style)
+    for at in (begin, end) if end == longest else (begin,):
+        axes.plot([at * scale] * 2, [place - 0.14, place + 0.14], **style)
+    return max(end, total_s)
+
+
+def _rate_text(rate: Estimate, *, narrow: bool) -> str:
+    """`856 images/s (802 to 921)`"""
+    text = f"{fmt.number(rate.value)}{'/s' if narrow else ' images/s'}"
+    if narrow or rate.low is None:
+        return text
+    if rate.high is None or rate.high > FAR * rate.value:
+        return f"{text} ({fmt.number(rate.low)} or more)"
+    return f"{text} ({fmt.number(rate.low)} to {fmt.number(rate.high)})"
 
 
 # -- over serial -----------------------------------------------------------------------------------------
@@ -171,12 +219,10 @@ def _over_serial(shown: Sequence[_Drawn], num_steps: int, name: str) -> Figure |
         "Images a second over those of the serial loader at the same resolution; the dashed line is serial itself.",
         ("resolution", "setting", "ratio", "low", "high", f"total_of_{num_steps}_steps_s"),
         [(*drawn.name, ratio.value, ratio.low, ratio.high, drawn.row.total_s) for drawn, ratio in points],
-        height_in(names, 0.75, 0.22),
-        partial(
-            _draw_ratios, names=names, ratios=ratios,
-            label="× faster than the serial loader (images/s, with 95 % interval)",
-        ),
-    )  # fmt: skip
+        height_in(names, 0.75, 0.26),
+        partial(_draw_ratios, names=names, ratios=ratios, label="× the serial loader's images/s, with 95 % interval"),
+        narrow_height_in(names, 0.9),
+    )
 
 
 def _draw_ratios(drawing: Drawing, names: Sequence[Name], ratios: Sequence[Estimate], label: str) -> None:
@@ -225,14 +271,15 @@ def _against_workers(every: Sequence[_Drawn], labels: fmt.RowLabels, knees: Sequ
         "data are always ready.",
         _Point._fields,
         points,
-        0.6 + 2.2 * -(-len(panels) // 3),
+        0.6 + 2.4 * -(-len(panels) // 3),
         partial(_draw_against_workers, points=points, panels=panels),
+        0.9 + 2.2 * len(panels),
     )
 
 
 def _draw_against_workers(drawing: Drawing, points: Sequence[_Point], panels: Sequence[str]) -> None:
     settings = list(dict.fromkeys(point.setting for point in points))
-    num_columns = min(3, len(panels))
+    num_columns = 1 if is_narrow(drawing) else min(3, len(panels))
     grid = drawing.subplots(-(-len(panels) // num_columns), num_columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
@@ -242,7 +289,8 @@ def _draw_against_workers(drawing: Drawing, points: Sequence[_Point], panels: Se
     grid.flat[0].set_ylabel("images/s")
     drawn = [axes.get_legend_handles_labels() for axes in grid.flat]
     by_name = {text: handle for handles, texts in drawn for handle, text in zip(handles, texts, strict=True)}
-    drawing.legend(by_name.values(), by_name.keys(), loc="outside upper left", ncols=3)
+    ncols = 1 if is_narrow(drawing) else 4
+    drawing.legend(by_name.values(), by_name.keys(), loc="outside upper left", ncols=ncols)
 
 
 def _draw_panel(axes: Axes, points: Sequence[_Point], settings: Sequence[str]) -> None:
@@ -300,8 +348,9 @@ def _bandwidth(shown: Sequence[_Drawn], name: str) -> Figure | None:
         "is the ceiling that the probe found.",
         _Read._fields,
         reads,
-        height_in([read[:2] for read in reads], 0.75, 0.22),
+        height_in([read[:2] for read in reads], 0.75, 0.26),
         partial(_draw_bandwidth, reads=reads),
+        narrow_height_in([read[:2] for read in reads], 0.9),
     )
 
 
@@ -338,17 +387,18 @@ def _gaps(shown: Sequence[_Drawn], name: str) -> Figure | None:
         "a step, by length. From the traced steps alone.",
         (
             "resolution", "setting", *(f"{kind}_fraction" for kind in classes), "gaps_per_step", "p50_s", "p95_s",
-            *(f"gaps_per_step_from_{edge:g}_s" for edge in (0, *edges)),
+            *(f"gaps_per_step_of_{band.replace(' ', '_')}" for band in _bands(edges)),
         ),
         [
             (
                 *of, *(share.fraction for share in gap.by_class.values()), gap.count_per_step, gap.p50_s, gap.p95_s,
-                *(count / gap.num_steps for count in gap.histogram.counts),
+                *_by_band(gap).values(),
             )
             for of, gap in traced
         ],
-        height_in(names, 1.3, 0.24),
+        height_in(names, 1.3, 0.3),
         partial(_draw_gaps, names=names, gaps=[gap for _, gap in traced]),
+        2 * narrow_height_in(names, 0.9),
     )  # fmt: skip
 
 
@@ -356,8 +406,39 @@ def _shape(gap: KernelGap) -> tuple[list[str], tuple[float, ...]]:
     return list(gap.by_class), gap.histogram.edges_s
 
 
+def _bands(edges: Sequence[float]) -> dict[str, float]:
+    """Bands of a decade or more that a reader can name → where they begin, s: the histogram's own are finer."""
+    begins = [0.0, *(edge for edge in edges if any(np.isclose(edge, one, rtol=1e-6) for one in BANDS_S))]
+    ends = [*begins[1:], None]
+    named = {}
+    for begin, end in zip(begins, ends, strict=True):
+        if end is None:
+            named[f"over {_length(begin)}"] = begin
+        else:
+            named[f"{_length(begin)} to {_length(end)}" if begin else f"under {_length(end)}"] = begin
+    return named
+
+
+def _length(seconds: float) -> str:
+    """`10 µs`, `0.1 ms`"""
+    return f"{seconds * 1e6:g} µs" if seconds < 0.99e-4 else f"{seconds * 1e3:g} ms"
+
+
+def _by_band(gap: KernelGap) -> dict[str, float]:
+    """Gaps a step by their length."""
+    bands = _bands(gap.histogram.edges_s)
+    found = dict.fromkeys(bands, 0.0)
+    for edge, count in zip((0.0, *gap.histogram.edges_s), gap.histogram.counts, strict=False):
+        name = next(name for name, begin in reversed(bands.items()) if edge >= begin * (1 - 1e-6))
+        found[name] += count / gap.num_steps
+    return found
+
+
 def _draw_gaps(drawing: Drawing, names: Sequence[Name], gaps: Sequence[KernelGap]) -> None:
-    left, right = drawing.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": [1, 1]})
+    narrow = is_narrow(drawing)
+    left, right = drawing.subplots(2, 1) if narrow else drawing.subplots(1, 2, sharey=True)
+    if narrow:
+        name_rows(right, names)
     for gap, place in zip(gaps, name_rows(left, names), strict=True):
         at = 0.0
         for kind, share in gap.by_class.items():
@@ -367,19 +448,18 @@ def _draw_gaps(drawing: Drawing, names: Sequence[Name], gaps: Sequence[KernelGap
                 edgecolor=colour("page"), linewidth=0.6,
             )  # fmt: skip
             at += share.fraction * 100
-        for number, count in enumerate(np.array(gap.histogram.counts) / gap.num_steps):
+        for number, count in enumerate(_by_band(gap).values()):
             if count > 0:
                 size = 8 + 26 * float(np.log10(1 + count))
                 right.scatter(number, place, s=size, color=colour("line0"), linewidths=0)
-            if count >= 0.5:
-                right.annotate(
-                    fmt.number(count, 2), (number, place), (5, 0), textcoords="offset points", fontsize=6.5, va="center"
-                )
+                text = fmt.number(count, 2) if count >= LEAST_COUNT else f"< {LEAST_COUNT}"
+                right.annotate(text, (number, place), (6, 0), textcoords="offset points", fontsize=7, va="center")
     classes, edges = _shape(gaps[0])
-    spans = [f"< {fmt.duration(edges[0])}", *(f"{fmt.duration(edge)} +" for edge in edges)]
+    bands = _bands(edges)
     left.set_xlabel("% of the step in gaps")
-    right.set_xticks(range(len(spans)), spans, rotation=45, ha="right", fontsize=7)
-    right.set_xlabel("gaps a step, by length")
+    right.set_xticks(range(len(bands)), [band.replace(" to ", "\nto ") for band in bands], fontsize=7)
+    right.set_xlim(-0.5, len(bands) - 0.3)
+    right.set_xlabel("number of gaps in a step, by their length")
     left.grid(axis="x")
     right.grid(axis="x")
     causes = [CLASS_COLOURS.get(kind, "unexplained") for kind in classes]
@@ -409,9 +489,10 @@ def _buffers(every: Sequence[_Drawn], name: str) -> Figure | None:
             (*of, short.num_steps, short.buffer_batches, short.buffer_ratio, ratio.value, ratio.low, ratio.high)
             for of, short, ratio in points
         ],
-        height_in(names, 0.75, 0.22),
+        height_in(names, 0.75, 0.26),
         partial(
             _draw_ratios, names=names, ratios=[ratio for _, _, ratio in points],
             label="rate of the short run ÷ rate of the steady run",
         ),
+        narrow_height_in(names, 0.9),
     )  # fmt: skip

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, cast
 
-from loaderbench.recording.record import SHARES, Advice, Ceiling, RunRecord, StorageFigures
+from loaderbench.recording.caveats import VERDICT
+from loaderbench.recording.record import SHARES, Advice, Ceiling, Removable, RunRecord, StorageFigures
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import (
-    BAR_WIDTH,
     STYLES,
+    codes_line,
     make_console,
     plain_table,
     print_bullets,
@@ -18,44 +20,90 @@ from loaderbench.reporting.console import (
     print_rows,
     styled,
 )
-from loaderbench.reporting.format import MISSING, NOT_MEASURED
+from loaderbench.reporting.evidence import leading_evidence
+from loaderbench.reporting.format import MISSING, NOT_MEASURED, short_name
 from loaderbench.reporting.study import finding_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+ADVICE_LINES = 6
+"""Lines of advice on a run's screen; the rest is behind `show --all`."""
+BAR_WIDTH = 12
+"""Characters of a bar that is the whole step."""
+
 # -- one run ---------------------------------------------------------------------------------------------
 
 
-def print_run(record: RunRecord, console: Console | None = None) -> None:
-    """Print one run: the verdict first, then the evidence, then what to know before trusting it."""
+def print_run(record: RunRecord, console: Console | None = None, *, whole: bool = False) -> None:
+    """Print one run on one screen: the verdict, three lines of evidence, advice, where a step's time goes, and what to
+    know before trusting it. `whole`: all evidence, figures, advice and caveats, in words."""
     console, record = console or make_console(), fmt.cleaned(record)
     word, sentence = fmt.headline(record)
     style = f"bold {STYLES.get(fmt.outcome(record), '')}"
     console.print(styled(word, style).append(sentence, style="bold" if word else style))
-    case, feed = record.case, record.case.feed
+    case = record.case
     asked = [fmt.resolution(case), fmt.loader_name(case), *fmt.common_settings([record])]
     console.print(styled(" · ".join(asked)))
-    if record.throughput is not None or record.step_time_s is not None:
-        console.print()
-        print_rows(console, _figures(record))
+    any_figure = record.throughput is not None or record.step_time_s is not None
+    if any_figure and not whole:
+        console.print(styled(_in_a_line(record)))
+    _print_evidence(record, console, whole=whole)
+    _print_advice(record, console, whole=whole)
+    if any_figure:
         _print_shares(record, console)
+    if any_figure and whole:
         console.print()
-        print_rows(console, _stages_and_capacities(record))
-    verdict = record.verdict
-    advice = () if verdict is None else verdict.advice
-    print_bullets(console, "Evidence", () if verdict is None else verdict.evidence)
-    print_bullets(
-        console, "What to try next", [f"{number}. {fmt.advice(entry)}" for number, entry in enumerate(advice, 1)]
-    )
-    _print_verification(advice, console)
-    print_caveats(console, record.caveats)
-    console.print()
-    options = [
-        f"{key}={value}" for given in (feed.loader_options, feed.decoder_options) for key, value in given.items()
-    ]
+        print_rows(console, [*_figures(record), *_stages_and_capacities(record)])
+    print_caveats(console, record.caveats, whole=whole)
+    if whole or not any_figure:
+        console.print()
+    given = (case.feed.loader_options, case.feed.decoder_options)
+    options = [f"{key}={value}" for one in given for key, value in one.items()]
     print_rows(console, [("options", " ".join(options))] * bool(options) + [("run", record.run_id)])
+
+
+def _in_a_line(record: RunRecord) -> str:
+    """`914 ± 18 images/s · 70.0 ms/step (p95 79.8 ms) · AU 46 % · first batch 1.84 s`"""
+    step, first, fed = record.step_time_s, record.time_to_first_batch_s, record.accelerator_utilization_fraction
+    parts = [
+        f"{fmt.plus_minus(record.throughput)} images/s" if record.throughput is not None else "rate not measured",
+        "step not measured" if step is None else f"{fmt.duration(step.mean)}/step (p95 {fmt.duration(step.p95)})",
+        "AU not measured" if fed is None else f"AU {fmt.percent(fed)}",
+        "first batch not measured" if first is None else f"first batch {fmt.duration(first)}",
+    ]
+    return " · ".join(parts)
+
+
+def _print_evidence(record: RunRecord, console: Console, *, whole: bool) -> None:
+    verdict = record.verdict
+    if verdict is not None:
+        print_bullets(console, "Evidence", verdict.evidence if whole else leading_evidence(record))
+
+
+def _print_advice(record: RunRecord, console: Console, *, whole: bool) -> None:
+    advice = () if record.verdict is None else record.verdict.advice
+    every = [
+        f"{number}. {fmt.advice(entry)}{'' if whole else _verified(entry)}" for number, entry in enumerate(advice, 1)
+    ]
+    lines = every if whole else _first_that_fit(every, console.width - 2)
+    left = len(every) - len(lines)
+    more = [f"{left} more: loaderbench show {short_name(record.run_id)} --all"] if left else []
+    print_bullets(console, "What to try next", [*lines, *more])
+    if whole:
+        _print_verification(advice, console)
+
+
+def _verified(entry: Advice) -> str:
+    """What the advice gave when it was run, to follow what was predicted."""
+    if not entry.verified:
+        return ""
+    return (
+        f", not run: {entry.not_verified}"
+        if entry.not_verified
+        else f", measured: {fmt.speedup(entry.measured_speedup)}"
+    )
 
 
 def _print_verification(advice: Sequence[Advice], console: Console) -> None:
@@ -87,6 +135,13 @@ def _print_verification(advice: Sequence[Advice], console: Console) -> None:
             console.print(styled(f"{number}. not run: {entry.not_verified}"))
 
 
+def _first_that_fit(lines: Sequence[str], width: int) -> list[str]:
+    """The first of these texts, at least one, that together take no more than ADVICE_LINES of this width."""
+    heights = [len(textwrap.wrap(line, width)) for line in lines]
+    number = max((n for n in range(1, len(lines) + 1) if sum(heights[:n]) <= ADVICE_LINES), default=1)
+    return list(lines[:number])
+
+
 def _or_not_measured(value: float | None, shown: str) -> str:
     return NOT_MEASURED if value is None else shown
 
@@ -109,34 +164,37 @@ def _figures(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _print_shares(record: RunRecord, console: Console) -> None:
-    """The step's time by cause, with a bar each."""
-    from rich.table import Table
-
+    """The step's time by cause with a bar each, and what removing the cause would give."""
     console.print()
-    console.print(styled("Where a step's time goes", "bold"))
     if record.shares is None:
+        console.print(styled("Where a step's time goes", "bold"))
         console.print(styled(f"  {NOT_MEASURED}"))
         return
     block = "█" if console.encoding.lower().startswith("utf") else "#"
     mean_s = None if record.step_time_s is None else record.step_time_s.mean
-    table = Table.grid(padding=(0, 2))
-    justified: tuple[Literal["left", "right"], ...] = ("left", "right", "right", "right", "left")
-    for justify in justified:
-        table.add_column(justify=justify, no_wrap=True)
+    gains = {} if record.verdict is None else record.verdict.speedup_if_removed
+    table = plain_table()
+    table.padding = (0, 1, 0, 0)
+    table.add_column("Where a step's time goes", no_wrap=True)
+    for title in ("share", "95 %", "a step"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("faster without it", no_wrap=True)
     for cause in SHARES:
-        estimate = record.shares.get(cause)
+        estimate, gain = record.shares.get(cause), gains.get(cast(Removable, cause))
+        faster = styled(fmt.speedup(gain)) if gain is not None else styled("")
         if estimate is None:
-            table.add_row(styled(f"  {cause}"), "", "", "", styled(NOT_MEASURED, "dim"))
+            table.add_row(styled(f"  {cause}"), "", styled(NOT_MEASURED, "dim"), "", faster)
             continue
         spread = fmt.percent_interval(estimate)
         if cause == "storage" and record.storage is not None and record.storage.idle_proof is not None:
             spread = "proven"
+        bar = styled(f"  {cause:<12}").append(block * _bar(estimate.value), style=STYLES.get(cause, ""))
         table.add_row(
-            styled(f"  {cause}"),
+            bar,
             styled(fmt.percent(estimate.value, decimals=1)),
-            styled(f"({spread})" if spread else "", "dim"),
+            styled(spread, "dim"),
             styled("" if mean_s is None else fmt.duration(estimate.value * mean_s)),
-            styled(block * _bar(estimate.value), STYLES.get(cause, "")),
+            faster,
         )
     console.print(table)
 
@@ -148,12 +206,10 @@ def _bar(share: float) -> int:
 
 def _stages_and_capacities(record: RunRecord) -> list[tuple[str, str]]:
     capacities = (record.capacities or {}).items()
-    removed = record.verdict.speedup_if_removed.items() if record.verdict else ()
     stages = (record.stages or {}).items()
     alone = " · ".join(f"{name} {fmt.number(fmt.value_of(rate))}" for name, rate in capacities)
     overhead = record.overhead_fraction
     return [
-        ("if removed", " · ".join(f"{name} {fmt.speedup(gain)}" for name, gain in removed) or NOT_MEASURED),
         ("alone", f"{alone} images/s" if alone else NOT_MEASURED),
         ("per image", " · ".join(f"{name} {fmt.duration(seconds)}" for name, seconds in stages) or NOT_MEASURED),
         ("storage", NOT_MEASURED if record.storage is None else _storage(record.storage)),
@@ -228,13 +284,29 @@ def _kernel_gaps(record: RunRecord) -> str:
     return " · ".join(part for part in parts if part)
 
 
+# -- caveats ---------------------------------------------------------------------------------------------
+
+
+def print_caveats_of(records: Sequence[RunRecord], console: Console | None = None) -> None:
+    """All caveats of these runs in words, those that change a verdict first."""
+    console, records = console or make_console(), fmt.cleaned(list(records))
+    groups = fmt.by_severity(fmt.grouped_caveats(records))
+    if not groups:
+        console.print(styled("no caveats"))
+    for severity, caveats in groups:
+        of = [f" ({one.num_runs} of {len(records)} runs)" if len(records) > 1 else "" for one in caveats]
+        lines = [f"{one.code}: {one.text}{runs}" for one, runs in zip(caveats, of, strict=True)]
+        print_bullets(console, severity.capitalize(), lines)
+
+
 # -- a table of runs -------------------------------------------------------------------------------------
 
 COLUMNS = ("res", "loader", "images/s", "ms/step", "AU", "stor", "prep", "xfer", "lnch", "comp", "verdict")
 
 
-def print_table(records: Sequence[RunRecord], console: Console | None = None) -> None:
-    """All runs of a sweep, a row each, small resolutions first; then a sentence for each resolution."""
+def print_table(records: Sequence[RunRecord], console: Console | None = None, *, whole: bool = False) -> None:
+    """All runs of a sweep, a row each, small resolutions first; then a sentence for each resolution. `whole`: with all
+    caveats in words, not only those that change a verdict."""
     console, records = console or make_console(), fmt.cleaned(list(records))
     if not records:
         console.print(styled("no runs"))
@@ -258,13 +330,11 @@ def print_table(records: Sequence[RunRecord], console: Console | None = None) ->
     for line in finding_lines(records):
         name, _, finding = line.partition(": ")
         console.print(styled(f"{name}: ", "bold").append(finding, style="not bold"))
-    failed = [fmt.failure_line(record, labels) for record in records if record.status != "ok"]
-    print_bullets(console, "Not measured", failed)
-    caveats = [
-        f"{caveat.code}: {caveat.text} ({caveat.num_runs} of {len(records)} runs)"
-        for caveat in fmt.grouped_caveats(records)
-    ]
-    print_bullets(console, "Caveats", caveats)
+    print_bullets(console, "Not measured", fmt.failure_lines(records, labels))
+    grouped = fmt.grouped_caveats(records)
+    worded = [caveat for caveat in grouped if whole or caveat.severity == VERDICT]
+    lines = [f"{one.code}: {one.text} ({one.num_runs} of {len(records)} runs)" for one in worded]
+    print_bullets(console, "Caveats", [*lines, *codes_line([one.code for one in grouped if one not in worded])])
 
 
 def _table_row(record: RunRecord, label: str, name: str) -> list[Text]:

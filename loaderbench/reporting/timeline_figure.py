@@ -88,6 +88,7 @@ def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
         [*bars, *read],
         3.1,
         partial(_draw, bars=bars, flow=flow, length_ms=(end_ns - begun_ns) / 1e6),
+        3.4,
     )
 
 

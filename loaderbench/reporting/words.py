@@ -151,15 +151,15 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
         "cache served them (the file system's own, or memory of the host that this machine maps)"
     ),
     "witnesses_disagree": lambda d: (
-        f"the arms put the wait for data at {_percent(d, 'by_arms')} of the step, the timeline at "
-        f"{_percent(d, 'by_timeline')}"
+        "two ways of measuring the wait for data do not agree: "
+        f"{_percent(d, 'by_arms')} of a step by comparing the arms, {_percent(d, 'by_timeline')} by the timeline"
     ),
     "arms_out_of_order": lambda d: (
         f"`{_text(d, 'faster')}` ({_number(d, 'faster_s') * 1e3:.2f} ms a step) ran faster than "
         f"`{_text(d, 'slower')}` ({_number(d, 'slower_s') * 1e3:.2f} ms), which does less"
     ),
     "too_few_steps": lambda d: (
-        f"too short: {_text(d, 'steps')} steps of `real` do not tell; give --steps {_text(d, 'wanted')} "
+        f"too short: {_text(d, 'steps')} steps of `real` are too few; give --steps {_text(d, 'wanted')} "
         f"(about {_number(d, 'seconds'):,.0f} s of measuring)"
     ),
     "gain_not_measured": lambda d: (
@@ -334,7 +334,8 @@ def evidence(record: RunRecord) -> list[str]:
         if gain is not None and gain.value >= 1.02:
             lines.append(f"without {NAMES[cause]}: {_gain(gain)}")
     if record.accelerator_utilization is not None:
-        lines.append(f"accelerator utilization {record.accelerator_utilization.value:.1%} (T_device ÷ T)")
+        fed = record.accelerator_utilization.value
+        lines.append(f"accelerator utilization {fed:.1%} (a step with data always ready ÷ a real step)")
     wait = verdict.waiting_for_data
     if wait is not None:
         arms, timeline = wait.by_arms.value, wait.by_timeline.value
@@ -461,10 +462,11 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
         f"keep the data set in memory (--cache warm), or put it on faster storage{_headroom(d)}"
     ),
     "data_in_memory": lambda c, d: (
-        f"keep the data set in memory (--cache warm): the wait for each file costs time, not the rate{_headroom(d)}"
+        "keep the data set in memory (--cache warm): what costs time is the wait for each file, not the storage's "
+        f"rate{_headroom(d)}"
     ),
     "more_files_at_once": lambda c, d: (
-        f"ask for more files at once: {flags(c)} (this storage answers late: it gives more to more readers)"
+        f"read more files at once: {flags(c)} (this storage answers late, and gives more to more readers)"
     ),
     "more_prefetch": lambda c, d: (
         f"prepare more batches ahead, to bridge what is slow now and then: {flags(c)} (now {_text(d, 'now')})"
@@ -486,7 +488,7 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     "other_decoder": lambda c, d: f"decode with {c['decoder']}: {flags(c)}",
     "uint8_for_prep": lambda c, d: "hand over uint8 and normalize on the device: --output uint8",
     "smaller_images": lambda c, d: f"store smaller images: loaderbench dataset derive --res {_text(d, 'resolution')}",
-    "free_processors": lambda c, d: "the workers wait for a processor: free some, or add cores",
+    "free_processors": lambda c, d: "the workers wait for a processor: stop other programs, or add cores",
     "fewer_workers": lambda c, d: (
         f"fewer workers: {flags(c)} (now {_text(d, 'now')} on {_text(d, 'cpus')} processors; more only wait for each "
         "other, and each takes memory)"
@@ -634,8 +636,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         "older version stored none of it"
     ),
     "disk_shared": lambda d: (
-        f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk meanwhile: bytes and bandwidth "
-        "are those of the run's own processes"
+        f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk during the run; the bytes and "
+        "bandwidth given are the run's own"
     ),
     "eviction_failed": lambda d: (
         f"{_percent(d, 'fraction')} of the pages stayed in the page cache after eviction: not cold"
@@ -662,7 +664,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"{_text(d, 'stopped_by')})"
     ),
     "cpu_contention": lambda d: (
-        f"workers were runnable but had no processor for {_percent(d, 'fraction')} of their time: the share contention"
+        f"workers were ready to run but had no processor for {_percent(d, 'fraction')} of their time, which is "
+        "the share `contention`"
     ),
     "contention_not_measured": lambda d: (
         "who had the processors is not known: an older version did not store it, or this kernel counts no run-queue "
@@ -671,8 +674,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "witnesses_disagree": REASONS["witnesses_disagree"],
     "real_not_measured": lambda d: "the arm `real` has no complete step",
     "arms_not_measured": lambda d: f"{_list(d, 'arms')}: {NO_ARMS[_text(d, 'why')]}; figures that need them are null",
-    "launch_not_measured": lambda d: "this device tells no busy time, so compute includes the launch gaps",
-    "no_files": lambda d: "the loader reads no files: nothing of the step can be storage",
+    "launch_not_measured": lambda d: "this device reports no busy time, so compute includes the launch gaps",
+    "no_files": lambda d: "the loader reads no files, so no part of a step can be storage",
     "no_transfer": lambda d: f"transfer is null: {NO_TRANSFER[_text(d, 'why')]}",
     "loader_owns_transfer": lambda d: "the loader delivers batches on the device: transfer is part of prep",
     "link_not_measured": lambda d: f"the link's ceiling was not measured: {_text(d, 'reason')}",
@@ -686,8 +689,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     ),
     "ceiling_probe_limited": lambda d: "the storage probe kept a processor busy itself: the storage may give more",
     "stages_not_measured": lambda d: (
-        "no seconds an image by stage: "
-        + (_text(d, "reason") if d.get("reason") else "this loader does not tell the time in read, decode, augment")
+        "the time per image in each stage is not known: "
+        + (_text(d, "reason") if d.get("reason") else "this loader does not report read, decode and augment separately")
     ),
     "cpu_not_measured": lambda d: (
         f"{', '.join('cpu.' + str(name) for name in cast(list[Json], d.get('names') or []))}: the windows were "
@@ -698,16 +701,18 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     ),
     "overhead_not_measured": lambda d: "what measuring takes of the step was not measured with this run",
     "first_batch_not_measured": lambda d: "the time to the first batch was not measured with this run",
-    "emulated_device": lambda d: f"no GPU was used: steps ran on {_text(d, 'name')}, whose constants are in `device`",
-    "issue_unknown": lambda d: (
-        "the device's profile does not tell what issuing a step costs the host, so nothing is spent on it: beside that "
-        "device the loader would have less of the processors"
+    "emulated_device": lambda d: (
+        f"no GPU was used: steps took the times of {_text(d, 'name')}, listed in `device` of the record"
     ),
-    "device_memory_not_measured": lambda d: f"a device of kind {_text(d, 'kind')} does not tell its memory",
+    "issue_unknown": lambda d: (
+        "the device's profile does not say what launching a step costs the processors, so the emulation spends "
+        "nothing on it: with the real device the loader would have less of them"
+    ),
+    "device_memory_not_measured": lambda d: f"the memory used on a device of kind {_text(d, 'kind')} cannot be read",
     "nvml_not_measured": lambda d: "no reading of NVML fell into the windows",
     "nvml_device_order": lambda d: (
-        f"this machine has GPUs of {_text(d, 'num_models')} models, and CUDA numbers the fastest first: the GPU that "
-        "was sampled may be another than the one measured"
+        f"this machine has {_text(d, 'num_models')} models of GPU, and CUDA numbers the fastest first: the GPU that "
+        "was sampled may not be the one that was measured"
     ),
     "nvml_field_missing": lambda d: _text(d, "reason"),
     "kernel_gap_not_measured": lambda d: f"no kernel gaps: {NO_TRACE[_text(d, 'why')](d)}",

@@ -174,7 +174,7 @@ class TimedRuns:
             self._say(f"{self._where(facts, len(turns) + 1)}: {failure.message}", True)
             return
         image_s = float(turns[-1].step_s.mean()) / facts.batch_size
-        self._say(f"{self._where(facts, len(turns))}: {image_s * 1e3:.4g} ms an image", len(turns) == 1)
+        self._say(f"{self._where(facts, len(turns))}: {image_s * 1e3:.4g} ms per image", len(turns) == 1)
 
     def _where(self, facts: SettingFacts, turn: int) -> str:
         number, setting = f"[round {turn}/{self.num_rounds}] batch {facts.batch_size}", facts.setting

@@ -14,7 +14,9 @@ from loaderbench.cases.study import StudyRequest, Target, Variant, check_choice
 from loaderbench.cases.traits import LoaderChoice
 from loaderbench.devices.select import parse_device
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.images.index import first_image, index_images
 from loaderbench.images.manifest import resolve_dataset
+from loaderbench.images.shards import read_record
 from loaderbench.machine import usable_cpus
 from loaderbench.running.cache import can_prove_cold
 
@@ -55,10 +57,7 @@ def resolve(
     except UnavailableError as error:  # nothing is known of it, so that no case can be planned
         raise ConfigError(str(error)) from error
     targets = _targets(options, on_note)
-    variants = []
-    for dataset, resolution in datasets:
-        path, name = resolve_dataset(dataset, resolution, progress=progress)
-        variants.append(Variant(path, name, resolution))
+    variants = [_variant(*data_set, progress) for data_set in datasets]
     cache = ",".join(subject.cache or ()) or default_cache([one.path for one in variants], loaders)
     return StudyRequest(
         variants=variants,
@@ -94,6 +93,21 @@ def resolve(
         in_line=[name for name, traits in plugins.LOADERS.known().items() if traits.work == "in line"],
         reading_ahead=[name for name, traits in plugins.LOADERS.known().items() if traits.reads_ahead],
     )
+
+
+def _variant(dataset: str | None, resolution: int | None, progress: Progress) -> Variant:
+    """Where it lies. Raises ConfigError, before anything starts, where it holds no image."""
+    path, name = resolve_dataset(dataset, resolution, progress=progress)
+    if first_image(path) is None and read_record(path) is None:
+        index_images(_as_called(path, dataset))  # says what the folder holds instead
+    return Variant(path, name, resolution)
+
+
+def _as_called(path: str, dataset: str | None) -> str:
+    """The folder as the user called it: not by where a link leads, or a relative path begins."""
+    if dataset is None or not os.path.isdir(dataset):  # noqa: PTH112
+        return path
+    return path.replace(os.path.realpath(dataset), dataset.rstrip("/"), 1)
 
 
 def _loaders(feed: FeedOptions, on_note: Callable[[str], None]) -> list[LoaderChoice]:

@@ -188,6 +188,24 @@ class Tune:
             own_runs=tuple(record.run_id for record in own),
         )
 
+    def best_so_far(self) -> tuple[Case, float, str] | None:
+        """(the fastest setting so far, samples/s, by what it was measured): by the finals once each finalist had a run,
+        else by the last short look at each, else by the loaders alone. None: nothing was measured."""
+        raced = {case.key: rate_of_runs(rates(self._records[case.key])) for case in self._finals}
+        finals = [(case, rate.value, "the finals so far") for case in self._finals if (rate := raced[case.key])]
+        looks = [
+            (trial.case, trial.rates[-1], f"a short look (rung {len(trial.rates)})")
+            for trial in self._trials
+            if trial.rates
+        ]
+        alone = [
+            (one.case, one.samples_per_s, "the loader alone, without a device")
+            for one in self._screens
+            if one.samples_per_s is not None
+        ]
+        found = finals if finals and len(finals) == len(self._finals) else looks or alone
+        return max(found, key=lambda one: one[1], default=None)
+
     # -- the rungs -----------------------------------------------------------------------------------------
 
     def _search(self) -> None:

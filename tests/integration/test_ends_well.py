@@ -71,7 +71,10 @@ def test_finished_cases_are_kept_when_the_next_is_interrupted(small_set: Path, t
         num_finished = kept.count("ok")
         assert ended.code == 130
         assert num_finished >= 1
-        assert ended.lines[-1] == f"loaderbench: interrupted: {num_finished} of 40 cases were finished and are kept"
+        assert ended.lines[-1] == (
+            f"loaderbench: interrupted: {num_finished} of 40 cases were finished and are kept; the same command with "
+            "--resume measures the rest"
+        )
         assert started.alive() == []
 
 

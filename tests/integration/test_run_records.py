@@ -103,6 +103,18 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     assert "no JPEG images" in ended.err and "dataset make" in ended.err
 
 
+def test_a_folder_of_other_images_says_which_were_seen_by_the_users_own_path(tmp_path: Path) -> None:
+    (tmp_path / "real" / "cats").mkdir(parents=True)
+    for name in ("a.png", "b.png", "notes.txt"):
+        (tmp_path / "real" / "cats" / name).write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    ended = commands.run("run", tmp_path / "link", *TINY, "--results", tmp_path / "r")
+    assert ended.code == 2 and len(ended.lines) == 1
+    assert f"no JPEG images in {tmp_path / 'link'}: it holds other files (2 .png, 1 .txt)" in ended.err
+    assert "real" not in ended.err
+    assert commands.records(tmp_path / "r") == []  # nothing was started
+
+
 def test_the_commands_own_process_imports_no_torch(small_set: Path, tmp_path: Path) -> None:
     done = commands.run(
         "run",

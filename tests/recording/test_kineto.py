@@ -263,3 +263,21 @@ def test_a_trace_that_torch_wrote_reads_as_json_loads_has_it(tmp_path: Path, suf
     )
     assert len([name for _, _, name in expected if name == "ours"]) == 3
     assert sorted((*row[:2], trace.names[row[2]]) for row in trace.annotations.tolist()) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:CUDA")
+@pytest.mark.parametrize("num_steps", [12, 20, 31])
+def test_the_documented_snippet_leaves_its_five_steps_whenever_the_loop_ends(
+    num_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    page = Path(__file__).parents[2] / "docs" / "profiler-traces.md"
+    code = page.read_text().partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    batch = torch.rand(8, 8)
+    exec(code, {"loader": range(num_steps), "train_step": lambda number: batch @ batch})
+    events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
+    steps = {event["name"] for event in events if str(event.get("name")).startswith("ProfilerStep")}
+    assert steps == {f"ProfilerStep#{number}" for number in range(7, 12)}

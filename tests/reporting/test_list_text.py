@@ -60,9 +60,25 @@ def test_a_study_tells_its_kind_its_model_its_date_and_its_answer() -> None:
     text = listed([], [stored("20250103-090807-000-model-offload-resnet18-train-abcdef")])
     row = text.splitlines()[-1]
     assert row.split()[:2] == ["20250103-090807-000", "model"]
-    assert "model offload: resnet18, train" in row and "2025-01-03" in row
+    assert "model offload: resnet18, train" in row
     assert "Batch 10 does not fit in 100 MiB (it needs 140 MiB);" in row and row.rstrip().endswith("…")
     assert "images/s" not in text and "case" not in text  # no table of runs where there are none
+
+
+def test_a_run_takes_one_line_of_80_columns() -> None:
+    title = "a-data-set-with-a-long-name/512 multiprocess+turbojpeg w16 b256 emulated:h200-resnet50-train-fp32"
+    other = "photos/256 serial+pillow w0 b64 cpu"
+    titles = [title, title.replace("/512", "/256"), other]
+    runs = [
+        replace(run(f"20250102-03040{number}-007-512-serial-aaaaaaaa-000000"), title=text)
+        for number, text in enumerate(titles)
+    ]
+    lines = listed(runs, width=80).splitlines()
+    assert len(lines) == 2 + len(runs) + 1 and max(map(len, lines)) <= 80
+    assert all(f"20250102-03040{number}-007 " in lines[2 + number] for number in range(len(runs)))
+    assert all(line.rstrip().endswith("prep") and "914 ±2%" in line for line in lines[2:5])
+    assert "b64 cpu" in lines[4]  # a device of its own is named
+    assert lines[5] == "device, where none is named: emulated:h200-resnet50-train-fp32"
 
 
 def test_studies_that_cannot_be_read_are_named() -> None:

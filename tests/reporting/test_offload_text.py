@@ -65,7 +65,7 @@ def test_a_replay_says_why_nothing_is_measured() -> None:
                   assumptions=("a step takes 10 ms (assumed)",))  # fmt: skip
     text = text_of(facts)
     assert "not measured: no model is run" in text and "a step takes 10 ms (assumed)" in text and "±" not in text
-    assert "the best, only what would not fit: 1.10 ms an image; all times are those of a replay, assumed." in text
+    assert "the best, only what would not fit: 1.10 ms per image; all times are those of a replay, assumed." in text
     assert "assumed" not in text_of(study())
 
 
@@ -86,7 +86,7 @@ def test_the_picture_has_the_curve_and_its_best() -> None:
     assert [row[0] for row in figure.rows] == ["all", "1 MiB", "1 MiB", "none"]
     assert [row[-1] for row in figure.rows] == ["no", "no", "no", "yes"]
     drawn = svg(figure)
-    assert "ms an image" in drawn and "MiB at the peak" in drawn and "batch 1" in drawn
+    assert "ms per image" in drawn and "MiB at the peak" in drawn and "batch 1" in drawn
     assert drawn.count(">40 %<") == 3  # of CURVE[2]: its time, and its memory on the device and on the host
     assert offload_figure(offload_of(study(settings=CURVE[:1])), "x") is None
 
@@ -139,7 +139,7 @@ def test_where_the_smallest_batch_does_not_fit_there_is_no_ratio() -> None:
     one = SettingFacts(1, None, ONE.ledger, failure=Failure("OutOfMemory", "does not fit"))
     text = text_of(study(batch_one=one))
     assert "does not fit in 100 MiB (it needs 140 MiB), nor does batch 1; everything offloaded takes 22.0" in text
-    assert "ms an image; the best, only what would not fit: 12.0" in text and "the time per image of batch" not in text
+    assert "ms per image; the best, only what would not fit: 12.0" in text and "the time per image of batch" not in text
 
 
 def test_that_the_batch_fits_is_said_once() -> None:

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from loaderbench.analysis.kernels import HISTOGRAM_EDGES_S
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.study import gather, summarize
 from loaderbench.cases.arms import Arm
@@ -29,11 +30,13 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import ConfigError
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import SCHEMA, STEP_FIELDS, Recording, Run, Segment, Series
-from loaderbench.recording.record import GapShare, RunRecord, ShortRun
+from loaderbench.recording.record import GapHistogram, GapShare, RunRecord, ShortRun
 from loaderbench.recording.store import Store, record_json
-from loaderbench.recording.studies import CompareFacts, StudyFacts, StudyKind, StudyRecord, TuneFacts
+from loaderbench.recording.studies import CompareFacts, Final, StudyFacts, StudyKind, StudyRecord, SweepFacts, TuneFacts
 from loaderbench.reporting import figures
+from loaderbench.reporting import format as fmt
 from loaderbench.reporting.csv import csv_text
+from loaderbench.reporting.environment import environment_rows
 from loaderbench.reporting.figures import Figure
 from loaderbench.reporting.format import value_of
 from loaderbench.reporting.html import csv_url, render_html
@@ -142,7 +145,8 @@ def test_the_page_needs_nothing_else_and_says_the_verdict_first(tmp_path: Path) 
     assert "worker 3 was killed by signal 9" in page.text
     assert "Example CPU" in page.text
     assert "warm left out" in page.text
-    assert len(page.labels) == len(report.figures) >= 3
+    # each has a drawing for a wide page and one for a phone, of which a page shows one
+    assert sorted(page.labels) == sorted(2 * [figure.description for figure in report.figures]) and page.labels
     assert all(figure.title in " ".join(page.labels) for figure in report.figures)
 
 
@@ -345,9 +349,80 @@ def test_a_study_that_nothing_draws_changes_nothing(tmp_path: Path) -> None:
     records = examples.sweep()
     store = stored(tmp_path, records)
     before = render_html(read_report(store))
-    facts = TuneFacts(records[0].case, num_settings=1, budget_s=60.0, spent_s=50.0, num_rungs=1, trials=(), finals=())
-    study_of(store, "tune", facts, [records[0].run_id])
+    study_of(store, "sweep", SweepFacts(len(records)), [records[0].run_id])
     assert render_html(read_report(store)) == before
+
+
+def test_runs_of_a_search_are_a_part_of_their_own_and_no_bars_of_a_study(tmp_path: Path) -> None:
+    records = examples.sweep()
+    raced = [
+        examples.measured(
+            run_id=f"20250104-{name}", loader=name, resolution=1024, dataset="/data/photos/1024", real_ms=ms
+        )
+        for name, ms in (("threaded", 40.0), ("multiprocess", 80.0))
+    ]
+    store = stored(tmp_path, [*records, *raced])
+    finals = tuple(Final(one.case, (one.run_id,), one is raced[1]) for one in raced)
+    facts = TuneFacts(raced[1].case, num_settings=9, budget_s=60.0, spent_s=50.0, num_rungs=1, trials=(), finals=finals)
+    study_of(store, "tune", facts, [one.run_id for one in raced])
+    report = read_report(store)
+    (study,) = report.studies
+    assert {one.run_id for one in study.records} == {one.run_id for one in records if one.status == "ok"}
+    (search,) = (part for part in report.parts if part.study is None)
+    assert search.title == "The fastest loading for resnet50 training from “photos”"
+    assert [row[1:] for row in search.tables[0].rows] == [["1,600 ± 32", ""], ["800 ± 16", "the default"]]
+
+
+def test_its_title_and_its_days_are_those_a_reader_would_give(tmp_path: Path) -> None:
+    report = read_report(stored(tmp_path, examples.sweep()))
+    assert report.title == "What limits resnet50 training from “photos” on H200 (emulated)"
+    assert report.when == "2 January 2025, 03:04 to 03:05 UTC"
+    assert fmt.span("2026-11-23T23:30:00+00:00", "2026-11-24T01:00:00+00:00") == "23 November 2026 to 24 November 2026"
+    assert fmt.span("2026-11-24T02:40:18+02:00", "2026-11-24T02:40:50+02:00") == "24 November 2026, 00:40 UTC"
+    assert fmt.span("no date", "no date") == "no date"
+
+
+def test_the_environment_is_told_in_words() -> None:
+    environment = examples.measured().environment
+    rows = dict(environment_rows([environment, None]))
+    assert rows["Processor"] == ["Example CPU (x86_64)"] and rows["Processors"] == ["8 usable"]
+    assert rows["Memory"] == ["34.4 GB"] and rows["GPU"] == ["none (no GPU here)"]
+    assert rows["Packages"] == ["loaderbench 0.1.0, torch 2.11.0"]
+    assert not {"Container", "Frequency governor", "Environment variables"} & rows.keys()  # not known, or none
+
+
+def test_the_fastest_bar_comes_first_with_its_rate_and_interval() -> None:
+    records = [
+        examples.measured(run_id=f"r{ms}", loader=name, real_ms=ms)
+        for name, ms in (("serial", 200.0), ("threaded", 50.0), ("multiprocess", 100.0))
+    ]
+    figure = study_figures(records, summarize(records), "x")[0]
+    assert [row[1].split()[0] for row in figure.rows] == ["threaded", "multiprocess", "serial"]
+    assert figure.columns[-3:] == ("images_per_s", "low", "high")
+    assert figure.rows[0][-3:] == pytest.approx((1280.0, 1254.4, 1305.6))
+    text = figures.svg(figure)
+    assert "1,280 images/s (1,254 to 1,306)" in text
+    narrow = figures.svg(figure, narrow=True)
+    assert "1,280/s" in narrow and "threaded 8w" in narrow
+    assert not set(re.findall(r'\bid="([^"]*)"', text)) & set(re.findall(r'\bid="([^"]*)"', narrow))
+
+
+def test_gaps_are_counted_in_lengths_that_can_be_read() -> None:
+    edges = HISTOGRAM_EDGES_S  # of every run: half decades from 100 ns to 10 s
+    counts = tuple(range(len(edges) + 1))
+    none = GapShare(0.0, 0.0)
+    gap = examples.kernel_gap(
+        {"data_stall": none, "launch": none, "transfer_sync": none, "other": none}, total_fraction=0.1,
+        count_per_step=15.3, p50_s=1e-5, histogram=GapHistogram(edges, counts), num_steps=1,
+    )  # fmt: skip
+    record = examples.with_gaps(examples.measured(), gap)
+    (figure,) = (one for one in study_figures([record], summarize([record]), "x") if one.name == "x-gaps")
+    found = dict(zip(figure.columns, figure.rows[0], strict=True))
+    told = {name.removeprefix("gaps_per_step_of_"): value for name, value in found.items() if "step_of" in name}
+    assert told == {
+        "under_10_µs": 0 + 1 + 2 + 3 + 4, "10_µs_to_0.1_ms": 5 + 6, "0.1_ms_to_1_ms": 7 + 8, "1_ms_to_10_ms": 9 + 10,
+        "10_ms_to_100_ms": 11 + 12, "over_100_ms": 13 + 14 + 15 + 16 + 17,
+    }  # fmt: skip
 
 
 def test_a_store_of_schema_1_makes_a_report() -> None:
@@ -392,7 +467,8 @@ def test_the_figures_of_workers_storage_gaps_and_short_runs() -> None:
     assert {"x-workers", "x-bandwidth", "x-gaps", "x-buffers"} <= made.keys()
     assert [(row[2], row[7]) for row in made["x-workers"].rows] == [(1, "no"), (2, "yes"), (4, "no")]
     assert made["x-bandwidth"].rows[0][2:] == (50e6, 80e6)
-    assert made["x-gaps"].rows[0][2] == 0.5 and made["x-gaps"].rows[0][-3:] == (0.5, 1.0, 0.5)
+    with_one_worker = made["x-gaps"].rows[-1]  # the slowest comes last
+    assert with_one_worker[2] == 0.5 and with_one_worker[-3:] == (0.5, 1.0, 0.5)
     assert made["x-buffers"].rows[0][5] == 1.9
     assert all("<svg" in figures.svg(figure) for figure in made.values())
 
@@ -491,8 +567,12 @@ seen.push(root.getAttribute("data-theme"), paper());
 var input = document.getElementById("filter");
 input.value = "threaded 1024"; input.dispatchEvent(new Event("input"));
 seen.push(document.querySelectorAll("details.run:not([hidden])").length, document.getElementById("shown").textContent);
-seen.push(Array.from(document.querySelectorAll("figure svg")).every(function (one) {
-  return one.getBoundingClientRect().height > 50 && one.getBoundingClientRect().width > 300;
+var shown = Array.from(document.querySelectorAll("figure svg")).filter(function (one) {
+  return one.getBoundingClientRect().width > 0;
+});
+seen.push(shown.length === document.querySelectorAll("figure").length && shown.every(function (one) {
+  var box = one.getBoundingClientRect();
+  return box.height > 50 && box.width > 300 && (window.innerWidth > 704 || box.width <= window.innerWidth);
 }));
 seen.push(document.querySelectorAll("table").length > 5);
 seen.push(document.documentElement.scrollWidth <= window.innerWidth);

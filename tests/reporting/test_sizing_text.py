@@ -149,7 +149,7 @@ def test_the_picture_marks_the_chosen_batch() -> None:
     assert [(row[0], row[-1]) for row in figure.rows] == [(1, "no"), (2, "no"), (4, "yes")]
     assert [row[4] for row in figure.rows] == pytest.approx([10.0, 6.25, 5.0])
     drawn = svg(figure)
-    assert "images/s" in drawn and "ms an image" in drawn
+    assert "images/s" in drawn and "ms per image" in drawn
     assert sizing_figure(sized(facts(out_of_memory(1))), "x") is None
 
 

@@ -12,14 +12,16 @@ import example_records as examples
 import pytest
 from rich.console import Console
 
-from loaderbench.recording.record import GapShare
+from loaderbench.recording.caveats import SEVERITIES, Caveat
+from loaderbench.recording.record import GapShare, RunRecord
 from loaderbench.recording.store import StoredRun, read_record
 from loaderbench.reporting import listing, terminal, words
 
 
-def shown(draw: Any, *args: Any, width: int = 80, **console: Any) -> str:
+def shown(draw: Any, *args: Any, width: int = 80, whole: bool = False, **console: Any) -> str:
     stream = io.StringIO()
-    draw(*args, Console(file=stream, width=width, **console))
+    more = {"whole": True} if whole else {}
+    draw(*args, Console(file=stream, width=width, **console), **more)
     return stream.getvalue()
 
 
@@ -39,14 +41,55 @@ def test_a_run_begins_with_its_verdict_and_fits_80_columns() -> None:
     ):
         assert expected in text
     joined = " ".join(text.split())
+    assert all(caveat.code in joined for caveat in record.caveats)  # no more than there is room for
+    assert "(in words: loaderbench show RUN --caveats)" in joined
+    joined = " ".join(shown(terminal.print_run, record, whole=True).split())
     assert all(words.sentence(caveat) in joined for caveat in record.caveats)
     assert "in this made-up example: run `loaderbench selftest`" in joined  # what to do about it
+
+
+def heavy() -> RunRecord:
+    """A run with much to say: more advice and caveats than fit, each of them long."""
+    record = examples.measured(dataset_name="a data set with a long name", loader_options={"key": "value"})
+    verdict = examples.verdict_of(record)
+    long = "decode in threads, straight into the batch: --loader threaded --decoder libjpeg --output uint8 --workers 2"
+    advice = tuple(replace(verdict.advice[0], action=f"{long} (knee: more add less than 3 %)") for _ in range(5))
+    told = ("cold_not_proven", "witnesses_disagree", *(code for code in list(SEVERITIES)[:14]))
+    caveats = tuple(Caveat(code, message=f"{long} {code}") for code in dict.fromkeys(told) if code != "eviction_failed")
+    return replace(record, verdict=replace(verdict, advice=advice), caveats=caveats)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_run_fits_one_screen_however_much_there_is_to_say(width: int) -> None:
+    record = heavy()
+    lines = shown(terminal.print_run, record, width=width).splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    # what changes the verdict is said in words, the others by their codes alone
+    assert "cold_not_proven: decode in threads" in text and "witnesses_disagree: decode in threads" in text
+    assert "disk_shared: " not in text and "disk_shared," in text and ", 6 more (in words: " in text
+    assert "more: loaderbench show 20250102-030405-006 --all" in text
+    whole = " ".join(shown(terminal.print_run, record, width=width, whole=True).split())
+    assert "5. decode in threads" in whole and "disk_shared: decode in threads" in whole
+
+
+def test_the_evidence_of_a_screen_is_that_of_the_verdicts_cause() -> None:
+    fed = "with data always ready a step would take 46 % of its time"
+    alone = "CPU preparation by itself gives 1,000 images/s, the device takes 2,000"
+    by_cause = {"prep": alone, "compute": fed, "transfer": alone}
+    for cause, first in by_cause.items():
+        lines = shown(terminal.print_run, examples.measured(bottleneck=cause)).splitlines()
+        at = lines.index("Evidence")
+        assert lines[at + 1].strip() == first, cause
+    gap = examples.kernel_gap({"launch": GapShare(1.0, 0.3)}, total_fraction=0.4, count_per_step=31, p50_s=2e-6)
+    text = shown(terminal.print_run, examples.with_gaps(examples.measured(bottleneck="launch"), gap))
+    assert "the device runs no kernel for 40 % of a step, 30 % of it waiting for launches" in text
 
 
 def test_what_was_not_measured_is_never_zero() -> None:
     names = ("throughput", "time_to_first_batch_s", "accelerator_utilization_fraction", "storage", "cpu", "stages")
     record = replace(examples.measured(), **dict.fromkeys(names))
-    lines = shown(terminal.print_run, record).splitlines()
+    lines = shown(terminal.print_run, record, whole=True).splitlines()
     for name in ("throughput", "first batch", "AU", "storage", "CPU", "per image", "overhead", "  launch"):
         # Of the two lines that begin with storage, the share was measured and is indented.
         (line,) = (line for line in lines if line.startswith(f"{name} "))
@@ -56,11 +99,11 @@ def test_what_was_not_measured_is_never_zero() -> None:
 
 def test_kernel_gaps_are_shown_by_what_the_device_waited_for() -> None:
     record = examples.measured()
-    assert "kernel gaps   not measured" in shown(terminal.print_run, record)
+    assert "kernel gaps   not measured" in shown(terminal.print_run, record, whole=True)
     by_class = {"data_stall": GapShare(1.0, 0.3), "launch": GapShare(1.0, 0.1), "other": GapShare(0.0, 0.0)}
     gap = examples.kernel_gap(by_class, total_fraction=0.4, count_per_step=31.4, p50_s=2.5e-6)
     record = examples.with_gaps(record, gap)
-    joined = " ".join(shown(terminal.print_run, record).split())
+    joined = " ".join(shown(terminal.print_run, record, whole=True).split())
     assert "40.0 % of the step in 31 gaps · data_stall 30.0 % · launch 10.0 % · half of them below 2.50 µs" in joined
     assert "other" not in joined
 
@@ -68,16 +111,16 @@ def test_kernel_gaps_are_shown_by_what_the_device_waited_for() -> None:
 def test_a_storage_that_provably_had_nothing_to_do_says_so() -> None:
     record = examples.measured(cache="warm")
     idle = replace(examples.storage_of(record), idle_proof="local")
-    text = " ".join(shown(terminal.print_run, replace(record, storage=idle)).split())
-    assert "(proven)" in text and "nothing to do, proven" in text
-    assert "proven" not in shown(terminal.print_run, record)
+    text = " ".join(shown(terminal.print_run, replace(record, storage=idle), whole=True).split())
+    assert " proven " in text and "nothing to do, proven" in text
+    assert "proven" not in shown(terminal.print_run, record, whole=True)
 
 
 def test_cold_says_by_what_it_is_proven() -> None:
     record = examples.measured(cache="cold")
     for proof in ("bytes", "residency"):
         storage = replace(examples.storage_of(record), cold_proven=True, cold_proof=proof)
-        assert f"cold proven by {proof}" in shown(terminal.print_run, replace(record, storage=storage))
+        assert f"cold proven by {proof}" in shown(terminal.print_run, replace(record, storage=storage), whole=True)
 
 
 def test_the_verdict_is_not_said_twice() -> None:
@@ -145,7 +188,10 @@ def test_advice_that_was_run_shows_what_it_gave() -> None:
         replace(first, verified=True, measured_speedup=examples.estimate(1.28)),
         replace(second, verified=True, not_verified="no complete step within a turn"),
     )
-    text = shown(terminal.print_run, replace(record, verdict=replace(verdict, advice=advice)))
+    brief = " ".join(shown(terminal.print_run, replace(record, verdict=replace(verdict, advice=advice))).split())
+    assert "predicted: 1.60× (1.44–1.76), measured: 1.28× (1.25–1.31)" in brief
+    assert "not run: no complete step within a turn" in brief
+    text = shown(terminal.print_run, replace(record, verdict=replace(verdict, advice=advice)), whole=True)
     (line,) = (line for line in text.splitlines() if line.startswith("1. decoder=turbojpeg"))
     assert line.split()[-1] == "+25%"
     assert "2. not run: no complete step within a turn" in text
@@ -157,7 +203,8 @@ SCHEMA1 = Path(__file__).parents[1] / "data" / "schema1"
 @pytest.mark.parametrize("path", sorted(SCHEMA1.glob("*/run.json")), ids=lambda path: path.parent.name)
 def test_a_run_of_schema_1_prints_with_its_own_sentences(path: Path) -> None:
     stored = json.loads(path.read_bytes())
-    joined = " ".join(shown(terminal.print_run, read_record(stored), width=400).split())
+    joined = " ".join(shown(terminal.print_run, read_record(stored), width=400, whole=True).split())
+    assert len(shown(terminal.print_run, read_record(stored)).splitlines()) <= 40
     for caveat in stored["caveats"]:
         assert f"{caveat['code']}: {caveat['message']}" in joined
     verdict = stored.get("verdict") or {"summary": stored["failure"]["message"] if stored["failure"] else ""}
@@ -210,5 +257,5 @@ def test_memory_is_what_the_loader_s_own_workers_hold() -> None:
     record = examples.measured()
     assert record.cpu is not None
     known = replace(record, cpu=replace(record.cpu, workers_pss_bytes=410e6))
-    assert "workers hold 410 MB" in shown(terminal.print_run, known)
-    assert "workers hold" not in shown(terminal.print_run, record)
+    assert "workers hold 410 MB" in shown(terminal.print_run, known, whole=True)
+    assert "workers hold" not in shown(terminal.print_run, record, whole=True)

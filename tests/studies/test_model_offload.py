@@ -248,7 +248,7 @@ def test_an_interrupt_right_behind_a_settings_line_keeps_it(tmp_path: Path, here
     said: list[str] = []
 
     def say(line: str, stays: bool) -> None:
-        if line.endswith("ms an image"):
+        if line.endswith("ms per image"):
             said.append(line)
             if "above 0 KB" in line:
                 raise KeyboardInterrupt

@@ -154,6 +154,26 @@ def test_the_command_keeps_what_it_prints(small_set: Path, tmp_path: Path, monke
     assert list(temporary.iterdir()) == []
 
 
+def test_each_case_is_told_as_it_ends_and_a_failure_by_its_reason_once(
+    small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(case: Case) -> None:
+        if case.feed.loader == "serial":
+            raise JobFailed(Failure("CaseFailed", "the disk is gone"))
+
+    Machine(before=fail).install(monkeypatch)
+    asked = ("--res", "96,128", "--workers", "1", "--device", "emulated", "--cache", "warm", "--results", tmp_path)
+    ended = call("sweep", small_set, "--loader", "serial,threaded", *asked)
+    assert ended.code == 1
+    told = [line for line in ended.err.splitlines() if "images/s" in line]
+    assert len(told) == 2 and all(" threaded+" in line and " ±" in line for line in told)
+    joined = " ".join(ended.out.split())
+    assert joined.count("the disk is gone") == 1  # of both cases, after their rows
+    assert "96 serial, 128 serial, failed: the disk is gone" in joined
+    alone = call("run", small_set, "--res", "96", "--loader", "serial", *asked[2:])
+    assert alone.code == 1 and (alone.out + alone.err).count("the disk is gone") == 1
+
+
 @pytest.mark.slow
 def test_a_run_with_its_advice_verified_is_kept(
     small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,5 +198,6 @@ def test_a_run_with_its_advice_verified_is_kept(
     assert run.recording is not None and {segment.arm for segment in run.recording.segments} > {"real"}
     again = call("analyze", "latest", "--results", results)
     assert again.code == 0 and "reproduced exactly" in " ".join(again.out.split())
-    assert "Advice, run" in call("show", "latest", "--results", results).out
+    assert "measured: " in call("show", "latest", "--results", results).out
+    assert "Advice, run" in call("show", "latest", "--all", "--results", results).out
     assert list(temporary.iterdir()) == []

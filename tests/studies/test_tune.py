@@ -318,6 +318,31 @@ def test_an_interrupted_search_keeps_what_was_measured(
     assert max(len(trial.rates) for trial in study.findings.trials) == max(study.facts.num_rungs, 1)
 
 
+@pytest.mark.parametrize(
+    ("num_before", "by"), [(0, None), (3, "a short look (rung 1)"), (10, "a short look"), (17, "the finals so far")]
+)
+def test_an_interrupted_search_gives_the_best_so_far(
+    num_before: int, by: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(case: Case) -> None:
+        if len(machine.measured) == num_before:
+            raise KeyboardInterrupt
+
+    machine = Machine(pipeline_of, before=interrupt).install(monkeypatch)
+    search = Tune(SETTINGS, DEFAULT, 120.0, Store(tmp_path), lambda line: None)
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    best = search.best_so_far()
+    if by is None:
+        assert best is None
+        return
+    assert best is not None and best[2].startswith(by)
+    # of all that was measured it is the one that the simulation made fastest
+    step_s = min(DECODE_S[case.feed.decoder or ""] / case.feed.workers for case in machine.measured)
+    assert DECODE_S[best[0].feed.decoder or ""] / best[0].feed.workers == step_s
+    assert best[1] == pytest.approx(64 / step_s, rel=0.02)
+
+
 def test_where_nothing_can_be_measured_that_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CaseFailed, match="no setting could be measured: the disk is gone"):
         tuned(tmp_path, Machine(pipeline_of, before=broken), monkeypatch)
