@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis import kernels
-from loaderbench.analysis.statistics import half_width_fraction
 from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
@@ -160,7 +159,7 @@ def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
     if unsteady:
         names: list[Json] = [*sorted(unsteady)]
         yield Caveat("queue_not_steady", {"arms": names})
-    half_width = half_width_fraction([values["duration"] for values in real.quantities], feed.lanes)
+    half_width = real.width.whole
     target = judged.case.effort.ci_target
     if half_width > target:
         known = half_width if half_width < float("inf") else None

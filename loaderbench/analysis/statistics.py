@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,15 @@ from loaderbench.recording.record import Estimate
 
 NUM_DRAWS = 2000
 _SEED = 20191
+UNBOUNDED = 10.0
+"""An upper end beyond this many times the value says nothing: it is given as not bounded."""
+SCALES = ("s", "samples/s", "ratio")
+"""Units in which a value is never 0, so that multiples of it mean something."""
+POOLING_Z = 0.6745
+"""75 % quantile of the normal distribution."""
+FEWEST_SHARED = 3
+"""Rounds from which on an arm outside the pool can share something with the others."""
+Key = TypeVar("Key", bound=Hashable)
 BURST = 1.05
 """Leading rates belong to a burst while they exceed the second half by this factor, and by three times its spread."""
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -54,6 +64,8 @@ class Blocks:
     """[num_blocks] number of steps in each."""
     segment: NDArray[np.int64]
     """[num_blocks] index of the segment that each was cut from."""
+    turn: NDArray[np.int64]
+    """[num_blocks] the round in which each was measured; arms of one round saw the machine in like states."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -72,17 +84,22 @@ class Blocks:
         alone go down to 74 % (docs/validation.md, `Intervals`). The ratio estimator's variance comes from its
         residuals (Cochran, Sampling Techniques, 6.4).
         """
-        if len(self) < 2:
-            return np.full(self.sums.shape[1], np.inf)
-        left = self.sums - self.means() * self.steps[:, None]
+        width = self.block_widths()
         names, where = np.unique(self.segment, return_inverse=True)
-        by_segment = np.zeros((len(names), left.shape[1]))
-        np.add.at(by_segment, where, left)
-        width = _standard_error(left, self.steps.sum()) * t_quantile(len(left) - 1)
         if len(names) > 1:
+            left = self.sums - self.means() * self.steps[:, None]
+            by_segment = np.zeros((len(names), left.shape[1]))
+            np.add.at(by_segment, where, left)
             wide = _standard_error(by_segment, self.steps.sum()) * t_quantile(max(2, 3 * (len(names) - 1) // 2))
             width = np.maximum(width, wide)
         return width
+
+    def block_widths(self) -> NDArray[np.float64]:
+        """[K] the half-widths by the blocks alone; inf for fewer than two."""
+        if len(self) < 2:
+            return np.full(self.sums.shape[1], np.inf)
+        left = self.sums - self.means() * self.steps[:, None]
+        return _standard_error(left, self.steps.sum()) * t_quantile(len(left) - 1)
 
 
 def _standard_error(residuals: NDArray[np.float64], total_steps: float) -> NDArray[np.float64]:
@@ -91,13 +108,15 @@ def _standard_error(residuals: NDArray[np.float64], total_steps: float) -> NDArr
 
 
 def blocks_of(
-    segments: Sequence[Sequence[NDArray[np.float64]]], round_steps: int = 1, blocks_per_segment: int = 4
-) -> Blocks:
+    segments: Sequence[Sequence[NDArray[np.float64]]], round_steps: int = 1, blocks_per_segment: int = 4,
+    turns: Sequence[int] | None = None,
+) -> Blocks:  # fmt: skip
     """Cut each segment's steps into up to `blocks_per_segment` blocks of consecutive steps.
 
     `segments`: for each, K arrays of one value a step. Steps next to each other are correlated (a queue
     remembers), so the block, not the step, is resampled. `round_steps`: steps in which all workers hand over
-    once; they do so in bursts, and a block holds whole rounds, so that its ends do not matter.
+    once; they do so in bursts, and a block holds whole rounds, so that its ends do not matter. `turns`: the round in
+    which each segment was measured; None: each in its own.
     """
     sums: list[NDArray[np.float64]] = []
     steps, numbers = [], []
@@ -111,7 +130,9 @@ def blocks_of(
             sums.append(part.sum(axis=0))
             steps.append(len(part))
             numbers.append(number)
-    return Blocks(np.array(sums, dtype=np.float64), np.array(steps, dtype=np.float64), np.array(numbers))
+    segment = np.array(numbers, dtype=np.int64)
+    turn = segment if turns is None else np.asarray(turns, dtype=np.int64)[segment]
+    return Blocks(np.array(sums, dtype=np.float64), np.array(steps, dtype=np.float64), segment, turn)
 
 
 @lru_cache(maxsize=32)
@@ -123,14 +144,26 @@ def _weights(n: int, stream: int, num_draws: int) -> NDArray[np.float64]:
     return weights
 
 
-def draws_of_mean(blocks: Blocks, stream: int, num_draws: int = NUM_DRAWS) -> NDArray[np.float64]:
+@lru_cache(maxsize=4)
+def _rounds_in_common(num_draws: int) -> NDArray[np.float64]:
+    """[num_draws] standard normal draws of what the arms of a round share: the same for all arms."""
+    return np.random.default_rng([_SEED, 2**31]).standard_normal(num_draws)
+
+
+def draws_of_mean(
+    blocks: Blocks, stream: int, num_draws: int = NUM_DRAWS, width: Width | None = None
+) -> NDArray[np.float64]:
     """Bootstrap draws [num_draws, K] of Σ quantity ÷ Σ steps, resampling blocks with replacement.
 
     The draws' deviations are stretched to the half-width of `Blocks.half_widths`, since the plain bootstrap
     of few blocks is too narrow (Davison & Hinkley, Bootstrap Methods, 2.3: the resampled variance is (n−1)/n
-    of s²) and knows nothing of segments. `stream` names the arm, so that arms are drawn independently and a
-    second call gives the same draws. A single block gives its own value without spread: the caller treats
-    n = 1 as unknown width.
+    of s²) and knows nothing of segments. `width`: of the first quantity, where the other arms of the rounds tell
+    more of it (`widths`); the other quantities follow it by their regression on it. `stream` names the arm, so
+    that arms are drawn apart but for what they share, and a second call gives the same draws. A single block gives
+    its own value without spread: the caller treats n = 1 as unknown width.
+
+    A stretched draw of x below the mean is taken as one of its reciprocal, the rate: mean ÷ (1 + x) in place of mean
+    × (1 − x), so that no time reaches zero and a rate's upper end is as far from it as a time's.
     """
     n = len(blocks)
     centre = blocks.means()
@@ -142,26 +175,157 @@ def draws_of_mean(blocks: Blocks, stream: int, num_draws: int = NUM_DRAWS) -> ND
     plain = 1.96 * _standard_error(left, blocks.steps.sum()) * np.sqrt((n - 1) / n)
     # Without spread there is nothing to stretch; an unknown value (NaN) stays unknown.
     stretch = np.divide(blocks.half_widths(), plain, out=np.ones_like(plain), where=plain > 0)
-    # A mean time cannot fall below zero, however stretched.
-    return np.asarray(np.maximum(centre + (drawn - centre) * stretch, centre * 1e-3))
+    away = (drawn - centre) * stretch
+    if width is not None:
+        away = _along(away, float(centre[0]), width)
+    away = np.divide(away, centre, out=np.zeros_like(away), where=centre != 0)
+    return np.asarray(centre * np.where(away < 0, np.exp(np.minimum(away, 0.0)), 1 + away))
+
+
+def _along(away: NDArray[np.float64], centre: float, width: Width) -> NDArray[np.float64]:
+    """The deviations with those of the first quantity brought to `width`, its shared part the same in all arms; the
+    other quantities move with it as they did."""
+    first = away[:, 0]
+    variance = float((first**2).mean())
+    if not variance > 0:
+        return away
+    shared = width.shared
+    own = first / np.sqrt(variance)
+    wanted = np.sqrt(shared) * _rounds_in_common(len(first)) + np.sqrt(1 - shared) * own
+    moved = wanted * centre * width.whole / 1.96 - first
+    slopes = (away * first[:, None]).mean(axis=0) / variance
+    return np.asarray(away + moved[:, None] * slopes)
+
+
+# -- what the arms of a round share ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Width:
+    """95 % half-width of an arm's mean step time, as a fraction of it."""
+
+    whole: float
+    own: float
+    """What is left of it when that which all arms of a round share is taken out; it is what counts where two arms are
+    compared."""
+
+    @property
+    def shared(self) -> float:
+        """The part of the variance that the arm shares with the others of its rounds."""
+        return 1.0 - (self.own / self.whole) ** 2 if 0 < self.own < self.whole < float("inf") else 0.0
+
+
+def widths(arms: Mapping[Key, Blocks], alike: Collection[Key]) -> dict[Key, Width]:
+    """The half-widths of each arm's first quantity.
+
+    `alike`: arms fed by one loader. The spread between windows of 3 or 4 rounds is badly known from one arm. Where
+    theirs agree (`_agree`) it is that of all of them: in a table of relative deviations, arms × rounds, the mean
+    squares between rounds and of the rest give the variance of a window and, of it, what the arm does not share with
+    its round (two-way layout; degrees of freedom after Satterthwaite 1946). Elsewhere an arm's own part is what is
+    left after the mean deviation of the other arms that are alike in each round. An arm that did not move with them
+    has more left than it had, and then it shares nothing.
+    """
+    moves = {arm: _by_turn(blocks) for arm, blocks in arms.items()}
+    crew = [arm for arm in arms if arm in alike and len(arms[arm]) > 1]
+    turns = sorted(set.intersection(*(set(moves[arm]) for arm in crew))) if crew else []
+    table = np.array([[moves[arm][turn] for turn in turns] for arm in crew])
+    pooled = dict(zip(crew, _pooled(table), strict=True)) if len(crew) > 1 and len(turns) > 1 else {}
+    found = {}
+    for arm, blocks in arms.items():
+        alone, within = _fraction(blocks, Blocks.half_widths), _fraction(blocks, Blocks.block_widths)
+        if (of_pool := pooled.get(arm)) is not None:
+            whole, own = (max(within, one / len(moves[arm]) ** 0.5) for one in of_pool)
+            found[arm] = Width(whole, own)
+            continue
+        others = [row for row, other in enumerate(crew) if other != arm]
+        both = [column for column, turn in enumerate(turns) if turn in moves[arm]]
+        own = alone
+        if others and len(both) >= FEWEST_SHARED:
+            left = np.array([moves[arm][turns[c]] for c in both]) - table[np.ix_(others, both)].mean(axis=0)
+            own = max(within, _t_width(float(left.var(ddof=1)), len(both) - 1) / len(both) ** 0.5)
+        found[arm] = Width(alone, min(own, alone))
+    return found
+
+
+def _by_turn(blocks: Blocks) -> dict[int, float]:
+    """Round → by how much the steps of the round were longer than the arm's mean, as a fraction of it."""
+    names, where = np.unique(blocks.turn, return_inverse=True)
+    total = float(blocks.sums[:, 0].sum()) if len(blocks) else 0.0
+    if not total > 0:
+        return dict.fromkeys(names.tolist(), 0.0)
+    left = blocks.sums[:, 0] - blocks.means()[0] * blocks.steps
+    by_turn = np.bincount(where, weights=left) * len(names) / total
+    return dict(zip(names.tolist(), by_turn.tolist(), strict=True))
+
+
+def _fraction(blocks: Blocks, width: Callable[[Blocks], NDArray[np.float64]]) -> float:
+    """The first quantity's width as a fraction of its mean; inf where one block or none tells of it."""
+    if len(blocks) < 2:
+        return float("inf")
+    mean = float(blocks.means()[0])
+    return float(width(blocks)[0]) / mean if mean > 0 else 0.0
+
+
+def _t_width(variance: float, degrees: float) -> float:
+    """The half-width for one window: as in `Blocks.half_widths`, 1.5 times the degrees of freedom."""
+    return float(variance**0.5 * t_quantile(max(2, int(1.5 * degrees))))
+
+
+def _pooled(table: NDArray[np.float64]) -> list[tuple[float, float] | None]:
+    """Each arm's half-widths for one window, whole and own, from deviations [arms, rounds]; None for all arms where
+    their spreads do not agree, and for an arm that spreads more than the others."""
+    num_arms, num_turns = table.shape
+    table = table - table.mean(axis=1, keepdims=True)
+    if not _agree(table):
+        return [None] * num_arms
+    rest = table - table.mean(axis=0)
+    degrees = (num_turns - 1, (num_arms - 1) * (num_turns - 1))
+    between = num_arms * float((table.mean(axis=0) ** 2).sum()) / degrees[0]
+    within = float((rest**2).sum()) / degrees[1]
+    parts = between / num_arms, within * (num_arms - 1) / num_arms
+    variance = sum(parts)
+    if not variance > 0:
+        return [(0.0, 0.0)] * num_arms
+    known = variance**2 / sum(part**2 / many for part, many in zip(parts, degrees, strict=True))
+    whole, own = variance**0.5 * t_quantile(max(2, int(known))), within**0.5 * t_quantile(max(2, degrees[1]))
+    squares = (table**2).sum(axis=1)
+    others = (squares.sum() - squares) / (num_arms - 1)
+    return [None if _exceeds(a, b, *degrees) else (whole, own) for a, b in zip(squares, others, strict=True)]
+
+
+def _agree(table: NDArray[np.float64]) -> bool:
+    """Whether the spreads of the rows agree: Levene's test of the distances from the row's median (Brown & Forsythe
+    1974), which a few disturbed windows do not mislead."""
+    rows, columns = table.shape
+    away = np.abs(table - np.median(table, axis=1, keepdims=True))
+    means = away.mean(axis=1)
+    first, second = rows - 1, rows * (columns - 1)
+    between = columns * float(((means - means.mean()) ** 2).sum()) / first
+    return not _exceeds(between, float(((away - means[:, None]) ** 2).sum()) / second, first, second)
+
+
+def _exceeds(large: float, small: float, first: int, second: int) -> bool:
+    """Whether one variance exceeds another by an F test at 25 %, the level for a test that decides on pooling
+    (Bancroft 1964). The quantile's normal form is Paulson's (Abramowitz & Stegun 26.6.15)."""
+    if not small > 0:
+        return large > 0
+    root, a, b = (large / small) ** (1 / 3), 2 / (9 * first), 2 / (9 * second)
+    return bool(((1 - b) * root - (1 - a)) / (b * root**2 + a) ** 0.5 > POOLING_Z)
 
 
 def interval(
     value: float, draws: NDArray[np.float64], unit: str, n: int, method: str = "block bootstrap, 95 %"
 ) -> Estimate:
-    """Percentile interval of the draws, made to contain the value."""
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return Estimate(float(value), float(min(low, value)), float(max(high, value)), unit, n, method)
+    """Percentile interval of the draws, made to contain the value.
 
-
-def half_width_fraction(durations: Sequence[NDArray[np.float64]], round_steps: int = 1) -> float:
-    """Half-width of the 95 % interval of the mean step time ÷ the mean; inf for fewer than two blocks.
-
-    `durations`: the steps of each segment. `round_steps`: as for `blocks_of`. In closed form, cheap enough to
-    decide after each round.
+    None for both ends where there is one block and so no spread to go by, and for the high end of a time, a rate or a
+    ratio that is not bounded: it reaches UNBOUNDED times the value.
     """
-    blocks = blocks_of([[segment] for segment in durations], round_steps)
-    return float(blocks.half_widths()[0] / blocks.means()[0]) if len(blocks) else float("inf")
+    if n < 2:
+        return Estimate(float(value), None, None, unit, n, method)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    bounded = unit not in SCALES or not high > UNBOUNDED * abs(value)
+    return Estimate(float(value), float(min(low, value)), float(max(high, value)) if bounded else None, unit, n, method)
 
 
 def pool_adjacent_violators(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.statistics import blocks_of, draws_of_mean
-from loaderbench.cases.arms import ARMS, Arm
+from loaderbench.analysis.statistics import Blocks, Width, blocks_of, draws_of_mean, widths
+from loaderbench.cases.arms import ARMS, FED_ALIKE, Arm
 from loaderbench.recording.facts import SPAN, STEP, Segment
 
 SPAN_ENDS = [SPAN["start_ns"], SPAN["ready_ns"]]
 QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "exposed", "busy", "occupancy")
 STREAMS: Mapping[Arm, int] = {arm: number for number, arm in enumerate(Arm)}
-"""Arm → the stream of random numbers of its bootstrap: arms are drawn independently and reproducibly."""
+"""Arm → the stream of random numbers of its bootstrap: arms are drawn apart, but for what they share, and
+reproducibly."""
 STALLED_FRACTION = 0.10
 """The loader bounds a window in which the device waited for data for more than this fraction of the time."""
 NEVER_RESTING = 0.97
@@ -44,15 +46,30 @@ class ArmSteps:
     encoded_bytes: int
     seconds: float
     """Length of all windows."""
-    means: NDArray[np.float64]
-    """[len(QUANTITIES)] mean seconds a step."""
-    draws: NDArray[np.float64]
-    """[num_draws, len(QUANTITIES)] bootstrap draws of the means."""
-    num_blocks: int
+    blocks: Blocks
+    """Of QUANTITIES."""
+    width: Width
+    """Of the mean duration's 95 % interval."""
+    stream: int
+    """Of the bootstrap's random numbers."""
     round_steps: int = 1
     """Steps in which all workers hand over once."""
     worked: float | None = None
     """Part of the windows in which the workers were at work on batches; None where the loader does not tell."""
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def means(self) -> NDArray[np.float64]:
+        """[len(QUANTITIES)] mean seconds a step."""
+        return self.blocks.means()
+
+    @cached_property
+    def draws(self) -> NDArray[np.float64]:
+        """[num_draws, len(QUANTITIES)] bootstrap draws of the means."""
+        return draws_of_mean(self.blocks, self.stream, width=self.width)
 
     def mean(self, quantity: str) -> float:
         return float(self.means[QUANTITIES.index(quantity)])
@@ -198,15 +215,13 @@ def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -
     return max(1.0, 1.0 / (batches_per_s * float(values["duration"].mean())))
 
 
-def arm_steps(
-    segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int | None = None
-) -> ArmSteps | None:
+def arm_steps(segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int = 0) -> ArmSteps | None:
     """Join the arm's segments; None where it was not measured.
 
     `round_steps`: steps in which all workers hand over once (statistics.blocks_of); `stream`: of the bootstrap's random
-    numbers, by default the arm's own.
+    numbers.
     """
-    quantities, samples, steps, encoded, seconds = [], 0, 0, 0, 0.0
+    quantities, turns, samples, steps, encoded, seconds = [], [], 0, 0, 0, 0.0
     worked: list[tuple[float | None, float]] = []
     for segment in segments:
         if segment.arm != arm:
@@ -223,22 +238,24 @@ def arm_steps(
         added = values["duration"] * (factor - 1.0)  # the queue spared the device this wait
         values["duration"], values["stall"] = values["duration"] + added, values["stall"] + added
         quantities.append(values)
+        turns.append(segment.round)
         window = segment.steps[max(segment.num_warmup, 1) :]
         samples += int(window[:, STEP["num_samples"]].sum())
         encoded += int(window[:, STEP["encoded_bytes"]].sum())
         steps += len(window)
     if not quantities:
         return None
-    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], round_steps)
-    draws = draws_of_mean(blocks, STREAMS[arm] if stream is None else stream)
+    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], round_steps, turns=turns)
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
-    return ArmSteps(
-        arm, quantities, samples, steps, encoded, seconds, blocks.means(), draws, len(blocks), round_steps, mean
-    )
+    width = widths({arm: blocks}, ())[arm]
+    return ArmSteps(arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean)
 
 
 def join_arms(segments: Sequence[Segment], round_steps: int = 1) -> dict[Arm, ArmSteps]:
-    """Every arm of which a complete step was measured, traced windows and short runs left out."""
-    joined = {arm: arm_steps(segments, arm, round_steps) for arm in (*ARMS, Arm.PREP)}
-    return {arm: steps for arm, steps in joined.items() if steps is not None}
+    """Every arm of which a complete step was measured, traced windows and short runs left out. Their draws share what
+    moved all arms of a round (statistics.widths)."""
+    found = {arm: arm_steps(segments, arm, round_steps, STREAMS[arm]) for arm in (*ARMS, Arm.PREP)}
+    joined = {arm: steps for arm, steps in found.items() if steps is not None}
+    together = widths({arm: steps.blocks for arm, steps in joined.items()}, FED_ALIKE)
+    return {arm: replace(steps, width=together[arm]) for arm, steps in joined.items()}

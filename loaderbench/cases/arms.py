@@ -88,6 +88,8 @@ ARMS: tuple[Arm, ...] = tuple(arm for arm, traits in TABLE.items() if traits.ask
 """The arms that can be asked for, in the order in which a round runs them."""
 CHAIN: tuple[Arm, ...] = (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL)
 """Each does what the one before does, and more: their step times can only grow."""
+FED_ALIKE: tuple[Arm, ...] = (Arm.RAM, Arm.REAL, Arm.FREE, Arm.PREP)
+"""The arms fed by the loader itself: the machine's state moves their step times alike."""
 
 
 def parse_arms(names: Iterable[str]) -> tuple[Arm, ...]:

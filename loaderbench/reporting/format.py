@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar, cast, get_args
 
+from loaderbench.analysis.statistics import SCALES, UNBOUNDED
 from loaderbench.cases.case import Case
 from loaderbench.printable import clean as clean
 from loaderbench.recording.caveats import Caveat, Severity
@@ -113,10 +114,20 @@ def value_of(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
 
 
+def is_unbounded(estimate: Estimate) -> bool:
+    """Whether the interval has a low end, and no upper one that says anything; older records have one of up to 1,000
+    times the value."""
+    if estimate.low is None:
+        return False
+    return estimate.high is None or (estimate.unit in SCALES and estimate.high > UNBOUNDED * estimate.value)
+
+
 def plus_minus(estimate: Estimate | None) -> str:
     """914 ± 18"""
     if estimate is None:
         return NOT_MEASURED
+    if is_unbounded(estimate):
+        return f"{number(estimate.value)} ({number(estimate.low)} – {words.NOT_BOUNDED})"
     width = estimate.half_width
     if width is not None and width < 1e-6 * abs(estimate.value):
         width = 0.0  # rounding of the arithmetic, not spread
@@ -129,6 +140,8 @@ def plus_minus_percent(estimate: Estimate | None) -> str:
     """914 ±2%, for narrow columns"""
     if estimate is None:
         return MISSING
+    if is_unbounded(estimate):
+        return number(estimate.value) + " ±>100%"
     width = estimate.half_width
     if width is None or not estimate.value:
         return number(estimate.value)
@@ -148,16 +161,15 @@ def speedup(estimate: Estimate | None) -> str:
     """1.60× (1.44–1.76)"""
     if estimate is None:
         return NOT_MEASURED
+    if is_unbounded(estimate):
+        return f"{estimate.value:.2f}× ({estimate.low:.2f}–{words.NOT_BOUNDED})"
     spread = "" if estimate.half_width is None else f" ({estimate.low:.2f}–{estimate.high:.2f})"
     return f"{estimate.value:.2f}×{spread}"
 
 
 def ratio(estimate: Estimate | None) -> str:
-    """`1.60× (1.44–1.76)` for a table; an interval beyond ± 100 % is not spelled out."""
-    if estimate is None:
-        return MISSING
-    unknown = estimate.high is not None and estimate.high > 10 * estimate.value
-    return f"{estimate.value:.2f}× (± over 100 %)" if unknown else speedup(estimate)
+    """`1.60× (1.44–1.76)` for a table."""
+    return MISSING if estimate is None else speedup(estimate)
 
 
 # -- runs ------------------------------------------------------------------------------------------------

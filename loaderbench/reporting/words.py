@@ -28,6 +28,8 @@ from loaderbench.recording.record import (
 
 Details = Mapping[str, Json]
 
+NOT_BOUNDED = "not bounded"
+"""In place of an interval's upper end that says nothing."""
 NAMES = {
     "storage": "storage",
     "prep": "CPU preparation (decode, augment, collate)",
@@ -97,6 +99,8 @@ def _list(details: Details, name: str, joint: str = ", ") -> str:
 
 
 def _gain(estimate: Estimate) -> str:
+    if estimate.low is not None and estimate.high is None:
+        return f"{estimate.value:.2f}× ({estimate.low:.2f} – {NOT_BOUNDED})"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.2f}×"
     return f"{estimate.value:.2f}× ({estimate.low:.2f} – {estimate.high:.2f})"

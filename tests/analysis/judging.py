@@ -105,12 +105,19 @@ def estimates(found: Attribution) -> list[Estimate]:
 def assert_sound(found: Attribution) -> None:
     """What holds of any findings: finite, value within its interval, no loss from removing a cause."""
     for estimate in estimates(found):
-        assert estimate.low is not None and estimate.high is not None
-        assert np.isfinite([estimate.value, estimate.low, estimate.high]).all()
-        assert estimate.low <= estimate.value <= estimate.high
+        ends = [end for end in (estimate.low, estimate.high) if end is not None]
+        assert np.isfinite([estimate.value, *ends]).all()
+        assert (estimate.low is None) == (estimate.n < 2)  # one block has no width
+        if estimate.low is None:
+            assert estimate.high is None
+        elif estimate.high is None:  # not bounded
+            assert estimate.unit == "ratio" and estimate.low <= estimate.value
+        else:
+            assert estimate.low <= estimate.value <= estimate.high
+            assert estimate.unit == "fraction" or estimate.high <= 10 * estimate.value
     verdict = found.verdict
     for speedup in verdict.speedup_if_removed.values():
-        assert speedup is None or (speedup.low is not None and speedup.low >= 1.0 - 1e-12)
+        assert speedup is None or speedup.low is None or speedup.low >= 1.0 - 1e-12
     known = [estimate for estimate in found.shares.values() if estimate is not None]
     assert all(estimate.value >= -1e-12 for estimate in known)
     # A verdict is undetermined for a reason. Others have one where causes were not, or cannot be, told apart.

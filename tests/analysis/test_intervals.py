@@ -16,10 +16,10 @@ from sklearn.isotonic import isotonic_regression
 from loaderbench.analysis.statistics import (
     blocks_of,
     draws_of_mean,
-    half_width_fraction,
     interval,
     pool_adjacent_violators,
     t_quantile,
+    widths,
 )
 from loaderbench.cases.arms import Arm
 from loaderbench.plain import to_json
@@ -69,7 +69,7 @@ def test_the_bootstrap_has_the_width_that_the_stopping_rule_uses() -> None:
     blocks = blocks_of([[one] for one in durations])
     found = interval(float(blocks.means()[0]), draws_of_mean(blocks, 0)[:, 0], "s", len(blocks))
     half_width = (found.high - found.low) / 2 / found.value
-    assert half_width == pytest.approx(half_width_fraction(durations), rel=0.1)
+    assert half_width == pytest.approx(widths({0: blocks}, ())[0].whole, rel=0.1)
 
 
 def test_the_same_facts_give_the_same_draws_and_arms_are_drawn_apart() -> None:

@@ -11,10 +11,10 @@ from sklearn.isotonic import isotonic_regression
 from loaderbench.analysis.statistics import (
     blocks_of,
     draws_of_mean,
-    half_width_fraction,
     interval,
     is_steady,
     pool_adjacent_violators,
+    widths,
 )
 
 
@@ -50,7 +50,8 @@ def test_intervals_cover_the_true_mean() -> None:
 def test_one_block_has_no_width_and_says_so_by_n() -> None:
     blocks = blocks_of([[np.array([0.5])]])
     assert len(blocks) == 1
-    assert half_width_fraction([np.array([0.5])]) == float("inf")
+    assert widths({0: blocks}, ())[0].whole == float("inf")
+    assert interval(0.5, draws_of_mean(blocks, 0)[:, 0], "s", 1).high is None
 
 
 def _queue(num: int, step: float, age: list[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -77,8 +78,8 @@ def test_bursts_of_the_workers_are_no_noise() -> None:
     blocks = blocks_of(segments, 4)
     assert blocks.steps.tolist() == [8, 4, 4, 4, 4, 4, 4]
     assert blocks.means()[0] == pytest.approx(0.025)
-    assert half_width_fraction([one[0] for one in segments], 4) == pytest.approx(0, abs=1e-12)
-    assert half_width_fraction([one[0] for one in segments], 3) > 0.1
+    assert widths({0: blocks}, ())[0].whole == pytest.approx(0, abs=1e-12)
+    assert widths({0: blocks_of(segments, 3)}, ())[0].whole > 0.1
 
 
 def test_every_step_is_in_one_block() -> None:

@@ -94,9 +94,19 @@ def test_an_arm_that_is_not_known_well_is_measured_until_the_time_is_up(monkeypa
 
 
 @pytest.mark.parametrize("arm", [Arm.FETCH, Arm.PREP])
-def test_arms_that_no_verdict_waits_for_need_not_be_known_well(arm: Arm, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts, _, _ = measured(monkeypatch, step_s=lambda some, number: 0.010 * (1 + number % 2 * (some is arm)))
-    assert (facts.stopped_by, facts.num_rounds) == ("ci_target", 3)
+@pytest.mark.parametrize(
+    ("step_s", "moves", "stopped_by"),
+    [(0.010, 0.02, "ci_target"), (0.010, 0.5, "duration"), (0.003, 0.5, "ci_target"), (0.008, 0.5, "duration")],
+)
+def test_reading_and_preparing_alone_need_to_be_known_as_well_as_the_gain_that_they_decide(
+    arm: Arm, step_s: float, moves: float, stopped_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A gain counts from 1.10 on; what is surely faster than the device's 10 ms decides nothing, however it moves.
+    def moving(some: Arm, number: int) -> float:
+        return step_s * (1 + moves * (number % 2)) if some is arm else 0.010
+
+    facts, _, _ = measured(monkeypatch, seconds=5.0, window_s=0.125, step_s=moving)
+    assert facts.stopped_by == stopped_by
 
 
 def test_the_first_round_is_whole_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
