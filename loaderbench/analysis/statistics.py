@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -101,6 +101,19 @@ class Blocks:
         left = self.sums - self.means() * self.steps[:, None]
         return _standard_error(left, self.steps.sum()) * t_quantile(len(left) - 1)
 
+    def widths_within(self) -> NDArray[np.float64]:
+        """[K] the half-widths by the blocks' deviations from the mean of their own segment; 0 where each has one."""
+        names, where = np.unique(self.segment, return_inverse=True)
+        degrees = len(self) - len(names)
+        if degrees < 1:
+            return np.zeros(self.sums.shape[1])
+        of_segment = np.zeros((len(names), self.sums.shape[1]))
+        np.add.at(of_segment, where, self.sums)
+        means = of_segment / np.bincount(where, weights=self.steps)[:, None]
+        left = self.sums - means[where] * self.steps[:, None]
+        error = np.sqrt((left**2).sum(axis=0) * len(self) / degrees) / self.steps.sum()
+        return np.asarray(error * t_quantile(degrees))
+
 
 def _standard_error(residuals: NDArray[np.float64], total_steps: float) -> NDArray[np.float64]:
     n = len(residuals)
@@ -162,8 +175,8 @@ def draws_of_mean(
     that arms are drawn apart but for what they share, and a second call gives the same draws. A single block gives
     its own value without spread: the caller treats n = 1 as unknown width.
 
-    A stretched draw of x below the mean is taken as one of its reciprocal, the rate: mean ÷ (1 + x) in place of mean
-    × (1 − x), so that no time reaches zero and a rate's upper end is as far from it as a time's.
+    A first quantity (a time) that deviates by the fraction x is drawn as mean × exp(x), so that it never reaches zero
+    and an end of its rate is as far as that of the time; the others keep their proportion to it.
     """
     n = len(blocks)
     centre = blocks.means()
@@ -179,7 +192,9 @@ def draws_of_mean(
     if width is not None:
         away = _along(away, float(centre[0]), width)
     away = np.divide(away, centre, out=np.zeros_like(away), where=centre != 0)
-    return np.asarray(centre * np.where(away < 0, np.exp(np.minimum(away, 0.0)), 1 + away))
+    longer = np.maximum(away[:, :1], 0.0)
+    factors = np.where(away < 0, np.exp(np.minimum(away, 0.0)), 1 + away) * np.exp(longer) / (1 + longer)
+    return np.asarray(centre * factors)
 
 
 def _along(away: NDArray[np.float64], centre: float, width: Width) -> NDArray[np.float64]:
@@ -218,12 +233,10 @@ class Width:
 def widths(arms: Mapping[Key, Blocks], alike: Collection[Key]) -> dict[Key, Width]:
     """The half-widths of each arm's first quantity.
 
-    `alike`: arms fed by one loader. The spread between windows of 3 or 4 rounds is badly known from one arm. Where
-    theirs agree (`_agree`) it is that of all of them: in a table of relative deviations, arms × rounds, the mean
-    squares between rounds and of the rest give the variance of a window and, of it, what the arm does not share with
-    its round (two-way layout; degrees of freedom after Satterthwaite 1946). Elsewhere an arm's own part is what is
-    left after the mean deviation of the other arms that are alike in each round. An arm that did not move with them
-    has more left than it had, and then it shares nothing.
+    `alike`: arms fed by one loader. The spread between windows of 3 or 4 rounds is badly known from one arm; where
+    theirs agree it is that of all of them (`_pooled`). Elsewhere an arm's own part is what is left after the mean
+    deviation of the others that are alike is taken out of each round. An arm that did not move with them has more left
+    than it had, and then it shares nothing.
     """
     moves = {arm: _by_turn(blocks) for arm, blocks in arms.items()}
     crew = [arm for arm in arms if arm in alike and len(arms[arm]) > 1]
@@ -232,10 +245,11 @@ def widths(arms: Mapping[Key, Blocks], alike: Collection[Key]) -> dict[Key, Widt
     pooled = dict(zip(crew, _pooled(table), strict=True)) if len(crew) > 1 and len(turns) > 1 else {}
     found = {}
     for arm, blocks in arms.items():
-        alone, within = _fraction(blocks, Blocks.half_widths), _fraction(blocks, Blocks.block_widths)
+        alone, within = _fraction(blocks, blocks.half_widths()), _fraction(blocks, blocks.widths_within())
         if (of_pool := pooled.get(arm)) is not None:
-            whole, own = (max(within, one / len(moves[arm]) ** 0.5) for one in of_pool)
-            found[arm] = Width(whole, own)
+            whole, own = (one / len(moves[arm]) ** 0.5 for one in of_pool)
+            whole = max(whole, _fraction(blocks, blocks.block_widths()))
+            found[arm] = Width(whole, min(whole, max(own, within)))
             continue
         others = [row for row, other in enumerate(crew) if other != arm]
         both = [column for column, turn in enumerate(turns) if turn in moves[arm]]
@@ -258,12 +272,12 @@ def _by_turn(blocks: Blocks) -> dict[int, float]:
     return dict(zip(names.tolist(), by_turn.tolist(), strict=True))
 
 
-def _fraction(blocks: Blocks, width: Callable[[Blocks], NDArray[np.float64]]) -> float:
-    """The first quantity's width as a fraction of its mean; inf where one block or none tells of it."""
+def _fraction(blocks: Blocks, half_widths: NDArray[np.float64]) -> float:
+    """The first quantity's half-width as a fraction of its mean; inf where one block or none tells of it."""
     if len(blocks) < 2:
         return float("inf")
     mean = float(blocks.means()[0])
-    return float(width(blocks)[0]) / mean if mean > 0 else 0.0
+    return float(half_widths[0]) / mean if mean > 0 else 0.0
 
 
 def _t_width(variance: float, degrees: float) -> float:
@@ -273,7 +287,12 @@ def _t_width(variance: float, degrees: float) -> float:
 
 def _pooled(table: NDArray[np.float64]) -> list[tuple[float, float] | None]:
     """Each arm's half-widths for one window, whole and own, from deviations [arms, rounds]; None for all arms where
-    their spreads do not agree, and for an arm that spreads more than the others."""
+    their spreads do not agree, and for an arm that spreads more than the others.
+
+    A two-way layout: the mean squares between rounds and of the rest give the variance of a window and, of it, what the
+    arm does not share with its round. Degrees of freedom after Satterthwaite (1946); where rounds differ by more than
+    the rest, those of the rounds, since only they are independent of each other.
+    """
     num_arms, num_turns = table.shape
     table = table - table.mean(axis=1, keepdims=True)
     if not _agree(table):
@@ -287,7 +306,9 @@ def _pooled(table: NDArray[np.float64]) -> list[tuple[float, float] | None]:
     if not variance > 0:
         return [(0.0, 0.0)] * num_arms
     known = variance**2 / sum(part**2 / many for part, many in zip(parts, degrees, strict=True))
-    whole, own = variance**0.5 * t_quantile(max(2, int(known))), within**0.5 * t_quantile(max(2, degrees[1]))
+    if _exceeds(between, within, *degrees):
+        known = degrees[0]
+    whole, own = (one**0.5 * t_quantile(max(2, int(many))) for one, many in ((variance, known), (within, degrees[1])))
     squares = (table**2).sum(axis=1)
     others = (squares.sum() - squares) / (num_arms - 1)
     return [None if _exceeds(a, b, *degrees) else (whole, own) for a, b in zip(squares, others, strict=True)]
