@@ -11,7 +11,10 @@ History
        run that is too short is undetermined, with how long to measure; advice that its own figures refute is left out;
        the memory of the workers is that of the measured loader's own, shared pages once
     3  contention is a verdict and a gain of its own, where who had the processors was stored; advice is predicted
-       without the time that workers waited for a processor
+       without the time that workers waited for a processor;
+       intervals: the arms of a round share what moved them all, those of one loader their spread where it agrees; times
+       are drawn in logarithms, and an upper end of ten times the value is null; arms are out of order by twice the
+       half-width of their difference
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from sklearn.isotonic import isotonic_regression
 
+from loaderbench.analysis.model import arm_times
 from loaderbench.analysis.statistics import (
     Width,
     blocks_of,
@@ -26,7 +27,7 @@ from loaderbench.cases.arms import FED_ALIKE, Arm
 from loaderbench.plain import to_json
 from loaderbench.recording.facts import STEP_FIELDS, Segment
 from tests.analysis.judging import assert_sound, estimates, join, judge_arms
-from tests.analysis.machine import MACHINES, held
+from tests.analysis.machine import MACHINES, Windows, held, rounds, windows
 from tests.analysis.simulate import ON_DEVICE
 from tests.made import make_segment
 
@@ -111,23 +112,23 @@ def test_intervals_hold_on_a_disturbed_machine(
 def _widths(table: dict[Arm, list[float]]) -> dict[Arm, Width]:
     """Of arms whose windows have these step times, and little spread within."""
     within = np.tile([0.999, 1.001], 10)
-    return widths({arm: blocks_of([[one * within] for one in windows]) for arm, windows in table.items()}, FED_ALIKE)
+    return widths({arm: blocks_of([[one * within] for one in of_arm]) for arm, of_arm in table.items()}, FED_ALIKE)
 
 
 def test_what_moved_all_arms_of_a_round_does_not_blur_their_ratio() -> None:
-    rounds = np.array([1.0, 1.3, 0.9, 1.1])
-    found = _widths({arm: list(length * rounds) for arm, length in zip(FED_ALIKE, (0.01, 0.02, 0.03), strict=False)})
+    speeds = np.array([1.0, 1.3, 0.9, 1.1])
+    found = _widths({arm: list(length * speeds) for arm, length in zip(FED_ALIKE, (0.01, 0.02, 0.03), strict=False)})
     assert all(one.whole > 0.2 and one.own < 0.01 and one.shared > 0.99 for one in found.values())
     # an arm of another kind that moved with them shares it too, one that did not shares nothing
-    found = _widths({Arm.REAL: list(rounds), Arm.RAM: list(rounds), Arm.HOST: list(rounds), Arm.DEVICE: [1.0] * 4})
+    found = _widths({Arm.REAL: list(speeds), Arm.RAM: list(speeds), Arm.HOST: list(speeds), Arm.DEVICE: [1.0] * 4})
     assert found[Arm.HOST].shared > 0.99 and found[Arm.DEVICE].shared == 0
     assert found[Arm.DEVICE].whole < 0.01
 
 
 def test_arms_lend_each_other_their_spread_only_where_it_agrees() -> None:
     lucky = {Arm.REAL: [1.00, 1.01, 1.00], Arm.RAM: [1.0, 1.04, 0.97], Arm.FREE: [0.96, 1.0, 1.03]}
-    alone = {arm: widths({arm: blocks_of([[one * np.tile([0.999, 1.001], 10)] for one in windows])}, ())[arm].whole
-             for arm, windows in lucky.items()}  # fmt: skip
+    alone = {arm: widths({arm: blocks_of([[one * np.tile([0.999, 1.001], 10)] for one in of_arm])}, ())[arm].whole
+             for arm, of_arm in lucky.items()}  # fmt: skip
     found = _widths(lucky)
     assert found[Arm.REAL].whole > 3 * alone[Arm.REAL]
     assert found[Arm.RAM].whole < alone[Arm.RAM] and found[Arm.FREE].whole < alone[Arm.FREE]
@@ -136,6 +137,34 @@ def test_arms_lend_each_other_their_spread_only_where_it_agrees() -> None:
     # an arm of another loader, or of none, neither takes nor gives
     other = _widths({Arm.FETCH: [1.0, 1.0, 1.0], **lucky})
     assert other[Arm.FETCH].whole < 0.01 and other[Arm.REAL] == found[Arm.REAL]
+
+
+def _segments(measured: Windows) -> list[Segment]:
+    found = []
+    for arm, of_arm in measured.items():
+        for number, steps in enumerate(of_arm):
+            table = np.full((len(steps) + 1, len(STEP_FIELDS)), -1, dtype=np.int64)
+            ends = np.rint(np.cumsum([1.0, *steps]) * 1e9).astype(np.int64)
+            table[:, :8] = ends[:, None] if arm in ON_DEVICE else -1
+            table[:, :4], table[:, 7:] = ends[:, None], -1
+            found.append(make_segment(arm, table, num_warmup=1, round=number))
+    return found
+
+
+@pytest.mark.parametrize("name", ["each window ± 5 %", "two states"])
+def test_arms_that_are_alike_are_not_out_of_order_by_chance(name: str) -> None:
+    random, contradicted = np.random.default_rng(11), 0
+    for _ in range(100):
+        arms = join(_segments(windows(rounds(MACHINES[name], random, 0.6), 3)))
+        contradicted += arm_times(arms, has_storage=True).violation is not None
+    assert contradicted <= 1
+
+
+def test_an_arm_that_is_surely_faster_than_one_that_does_less_is_found() -> None:
+    measured = dict(windows(rounds(MACHINES["each round ± 5 %"], np.random.default_rng(2), 0.6), 4))
+    measured[Arm.RAM] = [1.3 * steps for steps in measured[Arm.RAM]]
+    found = arm_times(join(_segments(measured)), has_storage=True).violation
+    assert found is not None and (found.faster, found.slower) == (Arm.REAL, Arm.RAM)
 
 
 def test_draws_of_a_time_stay_above_zero_and_its_parts_within_it() -> None:
