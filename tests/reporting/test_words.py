@@ -26,6 +26,7 @@ from loaderbench.recording.record import (
     ContentionFigures,
     Estimate,
 )
+from loaderbench.reporting import format as fmt
 from loaderbench.reporting import words
 
 PACKAGE = Path(loaderbench.__file__).parent
@@ -419,3 +420,12 @@ def test_contention_is_told_with_who_has_the_processors(by: ContentionBy, told: 
     summary = words.summary(replace(record, verdict=verdict, contention=seen, case=case))
 
     assert summary.startswith(f"CPU contention limits this run: {told}")
+
+
+def test_an_end_that_is_not_bounded_is_said_in_words() -> None:
+    rate = replace(examples.estimate(708.0, unit="samples/s"), low=275.0, high=None)
+    gain = replace(examples.estimate(2.82), low=1.0, high=None)
+    old = replace(rate, high=708_331.0)  # of a record made before such ends were null
+    assert [fmt.plus_minus(one) for one in (rate, old)] == ["708 (275 – not bounded)"] * 2
+    assert fmt.plus_minus_percent(rate) == "708 ±>100%"
+    assert fmt.speedup(gain) == fmt.ratio(gain) == "2.82× (1.00–not bounded)"
