@@ -26,8 +26,11 @@ RUNS = sorted(path.parent for path in STORE.glob("*/run.json"))
 MEASURED = [folder for folder in RUNS if (folder / "recording.json").exists()]
 VERIFIED = [folder for folder in MEASURED if "measured_speedup" in (folder / "run.json").read_text()]
 
-TOLD_OTHERWISE = re.compile(r"^\.storage\.ceiling|^\.verdict\.evidence\[\d+\] was 'the storage gives ")
-"""What later rules find in the same facts: a ceiling without the probe's first burst."""
+TOLD_OTHERWISE = re.compile(
+    r"^\.storage\.ceiling|\.(low|high|summary) was |^\.verdict\.(evidence\[\d+\]|advice\[\d+\]\.action) was "
+)
+"""What later rules find in the same facts: a ceiling without the probe's first burst, intervals of arms that
+share their rounds. Sentences hold such ends; their figures are compared where they come from."""
 
 by_name = pytest.mark.parametrize("folder", MEASURED, ids=lambda folder: folder.name[20:])
 
@@ -114,11 +117,11 @@ def test_a_run_is_judged_to_the_figures_and_the_verdict_that_it_has(folder: Path
 @by_name
 def test_it_has_the_caveats_that_it_had(folder: Path) -> None:
     record = judged_again(folder)
-    before = {caveat["code"]: caveat["message"] for caveat in stored(folder)["caveats"]}
-    after = {caveat.code: words.sentence(caveat).removeprefix(f"{caveat.code}: ") for caveat in record.caveats}
-    assert set(after) - set(before) <= {"facts_missing", "worker_memory_not_measured", "contention_not_measured"}
-    del before["cpu_not_measured"]  # it was of the memory of all loaders' workers
-    assert not [code for code in before if not after[code].startswith(before[code])]  # a hint may have been added
+    before = {caveat["code"] for caveat in stored(folder)["caveats"]}
+    after = {caveat.code for caveat in record.caveats}
+    not_stored_then = {"facts_missing", "worker_memory_not_measured", "contention_not_measured", "reads_not_timed"}
+    assert after - before <= not_stored_then
+    assert before - after == {"cpu_not_measured"}  # it was of the memory of all loaders' workers
 
 
 @by_name
@@ -259,7 +262,7 @@ def test_a_sweep_is_judged_again_from_its_runs() -> None:
     # one of its runs has too few steps for a verdict, by the rules of today
     short = (".rows[1].bottleneck was 'mixed' and is 'undetermined'", ".rows[1].speedup_if_removed.")
     found = differences({name: old[name] for name in told}, told)
-    assert [text for text in found if not text.startswith(short)] == []
+    assert [text for text in found if not text.startswith(short) and not TOLD_OTHERWISE.search(text)] == []
     assert len(sweep.rows) == 2 and sweep.rows[1].faster_than_serial is not None
 
 
@@ -274,7 +277,7 @@ def test_a_comparison_is_judged_again_from_its_runs() -> None:
     names = ("ratio", "differs", "factor", "pairs")
     found = differences({name: old[name] for name in names}, told)
     later = (".pairs[0].outcome was 'indistinguishable' and is 'from_memory'", ".pairs[0].b.summary was 'Undetermined")
-    assert [text for text in found if not text.startswith(later)] == []
+    assert [text for text in found if not text.startswith(later) and not TOLD_OTHERWISE.search(text)] == []
     assert comparison.a is not None and comparison.b is not None
     assert comparison.ratio is not None and len(comparison.pairs) == 1
     facts = to_json(study.facts)
