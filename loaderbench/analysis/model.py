@@ -313,19 +313,21 @@ class Model:
         """The step time if nobody else used the processors, no guest stole them, no quota withheld them.
 
         A batch then costs the loader less by its workers' wait behind others. The step is shorter by as much, as far as
-        the device waited for data, and where issuing waited for a processor, by that.
+        the device waited for data, and where issuing waited for a processor, by that; but not by more than all of the
+        run's threads would go faster.
         """
         seen, real, steps = self.processors[Arm.REAL], self.real, self.arms[Arm.REAL]
         part = Quantity(seen.for_others, seen.draws(len(real.draws)), real.n)
+        least = real - real * part.scaled(seen.queued_fraction)
         if self.synchronous:  # the loader works in the thread that issues
             waited = seen.queued_fraction if seen.consumer_queued is None else seen.consumer_queued
-            return real - real * part.scaled(min(1.0, waited))
+            return largest(real - real * part.scaled(min(1.0, waited)), least)
         waited = seen.queued_fraction
         if self.starved is not None and self.runnable is not None:  # handing over waits as the work does
             waited = max(self.starved, self.runnable * seen.queued_fraction)
         loader = real if self.loader_time is None else self.loader_time.at_most(real)
         exposed = (loader * part.scaled(waited)).at_most(Quantity.of(steps, "stall"))
-        left = real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real.scaled(0.99))
+        left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least)
         return left if self.base is None else largest(left, self._consumer_without_others(self.base)).at_most(real)
 
     def _consumer_without_others(self, base: Quantity) -> Quantity:
