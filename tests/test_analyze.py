@@ -322,7 +322,7 @@ def test_runs_without_a_record_are_told_of(results: Path) -> None:
     (folder / "run.json").unlink()
     ended = analyze(results, folder.name)
     assert ended.code == 1 and "ended before its result was written" in unwrapped(ended)
-    assert "throughput" in ended.out, "its facts are there, and are judged"
+    assert "images/s" in ended.out, "its facts are there, and are judged"
     (folder / "run.json").write_text("{")
     ended = analyze(results, folder.name)
     assert ended.code == 1 and "damaged" in unwrapped(ended)

@@ -99,11 +99,16 @@ def _verified(entry: Advice) -> str:
     """What the advice gave when it was run, to follow what was predicted."""
     if not entry.verified:
         return ""
-    return (
-        f", not run: {entry.not_verified}"
-        if entry.not_verified
-        else f", measured: {fmt.speedup(entry.measured_speedup)}"
-    )
+    if entry.not_verified:
+        return f", not run: {entry.not_verified}"
+    off = _error_of(entry)
+    return f", measured: {fmt.speedup(entry.measured_speedup)}{f' (error {off})' if off else ''}"
+
+
+def _error_of(entry: Advice) -> str:
+    """`+8%`: what was predicted beyond what was measured; empty where one of them is unknown."""
+    predicted, measured = fmt.value_of(entry.predicted_speedup), fmt.value_of(entry.measured_speedup)
+    return "" if predicted is None or measured is None else f"{predicted / measured - 1:+.0%}"
 
 
 def _print_verification(advice: Sequence[Advice], console: Console) -> None:
@@ -121,13 +126,11 @@ def _print_verification(advice: Sequence[Advice], console: Console) -> None:
     for number, entry in verified:
         change = (entry.change or {}).items()
         fields = " ".join(f"{name}={fmt.clean(value)}" for name, value in change if value not in ({}, None))
-        predicted, measured = fmt.value_of(entry.predicted_speedup), fmt.value_of(entry.measured_speedup)
-        off = None if predicted is None or measured is None else predicted / measured - 1
         table.add_row(
             styled(f"{number}. {fields}"),
             styled(fmt.speedup(entry.predicted_speedup)),
             styled(fmt.speedup(entry.measured_speedup)),
-            styled("" if off is None else f"{off:+.0%}"),
+            styled(_error_of(entry)),
         )
     console.print(table)
     for number, entry in verified:

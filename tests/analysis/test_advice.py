@@ -190,7 +190,7 @@ def test_faster_storage_is_not_advised_where_the_storage_gives_all_that_is_neede
     # then the data in memory still helps, as it was measured
     assert predicted(found, cache="warm") == pytest.approx(gain(slow_reads, read=0.0), rel=0.03)
     (kept,) = [one for one in found if one.code == "data_in_memory"]
-    assert "not the rate: needs 75 MB/s; this storage gives 1,742 MB/s" in kept.action
+    assert "not the storage's rate: needs 75 MB/s; this storage gives 1,742 MB/s" in kept.action
 
 
 @pytest.mark.parametrize("loader", ["multiprocess", "threaded"])

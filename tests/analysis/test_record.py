@@ -355,7 +355,7 @@ def test_witnesses_that_disagree_are_a_caveat_of_the_record() -> None:
     assert verdict_of(record).bottleneck == "undetermined"
     (caveat,) = [caveat for caveat in record.caveats if caveat.code == "witnesses_disagree"]
     assert caveat.severity == "changes the verdict"
-    assert "40% of the step, the timeline at 0%" in said(record, "witnesses_disagree")
+    assert "40% of a step by comparing the arms, 0% by the timeline" in said(record, "witnesses_disagree")
 
 
 # -- what the storage did --------------------------------------------------------------------------------------

@@ -222,8 +222,8 @@ def test_float_transfer_makes_bytes_into_floats(device, kind, times):
 
 def test_pageable_copies_make_the_host_wait_for_all_that_was_enqueued(device):
     slowed = Injection(pageable=True).wrap_device(device)
-    device.enqueue_step(8)
     begun = time.perf_counter_ns()
+    device.enqueue_step(8)
     slowed.copy_in(*batch())
     assert time.perf_counter_ns() - begun >= (STEP_MS - 1) * MS
     assert slowed.pin(batch()[0]).is_pinned() is False

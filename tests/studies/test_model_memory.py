@@ -75,9 +75,9 @@ def test_the_report_draws_the_peaks_and_the_course_and_has_no_empty_sections(tmp
     text = page.read_text()
     assert text.count("<svg") == 3 and "Peak memory by kind" in text and "Memory over the step, batch 16" in text
     assert "Measured ÷ predicted" in text  # the third: these peaks in the ledger
-    assert "What these models cost" in text and "1 study" in text
+    assert "1 study" in text
     assert not any(f'id="{section}"' in text for section in ("runs", "caveats", "method"))
-    assert "Not recorded" not in text and "kernel" in text  # the studies' own environment
+    assert "Not recorded" not in text and "Linux" in text  # the studies' own environment
 
 
 def test_a_batch_that_fails_is_told_and_the_others_are_kept(tmp_path: Path, here: type[Here]) -> None:
