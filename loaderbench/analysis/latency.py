@@ -65,6 +65,9 @@ FOLDER_PART, FOLDER_EXCESS = 0.5, 3.0
 AGAIN = 3
 """Slow files that must have been slow again to call them the same each time; and the number of them expected, were they
 the same, from which none means that they are not."""
+PAUSES_A_WINDOW = 4
+MISSED = 0.05
+"""A storage that stood still for this part of the time must have done so in `real` too, or `real` does not tell."""
 SIMULATED_BATCHES, SIMULATED_PERIODS = 600, 12
 
 
@@ -181,16 +184,39 @@ def stalls(reads: Reads) -> Stalls | None:
 
 def window_wanted_s(windows: Sequence[ReadTimes | None], readers: int) -> float:
     """How long a window must be, by those so far, to hold what makes the storage slow: STALL_PERIODS of its stalls,
-    or SLOW_A_WINDOW slow files; 0 where it has neither."""
+    or SLOW_A_WINDOW slow files; PAUSES_A_WINDOW times the longest pause where it is not known yet what that is; 0
+    where it has none."""
     reads = reads_of([one for one in windows if one is not None], readers)
     if reads is None:
         return 0.0
     if len(reads.stalled) and _in_stalls(reads) >= IN_STALLS:
         return STALL_PERIODS * _period(reads)[0]
+    pauses = np.concatenate([one.pauses for one in reads.windows])
+    longest_s = float((pauses[:, PAUSE["end_ns"]] - pauses[:, PAUSE["begin_ns"]]).max(initial=0)) / 1e9
+    least_s = PAUSES_A_WINDOW * longest_s if longest_s >= max(LONG_PAUSE_S, LONG_PAUSE * reads.typical_s) else 0.0
     share, slow_s = slowest_part(reads.histogram)
     if share < TAIL_SHARE or slow_s < LONG_PAUSE_S:
-        return 0.0
-    return SLOW_A_WINDOW * reads.seconds / _num_above(reads.histogram, slow_s * 1e9 / 2)
+        return least_s
+    return max(least_s, SLOW_A_WINDOW * reads.seconds / _num_above(reads.histogram, slow_s * 1e9 / 2))
+
+
+def missed(recording: Recording, readers: int) -> tuple[float, float] | None:
+    """(part of the time that files were read in which the storage stood still, the same of the windows of `real`),
+    where these met less than half as much of it as they should: the stalls fell into warm-ups and other arms."""
+    windows = [one.reads for one in recording.segments if one.arm.touches_storage]
+    reads = reads_of(windows, readers)
+    if reads is None or not len(reads.stalled):
+        return None
+    rows = reads.stalled[:, [PAUSE["begin_ns"], PAUSE["end_ns"]]]
+    part = float((rows[:, 1] - rows[:, 0]).sum()) / 1e9 / reads.seconds
+    met = whole = 0.0
+    for segment in recording.of(Arm.REAL):
+        returned = segment.steps[:, STEP["returned_ns"]]
+        begin, end = int(returned[max(segment.num_warmup, 1) - 1]), int(returned[-1])
+        met += float((np.minimum(rows[:, 1], end) - np.maximum(rows[:, 0], begin)).clip(0).sum())
+        whole += end - begin
+    seen = met / whole if whole else 0.0
+    return (part, seen) if part >= MISSED and seen < part / 2 else None
 
 
 def _in_stalls(reads: Reads) -> float:
@@ -350,6 +376,9 @@ class Slowness:
     real: Reads | None
     """The reads of the arm `real`."""
     fetch: Reads | None = None
+    missed: tuple[float, float] | None = None
+    """Part of the time in which the storage stood still, and that of the windows of `real`, where these met too little
+    of it."""
 
 
 def slowness(recording: Recording, readers: int, bound: Bound | None) -> Slowness:
@@ -371,7 +400,17 @@ def slowness(recording: Recording, readers: int, bound: Bound | None) -> Slownes
     latency_of: Literal["open", "read"] | None = None
     if kind == "latency":
         latency_of = "open" if opening else "read"
-    return Slowness(kind, latency_of, figures(real), few, stood, fetch_saw(real, fetch, stood, few), real, fetch)
+    return Slowness(
+        kind,
+        latency_of,
+        figures(real),
+        few,
+        stood,
+        fetch_saw(real, fetch, stood, few),
+        real,
+        fetch,
+        missed(recording, readers),
+    )
 
 
 def _kind(stood: Stalls | None, few: Tail | None, bound: Bound | None, opening: bool) -> StorageSlowness | None:

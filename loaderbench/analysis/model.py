@@ -121,6 +121,9 @@ class Model:
     """Who had the processors, by arm; empty where unknown."""
     on_host_cpus: bool = False
     """The device computes on the processors that the loader works on."""
+    stalls_missed: tuple[float, float] | None = None
+    """Part of the time in which the storage stood still, and that of the windows of `real`, where these met too little
+    of it."""
     fetch_usable: bool = True
     """False where `fetch` did not meet the slow files or stalls that `real` met: it tells nothing of the step then."""
     queue: Queue | None = None

@@ -352,6 +352,9 @@ class _Judge:
     def of_none(self) -> Ruling:
         """No single cause is worth removing: the device is kept busy, or several causes limit the run together."""
         au, group = self.utilization, self.together
+        if self.model.stalls_missed is not None:
+            part, seen = self.model.stalls_missed
+            return Ruling("undetermined", (Reason("stalls_missed", {"part": part, "seen": seen}),))
         if au is None and group is not None and group.gain is not None and group.gain.low >= SURE:
             return Ruling("mixed", (), group)
         if au is None:

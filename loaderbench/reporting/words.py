@@ -188,6 +188,10 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
         "`real` ran slower than `ram` although the storage moved nothing: something else disturbed this run; "
         "measure longer, or on a quieter machine"
     ),
+    "stalls_missed": lambda d: (
+        f"the storage stood still for {_percent(d, 'part')} of the time, but for {_percent(d, 'seen')} of what was "
+        "measured of the run itself: measure longer"
+    ),
     "none_alone": lambda d: "no single cause is worth 1.10× alone",
 }
 

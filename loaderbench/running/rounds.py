@@ -112,7 +112,7 @@ def measure_rounds(
                 spares = not _has_time(budget.seconds, left_s, segments, arms, least)
             if planned in SPARED and spares:
                 continue
-            wanted_s = max(target_s * arm.weight, _least_s(segments, feed.lanes) if arm in COMPARED else 0.0)
+            wanted_s = max(target_s * arm.weight, _least_s(arm, segments, feed.lanes))
             if spares and arm is Arm.REAL:
                 wanted_s = max(wanted_s, min(_missing_s(segments, least), REAL_PART * left_s))
             to_come = [one for one in arms[place:] if not (spares and one in SPARED)]
@@ -164,10 +164,15 @@ def _measured(arms: Sequence[Arm], segments: Sequence[Segment]) -> tuple[Arm, ..
     return tuple(arm for arm in arms if any(segment.arm is arm for segment in segments))
 
 
-def _least_s(segments: Sequence[Segment], lanes: int) -> float:
-    """Length of a window over a storage that stood still, or had slow files, in those so far; 0 where it had none."""
+def _least_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
+    """Length of a window over a storage that stood still, or had slow files, in those so far; 0 where it had none. That
+    of `fetch` waits for `real`, which the verdict is about."""
+    if arm not in COMPARED:
+        return 0.0
     told = [segment.reads for segment in segments if segment.arm.touches_storage]
-    return min(window_wanted_s(told, lanes), LONGEST_WINDOW_S)
+    wanted_s = min(window_wanted_s(told, lanes), LONGEST_WINDOW_S)
+    real_s = max((float(durations(one).sum()) for one in segments if one.arm is Arm.REAL), default=0.0)
+    return wanted_s if arm is Arm.REAL or real_s >= wanted_s / 2 else 0.0
 
 
 def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:

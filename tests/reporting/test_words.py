@@ -58,6 +58,7 @@ REASONS: Mapping[str, Sequence[Details]] = {
     "consumer_not_separated": [{}],
     "storage_was_idle": [{}],
     "none_alone": [{}],
+    "stalls_missed": [{"part": 0.2, "seen": 0.0}],
 }
 FAULTS: Mapping[str, Sequence[Details]] = {
     # analysis/kernels.py
