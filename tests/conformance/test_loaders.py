@@ -371,6 +371,7 @@ def test_dali_names_the_file_that_it_cannot_decode(own_tree: Path) -> None:
 
 @pytest.mark.parametrize("name", ALL_LOADERS)
 def test_close_leaves_no_process_and_no_thread(name: str, image_tree: Path) -> None:
+    others = own_children()  # multiprocessing's own, of other tests
     with open_loader(name, image_tree, output="float32") as loader:
         take(loader, 1)  # what libraries start once a process (OpenMP …) is there by now
     time.sleep(0.05)
@@ -382,12 +383,13 @@ def test_close_leaves_no_process_and_no_thread(name: str, image_tree: Path) -> N
     loader.close()
     loader.close()
     assert multiprocessing.active_children() == []
-    assert own_children() == []
+    assert set(own_children()) <= set(others)
     assert settled_tasks(before) <= before
 
 
 @pytest.mark.parametrize("name", ALL_LOADERS)
 def test_a_loader_dropped_with_its_stream_open_leaves_nothing(name: str, image_tree: Path) -> None:
+    others = own_children()  # multiprocessing's own, of other tests
     with open_loader(name, image_tree) as loader:
         take(loader, 1)
     time.sleep(0.05)
@@ -396,7 +398,7 @@ def test_a_loader_dropped_with_its_stream_open_leaves_nothing(name: str, image_t
         stream = loader.batches()
         next(stream)
     stream.close()  # type: ignore[attr-defined]
-    assert own_children() == []
+    assert set(own_children()) <= set(others)
     assert settled_tasks(before) <= before
 
 

@@ -25,6 +25,7 @@ from tests.warm import own_children
 
 @pytest.mark.parametrize("when", ["waiting", "elsewhere"])
 def test_a_killed_worker_fails_the_case_promptly(image_tree: Path, when: str) -> None:
+    before = own_children()  # multiprocessing's own, of other tests
     with open_loader("multiprocess", image_tree, batch_size=24, input_size=224) as loader:
         stream = loader.batches()
         next(stream)
@@ -41,7 +42,7 @@ def test_a_killed_worker_fails_the_case_promptly(image_tree: Path, when: str) ->
                     os.kill(victim, signal.SIGKILL)
         assert time.perf_counter() - begun < 3
         assert [path for pid in pids for path in Path("/dev/shm").glob(f"torch_{pid}_*")] == []
-        assert own_children() == []
+        assert set(own_children()) <= set(before)
 
 
 def test_a_worker_that_dies_while_the_stream_is_idle_is_found_at_the_next_use(image_tree: Path) -> None:
