@@ -14,7 +14,7 @@ that are shared fairly (Kleinrock, Queueing Systems II, 4.4); a neighbour of ano
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,10 +49,13 @@ class Processors:
     """Of the thread that takes batches and issues."""
     cpus: int
     quota_cpus: float | None
-    for_others: float
-    """The part of the queue that stands behind others, 0 to 1."""
     spread: float
-    """95 % half-width of that part, by the windows."""
+    """95 % half-width of `for_others`, by the windows."""
+
+    @property
+    def for_others(self) -> float:
+        """The part of the queue that stands behind others, 0 to 1."""
+        return _part(self.taken, self.queued, self.own)
 
     @property
     def taken(self) -> float:
@@ -103,7 +106,6 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
     throttled = sum(one.num_throttled or 0 for one in windows)
     stopped = quota is not None and throttled >= NUM_THROTTLED * wall / PERIOD_S
     room = windows[-1].cpus - quota if stopped and quota is not None else 0.0
-    taken = (neighbours or 0.0) + (0.0 if stolen is None else stolen / wall) + room
     parts = [
         _part(_taken(one, neighbours, room), (one.own_queued_s or 0.0) / one.wall_s, one.own_s / one.wall_s)
         for one in windows
@@ -112,9 +114,8 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
     if len(parts) > 1:
         spread = float(np.std(parts, ddof=1)) / len(parts) ** 0.5 * t_quantile(len(parts) - 1)
     consumer = _sum([one.consumer_queued_s for one in windows])
-    own = sum(one.own_s for one in windows) / wall
     return Processors(
-        own=own,
+        own=sum(one.own_s for one in windows) / wall,
         queued=queued,
         neighbours=neighbours,
         stolen=None if stolen is None else stolen / wall,
@@ -122,7 +123,6 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
         consumer_queued=None if consumer is None else consumer / wall,
         cpus=windows[-1].cpus,
         quota_cpus=quota,
-        for_others=_part(taken, queued, own),
         spread=spread,
     )
 
@@ -153,9 +153,8 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def by_whom(of: Mapping[Arm, Processors], *, others: bool, workers: int) -> ContentionBy:
+def by_whom(real: Processors, *, others: bool, workers: int) -> ContentionBy:
     """Who holds the run up in `real`. `others`: those outside of it take more than its own threads from each other."""
-    real = of[Arm.REAL]
     if others:
         return real.largest
     return "workers" if workers > real.cpus else "own threads"

@@ -240,7 +240,7 @@ class Judged:
             transfer=self.transfer,
             stages=self._stages(),
             cpu=self._cpu(),
-            contention=self._contention(),
+            contention=self.contention,
             device=self._device(),
             loader=facts.loader.description,
             overhead_fraction=self._overhead_fraction(),
@@ -256,7 +256,7 @@ class Judged:
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
-        verdict, seen = self.attribution.verdict, self._contention()
+        verdict, seen = self.attribution.verdict, self.contention
         if self.usable_cpus is None:  # how many workers they can feed is not known
             return verdict
         measured = Measured(
@@ -332,14 +332,15 @@ class Judged:
             workers_pss_bytes=self.facts.loader.workers_pss_bytes,
         )
 
-    def _contention(self) -> ContentionFigures | None:
+    @cached_property
+    def contention(self) -> ContentionFigures | None:
         seen = self.processors.get(Arm.REAL)
         if seen is None:
             return None
         waits = seen.queued >= LEAST_QUEUED
         others = self.model.held_up_by_others and seen.for_others > 0
         return ContentionFigures(
-            by=by_whom(self.processors, others=others, workers=self.case.feed.workers) if waits else None,
+            by=by_whom(seen, others=others, workers=self.case.feed.workers) if waits else None,
             own=seen.own,
             queued=seen.queued,
             neighbours=seen.neighbours,

@@ -59,6 +59,14 @@ def parse_cpu_times(text: bytes, cpus: Collection[int]) -> CpuTimes:
     return CpuTimes(*(ticks / _TICKS_PER_S for ticks in (busy, idle, iowait, steal)))
 
 
+def cpu_times_now(cpus: Collection[int]) -> CpuTimes | None:
+    """Times of the CPUs numbered `cpus` until now; None where the kernel does not tell."""
+    try:
+        return parse_cpu_times(Path("/proc/stat").read_bytes(), cpus)
+    except OSError:
+        return None
+
+
 class Stolen:
     """How much of the usable CPUs' time the hypervisor gave to other guests."""
 
@@ -78,10 +86,7 @@ class Stolen:
 
     @staticmethod
     def _now() -> CpuTimes | None:
-        try:
-            return parse_cpu_times(Path("/proc/stat").read_bytes(), os.sched_getaffinity(0))
-        except OSError:
-            return None
+        return cpu_times_now(os.sched_getaffinity(0))
 
 
 def parse_pressure(text: bytes) -> float:

@@ -16,12 +16,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from loaderbench.machine import cpu_quota, quota_counters
 from loaderbench.recording.facts import CpuWindow
-from loaderbench.samplers.cpu import CpuTimes, parse_cpu_times
-from loaderbench.samplers.process_io import threads_of_tree
+from loaderbench.samplers.cpu import CpuTimes, cpu_times_now
+from loaderbench.samplers.process_io import runqueue_off_reason, threads_of_tree
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class CpuClock:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._cpus = os.sched_getaffinity(0)
+        self._counts_queues = runqueue_off_reason() is None
         self._quota, self._throttling = cpu_quota(), quota_counters()
         self._begun: _Reading | None = None
 
@@ -56,7 +56,6 @@ class CpuClock:
         used = {key: _growth(begun.threads.get(key, (0, 0)), counts) for key, counts in now.threads.items()}
         consumer = used.get((self._pid, threading.get_native_id()))
         before, after = begun.machine, now.machine
-        told = before is not None and after is not None
         throttled = None
         if begun.num_throttled is not None and now.num_throttled is not None:
             throttled = now.num_throttled - begun.num_throttled
@@ -65,21 +64,16 @@ class CpuClock:
             own_s=sum(ran for ran, _ in used.values()) / 1e9,
             own_queued_s=sum(queued for _, queued in used.values()) / 1e9,
             consumer_queued_s=None if consumer is None else consumer[1] / 1e9,
-            machine_busy_s=after.busy_s - before.busy_s if told and after and before else None,
-            stolen_s=after.steal_s - before.steal_s if told and after and before else None,
+            machine_busy_s=after.busy_s - before.busy_s if after and before else None,
+            stolen_s=after.steal_s - before.steal_s if after and before else None,
             cpus=len(self._cpus),
             quota_cpus=self._quota,
             num_throttled=throttled,
         )
 
     def _read(self) -> _Reading:
-        return _Reading(time.perf_counter_ns(), threads_of_tree(self._pid), self._machine(), self._num_throttled())
-
-    def _machine(self) -> CpuTimes | None:
-        try:
-            return parse_cpu_times(Path("/proc/stat").read_bytes(), self._cpus)
-        except OSError:
-            return None
+        threads = threads_of_tree(self._pid) if self._counts_queues else {}
+        return _Reading(time.perf_counter_ns(), threads, cpu_times_now(self._cpus), self._num_throttled())
 
     def _num_throttled(self) -> int | None:
         """Periods in which any of the quotas that hold for this process stopped it; None without a quota."""

@@ -224,11 +224,10 @@ def tree_read_bytes(root_pid: int) -> int | None:
 
 
 def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """(process, thread) → (ns on a processor, ns runnable without one) of a process and its descendants; empty where
-    the kernel does not count them. Threads and processes that end meanwhile are left out."""
+    """(process, thread) → (ns on a processor, ns runnable without one) of a process and its descendants; all zeros
+    where the kernel does not count them (`runqueue_off_reason`). Threads and processes that end meanwhile are left
+    out."""
     found: dict[tuple[int, int], tuple[int, int]] = {}
-    if runqueue_off_reason() is not None:
-        return found
     of_all = None if Path(f"/proc/{root_pid}/task/{root_pid}/children").exists() else _children_of_all()
     waiting = [root_pid]
     while waiting:
