@@ -1,6 +1,6 @@
 """One batch over unlike devices: is the search right, and do real members end when it says?
 
-    python benchmarks/split.py [--only search,members,gain] [--size 64] [--batch-size 32] [--turns 12] [--json FILE]
+    python benchmarks/split.py [--only search,members,gain] [--size 64] [--batch-size 32] [--turns 40] [--json FILE]
 
 `search`: on random tables with steps, fixed costs, sizes that do not fit and times that fall where the part grows, of 2
 to 4 members, the exact search against every split there is; and how far the greedy one (the paper's) is from it.
@@ -207,7 +207,7 @@ def members_part(asked: argparse.Namespace) -> list[dict[str, Any]]:
     told = []
     with tempfile.TemporaryDirectory() as folder:
         results, model = Path(folder), "resnet18"
-        print(f"members: {model}, batch {asked.batch_size} of {asked.size} pixels, {asked.turns} turns")
+        print(f"members: {model}, batch {asked.batch_size} of {asked.size} pixels")
         found = run_steady(asked, results, model, asked.batch_size, "cpu:1,cpu:1")
         told.append(shown(found, "cpu:1,cpu:1"))
         path = own_profile(results, model, asked.size, "cpu:1")
@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--turns", type=int, help="default: at least 10, for 4 s or more")
     parser.add_argument("--tries", type=int, default=3, help="while the hypervisor takes the processors")
     parser.add_argument("--models", default=",".join(GAIN_MODELS))
     parser.add_argument("--json", type=Path)

@@ -24,7 +24,12 @@ def split(
     *,
     model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
     batch_size: Annotated[int, typer.Option(help="Images to split")] = 100,
-    turns: Annotated[int, typer.Option(help="Turns of the split, and of the fastest device alone")] = 10,
+    turns: Annotated[
+        int | None,
+        typer.Option(
+            help="Turns of the split, and of the fastest device alone [default: 10, more while they are short]"
+        ),
+    ] = None,
     show_table: Annotated[bool, typer.Option("--show-table", help="Print the times that are known, and end")] = False,
     set_times: Annotated[
         list[str] | None,

@@ -37,6 +37,10 @@ from loaderbench.studies.split_plan import MemberPlan, SplitPlan
 from loaderbench.studies.split_profile import Profile
 
 T = TypeVar("T")
+TURNS_S = 4.0
+"""Turns go on until both kinds together took this long, where their number was not asked for: ten turns of a small
+model are over within a second, in which a shared processor's speed may be half of what it is on average."""
+MOST_TURNS = 200
 MOST_MENDED = 3
 """Searches after a split's own sizes were measured, since they lay between measured ones."""
 NOTHING_COMPUTED = "no part is on a device that computes outputs"
@@ -244,13 +248,16 @@ class SplitStudy(KeptStudy):
         if parts == alone:
             parts = {}
         self._stolen.begin()
-        for number in range(self._plan.num_turns):
-            say(f"[turn {number + 1} of {self._plan.num_turns}] the split, then the fastest alone", False)
+        number, sum_s = 0, 0.0
+        while number < self._plan.num_turns or (self._plan.may_go_on and sum_s < TURNS_S and number < MOST_TURNS):
+            number += 1
+            say(f"[turn {number} of {max(number, self._plan.num_turns)}] the split, then the fastest alone", False)
             taken = []
             for kept, asked in ((self._split, parts), (self._alone, alone)):
                 if asked:
                     kept.append(members.run(asked))
                     taken.append(kept)
+            sum_s += sum(kept[-1].seconds for kept in taken)
             if any(kept[-1].is_late for kept in taken):  # a late turn would be held against one that was not
                 for kept in taken:
                     kept.pop()

@@ -61,6 +61,9 @@ class SplitPlan:
     batch_size: int
     seed: int
     num_turns: int
+    """At least."""
+    may_go_on: bool
+    """Whether more turns may follow while they are short."""
     remeasure: bool
     members: tuple[MemberPlan, ...]
     environment: Environment
@@ -83,7 +86,7 @@ def plan_split(
     batch_size: int,
     results: Path,
     *,
-    turns: int = TURNS,
+    turns: int | None = None,
     remeasure: bool = False,
     least_members: int = 2,
 ) -> SplitPlan:
@@ -98,7 +101,7 @@ def plan_split(
         raise ConfigError("what is the batch to be split over? give two devices or more, as --device cpu,cuda:0")
     if "auto" in texts:
         raise ConfigError("auto is no device to split over: name each one, as --device cpu,cuda:0")
-    if turns < LEAST_TURNS:
+    if turns is not None and turns < LEAST_TURNS:
         raise ConfigError(f"--turns must be at least {LEAST_TURNS}, not {turns}")
     if batch_size < len(texts):
         raise ConfigError(f"--batch-size {batch_size} is smaller than the {len(texts)} devices: give each an image")
@@ -119,7 +122,8 @@ def plan_split(
         channels=step.channels,
         batch_size=batch_size,
         seed=planned[0].seed,
-        num_turns=turns,
+        num_turns=TURNS if turns is None else turns,
+        may_go_on=turns is None,
         remeasure=remeasure,
         members=tuple(_member(one, batch_size) for one in planned),
         environment=found,

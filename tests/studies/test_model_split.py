@@ -35,6 +35,7 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Crew]]:
     monkeypatch.setattr(study_module, "Members", Own)
     monkeypatch.setattr(split_plan, "usable_cpus", lambda: 8)
     monkeypatch.setattr("loaderbench.devices.select.usable_cpus", lambda: 8)
+    monkeypatch.setattr(study_module, "TURNS_S", 0.0)  # these turns are short, and their number is told
     yield Own
 
 
@@ -100,6 +101,22 @@ def test_turns_alternate_between_the_split_and_the_fastest_alone(crew: type[Crew
     runs = [set(parts) for what, parts in crew.last.calls if what == "run"]
     both, alone = {0, 1}, {0}
     assert runs == [both, alone, both, alone, both, alone, both, alone]  # the first two compare outputs
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.004, 200), (0.1, 20), (0.3, 10)],
+    ids=["no more than 200", "4 s of turns of 0.2 s", "no fewer than 10"],
+)
+def test_turns_go_on_while_they_are_short(
+    crew: type[Crew], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, expected: int
+) -> None:
+    monkeypatch.setattr(study_module, "TURNS_S", 4.0)
+    # a turn's two halves take as long: the split ends with its slower part
+    crew.seconds = staticmethod(lambda member, size, beside: 0.6 * seconds if beside else seconds * (1 + member))
+    crew.turn = staticmethod(lambda member, size, beside: seconds)
+    assert found(tmp_path)["num_turns"] == expected
+    assert found(tmp_path, "--turns", "10")["num_turns"] == 10
 
 
 def test_the_fastest_alone_is_an_answer(crew: type[Crew], tmp_path: Path) -> None:
