@@ -412,7 +412,7 @@ def ask_oversubscribed(bench: Bench, name: str) -> Line:
     if fewer >= WORTH and not any(one["change"].get("workers") == usable_cpus() for one in record["verdict"]["advice"]
                                   if one["change"]):  # fmt: skip
         notes.append(f"{usable_cpus()} workers are worth {fewer:.2f}×, and not advised")
-    causes = {"contention", "prep"} if fewer < WORTH else {"contention"}
+    causes = {"contention", "prep"} if fewer < WORTH * (1 + STOPWATCH) else {"contention"}
     if said.bottleneck not in (*causes, "undetermined", "mixed"):
         wrong = True
     mark = "WRONG" if wrong else "undetermined" if said.bottleneck == "undetermined" else "right"

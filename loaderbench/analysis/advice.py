@@ -38,6 +38,9 @@ from loaderbench.plain import Json
 from loaderbench.recording.facts import SPAN, Facts, PrepProbe, Table
 from loaderbench.recording.record import Advice, AdviceCode, Cause, ContentionBy, Estimate, StorageFigures, Verdict
 
+WAITED = 0.1
+"""Of the workers' time, the part that they waited for processors, from which on a stage's wall time does not tell its
+work."""
 WORTH_TRYING = 1.03
 AS_FAST = 0.95
 """A prediction from here on is no loss: the model itself is less exact."""
@@ -175,12 +178,38 @@ class Predictor:
         self.probe = facts.prep_probe or PrepProbe(self.cpus)
         self.traits = facts.loader.traits
         self.known = {**facts.loader.alternatives, case.feed.loader: self.traits}
+        self.stretched = 1.0
+        """CPU time of the workers' stages ÷ what it would be with no more workers than processors."""
+        if self.running < 1.0 - WAITED:
+            self._parts_by_the_probe(measured.spans)
         # More workers than processors help only while some of them wait for the storage, and none for a processor.
         self.most_workers = self.cpus
         self.contention = measured.contention
         if not warm and not measured.contention:
             readers = storage.readers_needed(facts.storage.ceiling) or 0
             self.most_workers = max(2 * self.cpus, min(readers, MOST_READERS))
+
+    def _parts_by_the_probe(self, spans: Table | None) -> None:
+        """What decode, augment and collate take of a worker's time, where workers wait for processors: the wall time of
+        a stage is then mostly waiting, and reading, which enters the kernel, is preempted more often than its work
+        would suggest.
+
+        Reading takes at most what it takes alone, with all processors at it (`fetch`). The rest is the stages' work,
+        and how much more it is than the probe says, whose threads are as many as the processors, is the price of more
+        workers than those: they take the caches from each other.
+        """
+        stage_s = self._stage_s(self.case, crowded=True)
+        if stage_s is None or self.lane is None or self.lane_cpu is None or spans is None:
+            return
+        wall = float((spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).mean()) / 1e9
+        self.lane = self.lane * min(1.0, wall * self.running / float(self.lane[0]))  # between batches they waited too
+        whole, stage = float(self.lane_cpu[0]), float(stage_s[0]) * self.case.step.batch_size
+        read = max(0.0, whole - stage)
+        if self.times.fetch is not None:
+            read = min(read, self.times.fetch.value * self.available)
+        self.stage_part = min(1.0, (whole - read) / float(self.lane[0]))
+        self.stage_cpu_part = (whole - read) / whole
+        self.stretched = max(1.0, (whole - read) / stage)
 
     def _lane(self, paced_by: Arm, alone: Quantity | None) -> Draws | None:
         """Worker seconds of a batch: the loader's own step time × its workers.
@@ -225,15 +254,13 @@ class Predictor:
         lane = self.lane_in_memory if in_memory else self.lane
         if consumer is None or lane is None:
             return None
-        cpu = self.lane_cpu
-        if (new.feed.loader, new.feed.decoder, new.feed.output) != (old.feed.loader, old.feed.decoder, old.feed.output):
-            ratio = self._stage_ratio(new)
-            if ratio is None or self.stage_part is None:
-                if (new.feed.loader, new.feed.decoder) != (old.feed.loader, old.feed.decoder):
-                    return None
-                ratio = np.ones_like(lane)  # fewer bytes never cost the workers more
-            lane = lane * (1 - (self.stage_part or 0.0) * (1 - ratio))
-            cpu = None if cpu is None else cpu * (1 - self.stage_cpu_part * (1 - ratio))
+        cpu, ratio = self.lane_cpu, self._stage_ratio(new)
+        if ratio is None:
+            return None
+        if new.feed.workers <= self.cpus < self.lanes:
+            ratio = ratio / self.stretched
+        lane = lane * (1 - (self.stage_part or 0.0) * (1 - ratio))
+        cpu = None if cpu is None else cpu * (1 - self.stage_cpu_part * (1 - ratio))
         handing = 0.0 if self._in_threads(new.feed.loader) and not self.in_threads else self.handing_cpu
         if new.feed.workers == 0:
             return np.asarray(np.maximum(consumer, factor * lane + self.issue))
@@ -272,12 +299,20 @@ class Predictor:
         return np.asarray(np.maximum(factor * both, self.issue))
 
     def _stage_ratio(self, new: Case) -> Draws | None:
-        """Cost of decode, augment and collate after the change ÷ before, by the probe; None: not probed."""
-        before, after = self._stage_s(self.case), self._stage_s(new)
-        return None if before is None or after is None else after / before
+        """Cost of decode, augment and collate after the change ÷ before, by the probe; None: not known."""
+        old, same = self.case.feed, np.ones_like(self.real)
+        if (new.feed.loader, new.feed.decoder, new.feed.output) == (old.loader, old.decoder, old.output):
+            return same
+        crowded = self.running < 1.0 - WAITED
+        before, after = self._stage_s(self.case, crowded=crowded), self._stage_s(new, crowded=crowded)
+        if before is not None and after is not None and self.stage_part is not None:
+            return after / before
+        # Fewer bytes never cost the workers more.
+        return same if (new.feed.loader, new.feed.decoder) == (old.loader, old.decoder) else None
 
-    def _stage_s(self, case: Case) -> Draws | None:
-        """Probed CPU seconds an image, the same resampled images for every decoder."""
+    def _stage_s(self, case: Case, *, crowded: bool = False) -> Draws | None:
+        """Probed CPU seconds an image, the same resampled images for every decoder. `crowded`: with all processors at
+        work, where that was probed."""
         probed = self.probe.decoders.get(case.feed.decoder or "")
         traits = self.known.get(case.feed.loader)
         handover = self.probe.handover_s.get(case.feed.output, {}).get((traits and traits.handover) or "")
@@ -286,6 +321,8 @@ class Predictor:
         seconds = np.asarray(probed.image_s, dtype=np.float64)
         picks = np.random.default_rng(11).integers(len(seconds), size=(len(self.real) - 1, len(seconds)))
         means = np.concatenate([[seconds.mean()], seconds[picks].mean(axis=1)])
+        if crowded and probed.all_cpus_image_s is not None:
+            means = means * (probed.all_cpus_image_s / means[0])
         return np.asarray(means + handover)
 
     def _crowding(self, workers: int) -> float:

@@ -29,6 +29,9 @@ faster by as much than an arm that does less. A machine's speed moves by 2 % fro
 CONTRADICTION = 2.0
 """Arms are out of order if their difference exceeds this many half-widths of its 95 % interval. One would be exceeded
 by chance in one run of 13 whose storage, preparation and copy cost nothing: three pairs, 2.5 % each."""
+QUEUED = 0.10
+"""Where the run's threads waited behind each other for more than this part of the time in which they could have run,
+the others' part alone tells too little of contention."""
 HOST_BOUND = 0.95
 """A host that is in `next()` or issuing for this part of the step does not wait for the device."""
 STALLED_ROUNDS = 0.7
@@ -309,7 +312,26 @@ class Model:
         if Arm.REAL not in self.processors:
             return None
         own, others = self.without_own_contention, self.without_others
-        return others if own is None else own.at_most(others)
+        if own is not None:
+            return own.at_most(others)
+        return None if self._waits_behind_its_own else others
+
+    @property
+    def _waits_behind_its_own(self) -> bool:
+        seen = self.processors[Arm.REAL]
+        return not self.synchronous and seen.queued_fraction * (1.0 - seen.for_others) > QUEUED
+
+    @property
+    def most_of_contention(self) -> float | None:
+        """Upper bound of the gain without contention, where the loader's and the consumer's times alone, which would
+        tell it, were not measured; None where they were, or where nothing waited."""
+        base, waited = self.base, self.contention_time
+        if Arm.REAL not in self.processors or self.without_own_contention is not None or not self._waits_behind_its_own:
+            return None
+        if base is None or waited is None:
+            return None
+        left = max(base.value, self.real.value - waited.value)
+        return self.real.value / left if left > 0 else float("inf")
 
     @cached_property
     def without_others(self) -> Quantity:
@@ -362,11 +384,14 @@ class Model:
 
     @property
     def held_up_by_others(self) -> bool:
-        """Whether those outside of the run take more from it than its own threads take from each other."""
+        """Whether those outside of the run take more from it than its own threads take from each other. Where the
+        times alone were not measured, the queue tells: whether most of it stands behind others."""
         if Arm.REAL not in self.processors:
             return False
         own = self.without_own_contention
-        return own is None or self.without_others.value <= own.value
+        if own is None:
+            return self.processors[Arm.REAL].for_others >= 0.5
+        return self.without_others.value <= own.value
 
     def _without_transfer(self) -> Quantity | None:
         device, host, paced = self.times.device, self.times.host, self.loader_time

@@ -260,6 +260,9 @@ class _Judge:
         for cause, most in self.most_of_unmeasured().items():
             if most >= WORTH and most > MORE * self.best:
                 reasons.append(Reason("gain_not_measured", {"cause": cause, "most": most}))
+        held_up = self.model.most_of_contention
+        if held_up is not None and held_up >= WORTH and held_up * held_up >= self.best:
+            reasons.append(Reason("gain_not_measured", {"cause": "contention", "most": held_up}))
         if self.worth and gains[self.worth[0]].low < SURE and not self.only_together:
             reasons.append(_uncertain(self.worth[0], gains[self.worth[0]]))
         possible = {str(cause): gain.high for cause, gain in gains.items()}

@@ -583,7 +583,7 @@ NO_ARMS = {
     "not_asked": "they were not asked for: --arms all",
     "measured_once": "the data set's own cache state can be measured only once, by `real`: --cache cold or warm "
     "measures all",
-    "no_time": "the storage is too slow to measure them too: give --duration more",
+    "no_time": "the steps take too long to measure them too: give a longer --duration",
     "not_allowed": "the loader or the data set does not allow them",
 }
 NO_TRANSFER = {

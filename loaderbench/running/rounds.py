@@ -32,6 +32,9 @@ LEAST_STEPS, LEAST_LANE_ROUNDS = MIN_ROUNDS * MIN_WINDOW_STEPS, 3
 STARVED = 2.0
 """How many times as long as a fed step one of `real` takes where they are: the loader's own rate, `free`, is then that
 of `real`."""
+WAITING = 0.1
+"""Of the time in which the run's threads could have run, the part in which they waited for a processor, from which on
+contention may be worth naming: a gain counts from 1.10× on (WORTH)."""
 REAL_PART = 0.8
 """Of the time that is left, the longest window of `real` there."""
 ARMS_PART = 0.6
@@ -96,7 +99,7 @@ def measure_rounds(
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
     deadline = time.perf_counter() + budget.seconds
-    number, turns, spares = 0, arms, False
+    number, turns, spares = 0, arms, tuple[Arm, ...]()
     least = max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
     while True:
         for place, planned in enumerate(turns):
@@ -109,13 +112,13 @@ def measure_rounds(
                     continue
                 arm = Arm.REAL
             if steps is None and not number and not spares:
-                spares = not _has_time(budget.seconds, left_s, segments, arms, least)
-            if planned in SPARED and spares:
+                spares = () if _has_time(budget.seconds, left_s, segments, arms, least) else _spared(segments)
+            if planned in spares:
                 continue
             wanted_s = max(target_s * arm.weight, _least_s(arm, segments, feed.lanes))
             if spares and arm is Arm.REAL:
                 wanted_s = max(wanted_s, min(_missing_s(segments, least), REAL_PART * left_s))
-            to_come = [one for one in arms[place:] if not (spares and one in SPARED)]
+            to_come = [one for one in arms[place:] if one not in spares]
             longest_s = max(MIN_SEGMENT_S, left_s * (1 if number else _share(arm, to_come)))
             length = Length(wanted_s, steps, longest_s)
             segments.append(windows.measure(arm, number, length))
@@ -151,6 +154,15 @@ def _has_time(budget_s: float, left_s: float, segments: Sequence[Segment], arms:
         return True
     round_s = (budget_s - left_s) / len(segments) * len(arms)
     return len(real.window) * budget_s / round_s >= least
+
+
+def _spared(segments: Sequence[Segment]) -> tuple[Arm, ...]:
+    """Arms to leave out for want of time. Not `free` where the threads of `real` waited for processors: beside the
+    device the loader is slower than alone, and by how much is the cost of contention."""
+    windows = [one.cpu for one in segments if one.arm is Arm.REAL and one.cpu is not None]
+    queued_s = sum(one.own_queued_s or 0.0 for one in windows)
+    waits = queued_s > WAITING * (queued_s + sum(one.own_s for one in windows))
+    return tuple(arm for arm in SPARED if not (waits and arm is Arm.FREE))
 
 
 def _missing_s(segments: Sequence[Segment], least: int) -> float:

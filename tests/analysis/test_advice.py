@@ -12,7 +12,7 @@ import pytest
 from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import SPAN, CacheFacts, CeilingProbe, PrepProbe, Run, Segment
+from loaderbench.recording.facts import SPAN, STEP, CacheFacts, CeilingProbe, CpuWindow, PrepProbe, Run, Segment
 from loaderbench.recording.record import Advice
 from loaderbench.reporting.words import flags, worded
 from tests.analysis.simulate import ARMS, Pipeline, run, step_seconds
@@ -278,3 +278,36 @@ def test_predictions_hold_over_random_loaders() -> None:
                 pace = {"workers": change.get("workers", workers)}
                 pace["decode"] = decode * (faster if "decoder" in change else 1.0)
                 assert value_of(one) == pytest.approx(gain(slow, **pace), rel=0.06)
+
+
+def test_advice_to_workers_that_wait_for_processors_rests_on_what_decoding_costs_by_itself() -> None:
+    """Eight workers on two processors, none of whose wall times is their work's.
+
+    Of 64 images each takes 0.5 ms to read and 3.5 ms to decode, and beside so many others 4.2 ms. The queue stands in
+    front of reading, so that by the wall reading is most of it. A decoder of half the time saves half of decoding; with
+    a worker for each processor the 20 % are gone as well.
+    """
+    images, read, decode, stretched = 64, 0.0005, 0.0035, 1.2
+    cpu_s = images * (read + stretched * decode)
+    crowded = Pipeline(device=0.010, decode=8 * cpu_s / 2, workers=8)
+    probe = make_prep_probe(pillow=decode, turbojpeg=decode / 2)
+    asked = simulated(crowded, cpus=2, prep_probe=probe, loader="multiprocess", decoder="pillow")
+    assert asked.recording is not None
+    wall_s = 8 * cpu_s / 2
+    for one in asked.recording.segments:
+        if one.arm is Arm.FETCH:
+            one.steps[:, STEP["returned_ns"]] = one.steps[0, STEP["returned_ns"]] + np.arange(len(one.steps)) * int(
+                images * read / 2 * 1e9
+            )
+        one.cpu = CpuWindow(10.0, 20.0, 60.0, 0.0, 20.0, 0.0, 2, None, None)
+        if one.spans is not None and len(one.spans):
+            one.spans[:, SPAN["read_ns"]] = int(0.7 * wall_s * 1e9)
+            one.spans[:, SPAN["decode_ns"]] = int(0.3 * wall_s * 1e9)
+            one.spans[:, SPAN["cpu_ns"]] = int(cpu_s * 1e9)
+            one.spans[:, SPAN["runqueue_ns"]] = int((wall_s - cpu_s) * 1e9)
+    verdict = worded(analyze(asked)).verdict
+    assert verdict is not None
+    told = {tuple(sorted((one.change or {}).items())): value_of(one) for one in verdict.advice if one.predicted_speedup}
+    halved = images * (read + stretched * decode / 2)
+    assert told[(("decoder", "turbojpeg"),)] == pytest.approx(cpu_s / halved, rel=0.03)
+    assert told[(("workers", 2),)] == pytest.approx(cpu_s / (images * (read + decode)), rel=0.03)

@@ -152,6 +152,66 @@ def test_one_neighbour_beside_slow_preparation_leaves_preparation_the_cause():
     assert gain.value == pytest.approx(1.5, rel=0.06)
 
 
+def test_without_the_loader_s_time_alone_a_queue_behind_its_own_threads_leaves_it_open():
+    """The workers of four wait for half of their time; `free`, which would tell what that costs, is missing."""
+    run = stored(Machine(4), Pipeline(device=0.030, decode=0.060))
+    assert run.recording is not None
+    run.recording.segments[:] = [one for one in run.recording.segments if one.arm is not Arm.FREE]
+
+    record = worded(analyze(run))
+
+    assert record.verdict is not None and record.contention is not None
+    assert record.verdict.speedup_if_removed["contention"] is None
+    assert record.contention.by == "workers"
+    # the same run with nothing that waits is judged without it
+    run = stored(Machine(2), Pipeline(device=0.030, decode=0.120))
+    assert run.recording is not None
+    run.recording.segments[:] = [one for one in run.recording.segments if one.arm is not Arm.FREE]
+    record = analyze(run)
+    assert record.verdict is not None and record.verdict.bottleneck == "prep"
+
+
+@pytest.mark.parametrize("free", [True, False], ids=["free", "no free"])
+def test_a_model_on_the_run_s_own_processors(free: bool):
+    """A model of two threads and two workers on two processors: beside each other all run at half their pace.
+
+    Alone the step takes 40 ms on either side, together 80: without contention it is twice as fast.
+    """
+    machine = Machine(2)
+    window = CpuWindow(10.0, 20.0, 20.0, 5.0, 20.0, 0.0, 2, None, None)
+    alone = Pipeline(device=0.0401, issue=0.040, decode=0.080)
+    together = Pipeline(device=0.0801, issue=0.080, decode=0.160)
+    segments = []
+    for segment in simulate.run(alone):
+        if segment.arm in (Arm.RAM, Arm.REAL):
+            continue
+        segment.cpu = replace(window, own_queued_s=0.0)
+        segments.append(segment)
+    for segment in simulate.run(together):
+        if segment.arm not in (Arm.RAM, Arm.REAL):
+            continue
+        segment.cpu = window
+        if segment.spans is not None:
+            wall = segment.spans[:, SPAN["ready_ns"]] - segment.spans[:, SPAN["start_ns"]]
+            segment.spans[:, SPAN["runqueue_ns"]], segment.spans[:, SPAN["cpu_ns"]] = wall // 2, wall // 2
+        segments.append(segment)
+    run = run_of([one for one in segments if free or one.arm is not Arm.FREE], machine)
+    assert run.recording is not None
+    facts = run.recording.facts
+    run.recording.facts = replace(facts, device=replace(facts.device, on_host_cpus=True))
+
+    record = worded(analyze(run))
+
+    assert record.verdict is not None and record.contention is not None
+    assert record.contention.by == "own threads"
+    gain = record.verdict.speedup_if_removed["contention"]
+    if free:
+        assert record.verdict.bottleneck == "contention"
+        assert gain is not None and gain.value == pytest.approx(2.0, rel=0.06)
+    else:
+        assert record.verdict.bottleneck != "prep" and gain is None
+
+
 def test_a_run_that_waits_for_no_processor_has_no_contention():
     record = judged(Machine(2), FAST)
 

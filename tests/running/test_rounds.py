@@ -16,7 +16,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case
 from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet
-from loaderbench.recording.facts import STEP_FIELDS, RoundFacts, Segment
+from loaderbench.recording.facts import STEP_FIELDS, CpuWindow, RoundFacts, Segment
 from loaderbench.running import rounds
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
 from loaderbench.running.window import Length, Windows
@@ -39,6 +39,7 @@ class FakeWindows:
     def __init__(self, clock: Clock, case: Case, step_s: Callable[[Arm, int], float], window_s: float) -> None:
         self.rig = SimpleNamespace(case=case)
         self.asked: list[tuple[Arm, int, Length]] = []
+        self.cpu: CpuWindow | None = None
         self._clock, self._step_s, self._window_s = clock, step_s, window_s
 
     def measure(self, arm: Arm, number: int, length: Length) -> Segment:
@@ -48,7 +49,9 @@ class FakeWindows:
         table[:, 1] = np.arange(13) * self._step_s(arm, number) * 1e9
         if arm.on_device:
             table[:, 6] = table[:, 1]
-        return make_segment(arm, table, round=number)
+        segment = make_segment(arm, table, round=number)
+        segment.cpu = self.cpu
+        return segment
 
 
 def steady(arm: Arm, number: int) -> float:
@@ -57,9 +60,10 @@ def steady(arm: Arm, number: int) -> float:
 
 def measured(
     monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...] = COLD, *, seconds: float = 60.0, window_s: float = 0.1,
-    step_s: Callable[[Arm, int], float] = steady, most_bytes: bool = False, **case: Any,
+    step_s: Callable[[Arm, int], float] = steady, most_bytes: bool = False, cpu: CpuWindow | None = None, **case: Any,
 ) -> tuple[RoundFacts, list[tuple[Arm, int, Length]], list[Segment]]:  # fmt: skip
     windows = FakeWindows(Clock(monkeypatch), make_case(**case), step_s, window_s)
+    windows.cpu = cpu
     segments: list[Segment] = []
     facts = measure_rounds(cast(Windows, windows), arms, Budget(seconds, most_bytes), segments)
     return facts, windows.asked, segments
@@ -129,6 +133,19 @@ def test_on_slow_storage_real_gets_the_time_of_arms_that_no_gain_needs(monkeypat
     # and where the device is as slow, it is not the loader's rate that is known already
     facts, _, _ = measured(monkeypatch, seconds=13.0, window_s=2.0, step_s=lambda arm, number: 0.3)
     assert facts.arms == COLD
+
+
+def test_the_loader_alone_is_measured_where_its_threads_wait_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(arm: Arm, number: int) -> float:
+        return 0.016 if arm in (Arm.DEVICE, Arm.HOST) else 0.3
+
+    def arms(queued_s: float) -> set[Arm]:
+        window = CpuWindow(2.0, 3.6, queued_s, 0.0, 3.6, 0.0, 2, None, None)
+        facts, _, _ = measured(monkeypatch, seconds=13.0, window_s=2.0, step_s=slow, cpu=window)
+        return set(facts.arms)
+
+    assert arms(0.3) == set(COLD) - {Arm.FREE, Arm.PREP}  # 8 % of 3.9 s
+    assert arms(0.5) == set(COLD) - {Arm.PREP}  # 12 % of 4.1 s
 
 
 def test_a_window_of_the_first_round_may_take_its_share_and_real_two(monkeypatch: pytest.MonkeyPatch) -> None:
