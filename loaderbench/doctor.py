@@ -160,7 +160,7 @@ def _page_cache(dataset_path: str | None) -> Finding:
     if dataset_path is not None:
         path = first_image(dataset_path)
         if path is None:
-            return Finding(name, MISSING, f"no JPEG below {dataset_path} to try", "name a folder with images")
+            return Finding(name, MISSING, f"no image below {dataset_path} to try", "name a folder with images")
         return _evict_one(name, path, "the data set's first image")
     with tempfile.NamedTemporaryFile(prefix="loaderbench-doctor-") as file:
         file.write(os.urandom(PROBE_BYTES))

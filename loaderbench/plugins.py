@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.metadata import EntryPoint, distributions, entry_points
@@ -21,14 +21,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from loaderbench.cases.case import Feed
 from loaderbench.cases.traits import (
+    FORMAT_NAMES,
+    FORMATS,
     DecoderChoice,
     DecoderTraits,
     DeviceTraits,
+    Format,
     LoaderChoice,
     LoaderTraits,
     Needs,
     WorkloadTraits,
+    format_names,
 )
 from loaderbench.decoders import examples
 from loaderbench.errors import ConfigError, UnavailableError
@@ -168,6 +173,7 @@ LOADERS: Table[LoaderTraits] = Table(
                 decodes="own",
                 shared_queue=True,
                 readers=1,
+                formats=FORMATS,
                 extra_work_in_line=True,
                 self_tested=True,
                 needs=_extra("dali", "nvidia-dali-cuda*"),
@@ -216,7 +222,10 @@ DECODERS: Table[DecoderTraits] = Table(
     DecoderTraits,
     {
         "pillow": _decoder(
-            "pillow", DecoderTraits(rank=60, example=examples.PILLOW, needs=Needs(("pillow",), "pip install pillow"))
+            "pillow",
+            DecoderTraits(
+                rank=60, formats=FORMATS, example=examples.PILLOW, needs=Needs(("pillow",), "pip install pillow")
+            ),
         ),
         "turbojpeg": _decoder(
             "turbojpeg",
@@ -226,6 +235,7 @@ DECODERS: Table[DecoderTraits] = Table(
             "torchvision",
             DecoderTraits(
                 rank=30,
+                formats=FORMATS,
                 example=examples.TORCHVISION,
                 probed_as="turbojpeg",
                 needs=Needs(("torchvision",), "pip install torchvision"),
@@ -247,6 +257,7 @@ DECODERS: Table[DecoderTraits] = Table(
             "pillow_simd",
             DecoderTraits(
                 rank=50,
+                formats=FORMATS,
                 example=examples.PILLOW,
                 prefix="pillow-simd",
                 needs=Needs(
@@ -258,6 +269,7 @@ DECODERS: Table[DecoderTraits] = Table(
             "opencv",
             DecoderTraits(
                 rank=40,
+                formats=FORMATS,
                 example=examples.OPENCV,
                 needs=Needs(("opencv-python-headless", "opencv-python"), "pip install opencv-python-headless"),
             ),
@@ -383,11 +395,31 @@ def function(path: str) -> Any:
         raise ConfigError(f"a plug-in names {path}, which is not there: {error}") from error
 
 
-def installed_decoders() -> list[DecoderChoice]:
-    """Decoders that can be used here, the fastest first; without those that need a process with a prefix."""
+def installed_decoders(formats: Iterable[str] = ("jpeg",)) -> list[DecoderChoice]:
+    """Decoders that can be used here and read these formats, the fastest first; without those that need a process with
+    a prefix."""
     choices = [DecoderChoice(name, traits) for name, traits in DECODERS.known().items()]
-    usable = [one for one in choices if one.traits.prefix is None and missing(one.traits.needs) is None]
-    return sorted(usable, key=lambda one: one.traits.rank)
+    suitable = [one for one in choices if one.traits.prefix is None and set(formats) <= set(one.traits.formats)]
+    return sorted((one for one in suitable if missing(one.traits.needs) is None), key=lambda one: one.traits.rank)
+
+
+def check_formats(feed: Feed, formats: Mapping[Format, int], root: str) -> None:
+    """Raises ConfigError where what decodes does not read all formats of the data set: no rate may be that of the
+    files that happen to be readable."""
+    loader = LOADERS.find(feed.loader).traits
+    if loader.decodes == "nothing":
+        return
+    ours = loader.decodes == "ours" and feed.decoder is not None
+    reads = DECODERS.find(str(feed.decoder)).traits.formats if ours else loader.formats
+    others = {kind: number for kind, number in formats.items() if kind not in reads}
+    if not others:
+        return
+    held = ", ".join(f"{number:,} {FORMAT_NAMES[kind]}" for kind, number in others.items())
+    what = f"--decoder {feed.decoder}" if ours else f"--loader {feed.loader}"
+    usable = [one.name for one in installed_decoders(formats)]
+    use = f"--decoder {' or '.join(usable)}" if usable else "pip install pillow"
+    use = use if ours else f"--loader {DEFAULT_LOADER}"
+    raise ConfigError(f"{what} reads {format_names(reads)} only, and {root} holds {held} files: use {use}")
 
 
 def installed_loaders(*, with_gpu: bool) -> list[LoaderChoice]:
@@ -412,13 +444,14 @@ def decoder_choice(name: str) -> DecoderChoice:
     return DecoderChoice(name, DECODERS.find(name).traits)
 
 
-def loader_choice(name: str) -> LoaderChoice:
-    """The loader of this name with the decoder that is its default here. Raises ConfigError where there is none."""
+def loader_choice(name: str, formats: Iterable[str] = ("jpeg",)) -> LoaderChoice:
+    """The loader of this name with the decoder that is its default here, for images of these formats. Raises
+    ConfigError where there is none."""
     traits = LOADERS.find(name).traits
     decoder = None
     if traits.decodes == "ours":
         usual = decoder_choice(USUAL_DECODER)
-        decoder = usual if traits.decoder == "usual" else next(iter(installed_decoders()), usual)
+        decoder = usual if traits.decoder == "usual" else next(iter(installed_decoders(formats)), usual)
     return LoaderChoice(name, traits, decoder)
 
 

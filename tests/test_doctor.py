@@ -118,7 +118,7 @@ def test_a_data_set_in_memory_has_no_storage_and_no_cold() -> None:
 
 
 def test_an_empty_folder_has_nothing_to_try(tmp_path: Path) -> None:
-    assert "no JPEG" in found(examine(tmp_path), "page cache").what
+    assert "no image" in found(examine(tmp_path), "page cache").what
 
 
 def gone(*_: object, **__: object) -> Any:

@@ -6,13 +6,25 @@ The tables are in loaderbench/plugins.py; docs/plug-ins.md explains each trait.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, get_args
 
 from loaderbench.cases.case import Feed, Output, Precision
 
+Format = Literal["jpeg", "png", "webp"]
+"""A kind of image file."""
+FORMATS: tuple[Format, ...] = get_args(Format)
+FORMAT_NAMES: Mapping[str, str] = MappingProxyType({"jpeg": "JPEG", "png": "PNG", "webp": "WebP"})
 Work = Literal["in line", "processes", "threads"]
 Handover = Literal["private", "shared", "reused"]
+
+
+def format_names(formats: Iterable[str]) -> str:
+    """`JPEG`, `JPEG and PNG`, `JPEG, PNG and WebP`."""
+    names = [FORMAT_NAMES[one] for one in FORMATS if one in set(formats)]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,8 @@ class LoaderTraits:
     """The extra work of its decode stage (`Slowdown`) is done for one image after another, whatever the workers."""
     self_tested: bool = False
     """The self-test uses it for runs with a built-in cause."""
+    formats: tuple[Format, ...] = ("jpeg",)
+    """Kinds of images that it reads, where it decodes for itself."""
     is_data_loader: bool = False
     """It is PyTorch's DataLoader over files, so that `tune` can print it as such."""
     needs_gpu: bool = False
@@ -79,6 +93,8 @@ class DecoderTraits:
 
     rank: int = 100
     """Its place by speed among those that are installed (docs/decoders.md); the least is the fastest."""
+    formats: tuple[Format, ...] = ("jpeg",)
+    """Kinds of images that it reads."""
     scales: bool = False
     """It takes `--decode-scale`."""
     example: str | None = None

@@ -1,7 +1,8 @@
 """What a decoder is: encoded bytes to RGB pixels, and the one resize that every decoder's pixels get.
 
-Every decoder gives 8-bit RGB. Grayscale and CMYK are converted. EXIF orientation is ignored, as
-torchvision's ImageFolder does. A truncated file is an error, never a grey picture.
+Every decoder gives 8-bit RGB. Grayscale, CMYK and palettes are converted, transparency is dropped, of 16 bits the upper
+8 are taken, and of an animation the first picture. EXIF orientation is ignored, as torchvision's ImageFolder does. A
+truncated file is an error, never a grey picture.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.cases.case import DECODE_SCALES
+from loaderbench.cases.traits import FORMATS, format_names
 from loaderbench.errors import ConfigError
+from loaderbench.images.formats import NotReadableError, Size, check_end, check_png, format_of, size_of
 from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
 from loaderbench.plain import JsonObject
 
+TAIL_BYTES = 65536
+"""How far before the end of a PNG its last chunk may be: some programs append data of their own."""
 Pixels = Any
 """A decoded image in the decoder's own form (PIL image, uint8 array). Only the decoder that made it reads it."""
 
@@ -43,6 +48,31 @@ def read_header(encoded: bytes) -> JpegHeader:
     if reason := too_large(found.width, found.height):
         raise DecodeError(reason)
     return found
+
+
+def read_size(encoded: bytes) -> JpegHeader | Size:
+    """The size of a picture of any kind that is read here, which must be complete; of a JPEG its header.
+
+    Every decoder of PNG or WebP calls this first, so that all refuse the same files.
+
+    Raises:
+        DecodeError: the bytes are none, incomplete, damaged where a checksum tells, or of more than MOST_PIXELS.
+    """
+    kind = format_of(encoded)
+    if kind == "jpeg" or not encoded:
+        return read_header(encoded)
+    if kind is None:
+        raise DecodeError(f"not a {format_names(FORMATS)} file".replace(" and ", " or "))
+    try:
+        size = size_of(encoded)
+        check_end(kind, len(encoded), encoded, encoded[-TAIL_BYTES:])
+        if reason := too_large(*size):
+            raise DecodeError(reason)
+        if kind == "png":
+            check_png(encoded)
+    except NotReadableError as error:
+        raise DecodeError(str(error)) from error
+    return size
 
 
 class Geometry(NamedTuple):
@@ -70,7 +100,7 @@ class Decoder(Protocol):
         """All pixels of one image.
 
         Raises:
-            DecodeError: not a JPEG, or a broken or truncated one.
+            DecodeError: not of the decoder's formats (DecoderTraits), or broken or truncated.
         """
         ...
 

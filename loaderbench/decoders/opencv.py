@@ -1,4 +1,4 @@
-"""OpenCV's JPEG decoder (libjpeg-turbo), without its threads, from the extra `opencv`."""
+"""OpenCV's decoders of JPEG (libjpeg-turbo), PNG and WebP, without its threads, from the extra `opencv`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.decoders.arrays import crop_resize_array, put
-from loaderbench.decoders.base import DecodeError, Geometry, read_header
+from loaderbench.decoders.base import DecodeError, Geometry, read_size
 from loaderbench.decoders.pillow import PillowDecoder
 from loaderbench.errors import ConfigError, UnavailableError
-from loaderbench.images.jpeg import CMYK_COMPONENTS
+from loaderbench.images.jpeg import CMYK_COMPONENTS, JpegHeader
 from loaderbench.plain import JsonObject
 
 try:
@@ -56,10 +56,12 @@ class OpenCvDecoder:
         cv2.setNumThreads(0)
 
     def decode(self, encoded: bytes) -> NDArray[np.uint8]:
-        if read_header(encoded).num_components == CMYK_COMPONENTS:
-            return self._pillow.to_array(self._pillow.decode(encoded))
-        if encoded.rfind(END_OF_IMAGE) < encoded.rfind(START_OF_SCAN):
-            raise DecodeError("truncated: no end-of-image marker")
+        header = read_size(encoded)
+        if isinstance(header, JpegHeader):
+            if header.num_components == CMYK_COMPONENTS:
+                return self._pillow.to_array(self._pillow.decode(encoded))
+            if encoded.rfind(END_OF_IMAGE) < encoded.rfind(START_OF_SCAN):
+                raise DecodeError("truncated: no end-of-image marker")
         flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
         try:
             decoded: Any = cv2.imdecode(np.frombuffer(encoded, dtype=np.uint8), flags)

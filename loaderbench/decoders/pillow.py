@@ -13,15 +13,18 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image, _imaging, features
 
-from loaderbench.decoders.base import DecodeError, Geometry
+from loaderbench.decoders.base import DecodeError, Geometry, read_size
 from loaderbench.errors import UnavailableError
 from loaderbench.images.jpeg import too_large
 from loaderbench.plain import JsonObject
 from loaderbench.prefixes import folder
 
-FORMATS = ("JPEG",)
+FORMATS = ("JPEG", "PNG", "WEBP")
 """What Pillow may take a file for. By default it goes by the content: a PostScript file that is called .jpg would be
 given to Ghostscript."""
+
+
+JPEG_START = b"\xff\xd8"
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,20 @@ class Options:
 
 
 def open_image(file: str | BinaryIO) -> Image.Image:
-    """A JPEG whose pixels are not decoded yet. Raises what Pillow raises; ValueError where it has too many pixels."""
+    """An image whose pixels are not decoded yet. Raises what Pillow raises; ValueError where it has too many pixels."""
     image = Image.open(file, formats=FORMATS)
     if reason := too_large(*image.size):  # Pillow has the same limit, unless someone has switched it off
         image.close()
         raise ValueError(reason)
     return image
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """An image of another mode in RGB; of 16 bits the upper 8, where Pillow's own conversion would cut off at 255."""
+    if image.mode.startswith("I"):  # a PNG of 16 bits of grey: "I;16", in older versions "I"
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    image.info.pop("transparency", None)  # Pillow warns that RGB has none
+    return image.convert("RGB")
 
 
 class PillowDecoder:
@@ -49,10 +60,14 @@ class PillowDecoder:
 
     def decode(self, encoded: bytes) -> Image.Image:
         try:
+            if not encoded.startswith(JPEG_START):
+                read_size(encoded)
             image = open_image(io.BytesIO(encoded))
             if image.mode != "RGB":
-                return image.convert("RGB")
+                return as_rgb(image)
             image.load()
+        except DecodeError:
+            raise
         except MemoryError:
             raise
         except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError … on broken data

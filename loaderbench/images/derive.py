@@ -10,9 +10,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from loaderbench.decoders.pillow import open_image
+from loaderbench.decoders.pillow import as_rgb, open_image
 from loaderbench.errors import ConfigError
 from loaderbench.images.files import exclusive, holds_foreign_files, replace_file
+from loaderbench.images.formats import SUFFIXES
 from loaderbench.images.index import index_images
 from loaderbench.images.jpeg import too_large
 from loaderbench.images.pool import run_parallel
@@ -69,7 +70,7 @@ def _derive_image(job: _Job) -> _Outcome:
         with open_image(job.source) as opened:
             opened.load()
             icc_profile = opened.info.get("icc_profile")
-            image = opened if opened.mode in ("RGB", "L") else opened.convert("RGB")
+            image = opened if opened.mode in ("RGB", "L") else as_rgb(opened)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # all that Pillow raises
         return _Outcome(num_kept=num_kept, broken=(job.source, str(error)))
     num_upscaled = 0
@@ -119,7 +120,7 @@ def derive_dataset(
     too large for a JPEG, are counted and listed. An interrupted call is completed by the next one.
 
     Raises:
-        ConfigError: `src` holds no JPEG; `out` lies in `src`, was made from something else, or cannot be written.
+        ConfigError: `src` holds no image; `out` lies in `src`, was made from something else, or cannot be written.
     """
     if found := find_variants(src):
         known = ", ".join(str(side) for side in found)
@@ -144,6 +145,7 @@ def derive_dataset(
             for path in index.paths():
                 name = os.path.relpath(path, index.root)
                 name = os.path.join(FLAT_CLASS, name) if flat else name
+                name = name if SUFFIXES[Path(name).suffix.lower()] == "jpeg" else f"{name}.jpg"
                 jobs.append(_Job(path, tuple((side, str(root / str(side) / name)) for side in wanted), quality))
             for folder in sorted({os.path.dirname(target) for job in jobs for _, target in job.targets}):
                 Path(folder).mkdir(parents=True, exist_ok=True)

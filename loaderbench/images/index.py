@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.cases.traits import Format
 from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.files import (
     OWN_FILES_PREFIX,
@@ -40,14 +41,15 @@ from loaderbench.images.files import (
     user_cache_folder,
 )
 from loaderbench.images.filesystem import storage_behind
+from loaderbench.images.formats import SUFFIXES
 from loaderbench.images.over_files import over_files
 from loaderbench.images.packed import map_packed, write_packed
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg")
-"""Compared in lower case. JPEG is what the loaders and decoders here read."""
+IMAGE_SUFFIXES = tuple(SUFFIXES)
+"""Compared in lower case."""
 LARGE_SET = 10_000
 """Lists of at least this many images are mapped and kept. A smaller set is listed in 0.1 s."""
-FORMAT = 2
+FORMAT = 3
 """Of the kept lists. Raise it when their content, or what counts as an image, changes."""
 SAMPLED_FILES = 1000
 """If none of this many random files has changed its size, at most 0.3 % of all have (95 % confidence)."""
@@ -97,6 +99,18 @@ class ImageIndex:
         """Absolute path of image `index`."""
         name = self.names[self.offsets[index] : self.offsets[index + 1]]
         return self.root + os.sep + os.fsdecode(bytes(name))
+
+    @property
+    def formats(self) -> dict[Format, int]:
+        """How many files of each kind there are, by their names; kinds without a file are left out."""
+        names = np.frombuffer(self.names, dtype=np.uint8)
+        last, before = (names[self.offsets[1:] - back] | 0x20 for back in (1, 2))  # in lower case
+        counts: dict[Format, int] = {
+            "png": int(np.count_nonzero((last == ord("g")) & (before == ord("n")))),
+            "webp": int(np.count_nonzero(last == ord("p"))),
+        }
+        counts = {"jpeg": len(self) - sum(counts.values()), **counts}
+        return {kind: number for kind, number in counts.items() if number}
 
     def paths(self) -> Iterator[str]:
         return (self.path(index) for index in range(len(self)))
@@ -282,7 +296,7 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def first_image(folder: str) -> str | None:
-    """Some non-empty JPEG below `folder`, the same one at each call; None where there is none."""
+    """Some non-empty image below `folder`, the same one at each call; None where there is none."""
     pending = [folder]
     while pending:
         try:
@@ -303,7 +317,7 @@ def no_images(called: str, suffixes: Mapping[str, int]) -> str:
     seen = ", ".join(f"{number:,} {suffix}" for suffix, number in most)
     kinds = f"it holds other files ({seen}), and only {', '.join(IMAGE_SUFFIXES)} are read" if seen else "it is empty"
     return (
-        f"no JPEG images in {called}: {kinds}; give a folder of JPEG files or of one folder a class, or make a set "
+        f"no images in {called}: {kinds}; give a folder of images or of one folder for each class, or make a set "
         "with `loaderbench dataset make`"
     )
 
@@ -314,7 +328,7 @@ def index_images(root: str, on_listed: OnListed = lambda num_images: None) -> Im
     A flat folder is one class, named "". Files of other types are left out (`dataset scan` lists them).
 
     Raises:
-        ConfigError: `root` is missing, no folder, not readable, or holds no JPEG.
+        ConfigError: `root` is missing, no folder, not readable, or holds no image.
     """
     called, root = root, os.path.realpath(root)
     kept = _kept_list(root)

@@ -15,8 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench import plain
+from loaderbench.cases.traits import Format, format_names
 from loaderbench.errors import ConfigError
 from loaderbench.images.filesystem import FileSystem, storage_behind
+from loaderbench.images.formats import (
+    MOST_HEAD,
+    SUFFIXES,
+    NotReadableError,
+    check_end,
+    format_of,
+    size_of,
+)
 from loaderbench.images.index import IMAGE_SUFFIXES, ImageIndex, Listing
 from loaderbench.images.jpeg import JpegHeader, NotJpegError, check_start, find_frame, too_large
 from loaderbench.images.shards import read_record, read_shards
@@ -42,7 +51,7 @@ SIZE_QUANTILES = {"min": 0, "p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95,
 
 
 def _read_header(fd: int) -> JpegHeader | None:
-    """The frame header of a file; None where the file ends before it. Raises NotJpegError, OSError."""
+    """The frame header of a JPEG; None where the file ends before it. Raises NotJpegError, OSError."""
     head, begin, at = os.pread(fd, HEAD_BYTES, 0), 0, 2
     check_start(head)
     for _ in range(MOST_READS):
@@ -64,6 +73,14 @@ def _has_end(fd: int, size: int, header_end: int) -> bool:
     return b"\xff\xd9" in os.pread(fd, TAIL_BYTES, begin)
 
 
+def _read_other(fd: int, kind: Format, size: int) -> JpegHeader:
+    """The size of a PNG or WebP, as a header that is not progressive. Raises NotReadableError, OSError."""
+    head = os.pread(fd, MOST_HEAD, 0)
+    found = size_of(head)
+    check_end(kind, size, head, os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)))
+    return JpegHeader(*found, progressive=False, end=0, num_components=3)
+
+
 def check_file(path: str) -> tuple[int, JpegHeader | None, str | None]:
     """(size in bytes, header, what is wrong): the header is None where something is wrong."""
     try:
@@ -72,6 +89,17 @@ def check_file(path: str) -> tuple[int, JpegHeader | None, str | None]:
             size = os.fstat(fd).st_size
             if size == 0:
                 return 0, None, "empty file"
+            kind = format_of(os.pread(fd, MOST_HEAD, 0))
+            if kind is not None and kind != (called := SUFFIXES.get(os.path.splitext(path)[1].lower(), kind)):  # noqa: PTH122
+                return (
+                    size,
+                    None,
+                    f"{format_names([kind])} content, but called {format_names([called])}: not every decoder reads it",
+                )
+            if kind is not None and kind != "jpeg":
+                other = _read_other(fd, kind, size)
+                reason = too_large(other.width, other.height)
+                return size, None if reason else other, reason
             header = _read_header(fd)
             if header is None:
                 return size, None, "truncated: it ends before its frame header"
@@ -84,7 +112,7 @@ def check_file(path: str) -> tuple[int, JpegHeader | None, str | None]:
             os.close(fd)
     except OSError as error:
         return 0, None, f"cannot be read: {error.strerror}"
-    except NotJpegError as error:
+    except (NotJpegError, NotReadableError) as error:
         return size, None, str(error)
 
 
@@ -121,7 +149,7 @@ class DatasetScan:
 
     root: str
     num_images: int
-    """JPEGs that are not broken."""
+    """Images that are not broken."""
     num_classes: int
     """Folders that hold images."""
     total_bytes: int
@@ -139,8 +167,10 @@ class DatasetScan:
     file_system: FileSystem
     broken: list[tuple[str, str]]
     """(absolute path, reason), sorted."""
+    formats: dict[str, int] = field(default_factory=dict)
+    """How many files of each kind there are, by their names, broken ones included."""
     other_files: list[str] = field(default_factory=list)
-    """Files that no run reads, at most MOST_LISTED: no JPEG by name, or beside the folders of a tree."""
+    """Files that no run reads, at most MOST_LISTED: no image by name, or beside the folders of a tree."""
     num_other_files: int = 0
     other_suffixes: dict[str, int] = field(default_factory=dict)
     content_checked: bool = True
@@ -158,6 +188,7 @@ class DatasetScan:
                 "root": self.root,
                 "num_images": self.num_images,
                 "num_classes": self.num_classes,
+                "formats": self.formats,
                 "total_bytes": self.total_bytes,
                 "mean_bytes": self.mean_bytes,
                 "bytes_per_pixel": self.bytes_per_pixel,
@@ -362,6 +393,7 @@ def scan_dataset(root: str | Path, *, check_content: bool = True, progress: Prog
         variants=list(find_variants(root)),
         file_system=storage_behind(root),
         broken=broken,
+        formats={str(kind): number for kind, number in images.formats.items()},
         other_files=sorted(listing.others),
         num_other_files=listing.num_others,
         other_suffixes=dict(listing.other_suffixes.most_common()),

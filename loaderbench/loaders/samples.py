@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench import plugins
-from loaderbench.decoders.base import DecodeError, Decoder, FillingDecoder, Geometry, SlotFiller, Stopped, read_header
+from loaderbench.decoders.base import DecodeError, Decoder, FillingDecoder, Geometry, SlotFiller, Stopped, read_size
 from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.scan import TAIL_BYTES
@@ -120,7 +120,7 @@ def output_shape(context: LoaderContext) -> tuple[int, int]:
         return context.input_size, context.input_size
     for index in range(min(len(context.images), MOST_REPLACEMENTS)):
         try:
-            header = read_header(read_file(context.images.path(index)))
+            header = read_size(read_file(context.images.path(index)))
             return header.height, header.width
         except DecodeError:
             continue  # a broken image: counted when its turn comes

@@ -18,7 +18,7 @@ MOST_CHECKED = 20_000
 
 
 def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
-    """(index, reason) of files whose header or end-of-image marker is missing, of up to MOST_CHECKED files.
+    """(index, reason) of files whose header or end is missing, of up to MOST_CHECKED files.
 
     Reads a few KB of each: 20 µs a file where it is cached. A library that decodes for itself makes a picture of some
     broken files and stops at others. In a larger set a random part is checked: `dataset scan` looks at all.
@@ -39,7 +39,7 @@ def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
     if len(failures) > context.max_failure_fraction * len(chosen):
         raise CaseFailed(
             f"{failure_list(failures, len(chosen), images)}; at most {100 * context.max_failure_fraction:g} % "
-            f"are allowed (--max-failures)"
+            "are allowed (--max-failures); `loaderbench dataset scan` names all"
         )
     return failures
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loaderbench.cases.traits import format_names
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, print_bullets, print_rows
 
@@ -25,8 +26,10 @@ def print_scan(scan: DatasetScan, console: Console | None = None) -> None:
     ]
     others = ", ".join(f"{count:,} {suffix or 'without suffix'}" for suffix, count in found.other_suffixes.items())
     behind = f" on {system.device}" if system.device else ""
+    formats = ", ".join(f"{format_names([kind])} {count:,}" for kind, count in found.formats.items())
     rows = [
         ("images", f"{found.num_images:,} in {found.num_classes:,} folders"),
+        ("formats", formats or fmt.NOT_MEASURED),
         ("bytes", f"{fmt.size(found.total_bytes)}, mean {fmt.size(found.mean_bytes)}"),
         ("per pixel", f"{fmt.number(found.bytes_per_pixel)} bytes"),
         ("progressive", fmt.percent(found.progressive_fraction)),

@@ -71,6 +71,8 @@ def _decoders(context: LoaderContext) -> dict[str, Decoder]:
     found: dict[str, Decoder] = {}
     for name, traits in plugins.DECODERS.known().items():
         own = name == context.decoder
+        if not set(context.images.formats) <= set(traits.formats):
+            continue
         if not own and traits.probed_as in found and not set(traits.needs.packages) & set(sys.modules):
             continue
         options = context.decoder_options if own else {}

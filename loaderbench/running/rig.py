@@ -83,6 +83,7 @@ class Rig:
             lambda num: progress(f"listing the images: {num:,} so far"),
         )
         self.images = self.data.images
+        plugins.check_formats(case.feed, self.images.formats, case.subject.dataset)
         report(Phase("opening the device"))
         size = case.step.input_size or case.subject.resolution  # None: uncropped images of no stated resolution
         self.device: Device = open_device(case.step, size)

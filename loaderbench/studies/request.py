@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from loaderbench import plugins
 from loaderbench.cases.arms import ARMS
 from loaderbench.cases.case import MODES, PRECISIONS
 from loaderbench.cases.options import FeedOptions, Options, StepOptions
 from loaderbench.cases.study import StudyRequest, Target, Variant, check_choice
-from loaderbench.cases.traits import LoaderChoice
+from loaderbench.cases.traits import Format, LoaderChoice
 from loaderbench.devices.select import parse_device
 from loaderbench.errors import ConfigError, UnavailableError
+from loaderbench.images.formats import SUFFIXES
 from loaderbench.images.index import first_image, index_images
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.images.shards import read_record
@@ -52,12 +53,12 @@ def resolve(
     """
     subject, feed, step, effort = options.subject, options.feed, options.step, options.effort
     try:
-        loaders = _loaders(feed, on_note)
+        variants = [_variant(*data_set, progress) for data_set in datasets]
+        loaders = _loaders(feed, first_formats(one.path for one in variants), on_note)
         decoders = [plugins.decoder_choice(name) for name in feed.decoder or ()]
     except UnavailableError as error:  # nothing is known of it, so that no case can be planned
         raise ConfigError(str(error)) from error
     targets = _targets(options, on_note)
-    variants = [_variant(*data_set, progress) for data_set in datasets]
     cache = ",".join(subject.cache or ()) or default_cache([one.path for one in variants], loaders)
     return StudyRequest(
         variants=variants,
@@ -110,9 +111,16 @@ def _as_called(path: str, dataset: str | None) -> str:
     return path.replace(os.path.realpath(dataset), dataset.rstrip("/"), 1)
 
 
-def _loaders(feed: FeedOptions, on_note: Callable[[str], None]) -> list[LoaderChoice]:
-    """The loaders; says once for each which decoder it must do without, unless the decoder was given."""
-    loaders = [plugins.loader_choice(name) for name in feed.loader or (plugins.DEFAULT_LOADER,)]
+def first_formats(folders: Iterable[str]) -> set[Format]:
+    """The kinds of the first image of each folder: the measuring process looks at all (plugins.check_formats)."""
+    found = [first_image(folder) for folder in folders]
+    return {SUFFIXES[os.path.splitext(path)[1].lower()] for path in found if path is not None}  # noqa: PTH122
+
+
+def _loaders(feed: FeedOptions, formats: set[Format], on_note: Callable[[str], None]) -> list[LoaderChoice]:
+    """The loaders, with decoders for these formats; says once for each which decoder it must do without, unless the
+    decoder was given."""
+    loaders = [plugins.loader_choice(name, formats) for name in feed.loader or (plugins.DEFAULT_LOADER,)]
     if feed.decoder is None:
         for note in filter(None, map(plugins.passed_over, loaders)):
             on_note(note)

@@ -39,7 +39,7 @@ from loaderbench.running.jobs.table import SCREEN, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
 from loaderbench.studies.likely import fair_order, likely, ranked, representatives
 from loaderbench.studies.measure import measure_case, measure_in, quiet
-from loaderbench.studies.request import DataSet, Folder, Progress, Say, no_note, no_progress, resolve
+from loaderbench.studies.request import DataSet, Folder, Progress, Say, first_formats, no_note, no_progress, resolve
 from loaderbench.studies.sweep import DEFAULT_RESOLUTION, named_data_sets
 
 MIN_BUDGET_S = 60.0
@@ -336,10 +336,13 @@ def plan_tuning(
     """
     cpus, feed = usable_cpus(), options.feed
     with_gpu = is_gpu(options.step.device)
-    loaders = feed.loader or Words(choice.name for choice in plugins.installed_loaders(with_gpu=with_gpu))
+    formats = first_formats(() if dataset[0] is None else (dataset[0],))
+    usable = plugins.installed_loaders(with_gpu=with_gpu)
+    reading = [one for one in usable if one.decoder is not None or formats <= set(one.traits.formats)]
+    loaders = feed.loader or Words(choice.name for choice in reading)
     decoders = feed.decoder
     if decoders is None and any(plugins.LOADERS.find(name).traits.decodes == "ours" for name in loaders):
-        decoders = Words(choice.name for choice in plugins.installed_decoders())
+        decoders = Words(choice.name for choice in plugins.installed_decoders(formats))
     workers = feed.workers or Numbers(sorted({max(1, cpus // 2), cpus, 2 * cpus}))
     options = replace(
         options,

@@ -94,7 +94,7 @@ def test_stray_bytes_hide_no_header(decoder: Decoder, photographs: list[NDArray[
                 decoder.decode(large[:at] + stray + large[at:])
 
 
-@pytest.mark.parametrize("kind", ["EPS", "PNG", "GIF", "PPM", "TIFF"])
+@pytest.mark.parametrize("kind", ["EPS", "BMP", "GIF", "PPM", "TIFF"])
 def test_what_is_only_called_a_jpeg_is_not_opened_as_what_it_is(
     decoder: Decoder, photographs: list[NDArray[np.uint8]], kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -109,6 +109,17 @@ def test_what_is_only_called_a_jpeg_is_not_opened_as_what_it_is(
     with pytest.raises(DecodeError):
         decoder.decode(buffer.getvalue())
     assert not started.exists()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_a_decoder_opens_the_formats_that_its_traits_name(decoder: Decoder, kind: str) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(buffer, kind)
+    if kind.lower() in plugins.DECODERS.find(decoder.name).traits.formats:
+        assert decoder.size(decoder.decode(buffer.getvalue())) == (8, 8)
+    else:
+        with pytest.raises(DecodeError, match=r"[Nn]ot a JPEG"):
+            decoder.decode(buffer.getvalue())
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])

@@ -25,6 +25,7 @@ def screen(request: ScreenRequest, report: Report) -> float:
     with ExitStack() as stack:
         module = plugins.LOADERS.load(case.feed.loader)
         data = open_data_set(case.subject.dataset, plugins.LOADERS.find(case.feed.loader).traits.format)
+        plugins.check_formats(case.feed, data.images.formats, case.subject.dataset)
         context = loader_context(case, data, gpu=nvml_ordinal(case.step.device))
         loader: Loader = module.build(plugins.parse_options(module, case.feed.loader_options), context)
         stack.callback(loader.close)
