@@ -365,7 +365,7 @@ def examine(dataset_path: str | Path | None = None) -> list[Finding]:
     """
     path = None if dataset_path is None else str(Path(dataset_path).absolute())
     if path is not None and not Path(path).is_dir():
-        raise ConfigError(f"{path} is no folder; name the folder that holds the images")
+        raise ConfigError(f"{path} is not a folder; name the folder that holds the images")
     checks: list[Callable[[], Finding]] = [
         _cpus,
         _memory,

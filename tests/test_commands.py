@@ -22,7 +22,7 @@ WRONG = [
     (("--res", "abc"), "--res"),
     (("--res", "96", "--workers", "-1"), "--workers must be 1 or more, not -1"),
     (("--res", "96", "--workers", "0"), "use --loader serial"),
-    (("--res", "96", "--workers", "99999"), "--workers 99999 is more than this machine can carry"),
+    (("--res", "96", "--workers", "99999"), "--workers 99999 is more than this machine can run"),
     (("--res", "96", "--workers", "two"), "--workers takes whole numbers"),
     (("--res", "96", "--workers", "1,2"), "loaderbench sweep"),
     (("--res", "96", "--loader", "nosuch"), "known: serial, multiprocess, threaded"),

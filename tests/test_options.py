@@ -308,7 +308,7 @@ def test_an_unknown_option_names_those_that_there_are() -> None:
         ("[study]\nworkers = ['a']\n", "--workers takes whole numbers separated by commas, not ['a']"),
         ("[study]\nsteps = '5'\n", "--steps takes a whole number, not '5'"),
         ("[studies]\nworkers = 1\n", "has no table [study]; see docs/studies.md"),
-        ("workers = \n", "is no valid TOML"),
+        ("workers = \n", "is not valid TOML"),
     ],
 )
 def test_a_study_file_that_cannot_be_read_says_what_to_change(text: str, says: str, tmp_path: Path) -> None:

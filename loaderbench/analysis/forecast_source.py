@@ -118,10 +118,10 @@ def _found(record: RunRecord) -> EpochState:
     unknown, again = f"the cache state of {name} is unknown", "run it again with --cache cold or --cache warm"
     if wanted == "cold":
         if storage.cache_state != "cold" or doubts & {"served_by_page_cache", "read_as_fast_as_memory"}:
-            raise ConfigError(f"{unknown}: it was to be cold, but memory answered; {again}")
+            raise ConfigError(f"{unknown}: it was meant to be cold, but memory answered; {again}")
         return "cold"
     if before is None:
-        raise ConfigError(f"{unknown}: what of its files was in memory cannot be seen; {again}")
+        raise ConfigError(f"{unknown}: how much of its files was in memory is unknown; {again}")
     if before >= RESIDENT:
         return "warm"
     if wanted == "as-is" and before <= EMPTY:

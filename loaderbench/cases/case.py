@@ -133,7 +133,7 @@ class Effort:
     duration_s: float = 60.0
     """Most seconds of measuring, all arms together."""
     max_bytes: int | None = None
-    """Most bytes to read from the data set's storage; None: no limit."""
+    """Limit on the bytes read from the data set's storage; None: no limit."""
     ci_target: float = 0.03
     """Stop when the 95 % half-width of every arm's step time is at most this fraction."""
     kernels: bool = True

@@ -232,10 +232,10 @@ class FeedOptions:
 class StepOptions:
     """What is done with a batch, and on what."""
 
-    batch_size: Numbers = option("Samples a step", Numbers((64,)))
+    batch_size: Numbers = option("Samples per step", Numbers((64,)))
     model: Words = option("{models}", Words(("resnet50",)))
     mode: str = option("train or infer", "train")
-    input_size: Side = option("Side of the square that the model sees, or full", Side(224))
+    input_size: Side = option("Side of the square input of the model, or full", Side(224))
     input_shape: Numbers | None = option("Shape of a sample that your own model takes: 3,224,224  [default: of images]")
     precision: Words | None = option(
         "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
@@ -250,7 +250,7 @@ class ModelOptions:
     """What the commands under `loaderbench model` share."""
 
     mode: str = option("train or infer", "train")
-    input_size: int | None = option("Side of the square that the model sees  [default: 224; lenet 28]")
+    input_size: int | None = option("Side of the square input of the model  [default: 224; lenet 28]")
     input_shape: Numbers | None = option("Shape of a sample: 3,224,224, or 1,28,28  [default: 3 channels; lenet 1]")
     precision: str | None = option(
         "fp32, tf32, bf16, fp16, pure-bf16, pure-fp16, amp-bf16, amp-fp16  [default: amp-bf16; fp32 on the CPU]"
@@ -264,15 +264,15 @@ class ModelOptions:
 class SizeOptions:
     """What `loaderbench model size` is asked."""
 
-    target: Rate | None = option("Images to work through: 5000/s, 300k/h", metavar="RATE")
-    latency: Time | None = option("Most time of a step: 50ms, 0.2s", metavar="TIME")
+    target: Rate | None = option("Rate of images to reach: 5000/s, 300k/h", metavar="RATE")
+    latency: Time | None = option("Longest time that a step may take: 50ms, 0.2s", metavar="TIME")
     percentile: float = option("Percentile of the steps' times that --latency limits", 99.0)
     batch_size: Numbers | None = option("Batches to measure: 1,2,4  [default: doubled until a reason ends it]")
     max_batch: int | None = option("Largest batch to double to  [default: no limit]")
     steps: int | None = option("Steps to time of each batch, all rounds together  [default: as the time allows]")
-    duration: float = option("Most seconds for all batches", 120.0)
+    duration: float = option("Time limit for all batches, in seconds", 120.0)
     run: str | None = option("Stored loader run to join with  [default: the newest of this machine and data set]")
-    data: Path | None = option("Data set whose mean file size, and whose stored run, count")
+    data: Path | None = option("Data set to take the mean file size and the stored run from")
     mean_file_bytes: Size | None = option(
         "Mean size of a file: 110k  [default: of --data, or of the run]", metavar="SIZE"
     )
@@ -282,19 +282,21 @@ class SizeOptions:
 class ForecastOptions:
     """What `loaderbench forecast` is asked."""
 
-    images: int | None = option("Images an epoch  [default: those of the run's data set]")
-    epochs: int = option("Epochs of the training", 1)
-    val_images: int | None = option("Images of a validation  [default: no validation]")
-    val_every: int = option("Epochs from one validation to the next", 1)
-    val_run: str | None = option("Stored run with --mode infer that tells of it  [default: the newest of this setting]")
-    checkpoint_every: int | None = option("Epochs from one checkpoint to the next  [default: no checkpoints]")
-    checkpoint_to: Path | None = option("Folder into which a few are written, to time them  [default: --results]")
+    images: int | None = option("Images per epoch  [default: those of the run's data set]")
+    epochs: int = option("Number of epochs", 1)
+    val_images: int | None = option("Images per validation  [default: no validation]")
+    val_every: int = option("Validate every so many epochs", 1)
+    val_run: str | None = option(
+        "Stored run with --mode infer that gives its speed  [default: the newest of this setting]"
+    )
+    checkpoint_every: int | None = option("Write a checkpoint every so many epochs  [default: no checkpoints]")
+    checkpoint_to: Path | None = option("Folder where a few are written, to time them  [default: --results]")
     then: str | None = option(
-        "Also after a change: workers=16, or a stored run of the new setting", metavar="CHANGE|RUN"
+        "Also forecast a change: workers=16, or a stored run of the new setting", metavar="CHANGE|RUN"
     )
     check: bool = option("Then run the epochs of the run's data set, and compare", False, flag="--check")
     on_this_machine: bool = option(
-        "Take another machine's run as if it were this one's", False, flag="--on-this-machine"
+        "Accept another machine's run as if it were this one's", False, flag="--on-this-machine"
     )
 
 
@@ -302,15 +304,15 @@ class ForecastOptions:
 class EffortOptions:
     """How long and how thoroughly to measure."""
 
-    arms: Words = option("all, real, or a list out of device,host,ram,real,free,fetch", Words(("all",)))
+    arms: Words = option("all, real, or a comma list of device,host,ram,real,free,fetch", Words(("all",)))
     steps: int | None = option("Measured steps of each arm  [default: until --ci-target]")
-    duration: float = option("Most seconds of measuring for a case", 60.0)
+    duration: float = option("Time limit for measuring a case, in seconds", 60.0)
     ci_target: float = option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
     max_bytes: Size | None = option(
-        "Most bytes to read from the data set's storage: 500M, 20G …  [default: no limit]", metavar="SIZE"
+        "Limit on the bytes read from the data set's storage: 500M, 20G …  [default: no limit]", metavar="SIZE"
     )
     warmup: int | None = option("Warm-up steps of each window  [default: until steady]")
-    repeats: int = option("Processes a case; the process is then the unit of the interval", 1)
+    repeats: int = option("Processes per case; the interval then rests on whole processes", 1)
     kernels: bool = option("Trace a few steps after the arms, for the gaps between the device's kernels", True)
     seed: int = option("Seed of order and augmentation", 0)
     max_failures: float = option("Fraction of undecodable images above which a case fails", 0.01)

@@ -117,7 +117,7 @@ def read_study(path: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"cannot read the study {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the study {path} is no valid TOML: {error}") from error
+        raise ConfigError(f"the study {path} is not valid TOML: {error}") from error
     if not isinstance(tables.get("study"), dict):
         raise ConfigError(f"{path} has no table [study]; see docs/studies.md")
     given: dict[str, object] = {}
@@ -260,7 +260,7 @@ def _workers(request: StudyRequest, loader: LoaderChoice) -> list[int]:
             use = _or("loader", request.in_line)
             raise ConfigError(f"--workers 0 is for a loader in the main process: use {use}, not {loader.name}")
         if workers > limit:
-            raise ConfigError(f"--workers {workers} is more than this machine can carry: at most {limit} here")
+            raise ConfigError(f"--workers {workers} is more than this machine can run: at most {limit} here")
     return list(request.workers)
 
 

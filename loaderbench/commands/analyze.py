@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def analyze(
     *,
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Id of a run or a study, a unique start of it, or latest")
+        str | None, typer.Argument(metavar="RUN", help="Id of a run or a study, a unique prefix of one, or latest")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every run and study that is stored")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Print each value that differs today")] = False,

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     res=Changed(help="Stored resolution: both data sets' variant N"),
     workers=Changed(help="Numbers, comma separated  [default: usable CPUs]"),
     cache=Changed(help="cold, warm, as-is, comma separated  [default: cold,warm where they can be made]"),
-    duration=Changed(help="Most seconds of measuring for a side, worker count and cache state, all rounds"),
-    max_bytes=Changed(help="Most bytes to read from each storage, all runs together: 20G  [default: no limit]"),
+    duration=Changed(help="Time limit in seconds for a side, worker count and cache state, over all rounds"),
+    max_bytes=Changed(help="Limit on the bytes read from each storage, over all runs: 20G  [default: no limit]"),
 )
 def compare(
     *,
@@ -52,9 +52,9 @@ def compare(
         float, typer.Option(help="Fraction by which images/s may fall short of the baseline's")
     ] = 0.05,
     allow_different: Annotated[
-        bool, typer.Option("--allow-different", help="Compare with a baseline that did other work all the same")
+        bool, typer.Option("--allow-different", help="Compare even if the baseline did different work")
     ] = False,
-    rounds: Annotated[int, typer.Option(help="How often both sides are measured in turn")] = COMPARE_ROUNDS,
+    rounds: Annotated[int, typer.Option(help="Rounds; each measures both sides")] = COMPARE_ROUNDS,
     subject: SubjectOptions,
     feed: FeedOptions,
     step: StepOptions,
@@ -62,7 +62,7 @@ def compare(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
     output: OutputOptions,
 ) -> None:
-    """Two storages that hold the same files, measured in turn; or two stored runs."""
+    """Compare two storages that hold the same files, measured in turn; or two stored runs."""
     given = targets or []
     named = [text for text in given if "=" in text]
     check_json_target(output.json_out)
@@ -130,7 +130,7 @@ def _stored(store: Store, text: str) -> RunRecord:
         raise ConfigError(f"{stored.run_id} has no result: {stored.problem}")
     if not record.measured:
         reason = record.failure.message if record.failure is not None else "see `loaderbench show`"
-        raise ConfigError(f"{stored.run_id} measured nothing that could be compared ({stored.status}): {reason}")
+        raise ConfigError(f"{stored.run_id} measured nothing that can be compared ({stored.status}): {reason}")
     return record
 
 

@@ -17,8 +17,8 @@ app = typer.Typer(help="Make, derive and inspect data sets.", no_args_is_help=Tr
 @app.command("make")
 def make(
     res: Annotated[str, typer.Option(help="Resolutions, comma separated: N for N×N, or WxH")],
-    out: Annotated[Path, typer.Option(help="Folder to make")],
-    num_images: Annotated[int, typer.Option(help="Images a resolution")] = 1000,
+    out: Annotated[Path, typer.Option(help="Output folder")],
+    num_images: Annotated[int, typer.Option(help="Images per resolution")] = 1000,
     num_classes: Annotated[int, typer.Option(help="Class folders")] = 10,
     aspect_spread: Annotated[float, typer.Option(help="Standard deviation of log(width ÷ height)")] = 0.0,
     quality_spread: Annotated[int, typer.Option(help="JPEG quality varies by ± this")] = 0,
@@ -48,7 +48,7 @@ def make(
 def derive(
     src: Annotated[str, typer.Argument(help="Folder of images")],
     res: Annotated[str, typer.Option(help="Shorter sides, comma separated")],
-    out: Annotated[Path, typer.Option(help="Folder to make")],
+    out: Annotated[Path, typer.Option(help="Output folder")],
     quality: Annotated[int | None, typer.Option(help="JPEG quality")] = None,
 ) -> None:
     """Resize and re-encode your own images into resolution variants."""
@@ -76,7 +76,7 @@ def convert(
         int | None, typer.Option(help="Images in a file  [default: 64 files, of 16 to 1000 images]")
     ] = None,
 ) -> None:
-    """Copy images into the files that another library reads. A second call does nothing."""
+    """Convert images into another library's container files. A second call does nothing."""
     from loaderbench.images.convert import convert_dataset
     from loaderbench.images.manifest import resolve_dataset
 
@@ -99,7 +99,7 @@ def convert(
 def scan(
     *,
     folder: Annotated[str, typer.Argument(help="Folder of images")],
-    content: Annotated[bool, typer.Option(help="Look into each file")] = True,
+    content: Annotated[bool, typer.Option(help="Read each file's header and end")] = True,
     output: OutputOptions,
 ) -> None:
     """Count images; their sizes, resolutions, file system and device; list broken files."""

@@ -22,7 +22,7 @@ def forecast(
     asked: ForecastOptions,
     output: OutputOptions,
 ) -> None:
-    """How long an epoch and a whole training will take, with an interval; --check runs the epoch and compares."""
+    """Forecast how long an epoch and a whole training will take, with an interval; --check runs it and compares."""
     from loaderbench.recording.store import Store
     from loaderbench.studies.forecast import ForecastStudy, plan_forecast
 

@@ -15,7 +15,7 @@ from loaderbench.commands.terminal import check_json_target, progress, write_jso
 @with_options(without=("results",))
 def gaps(
     *,
-    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="A .json or .json.gz of torch.profiler")],
+    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="Trace of torch.profiler: .json or .json.gz")],
     device: Annotated[int | None, typer.Option(help="Number of the GPU in the trace  [default: the only one]")] = None,
     output: OutputOptions,
 ) -> None:

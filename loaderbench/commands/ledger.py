@@ -27,8 +27,8 @@ def ledger(
         list[str] | None,
         typer.Option("--kind", help="Only epoch, validation, training, gain, memory, fit or split; may be repeated"),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Those of other machines too")] = False,
-    last: Annotated[int, typer.Option(help="How many of the newest entries are shown")] = LAST,
+    every: Annotated[bool, typer.Option("--all", help="Include other machines' entries")] = False,
+    last: Annotated[int, typer.Option(help="Number of newest entries to show")] = LAST,
     output: OutputOptions,
 ) -> None:
     """Predicted against measured: forecasts, gains of advice, memory, largest batches, splits."""

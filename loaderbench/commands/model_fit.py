@@ -17,10 +17,11 @@ def fit(
     *,
     model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="16G (GiB), as of a smaller device  [default: what is there]")
+        str | None,
+        typer.Option(metavar="SIZE", help="Pretend that the device has this much: 16G (GiB)  [default: what is there]"),
     ] = None,
     how: Annotated[
-        str | None, typer.Option(help="What holds the limit on the CPU: ledger or rlimit  [default: ledger]")
+        str | None, typer.Option(help="What enforces the limit on the CPU: ledger or rlimit  [default: ledger]")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last interrupted fit of this request")] = False,
     options: ModelOptions,

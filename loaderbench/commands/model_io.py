@@ -16,15 +16,16 @@ from loaderbench.commands.terminal import Interrupted, check_json_target
 def io(
     *,
     model: Annotated[
-        str, typer.Argument(help="A torchvision model, lenet, or package.module:factory: its outputs' size counts")
+        str,
+        typer.Argument(help="A torchvision model, lenet, or package.module:factory: it sets the size of the outputs"),
     ] = "resnet50",
     batch_size: Annotated[int, typer.Option(help="First batch")] = 1,
     max_batch: Annotated[int, typer.Option(help="Largest batch")] = 128,
-    inc: Annotated[int, typer.Option(help="Images more from one batch to the next")] = 8,
+    inc: Annotated[int, typer.Option(help="Increment from one batch size to the next")] = 8,
     options: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """How long a batch's way to the device takes, and its outputs' way back, without the step between them."""
+    """Time the copy of a batch to the device and of its outputs back, without the step between them."""
     from loaderbench.recording.store import Store
     from loaderbench.studies.model_io import IoStudy, plan_io
 

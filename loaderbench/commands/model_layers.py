@@ -22,13 +22,14 @@ def layers(
     model: Annotated[str, typer.Argument(help="A torchvision model, lenet, or package.module:factory")],
     options: ModelOptions,
     batch_size: Annotated[
-        int | None, typer.Option(help="Samples a step  [default: 64; 8 on the CPU, lenet 64]")
+        int | None, typer.Option(help="Samples per step  [default: 64; 8 on the CPU, lenet 64]")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Steps to time, and as many without  [default: 50; 20 on the CPU, lenet 100]")
+        int | None,
+        typer.Option(help="Steps to time, and as many without the stopwatch  [default: 50; 20 on the CPU, lenet 100]"),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(metavar="DATASET", help="Folder of images or data set, for the whole iteration")
+        str | None, typer.Option(metavar="DATASET", help="Folder of images or data set, to include loading")
     ] = None,
     res: Annotated[int | None, typer.Option(help="Stored resolution of --data: its variant N")] = None,
     loader: Annotated[str | None, typer.Option(help="Of --data  [default: as `run`]")] = None,
@@ -36,7 +37,7 @@ def layers(
     alone: Annotated[bool, typer.Option("--alone/--no-alone", help="Also repeat each call by itself")] = True,
     every: Annotated[bool, typer.Option("--all", help="Show every call, not only the most expensive")] = False,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the iteration as a profile of 2019: a row a function")
+        Path | None, typer.Option(metavar="FILE", help="Write the iteration as a profile of 2019, one row per function")
     ] = None,
     output: OutputOptions,
 ) -> None:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def memory(
     *,
     model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
-    batch_size: Annotated[str, typer.Option(help="Samples a step, several with commas")] = "1,8",
+    batch_size: Annotated[str, typer.Option(help="Samples per step, several with commas")] = "1,8",
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Also measure on the device")] = True,
     every: Annotated[bool, typer.Option("--all/--no-all", "--layers", help="Print every layer")] = False,
     options: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    """What a step of a model needs in memory: predicted without the device, measured on it, by kind and by layer."""
+    """The memory that a step of a model needs: predicted without the device, measured on it, by kind and by layer."""
     from loaderbench.recording.store import Store
     from loaderbench.studies.memory import MemoryStudy, plan_memory
 

@@ -16,17 +16,20 @@ from loaderbench.commands.terminal import Interrupted, check_json_target, counte
 def offload(
     *,
     model: Annotated[str, typer.Argument(help="A torchvision classification model, lenet, or package.module:factory")],
-    batch_size: Annotated[int, typer.Option(help="Samples a step")] = 10,
+    batch_size: Annotated[int, typer.Option(help="Samples per step")] = 10,
     offload_above: Annotated[
         float | None,
-        typer.Option(metavar="KB", help="Tensors of at least so many KB (1,024 bytes) go to the host  [default: none]"),
+        typer.Option(metavar="KB", help="Offload tensors of at least this many KB (1,024 bytes)  [default: none]"),
     ] = None,
     offload_after: Annotated[
         float | None,
-        typer.Option(metavar="FRACTION", help="But not before this part of the device's memory is used  [default: 0]"),
+        typer.Option(
+            metavar="FRACTION", help="Offload only once this fraction of the device's memory is in use  [default: 0]"
+        ),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="16G (GiB), as of a smaller device  [default: what is there]")
+        str | None,
+        typer.Option(metavar="SIZE", help="Pretend that the device has this much: 16G (GiB)  [default: what is there]"),
     ] = None,
     study: Annotated[
         bool, typer.Option("--study", help="Find the best setting: batch 1, no offloading, everything, the curve")

@@ -30,20 +30,20 @@ def split(
             help="Turns of the split, and of the fastest device alone [default: 10, more while they are short]"
         ),
     ] = None,
-    show_table: Annotated[bool, typer.Option("--show-table", help="Print the times that are known, and end")] = False,
+    show_table: Annotated[bool, typer.Option("--show-table", help="Print the known times, and exit")] = False,
     set_times: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="DEVICE,BATCH=MS",
-            help="Put a time into the table, beside the others of --device, and end",
+            help="Enter a time into the table, for this --device, and exit",
         ),
     ] = None,
     drop: Annotated[
         list[str] | None,
-        typer.Option("--drop", metavar="DEVICE[,BATCH]", help="Take times out of the table, and end"),
+        typer.Option("--drop", metavar="DEVICE[,BATCH]", help="Remove times from the table, and exit"),
     ] = None,
-    remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what the table has")] = False,
+    remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure again what the table already has")] = False,
     options: ModelOptions,
     output: OutputOptions,
 ) -> None:

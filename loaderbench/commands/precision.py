@@ -20,9 +20,9 @@ def precision(
     mode: Annotated[str, typer.Option(help="train or infer")] = "train",
     precisions: Annotated[str | None, typer.Option(help="Comma separated; fp32 always runs  [default: all]")] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Steps to time, and as many to follow  [default: 100; 30 on the CPU]")
+        int | None, typer.Option(help="Steps to time, and as many to compare with fp32  [default: 100; 30 on the CPU]")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples a step  [default: 64; 8 on the CPU]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per step  [default: 64; 8 on the CPU]")] = None,
     input_size: Annotated[int | None, typer.Option(help="Side of the images  [default: 224; 64 on the CPU]")] = None,
     loss_scale: Annotated[
         str | None, typer.Option(help="dynamic, or a whole number; training in fp16  [default: 128; amp-fp16: dynamic]")

@@ -36,7 +36,7 @@ def remove(
     what = f"{_count(len(removal.runs), 'run')}, {_count(len(removal.studies), 'study', 'studies')}"
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError(f"{what}: nothing was removed, for nobody is there to be asked; give --yes")
+            raise ConfigError(f"{what}: nothing was removed: without a terminal nobody can be asked; give --yes")
         if not typer.confirm(f"Remove {what} from {output.results}?"):
             echo("nothing was removed")
             return

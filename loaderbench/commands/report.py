@@ -22,16 +22,16 @@ def report(
     *,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN|STUDY]…", help="Ids of runs or studies, starts of them, latest, or tags"),
+        typer.Argument(metavar="[RUN|STUDY]…", help="Ids of runs or studies, prefixes of ids, latest, or tags"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File, or folder for png and svg  [default: RESULTS/report.FORMAT or /figures]")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--format", help="html, md, csv (a row a run), png or svg (a file a figure)")
+        str, typer.Option("--format", help="html, md, csv (one row per run), png or svg (one file per figure)")
     ] = "html",
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Leave out paths and names of the machine: folders, hosts, users, disks")
+        bool, typer.Option("--anonymous", help="Leave out paths and names: folders, hosts, users, disks")
     ] = False,
     output: OutputOptions,
 ) -> None:

@@ -28,7 +28,8 @@ def run(
         str | None, typer.Option(metavar="NAME", help="A name to find the run by: list, report NAME")
     ] = None,
     save_profile: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="Keep this GPU's times for --device emulated:FILE.toml")
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Save this GPU's step times for --device emulated:FILE.toml"),
     ] = None,
     output: OutputOptions,
 ) -> None:

@@ -18,7 +18,7 @@ def selftest(
         str, typer.Option(help="auto, cpu[:THREADS], cuda[:N], xpu[:N], emulated[:PROFILE][xF]")
     ] = "auto",
     beside: Annotated[
-        int, typer.Option(metavar="N", min=0, help="So many busy processes beside each case: a disturbed machine")
+        int, typer.Option(metavar="N", min=0, help="Busy processes to run beside each case, as on a disturbed machine")
     ] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted self-test")] = False,
     output: OutputOptions,

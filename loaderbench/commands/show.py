@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def show(
     *,
     run_id: Annotated[
-        str, typer.Argument(metavar="RUN", help="Id of a run, a study or a comparison, a unique start of it, or latest")
+        str,
+        typer.Argument(metavar="RUN", help="Id of a run, a study or a comparison, a unique prefix of one, or latest"),
     ],
-    caveats: Annotated[bool, typer.Option("--caveats", help="Its caveats alone, all of them in words")] = False,
+    caveats: Annotated[bool, typer.Option("--caveats", help="Only the caveats, all of them in words")] = False,
     whole: Annotated[
-        bool, typer.Option("--all", help="All that is known: every figure, evidence, advice and caveat")
+        bool, typer.Option("--all", help="Everything: every figure, all evidence, advice and caveats")
     ] = False,
     output: OutputOptions,
 ) -> None:

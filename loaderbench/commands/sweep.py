@@ -19,7 +19,7 @@ LOADERS = Words(plugins.predictable_loaders())
 @with_options(
     res=Changed(help="Stored resolutions, comma separated"),
     loader=Changed(LOADERS),
-    batch_size=Changed(help="Samples a step, comma separated"),
+    batch_size=Changed(help="Samples per step, comma separated"),
     prefetch=Changed(help="Batches prepared ahead, per worker, comma separated"),
     model=Changed(help="torchvision classification models, comma separated"),
 )

@@ -17,12 +17,12 @@ from loaderbench.errors import ConfigError
 def trace(
     *,
     run_id: Annotated[
-        str, typer.Argument(metavar="RUN", help="Id of a run or a model split, a unique start of it, or latest")
+        str, typer.Argument(metavar="RUN", help="Id of a run or a model split, a unique prefix of one, or latest")
     ],
     out: Annotated[Path | None, typer.Option(help="File to write  [default: RUN.perfetto.json.gz]")] = None,
     output: OutputOptions,
 ) -> None:
-    """Write one stored run, or a model split, over time, to be opened at ui.perfetto.dev or in chrome://tracing."""
+    """Write a stored run, or a model split, as a timeline for ui.perfetto.dev or chrome://tracing."""
     from loaderbench.recording.model_split import SplitFacts
     from loaderbench.recording.store import Store
     from loaderbench.reporting.perfetto import write_split_trace, write_trace
@@ -34,7 +34,7 @@ def trace(
     else:
         run = store.load_run(run_id)
         if run.recording is None or not run.recording.segments:
-            raise ConfigError(f"{run.run_id} measured nothing that could be drawn")
+            raise ConfigError(f"{run.run_id} measured nothing that can be drawn")
         name, write = run.run_id, functools.partial(write_trace, run=run)
     target = out or Path(f"{name}.perfetto.json.gz")
     try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def tune(
     *,
     dataset: Dataset = None,
-    budget: Annotated[float, typer.Option(help="Seconds that the search may take, finals included")] = TUNE_BUDGET_S,
+    budget: Annotated[float, typer.Option(help="Time limit of the search in seconds, finals included")] = TUNE_BUDGET_S,
     subject: SubjectOptions,
     feed: FeedOptions,
     step: StepOptions,

@@ -155,7 +155,7 @@ def load(path: Path) -> Profile:
     except OSError as error:
         raise ConfigError(f"cannot read the device profile {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"device profile {path} is no valid TOML: {error}") from error
+        raise ConfigError(f"device profile {path} is not valid TOML: {error}") from error
     try:
         steps = [_step(entry) for entry in record["steps"]]
         profile = Profile(

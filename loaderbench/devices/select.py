@@ -90,7 +90,7 @@ def choose_cpu(asked: Asked) -> Chosen:
         usable = usable_cpus()
         if not (threads.isdecimal() and 1 <= int(threads) <= usable):
             raise ConfigError(
-                f"unknown device 'cpu:{threads}': the number of threads is from 1 to the {usable} usable CPUs here; or "
+                f"unknown device 'cpu:{threads}': give 1 to {usable} threads, the usable CPUs here; or "
                 "use cpu, for as many as PyTorch takes"
             )
         threads = str(int(threads))

@@ -168,7 +168,7 @@ class StreamDevice:
 
     def process_bytes(self) -> int:
         """The driver's figure for this process. Raises UnavailableError, which says why there is none."""
-        raise UnavailableError("the driver of this device tells no process's memory")
+        raise UnavailableError("the driver of this device does not report the memory of a process")
 
     def memory(self) -> MemoryFacts:
         missing = {"rss_growth_bytes": "the model's memory is the device's"}

@@ -302,7 +302,7 @@ def _checked(name: str, value: Any) -> int:
         size = -1
     if size >= 0:
         return size
-    raise ConfigError(f"{name} is {value!r}: give a whole number of bytes from 0 on, as 8 << 20")
+    raise ConfigError(f"{name} is {value!r}: give a whole number of bytes, 0 or more, as 8 << 20")
 
 
 def name_of(tensor: torch.Tensor) -> str:

@@ -46,9 +46,9 @@ class Asked:
     val_images: int | None = None
     """None: without validation."""
     val_every: int = 1
-    """Epochs from one validation to the next."""
+    """Validate every so many epochs."""
     checkpoint_every: int | None = None
-    """Epochs from one checkpoint to the next; None: without."""
+    """Write a checkpoint every so many epochs; None: without."""
 
 
 @dataclass(frozen=True)

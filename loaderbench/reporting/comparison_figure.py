@@ -42,7 +42,7 @@ def comparison_figure(comparison: Comparison, labels: Labels, name: str) -> Figu
     sides = [labels[side] for side in SIDES]
     return Figure(
         f"{name}-rates",
-        f"{sides[0]} and {sides[1]}: images a second",
+        f"{sides[0]} and {sides[1]}: images/s",
         "Both sides measured in turns, for each state of the page cache and number of workers.",
         _Rate._fields,
         rates,

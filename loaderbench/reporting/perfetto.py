@@ -45,7 +45,7 @@ def write_trace(path: Path, run: Run) -> int:
     """
     recording = run.recording
     if recording is None or not recording.segments:
-        raise ConfigError(f"{run.run_id} measured nothing that could be drawn")
+        raise ConfigError(f"{run.run_id} measured nothing that can be drawn")
     begun_ns = min(segment.opened_ns for segment in recording.segments)
     lanes = list(dict.fromkeys(segment.lane for segment in recording.segments))
     events: list[Event] = []

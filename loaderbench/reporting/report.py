@@ -343,8 +343,8 @@ RATE_COLUMNS = (
 )  # fmt: skip
 DATA_COLUMNS = (
     ("Stored", ""), ("Setting", ""), ("Time of N steps", "total"), ("Batch", "batch"), ("Read", "read"),
-    ("Ceiling", "ceiling"), ("Gaps", "gaps"), ("Data stall", "gaps"), ("Launch gaps", "gaps"), ("Gaps a step", "gaps"),
-    ("CPU an image", "cpu"), ("Memory", "memory"),
+    ("Ceiling", "ceiling"), ("Gaps", "gaps"), ("Data stall", "gaps"), ("Launch gaps", "gaps"),
+    ("Gaps per step", "gaps"), ("CPU per image", "cpu"), ("Memory", "memory"),
 )  # fmt: skip
 
 

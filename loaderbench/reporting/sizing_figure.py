@@ -39,7 +39,7 @@ def sizing_figure(sizing: Sizing, name: str) -> Figure | None:
         return None
     return Figure(
         f"{name}-batches",
-        f"{sizing.model}, {sizing.mode}: images a second, and time of an image, by batch",
+        f"{sizing.model}, {sizing.mode}: images/s, and time per image, by batch",
         "Measured batches with their 95 % intervals; times of an emulated device are its profile's, and have none. The "
         "dashed line is the batch of the answer.",
         _Point._fields,

@@ -238,7 +238,7 @@ def winner_line(tuning: Tuning, facts: TuneFacts) -> str:
     among = f"all {of} settings" if num >= of else f"the {num} setting{'s' * (num != 1)} tried, of {of}"
     over = tuning.over_second
     unsure = over is None or over.low is None or over.low <= 1
-    word = "fastest" if not unsure else "among the fastest"
+    word = "The fastest" if not unsure else "Among the fastest"
     return f"{word} of {among}: {flags(tuning.winner.feed.setting)}"
 
 

@@ -216,7 +216,7 @@ def _over_serial(shown: Sequence[_Drawn], num_steps: int, name: str) -> Figure |
     return Figure(
         f"{name}-serial",
         "Times faster than serial",
-        "Images a second over those of the serial loader at the same resolution; the dashed line is serial itself.",
+        "Images/s relative to the serial loader at the same resolution; the dashed line is serial itself.",
         ("resolution", "setting", "ratio", "low", "high", f"total_of_{num_steps}_steps_s"),
         [(*drawn.name, ratio.value, ratio.low, ratio.high, drawn.row.total_s) for drawn, ratio in points],
         height_in(names, 0.75, 0.26),
@@ -266,7 +266,7 @@ def _against_workers(every: Sequence[_Drawn], labels: fmt.RowLabels, knees: Sequ
         return None
     return Figure(
         f"{name}-workers",
-        "Images a second against workers",
+        "Images/s by number of workers",
         "The ring marks the knee, the least workers within 3 % of the best; the dashed line is the device's rate when "
         "data are always ready.",
         _Point._fields,

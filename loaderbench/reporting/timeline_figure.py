@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 STRIP_S = 1.5
 """Most seconds of a run that its timeline strip shows; further steps could not be told apart."""
 STRIP_STEPS = 24
+RATIOS = ({"height_ratios": [1]}, {"height_ratios": [1.6, 1]})
+"""Of the lanes, and of the lanes and the storage."""
 COPY_LANE, LOOP_LANE, DEVICE_LANE, STORAGE_LANE = "copy", "main loop", "device", "storage"
 LANES = (LOOP_LANE, COPY_LANE, DEVICE_LANE)
 LOOKS = {
@@ -78,12 +80,13 @@ def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
     # A disk of this machine is everybody's: what the run's own processes read is known there.
     local = run.recording is not None and run.recording.facts.storage.kind == "local"
     flow = _storage_flow(run.series, "process_read_bytes" if local else "storage_read_bytes", begun_ns, end_ns)
+    flow = flow if any(growth.bytes_per_s for growth in flow) else []  # files in memory: nothing to draw
     read = [_Bar(STORAGE_LANE, "read", None, *growth) for growth in flow]
     return Figure(
         f"{name}-timeline",
         "A few steps of one run, over time",
         f"{title}. Stall: the device is idle while the loop waits for data. Compute: a step on the device, with its "
-        "gaps. Below: the growth of the storage's counter.",
+        f"gaps.{' Below: what the storage gave.' if flow else ''}",
         _Bar._fields,
         [*bars, *read],
         3.1,
@@ -94,7 +97,7 @@ def timeline_figure(run: Run, title: str, name: str) -> Figure | None:
 
 def _draw(drawing: Drawing, bars: Sequence[_Bar], flow: Sequence[_Flow], length_ms: float) -> None:
     lanes = [lane for lane in LANES if any(bar.lane == lane for bar in bars)]
-    axes, below = drawing.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.6, 1]})
+    axes, *below = drawing.subplots(1 + bool(flow), 1, sharex=True, squeeze=False, gridspec_kw=RATIOS[bool(flow)]).flat
     for bar in bars:
         cause = LOOKS[bar.what]
         axes.barh(
@@ -106,14 +109,12 @@ def _draw(drawing: Drawing, bars: Sequence[_Bar], flow: Sequence[_Flow], length_
     axes.set_xlim(0, length_ms)
     shown = [what for what in LOOKS if any(bar.what == what for bar in bars)]
     legend(drawing, [LOOKS[what] for what in shown], shown)
-    if flow:
+    for storage in below:
         times = [flow[0].begin_ms, *(growth.end_ms for growth in flow)]
-        below.stairs([growth.bytes_per_s / 1e6 for growth in flow], times, fill=True, color=colour("storage"))
-    else:
-        below.text(0.5, 0.5, "the storage's counter was not sampled", transform=below.transAxes, ha="center")
-    below.set_ylim(bottom=0)
-    below.set_ylabel("storage\nMB/s")
-    below.set_xlabel("ms")
+        storage.stairs([growth.bytes_per_s / 1e6 for growth in flow], times, fill=True, color=colour("storage"))
+        storage.set_ylim(bottom=0)
+        storage.set_ylabel("storage\nMB/s")
+    (below[0] if below else axes).set_xlabel("ms")
 
 
 def _strip(segment: Segment) -> list[_Stamp]:

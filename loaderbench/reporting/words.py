@@ -306,14 +306,14 @@ def _of_several(verdict: Verdict, joint: Estimate) -> str:
         return f"{which}; without {every} {_gain(joint)} faster ({separated[0]})"
     alone = [verdict.speedup_if_removed.get(cause) for cause in verdict.joint]
     known = [gain for gain in alone if gain is not None]
-    together = f"{_and(names)} bound this run together; without {every} {_gain(joint)} faster"
+    together = f"{_and(names)} limit this run together; without {every} {_gain(joint)} faster"
     if len(known) < len(alone):
         return together
     most, least = max(known, key=lambda gain: gain.value), min(known, key=lambda gain: gain.value)
     if least.value < WORTH:
         return f"{together}, without one of them at most {most.value:.2f}×"
     if joint.value <= MORE * least.value:
-        return f"{' or '.join(names)}: without any one of them {_gain(most)} faster, and no more without {every}"
+        return f"{' or '.join(names)} limits this run: without either {_gain(most)} faster, and no more without {every}"
     one = f"{most.value:.2f}×" if most.value <= MORE * least.value else f"{least.value:.2f} to {most.value:.2f}×"
     return f"{_and(names)} each limit this run; without one of them {one} faster, without {every} {_gain(joint)}"
 
@@ -393,7 +393,7 @@ def _of_single_files(storage: StorageFigures) -> list[str]:
         )
     if tail is not None:
         lines.append(
-            f"few files are slow: {tail.share:.0%} of the read time is in the slowest 1 % of the reads, "
+            f"a few files are slow: {tail.share:.0%} of the read time goes to the slowest 1 % of the reads, "
             f"{_seconds(tail.slow_s)} each (a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
         )
     if storage.latency_of == "open" and reads is not None:
@@ -409,7 +409,7 @@ def _which(tail: Tail) -> str:
     if tail.same_files is None:
         return f"{held}too few were read twice to tell whether it is always the same ones"
     if not tail.same_files:
-        return f"{held}others each time"
+        return f"{held}different ones each time"
     named = ", ".join(file.path for file in tail.files[:MOST_NAMED])
     return f"{held}the same ones each time, such as {named}"
 
@@ -470,11 +470,9 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
         f"rate{_headroom(d)}"
     ),
     "more_files_at_once": lambda c, d: (
-        f"read more files at once: {flags(c)} (this storage answers late, and gives more to more readers)"
+        f"read more files at once: {flags(c)} (this storage is slow to answer, but serves many readers at once)"
     ),
-    "more_prefetch": lambda c, d: (
-        f"prepare more batches ahead, to bridge what is slow now and then: {flags(c)} (now {_text(d, 'now')})"
-    ),
+    "more_prefetch": lambda c, d: f"prefetch more batches, to ride out slow reads: {flags(c)} (now {_text(d, 'now')})",
     "fewer_opens": lambda c, d: (
         "open fewer files, since opening is what takes time: put the images into containers "
         "(loaderbench dataset convert)"
@@ -561,11 +559,11 @@ IDLE: Mapping[str, str] = {
 }
 NO_TRACE: Mapping[str, Callable[[Details], str]] = {
     "not_asked": lambda d: "not asked for: --kernels traces a few steps",
-    "no_real_step": lambda d: "the arm `real` has no complete step: give --duration or --steps more",
+    "no_real_step": lambda d: "the arm `real` has no complete step: raise --duration or --steps",
     "measured_once": lambda d: "the data set's own cache state can be measured only once: --cache cold or warm",
     "max_bytes": lambda d: "--max-bytes leaves nothing for further steps",
     "steps_too_long": lambda d: (
-        f"a step takes {_number(d, 'step_s'):.2g} s, too long for three windows of them: give --duration more"
+        f"a step takes {_number(d, 'step_s'):.2g} s, too long for three windows of them: raise --duration"
     ),
     "failed": lambda d: f"it failed: {_text(d, 'reason')}",
     "reason": lambda d: _text(d, "reason"),
@@ -577,13 +575,13 @@ NO_CEILING: Mapping[str, Callable[[Details], str]] = {
     "from_cache": lambda d: (
         "the probe's stages were served by some cache, or read fewer than two files for each reader"
     ),
-    "ended": lambda d: f"the probe was ended by {_text(d, 'stopped_by')}: give more --duration or --max-bytes",
+    "ended": lambda d: f"the probe was ended by {_text(d, 'stopped_by')}: raise --duration or --max-bytes",
 }
 NO_ARMS = {
     "not_asked": "they were not asked for: --arms all",
     "measured_once": "the data set's own cache state can be measured only once, by `real`: --cache cold or warm "
     "measures all",
-    "no_time": "the steps take too long to measure them too: give a longer --duration",
+    "no_time": "the steps take too long to measure them too: raise --duration",
     "not_allowed": "the loader or the data set does not allow them",
 }
 NO_TRANSFER = {
@@ -627,13 +625,13 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
             if d.get("moved_fraction") is None
             else f"{_percent(d, 'moved_fraction')} of the expected bytes moved"
         )
-        + f", residency before each window {_text(d, 'resident_before')}: do not take the cold figures for those of "
+        + f", residency before each window {_text(d, 'resident_before')}: the cold figures are not those of "
         "the storage"
     ),
     "cold_by_residency": lambda d: (
         "nothing counts this storage's bytes; that the reads were cold follows from the page cache, which was empty "
-        f"before each window and behind it, and from a file's read, {_number(d, 'read_ratio'):.0f}× as long as from "
-        "memory. A cache of the daemon or server cannot be seen from here"
+        "before each window and behind it, and from one file, whose read took "
+        f"{_number(d, 'read_ratio'):.0f}× as long as from memory. A cache of the daemon or server cannot be seen"
     ),
     "reads_not_timed": lambda d: (
         "slow files and stalls of the storage cannot be seen: this loader does not tell when it reads a file, or an "
@@ -672,15 +670,17 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         "the share `contention`"
     ),
     "contention_not_measured": lambda d: (
-        "who had the processors is not known: an older version did not store it, or this kernel counts no run-queue "
+        "who used the processors is unknown: an older version did not store it, or this kernel counts no run-queue "
         "delay"
     ),
     "witnesses_disagree": REASONS["witnesses_disagree"],
     "real_not_measured": lambda d: "the arm `real` has no complete step",
-    "arms_not_measured": lambda d: f"{_list(d, 'arms')}: {NO_ARMS[_text(d, 'why')]}; figures that need them are null",
+    "arms_not_measured": lambda d: (
+        f"{_list(d, 'arms')}: {NO_ARMS[_text(d, 'why')]}; figures that need them are missing"
+    ),
     "launch_not_measured": lambda d: "this device reports no busy time, so compute includes the launch gaps",
     "no_files": lambda d: "the loader reads no files, so no part of a step can be storage",
-    "no_transfer": lambda d: f"transfer is null: {NO_TRANSFER[_text(d, 'why')]}",
+    "no_transfer": lambda d: f"no figures of the copy: {NO_TRANSFER[_text(d, 'why')]}",
     "loader_owns_transfer": lambda d: "the loader delivers batches on the device: transfer is part of prep",
     "link_not_measured": lambda d: f"the link's ceiling was not measured: {_text(d, 'reason')}",
     "storage_bytes_unknown": lambda d: (
@@ -703,8 +703,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "worker_memory_not_measured": lambda d: (
         f"the memory of the loader's workers is not known: {d.get('reason') or 'an older version did not keep it'}"
     ),
-    "overhead_not_measured": lambda d: "what measuring takes of the step was not measured with this run",
-    "first_batch_not_measured": lambda d: "the time to the first batch was not measured with this run",
+    "overhead_not_measured": lambda d: "the overhead of measuring was not measured in this run",
+    "first_batch_not_measured": lambda d: "the time to the first batch was not measured in this run",
     "emulated_device": lambda d: (
         f"no GPU was used: steps took the times of {_text(d, 'name')}, listed in `device` of the record"
     ),
@@ -712,7 +712,7 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         "the device's profile does not say what launching a step costs the processors, so the emulation spends "
         "nothing on it: with the real device the loader would have less of them"
     ),
-    "device_memory_not_measured": lambda d: f"the memory used on a device of kind {_text(d, 'kind')} cannot be read",
+    "device_memory_not_measured": lambda d: f"{_text(d, 'kind')} devices do not report their memory use",
     "nvml_not_measured": lambda d: "no reading of NVML fell into the windows",
     "nvml_device_order": lambda d: (
         f"this machine has {_text(d, 'num_models')} models of GPU, and CUDA numbers the fastest first: the GPU that "
@@ -762,10 +762,10 @@ HINTS: Mapping[str, str] = {
     "residency_unknown": "see loaderbench doctor",
     "cold_not_proven": "see loaderbench doctor",
     "short_runs_not_measured": "--cache cold or warm",
-    "short_run": "give --duration or --steps more",
-    "ci_target_missed": "give --duration or --steps more",
+    "short_run": "raise --duration or --steps",
+    "ci_target_missed": "raise --duration or --steps",
     "contention_not_measured": "measure again; loaderbench doctor",
-    "real_not_measured": "give --duration or --steps more",
+    "real_not_measured": "raise --duration or --steps",
     "witnesses_disagree": "measure longer, or on a quieter machine",
     "overhead_not_measured": "measure again",
     "first_batch_not_measured": "measure again",

@@ -38,5 +38,5 @@ def of_pytorch(workload: Workload, step: Step, purpose: str) -> ModelWorkload:
         ConfigError: it is none, "whose memory could be measured": the words behind `whose` are `purpose`.
     """
     if not isinstance(workload, ModelWorkload):
-        raise ConfigError(f"--model {step.model} is no model of PyTorch, whose {purpose}")
+        raise ConfigError(f"--model {step.model} is not a PyTorch model, whose {purpose}")
     return workload

@@ -147,7 +147,7 @@ def process_memory_bytes(ordinal: int, pid: int, nvml: Any = None) -> int:
             f"NVML lists {len(listed)} processes on this GPU and not PID {pid}: share the host's PIDs (`--pid host`)"
         )
     if own[0].usedGpuMemory is None:
-        raise UnavailableError("NVML does not tell the memory of processes on this GPU (MIG or WSL)")
+        raise UnavailableError("NVML does not report the memory of processes on this GPU (MIG or WSL)")
     return int(own[0].usedGpuMemory)
 
 

@@ -80,7 +80,7 @@ def check_dataset_dir(dataset_dir: str | os.PathLike[str]) -> str:
     """
     path = Path(dataset_dir).absolute()
     if not path.is_dir():
-        raise ConfigError(f"{path} is no folder; give the image tree that the bed is to serve")
+        raise ConfigError(f"{path} is not a folder; give the image tree that the bed is to serve")
     return str(path)
 
 

@@ -102,12 +102,12 @@ def _check_numbers(options: ForecastOptions) -> None:
         if value is not None and value < 1:
             raise ConfigError(f"{flag} must be at least 1, not {value}")
     if options.val_run is not None and options.val_images is None:
-        raise ConfigError("--val-run tells of a validation: give its --val-images too")
+        raise ConfigError("--val-run gives the speed of a validation: give --val-images too")
     if options.checkpoint_to is not None:
         if options.checkpoint_every is None:
             raise ConfigError("--checkpoint-to is for checkpoints: give --checkpoint-every too")
         if not options.checkpoint_to.is_dir():
-            raise ConfigError(f"--checkpoint-to {options.checkpoint_to} is no folder")
+            raise ConfigError(f"--checkpoint-to {options.checkpoint_to} is not a folder")
 
 
 def _check_machine(source: SourceFacts, here: Environment, options: ForecastOptions) -> None:
@@ -148,7 +148,7 @@ def find_source(name: str, store: Store) -> SourceFacts:
     if study is not None and not _means_a_run(name, study, store):
         known = study.study
         if known is None or not isinstance(known.facts, LayersFacts) or not isinstance(known.findings, LayersResult):
-            raise ConfigError(f"{study.study_id} is no run and no profile of layers: name one of these")
+            raise ConfigError(f"{study.study_id} is neither a run nor a profile of layers: name one of these")
         return layers_source(known.facts, known.findings, study.study_id)
     stored = store.find(name)
     if stored.record is None:
@@ -221,7 +221,7 @@ def _validation(
     if options.val_run is not None:
         found = find_source(options.val_run, store)
         if found.mode != "infer":
-            raise ConfigError(f"--val-run {options.val_run}: {found.source_id} is no run with --mode infer")
+            raise ConfigError(f"--val-run {options.val_run}: {found.source_id} is not a run with --mode infer")
         _check_machine(found, here, options)
         return found
     case = source.case
@@ -333,7 +333,7 @@ def _after(
     if speedup is None or speedup.low is None or speedup.high is None:
         flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items())
         raise ConfigError(
-            f"nothing stored tells what {text} gives: {source.source_id} advises nothing like it with a known "
+            f"nothing stored says what {text} gives: {source.source_id} advises nothing like it with a known "
             f"interval, and no run of it is stored; measure one with `loaderbench run … {flags}`"
         )
     state: EpochState = "warm" if source.cold is None or source.cold.run_id != source.source_id else "cold"
@@ -352,11 +352,11 @@ def _after_as(label: str, other: SourceFacts, base: SourceFacts) -> After:
     change's: what only the one before tells of is taken from there. Raises ConfigError where it lacks the first
     epoch."""
     if other.kind != base.kind:
-        raise ConfigError(f"--then {other.source_id}: a run and a profile of layers do not tell of the same parts")
+        raise ConfigError(f"--then {other.source_id}: a run and a profile of layers do not cover the same parts")
     if base.cold is not None and other.cold is None:
         raise ConfigError(
-            f"--then {other.source_id} tells nothing of the first epoch, from the storage: measure its setting with "
-            "--cache cold too"
+            f"--then {other.source_id} says nothing of the first epoch, which reads from the storage: measure its "
+            "setting with --cache cold too"
         )
     if None in (base.process_s, base.open_s):
         other = replace(other, process_s=None)

@@ -64,7 +64,7 @@ def plan_fit(model: str, options: ModelOptions, memory: str | None, how: str | N
     if how is not None:
         check_choice("--how", how, CAP_HOWS)
         if not planned.device.on_host_cpus:
-            raise ConfigError("--how says what holds the limit on the CPU: leave it out, or give --device cpu")
+            raise ConfigError("--how says what enforces the limit on the CPU: leave it out, or give --device cpu")
     if not planned.device.computes:
         used, not_tried = "prediction", EMULATED
     else:

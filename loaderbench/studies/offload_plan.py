@@ -64,13 +64,13 @@ def plan_offload(
     if batch_size < 1:
         raise ConfigError(f"--batch-size must be at least 1, not {batch_size}")
     if above_kb is not None and not 0 <= above_kb * KB < math.inf:
-        raise ConfigError(f"--offload-above takes a number of KB from 0 on, not {above_kb:g}")
+        raise ConfigError(f"--offload-above takes a number of KB, 0 or more, not {above_kb:g}")
     if after is not None and not 0 <= after <= 1:
         raise ConfigError(f"--offload-after is a fraction of the device's memory, from 0 to 1, not {after:g}")
     if study and (above_kb is not None or after is not None):
         raise ConfigError("--study finds the thresholds itself: leave --offload-above and --offload-after out")
     if after and above_kb is None:
-        raise ConfigError("--offload-after says when --offload-above sets in: give both")
+        raise ConfigError("--offload-after says when --offload-above takes effect: give both")
     least = LEAST_STEPS * NUM_ROUNDS
     if steps is not None and steps < least:
         raise ConfigError(f"--steps must be at least {least}, not {steps}")

@@ -100,7 +100,7 @@ def plan_split(
     if len(texts) < least_members or options.device == ModelOptions.device:
         raise ConfigError("what is the batch to be split over? give two devices or more, as --device cpu,cuda:0")
     if "auto" in texts:
-        raise ConfigError("auto is no device to split over: name each one, as --device cpu,cuda:0")
+        raise ConfigError("auto is not a device to split over: name each one, as --device cpu,cuda:0")
     if turns is not None and turns < LEAST_TURNS:
         raise ConfigError(f"--turns must be at least {LEAST_TURNS}, not {turns}")
     if batch_size < len(texts):
@@ -166,7 +166,9 @@ def _with_threads(texts: Sequence[str]) -> list[str]:
     needed = sum(int(text.partition(":")[2]) for text in given if text.partition(":")[2].isdecimal())
     if needed + len(bare) > usable:
         asked = ",".join(on_host)
-        raise ConfigError(f"--device {asked} takes {needed + len(bare)} CPUs, and {usable} can be used here: take less")
+        raise ConfigError(
+            f"--device {asked} takes {needed + len(bare)} CPUs, and {usable} can be used here: ask for fewer"
+        )
     left = max(1, usable - needed - (len(texts) - len(on_host)))
     return [f"{text}:{left}" if text in bare else text for text in texts]
 
@@ -219,7 +221,7 @@ def edit_table(
         if device in beside:
             beside.remove(device)
         elif len(beside) > 1:
-            raise ConfigError(f"--set {one.device}: it is none of --device {options.device}")
+            raise ConfigError(f"--set {one.device}: it is not in --device {options.device}")
         else:
             beside = []
             device = _alone(model, replace(options, precision=plan.precision), device, results)
@@ -237,7 +239,7 @@ def _alone(model: str, options: ModelOptions, device: str, results: Path) -> str
         ConfigError: there is none, or it is the host's processors without their threads.
     """
     if traits_of(device).on_host_cpus and not device.partition(":")[2]:
-        raise ConfigError(f"--set {device}: a split's {device} has a number of threads: name it, as {device}:1")
+        raise ConfigError(f"--set {device}: a split's {device} needs a number of threads: give it, as {device}:1")
     return plan_split(model, replace(options, device=device), 1, results, least_members=1).devices[0]
 
 

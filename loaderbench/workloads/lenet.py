@@ -49,7 +49,7 @@ def build(
     """
     side, num_outputs = known_size(image_size), max(NUM_OUTPUTS, num_classes if step.channels == 3 else 0)
     if side < MIN_SIDE:
-        raise ConfigError(f"lenet takes images from {MIN_SIDE}x{MIN_SIDE} on, not {side}: give --input-size 28")
+        raise ConfigError(f"lenet takes images of {MIN_SIDE}x{MIN_SIDE} or larger, not {side}: give --input-size 28")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LeNet(step.channels, side, num_outputs)

@@ -90,7 +90,7 @@ def check_images(name: str, step: Step, size: int) -> None:
         raise ConfigError(f"{does}: it takes images of one size alone; give --input-size {own}")
     least = shapes.least_size(size, own)
     why = ", for its auxiliary classifier," if step.mode == "train" and _Shapes(name, "infer").takes(size) else ""
-    raise ConfigError(f"{does}: it takes images{why} from {least}×{least} on; give --input-size {own}")
+    raise ConfigError(f"{does}: it takes images{why} of {least}×{least} or larger; give --input-size {own}")
 
 
 @functools.cache

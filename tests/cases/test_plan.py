@@ -135,7 +135,7 @@ def test_a_study_in_a_file_is_the_flags_it_names(tmp_path: Path) -> None:
         ("[study]\nworker = [1]\n", r"no option 'worker'.*workers"),
         ("loader = ['serial']\n", r"no table \[study\]"),
         ("[study]\nworkers = {a = 1}\n", "workers"),
-        ("[study\n", "no valid TOML"),
+        ("[study\n", "not valid TOML"),
         ("[study]\nsteps = '20'\n", "steps takes a whole number, not '20'"),
         ("[study]\noverlap = 'no'\n", "overlap takes true or false"),
         ("[study]\nloader_option = 'a'\n", "loader-option takes KEY=VALUE, not 'a'"),

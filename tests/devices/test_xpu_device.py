@@ -100,7 +100,9 @@ def test_memory_is_the_allocators_for_the_driver_tells_no_process(fake):
     assert fake.calls == ["set 0", "empty_cache", "reset"]
     facts = opened.memory()
     assert (facts.allocated_bytes, facts.reserved_bytes, facts.process_bytes) == (500, 600, None)
-    assert isinstance(facts, MemoryFacts) and "tells no process's memory" in facts.missing["process_bytes"]
+    assert (
+        isinstance(facts, MemoryFacts) and "does not report the memory of a process" in facts.missing["process_bytes"]
+    )
 
 
 def test_events_bracket_its_work(fake):

@@ -93,7 +93,7 @@ TUNING = Tuning(
 def test_a_winner_that_was_not_told_apart_says_so() -> None:
     text = "\n".join(line.rstrip() for line in printed(print_tuning, TUNING, FACTS, "loader = make()\n").splitlines())
     flags = (
-        "among the fastest of the 1 setting tried, of 12: --loader threaded --decoder turbojpeg --output uint8 "
+        "Among the fastest of the 1 setting tried, of 12: --loader threaded --decoder turbojpeg --output uint8 "
         "--workers 2 --prefetch 2"
     )
     assert " ".join(text.split()).startswith(flags)

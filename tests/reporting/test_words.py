@@ -344,10 +344,10 @@ def test_every_witness_of_a_trace_and_every_cause_has_a_name() -> None:
     ("storage", "prep", "joint", "said"),
     [
         (1.37, 1.37, 1.38, "storage or CPU preparation"),
-        (1.37, 1.37, 1.38, "without any one of them 1.37× faster, and no more without both"),
+        (1.37, 1.37, 1.38, "limits this run: without either 1.37× faster, and no more without both"),
         (1.30, 1.40, 1.90, "each limit this run; without one of them 1.30 to 1.40× faster, without both 1.90×"),
-        (1.05, 1.02, 1.37, "bound this run together; without both 1.37× faster, without one of them at most 1.05×"),
-        (None, 1.20, 1.37, "bound this run together; without both 1.37× faster."),
+        (1.05, 1.02, 1.37, "limit this run together; without both 1.37× faster, without one of them at most 1.05×"),
+        (None, 1.20, 1.37, "limit this run together; without both 1.37× faster."),
     ],
 )
 def test_several_causes_are_said_as_they_were_measured(
@@ -416,10 +416,10 @@ def test_stalls_slow_files_and_slow_opens_are_said_where_the_storage_matters() -
     one = SlowFile("n01/7.jpg", 0.4, 3)
     few = replace(plain, kind="tail", tail=Tail(0.7, 0.402, 0.0005, True, (one,), "n01", 0.9))
     said = evidence_of(few, 2.1)
-    assert "70% of the read time is in the slowest 1 % of the reads, 402 ms each (a typical one takes 0.5 ms)" in said
+    assert "70% of the read time goes to the slowest 1 % of the reads, 402 ms each (a typical one takes 0.5 ms)" in said
     assert "90% of them in n01; the same ones each time, such as n01/7.jpg" in said
     assert few.tail is not None
-    assert "others each time" in evidence_of(replace(few, tail=replace(few.tail, same_files=False)), 2.1)
+    assert "different ones each time" in evidence_of(replace(few, tail=replace(few.tail, same_files=False)), 2.1)
     assert "too few were read twice" in evidence_of(replace(few, tail=replace(few.tail, same_files=None)), 2.1)
     times = Percentiles(0.007, 0.008, 0.009)
     late = replace(plain, kind="latency", latency_of="open", reads=ReadFigures(100, 0.007, 0.0005, times, times, 0.1))

@@ -35,17 +35,19 @@ def build(model: str, size: int, **changes: Any) -> ModelWorkload:
     ("model", "mode", "size", "says"),
     [
         ("inception_v3", "train", 298, "inception_v3 cannot train on images of 298×298: it takes images, for its "
-         "auxiliary classifier, from 299×299 on; give --input-size 299"),
-        ("inception_v3", "infer", 74, "inception_v3 cannot infer on images of 74×74: it takes images from 75×75 on; "
-         "give --input-size 299"),
-        ("vgg11", "infer", 31, "vgg11 cannot infer on images of 31×31: it takes images from 32×32 on; "
+         "auxiliary classifier, of 299×299 or larger; give --input-size 299"),
+        ("inception_v3", "infer", 74, "inception_v3 cannot infer on images of 74×74: it takes images of 75×75 or "
+         "larger; give --input-size 299"),
+        ("vgg11", "infer", 31, "vgg11 cannot infer on images of 31×31: it takes images of 32×32 or larger; "
          "give --input-size 224"),
         ("vit_b_32", "infer", 256, "it takes images of one size alone; give --input-size 224"),
         pytest.param(
-            "densenet121", "infer", 28, "densenet121 cannot infer on images of 28×28: it takes images from 29×29 on",
+            "densenet121", "infer", 28,
+            "densenet121 cannot infer on images of 28×28: it takes images of 29×29 or larger",
             marks=pytest.mark.slow,
         ),
-        ("squeezenet1_1", "train", 16, "squeezenet1_1 cannot train on images of 16×16: it takes images from 17×17 on"),
+        ("squeezenet1_1", "train", 16,
+         "squeezenet1_1 cannot train on images of 16×16: it takes images of 17×17 or larger"),
     ],
 )  # fmt: skip
 def test_images_that_are_too_small_are_told_with_the_least_size(model: str, mode: str, size: int, says: str) -> None:
@@ -141,7 +143,7 @@ def test_lenet_trains_on_one_channel_and_on_three() -> None:
 
 
 def test_lenet_below_its_least_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match="lenet takes images from 16x16 on, not 15"):
+    with pytest.raises(ConfigError, match="lenet takes images of 16x16 or larger, not 15"):
         build("lenet", 15)
 
 
