@@ -90,7 +90,7 @@ def test_torch_is_not_imported() -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no folder"):
+    with pytest.raises(ConfigError, match="not a folder"):
         examine(tmp_path / "absent")
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from typing import Annotated
 
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
 from loaderbench.commands.terminal import echo, write_json
+
+LEAST_COLUMNS = 30
 
 
 @with_options(without=("quiet", "results"))
@@ -26,6 +31,15 @@ def doctor(
         return
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        echo(f"{finding.state:<9}{finding.name:<{width}}  {finding.what}")
-        if finding.enable:
-            echo(f"{'':<9}{'':<{width}}  → {finding.enable}")
+        lines = [finding.what, *([f"→ {finding.enable}"] if finding.enable else [])]
+        for number, line in enumerate(part for text in lines for part in _wrapped(text, 9 + width + 2)):
+            begin = (finding.state, finding.name) if not number else ("", "")
+            echo(f"{begin[0]:<9}{begin[1]:<{width}}  {line}")
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    """Its lines beside a column of `indent` characters; one line where nobody looks at a terminal."""
+    if not sys.stdout.isatty():
+        return [text]
+    columns = max(shutil.get_terminal_size().columns - indent, LEAST_COLUMNS)
+    return textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False)

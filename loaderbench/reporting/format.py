@@ -151,7 +151,7 @@ def is_unbounded(estimate: Estimate) -> bool:
 
 
 def plus_minus(estimate: Estimate | None) -> str:
-    """914 ± 18"""
+    """914 ± 18; both ends where the interval is wider than the value"""
     if estimate is None:
         return NOT_MEASURED
     if is_unbounded(estimate):
@@ -160,22 +160,23 @@ def plus_minus(estimate: Estimate | None) -> str:
     if width is not None and width < 1e-6 * abs(estimate.value):
         width = 0.0  # rounding of the arithmetic, not spread
     if width is not None and width > abs(estimate.value):
-        return f"{number(estimate.value)} ± over 100 %"
+        return f"{number(estimate.value)} ({number(estimate.low)} – {number(estimate.high)})"
     return number(estimate.value) + ("" if width is None else f" ± {number(width, 2)}")
 
 
 def plus_minus_percent(estimate: Estimate | None) -> str:
-    """914 ±2%, for narrow columns"""
+    """914 ±2%, for narrow columns; both ends where the interval is wider than the value"""
     if estimate is None:
         return MISSING
     if is_unbounded(estimate):
-        return number(estimate.value) + " ±>100%"
+        return f"{number(estimate.value)} (≥ {number(estimate.low)})"
     width = estimate.half_width
     if width is None or not estimate.value:
         return number(estimate.value)
     percents = width / estimate.value * 100
-    # With few blocks the rate is nearly unknown: the exact size of such an interval says nothing.
-    return number(estimate.value) + (f" ±{percents:.0f}%" if percents <= 100 else " ±>100%")
+    if percents > 100:
+        return f"{number(estimate.value)} ({number(estimate.low)}–{number(estimate.high)})"
+    return f"{number(estimate.value)} ±{percents:.0f}%"
 
 
 def percent_interval(estimate: Estimate | None) -> str:

@@ -157,7 +157,9 @@ def milliseconds(estimate: Estimate | None, *, spread: bool = True) -> str:
     if not spread or half is None or not estimate.value:
         return text
     fraction = half / estimate.value
-    return f"{text} ±{fraction:.0%}" if fraction <= 1 else f"{text} ±>100%"
+    if fraction > 1 and estimate.low is not None and estimate.high is not None:
+        return f"{text} ({fmt.number(estimate.low * 1e3)}–{fmt.number(estimate.high * 1e3)})"
+    return f"{text} ±{fraction:.0%}"
 
 
 def _giga(flops: int | None) -> str:

@@ -191,13 +191,17 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
     elif usual is not None and usual.case == tuning.winner:
         without = "it is the default"
     alone = f", {len(facts.screens)} by the loader alone" if facts.screens else ""
+    rungs = f"{facts.num_rungs} rung{'s' * (facts.num_rungs != 1)}"
     print_rows(
         console,
         [
             ("images/s", fmt.plus_minus(tuning.rate)),
             ("over default", _told_apart(tuning.over_default, without)),
             ("over second", _told_apart(tuning.over_second, "there was no second")),
-            ("tried", f"{len(tuning.trials)} of {facts.num_settings} settings in {facts.num_rungs} rungs{alone}"),
+            (
+                "tried",
+                f"{len(tuning.trials)} of {facts.num_settings} settings in {rungs}{alone}",
+            ),
             ("took", f"{fmt.duration(facts.spent_s)} of {fmt.duration(facts.budget_s)}"),
         ],
     )
@@ -215,7 +219,8 @@ def print_tuning(tuning: Tuning, facts: TuneFacts, code: str, console: Console |
         for trial in tuning.trials
         if trial.failure
     ]
-    print_bullets(console, "Not tried (a larger --budget tries more)", _counted(facts.untried))
+    if facts.untried:
+        console.print(styled(f"\nNot tried: {', '.join(_counted(facts.untried))}; a larger --budget tries more"))
     failed += [
         f"{' '.join(filter(None, (one.case.feed.loader, one.case.feed.decoder)))}, alone: {one.failure}"
         for one in facts.screens
@@ -247,9 +252,9 @@ def _named(finalist: Finalist) -> str:
 
 
 def _counted(settings: Sequence[Change]) -> list[str]:
-    """`dali: 6 settings`, for each loader and decoder."""
-    names = Counter(" ".join(str(one[key]) for key in ("loader", "decoder") if one.get(key)) for one in settings)
-    return [f"{fmt.clean(name)}: {number} setting{'s' * (number != 1)}" for name, number in names.items()]
+    """`6 settings of dali`, for each loader, the most first."""
+    names = Counter(str(one.get("loader")) for one in settings).most_common()
+    return [f"{number} setting{'s' * (number != 1)} of {fmt.clean(name)}" for name, number in names]
 
 
 def _told_apart(ratio: Estimate | None, otherwise: str) -> str:

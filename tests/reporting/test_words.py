@@ -469,5 +469,7 @@ def test_an_end_that_is_not_bounded_is_said_in_words() -> None:
     gain = replace(examples.estimate(2.82), low=1.0, high=None)
     old = replace(rate, high=708_331.0)  # of a record made before such ends were null
     assert [fmt.plus_minus(one) for one in (rate, old)] == ["708 (275 – not bounded)"] * 2
-    assert fmt.plus_minus_percent(rate) == "708 ±>100%"
+    assert fmt.plus_minus_percent(rate) == "708 (≥ 275)"
+    wide = replace(rate, high=1_500.0)
+    assert fmt.plus_minus(wide) == "708 (275 – 1,500)" and fmt.plus_minus_percent(wide) == "708 (275–1,500)"
     assert fmt.speedup(gain) == fmt.ratio(gain) == "2.82× (1.00–not bounded)"
