@@ -445,9 +445,12 @@ def check_end(encoded: bytes) -> None:
 
 
 def failure_list(failures: list[tuple[int, str]], num_read: int, images: ImageIndex) -> str:
-    """One line that names the broken images, at most MOST_NAMES_LISTED of them."""
+    """One line that names the broken images, at most MOST_NAMES_LISTED of them, by their names within the data set."""
     named = dict(failures)
-    shown = [f"{images.path(index)} ({reason})" for index, reason in list(named.items())[:MOST_NAMES_LISTED]]
+    shown = [
+        f"{os.path.relpath(images.path(index), images.root)} ({reason})"
+        for index, reason in list(named.items())[:MOST_NAMES_LISTED]
+    ]
     more = f" and {len(named) - len(shown)} more" if len(named) > len(shown) else ""
     return f"{len(failures)} of {num_read} images could not be decoded: {', '.join(shown)}{more}"
 

@@ -41,4 +41,8 @@ def print_scan(scan: DatasetScan, console: Console | None = None) -> None:
     if found.variants:
         rows.append(("variants", ", ".join(map(str, found.variants))))
     print_rows(console, rows)
-    print_bullets(console, "Broken files", [f"{path}: {reason}" for path, reason in found.broken[:MOST_BROKEN]])
+    print_bullets(
+        console,
+        "Broken files",
+        [f"{path.removeprefix(f'{found.root}/')}: {reason}" for path, reason in found.broken[:MOST_BROKEN]],
+    )

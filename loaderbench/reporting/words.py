@@ -595,7 +595,7 @@ NO_STEP_RANGES = {
 
 
 def _half_width(d: Details) -> str:
-    return "no interval" if d.get("half_width") is None else f"± {_number(d, 'half_width'):.1%}"
+    return "has no interval" if d.get("half_width") is None else f"is known to ± {_number(d, 'half_width'):.1%}"
 
 
 def _ends(d: Details) -> str:
@@ -662,8 +662,7 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"{_text(d, 'steps')} steps are fewer than ten prefetch buffers ({_text(d, 'buffer_batches')} batches each)"
     ),
     "ci_target_missed": lambda d: (
-        f"the step time is known to {_half_width(d)}, target ± {_number(d, 'target'):.1%} (stopped by "
-        f"{_text(d, 'stopped_by')})"
+        f"the step time {_half_width(d)}, target ± {_number(d, 'target'):.1%} (stopped by {_text(d, 'stopped_by')})"
     ),
     "cpu_contention": lambda d: (
         f"workers were ready to run but had no processor for {_percent(d, 'fraction')} of their time, which is "
