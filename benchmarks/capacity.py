@@ -40,8 +40,9 @@ AU = 0.9
 BATCH = 4
 IMAGES_PER_S = {"fuse": 200.0, "disk": 200.0}
 """C of each capped bed: low, so that the processors have little to do."""
-SIDE, NUM_IMAGES, NUM_COPIES = 96, 400, 10
-"""Pixels of a side; files made; copies of each, so that a look reads none twice."""
+SIDES, NUM_IMAGES, NUM_COPIES = {"fuse": 96, "latency": 96, "disk": 384}, 400, 10
+"""Pixels of a side; files made; copies of each, so that a look reads none twice. The throttled disk gives its rate to
+few readers only where files are large: its clock ticks every 4 ms."""
 LATENCY_S = 0.04
 KEPT = ("ranks", "au_fraction", "num_steps", "num_looks", "cpu_use_fraction", "storage_use_fraction")
 """Of a point of the curve."""
@@ -93,10 +94,10 @@ class Line:
     curve: list[dict[str, Any]] = field(default_factory=list)
 
 
-def make_images(root: Path) -> Path:
+def make_images(root: Path, side: int) -> Path:
     """Copies beside the originals: each is a file of its own to the page cache."""
-    make_dataset(root, [SIDE], NUM_IMAGES)
-    tree = root / str(SIDE)
+    make_dataset(root, [side], NUM_IMAGES)
+    tree = root / str(side)
     for path in list(tree.rglob("*.jpg")):
         for number in range(1, NUM_COPIES):
             shutil.copyfile(path, path.with_stem(f"{path.stem}-{number}"))
@@ -182,8 +183,10 @@ def main() -> None:
         parser.error(f"--only takes some of {', '.join(BEDS)}")
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="loaderbench-capacity-", dir=os.environ.get("TMPDIR")) as folder:
-        tree = make_images(Path(folder, "set"))
         for name in names:
+            tree = Path(folder)
+            if name in SIDES and not (tree := Path(folder, "set", str(SIDES[name]))).exists():
+                tree = make_images(Path(folder, "set"), SIDES[name])
             try:
                 with BEDS[name](name, tree, arguments.ranks) as asked:
                     line = judged(name, asked, *ask(asked, Path(folder), arguments.duration, arguments.steps))

@@ -6,7 +6,7 @@ docs/capacity.md defines every figure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ USED_UP = 0.85
 than it gives is not read all the time: ranks that are ahead wait for the last one."""
 EMPTY = 0.02
 """Most of the pages that may be in the page cache before a cold look."""
+OWN, OTHERS = 0.5, 0.2
+"""Used part of the processors: from which on the ranks' own use can be what fills them; by other programs, from which
+on it is said."""
 READING = 0.5
 """Part of the loading time from which on reading, not computing, makes a rank late."""
 MLPERF_STEPS = 500
@@ -118,6 +121,7 @@ def point_of(looks: Sequence[Look], facts: CapacityFacts) -> CapacityPoint:
     num_steps = min(one.num for one in steps)
     without_ns = max(mean_ns - at_barrier * 1e9, float(steps[0].period_ns))
     read_fraction, mean_read_s = _reading(looks)
+    cpu_use, cpu_own = _cpu_use(looks)
     return CapacityPoint(
         ranks=ranks,
         au_fraction=au.value,
@@ -127,7 +131,8 @@ def point_of(looks: Sequence[Look], facts: CapacityFacts) -> CapacityPoint:
         samples_per_s=rate,
         bytes_per_s=bytes_per_s,
         storage_use_fraction=None if found is None or facts.in_memory else bytes_per_s / found.value,
-        cpu_use_fraction=_cpu_use(looks),
+        cpu_use_fraction=cpu_use,
+        cpu_own_fraction=cpu_own,
         cpu_s_per_sample=_cpu_per_sample(looks, batch),
         waits_for_data_fraction=for_data * 1e9 / mean_ns,
         waits_at_barrier_fraction=at_barrier * 1e9 / mean_ns,
@@ -148,20 +153,21 @@ def cpus_of(look: Look) -> float | None:
     return min((min(cpu.cpus, cpu.quota_cpus or math.inf) for cpu in known), default=None)
 
 
-def _cpu_use(looks: Sequence[Look]) -> float | None:
-    """Busy part of the usable processors; the hypervisor's other guests count as busy. Under a quota that of the ranks
-    alone, for which it holds."""
-    uses = []
+def _cpu_use(looks: Sequence[Look]) -> tuple[float | None, float | None]:
+    """Used part of the usable processors (by whoever used them, by the ranks). The hypervisor's other guests count as
+    busy. A quota holds for the ranks alone."""
+    used: list[tuple[float, float]] = []
     for look in looks:
         cpus, known = cpus_of(look), [part.cpu for part in look.parts if part.cpu is not None]
         if cpus is None or len(known) < look.ranks:
-            return None
+            return None, None
         first = known[0]
-        own = sum(cpu.own_s / cpu.wall_s for cpu in known)
+        own = sum(cpu.own_s / cpu.wall_s for cpu in known) / cpus
         busy = None if first.machine_busy_s is None else first.machine_busy_s + (first.stolen_s or 0.0)
         whole = 0.0 if busy is None else busy / first.wall_s / first.cpus
-        uses.append(max(own / cpus, whole))
-    return float(np.mean(uses))
+        used.append((max(own, whole), own))
+    whole, own = np.mean(used, axis=0).tolist()
+    return whole, own
 
 
 def _cpu_per_sample(looks: Sequence[Look], batch_size: int) -> float | None:
@@ -300,10 +306,23 @@ def _caveats(facts: CapacityFacts, curve: Sequence[CapacityPoint]) -> tuple[str,
         )
     if facts.probe is not None and facts.probe.reason is not None:
         found.append(f"the storage's ceiling was cut short: {facts.probe.reason}")
+    others = max((_by_others(point) for point in curve), default=0.0)
+    if others > OTHERS:
+        found.append(
+            f"other programs used up to {others:.0%} of the processors (a FUSE daemon on this machine is one of them): "
+            "with these at rest it may be more ranks"
+        )
     few = [point.ranks for point in curve if point.num_steps < 2 * WINDOWS]
     if few:
         found.append(f"few steps of {', '.join(map(str, few))} ranks: intervals are wide; raise --duration")
     return tuple(found)
+
+
+def _by_others(point: CapacityPoint) -> float:
+    """Part of the processors that others used."""
+    if point.cpu_use_fraction is None or point.cpu_own_fraction is None:
+        return 0.0
+    return max(0.0, point.cpu_use_fraction - point.cpu_own_fraction)
 
 
 # -- the prediction --------------------------------------------------------------------------------------
@@ -356,15 +375,18 @@ def _cpu_bound(facts: CapacityFacts, few: Sequence[CapacityPoint], demand: float
 
 def _stops(misses: CapacityPoint, target: float) -> list[Stop]:
     """What stops this number of ranks; then another resource that is used up as well."""
-    uses: Mapping[Stop, float] = {
-        "client_cpu": misses.cpu_use_fraction or 0.0,
-        "storage_bandwidth": misses.storage_use_fraction or 0.0,
-    }
-    full = sorted((stop for stop, use in uses.items() if use >= USED_UP), key=lambda stop: -uses[stop])
+    reads = (misses.read_fraction or 0.0) >= READING
+    full: list[Stop] = []
+    if (misses.storage_use_fraction or 0.0) >= USED_UP:
+        full.append("storage_bandwidth")
+    # Ranks that wait for reads while others keep the processors busy do not lack processors.
+    by_others = reads and (misses.cpu_own_fraction or 0.0) < OWN
+    if (misses.cpu_use_fraction or 0.0) >= USED_UP and not by_others:
+        full.append("client_cpu")
     if full:
-        return full
+        return full if reads else full[::-1]
     if misses.au_without_barrier_fraction >= target:
         return ["barrier"]
     if misses.read_fraction is None and misses.cpu_use_fraction is None:
         return []
-    return ["storage_latency" if (misses.read_fraction or 0.0) >= READING else "client_cpu"]
+    return ["storage_latency" if reads else "client_cpu"]

@@ -124,6 +124,8 @@ class CapacityPoint:
     """`bytes_per_s` ÷ the storage's ceiling."""
     cpu_use_fraction: float | None
     """Busy part of the processors that may be used, by whoever was busy."""
+    cpu_own_fraction: float | None
+    """The part of it that the ranks' own processes use."""
     cpu_s_per_sample: float | None
     """CPU seconds of the ranks' own processes ÷ images."""
     waits_for_data_fraction: float

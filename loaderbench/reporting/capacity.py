@@ -112,7 +112,8 @@ def _evidence(found: Capacity) -> list[str]:
     if point.storage_use_fraction is not None:
         parts.append(f"{fmt.percent(point.storage_use_fraction)} of the storage's ceiling is used")
     if point.cpu_use_fraction is not None:
-        parts.append(f"{fmt.percent(point.cpu_use_fraction)} of the processors' time")
+        own = fmt.percent(point.cpu_own_fraction)
+        parts.append(f"{fmt.percent(point.cpu_use_fraction)} of the processors' time ({own} by the ranks)")
     if point.read_fraction is not None and point.mean_read_s is not None:
         reading = f"loading is {fmt.percent(point.read_fraction)} reading ({fmt.duration(point.mean_read_s)} a file)"
         parts.append(reading)

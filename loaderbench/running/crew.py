@@ -42,9 +42,11 @@ class OneFailed(Exception):
 class Crew:
     """Processes that are called by their numbers, from 0. A context manager; leaving it ends all of them."""
 
-    def __init__(self, log: Path, on_message: OnMessage, *, patience_s: float = math.inf) -> None:
-        """`patience_s`: how long the others' answers are waited for once one has failed."""
-        self._log, self._on_message, self._patience_s = log, on_message, patience_s
+    def __init__(
+        self, log: Path, on_message: OnMessage, *, prefix: Path | None = None, patience_s: float = math.inf
+    ) -> None:
+        """`prefix`: as Child; `patience_s`: how long the others' answers are waited for once one has failed."""
+        self._log, self._on_message, self._prefix, self._patience_s = log, on_message, prefix, patience_s
         self._children: list[Child] = []
         self._stack = ExitStack()
 
@@ -70,7 +72,7 @@ class Crew:
     def grow(self, number: int) -> None:
         """Start processes until there are `number`."""
         while len(self._children) < number:
-            self._children.append(self._stack.enter_context(Child(self._log)))
+            self._children.append(self._stack.enter_context(Child(self._log, self._prefix)))
 
     def ask(self, job: Job[Q, A], requests: Mapping[int, Q]) -> dict[int, A]:
         """Give each of these processes its request, and wait for all. The answers of the others are taken before a

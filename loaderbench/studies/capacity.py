@@ -35,7 +35,7 @@ from loaderbench.running.jobs.table import (
     RankRunRequest,
     SurveyRequest,
 )
-from loaderbench.running.supervisor import prefix_of_decoder
+from loaderbench.running.supervisor import JobFailed, prefix_of_decoder
 from loaderbench.running.temporary import TemporaryFolder
 from loaderbench.studies.capacity_search import next_ranks
 from loaderbench.studies.kept import KeptStudy, Say
@@ -142,7 +142,7 @@ class CapacityStudy(KeptStudy):
 
     @property
     def begun(self) -> bool:
-        return bool(self._facts.looks) or self._facts.failure is not None
+        return bool(self._facts.looks)
 
     @property
     def num_looks(self) -> int:
@@ -153,6 +153,9 @@ class CapacityStudy(KeptStudy):
         """Probe the storage, then look at 1, 2, 4 … ranks, and in between, until the edge is known.
 
         A rank that fails ends it: `error` says which, and what was measured is kept.
+
+        Raises:
+            LoaderbenchError: a rank failed before anything was measured.
         """
         self._folder.path.mkdir(parents=True, exist_ok=True)
         meetings = TemporaryFolder()
@@ -163,13 +166,15 @@ class CapacityStudy(KeptStudy):
                 say(f"{said[0]}: {message.text}", False)
 
         try:
-            prefix_of_decoder(self._case.feed.decoder)
-            with Crew(self._log, on_message, patience_s=PATIENCE_S) as crew:
+            prefix = prefix_of_decoder(self._case.feed.decoder)
+            with Crew(self._log, on_message, prefix=prefix, patience_s=PATIENCE_S) as crew:
                 self._open(crew, 1, say, said)
                 self._probe(crew, say, said)
                 while (ranks := self._next()) is not None:
                     self._look(crew, ranks, f"{meetings.path}/{self.num_looks}", say, said)
             self._facts = replace(self._facts, interrupted=False)
+        except JobFailed as error:  # another process is changing the decoder's package
+            raise error.error from error
         except OneFailed as error:
             self._fail(error)
         finally:
@@ -185,11 +190,10 @@ class CapacityStudy(KeptStudy):
         name = f"rank {error.number} of {self._num_open}"
         message = str(cause) if isinstance(cause, ConfigError) else f"{name}: {cause}"
         self.error = ConfigError(message) if isinstance(cause, ConfigError) else CaseFailed(message)
+        if not self.num_looks:  # nothing to keep
+            raise self.error from error
         self._facts = replace(self._facts, failure=Failure(type(self.error).__name__, message), interrupted=False)
-        if self.num_looks:
-            self.store()
-        elif isinstance(cause, ConfigError):
-            raise self.error
+        self.store()
 
     def _open(self, crew: Crew, ranks: int, say: Say, said: list[str]) -> None:
         """Have as many processes ready."""
