@@ -1,6 +1,7 @@
 """How many accelerators a storage feeds: `loaderbench capacity` on storage whose true speed is set.
 
-    python benchmarks/capacity.py [--only NAME,NAME] [--duration 15] [--ranks 10.5] [--json FILE]
+    python benchmarks/capacity.py [--only NAME,NAME] [--duration 15] [--ranks 10.5] [--batch 4] [--steps N]
+                                  [--json FILE]
 
 `fuse` and `disk` cap the bandwidth (a FUSE mount; a loop device throttled in the block layer, as root). The emulated
 device is made so fast that C ÷ (0.9 · demand) is the number of --ranks, C the cap in images of the set's mean size and
@@ -37,7 +38,6 @@ from loaderbench.selftest.slow_fuse import slow_fuse
 from loaderbench.selftest.throttled_loop import throttled_loop
 
 AU = 0.9
-BATCH = 4
 IMAGES_PER_S = {"fuse": 200.0, "disk": 200.0}
 """C of each capped bed: low, so that the processors have little to do."""
 SIDES, NUM_IMAGES, NUM_COPIES = {"fuse": 96, "latency": 96, "disk": 384}, 400, 10
@@ -139,13 +139,13 @@ BEDS: dict[str, Callable[[str, Path, float], Any]] = {
 }  # fmt: skip
 
 
-def ask(asked: Asked, folder: Path, duration: float, steps: int) -> tuple[dict[str, Any], float]:
+def ask(asked: Asked, folder: Path, duration: float, steps: int, batch: int) -> tuple[dict[str, Any], float]:
     """(what `--json` gave, seconds). Raises LoaderbenchError where it fails."""
     profile, target = folder / "rank.toml", folder / "answer.json"
-    profile.write_text(PROFILE.format(batch=BATCH, ms=1e3 * BATCH / asked.demand))
+    profile.write_text(PROFILE.format(batch=batch, ms=1e3 * batch / asked.demand))
     command = [
         *asked.prefix, sys.executable, "-m", "loaderbench", "capacity", asked.path, "--device", f"emulated:{profile}",
-        "--batch-size", str(BATCH), "--input-size", "64", "--au", str(AU), "--max-ranks", str(asked.most),
+        "--batch-size", str(batch), "--input-size", "64", "--au", str(AU), "--max-ranks", str(asked.most),
         "--duration", str(duration), "--steps", str(steps), "--results", str(folder / "results"), "--json", str(target),
         *asked.more,
     ]  # fmt: skip
@@ -174,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help=f"some of {', '.join(BEDS)}, comma separated")
     parser.add_argument("--duration", type=float, default=15.0, help="seconds of a look")
+    parser.add_argument("--batch", type=int, default=4, help="images of a step")
     parser.add_argument("--steps", type=int, default=10, help="least steps of a look")
     parser.add_argument("--ranks", type=float, default=10.5, help="that the capped beds are to feed")
     parser.add_argument("--json", type=Path, help="write all lines, with the environment")
@@ -189,7 +190,9 @@ def main() -> None:
                 tree = make_images(Path(folder, "set"), SIDES[name])
             try:
                 with BEDS[name](name, tree, arguments.ranks) as asked:
-                    line = judged(name, asked, *ask(asked, Path(folder), arguments.duration, arguments.steps))
+                    line = judged(
+                        name, asked, *ask(asked, Path(folder), arguments.duration, arguments.steps, arguments.batch)
+                    )
             except UnavailableError as error:
                 print(f"{name}: skipped: {error}", flush=True)
                 continue

@@ -11,14 +11,13 @@ from loaderbench.cases.options import CapacityOptions, FeedOptions, Numbers, Opt
 from loaderbench.commands.kept import run_study, show_study
 from loaderbench.commands.options import Changed, OutputOptions, with_options
 from loaderbench.commands.terminal import Interrupted, check_json_target
-from loaderbench.devices.select import STAND_IN
 
 
 @with_options(
     without=("buffer_ratio", "input_shape", "loss_scale", "overlap"),
     loader=Changed(default=Words((plugins.IN_LINE_LOADER,)), help="Of each rank: {loaders}"),
     workers=Changed(default=Numbers((1,)), help="Processes or threads of each rank, for a loader that has any"),
-    device=Changed(default=STAND_IN, help="Of each rank: emulated:PROFILE[xF], F times as fast"),
+    device=Changed(default="emulated", help="Of each rank: emulated:PROFILE[xF], F times as fast"),
 )
 def capacity(
     *,

@@ -50,10 +50,10 @@ def test_the_first_sentence_says_it_all(facts: CapacityFacts, sentence: str) -> 
 
 
 def test_the_answer_stands_beside_its_prediction_and_its_evidence() -> None:
-    text = text_of(capacity_facts(*FULL))
+    text = text_of(capacity_facts(*FULL), width=1000)
     assert "Predicted from one and two ranks: 11, by the storage's bandwidth." in text
-    assert "With 12: AU 83.3 %, 100 % of the storage's ceiling is used, 10 % of the processors' time" in text
-    assert "one rank at AU 100 % takes 40 images/s" in text and "held none of a sample" in text
+    assert "With 12: AU 83.3 %, 100 % of the storage's ceiling is used, 20 % of the processors' time" in text
+    assert "one rank at AU 100 % takes 40.0 images/s" in text and "held none of a sample" in text
     assert "this machine's processors: 55 ranks (2 CPUs ÷ 1.00 ms an image)" in text
 
 
