@@ -2,7 +2,7 @@
 
     python benchmarks/all.py [--quick] [--only NAME,NAME] [--out results/benchmarks]
 
-About 85 minutes on 2 cores, 13 with --quick. A benchmark that fails, cannot run or does not reach what it must is named
+About 95 minutes on 2 cores, 16 with --quick. A benchmark that fails, cannot run or does not reach what it must is named
 at the end, and the exit status is 1. Leave the machine alone meanwhile: see README.md of this folder.
 """
 
@@ -26,6 +26,7 @@ FULL = {
     "nfs": ["--rounds", "6", "--processes", "8"],
     "model": ["--only", "layers,memory"],
     "split": ["--only", "search,members"],
+    "capacity": [],
 }
 QUICK = {
     "loaders": ["--quick", "--res", "512"],
@@ -36,6 +37,7 @@ QUICK = {
     "nfs": ["--quick"],
     "model": ["--quick", "--only", "layers,memory"],
     "split": ["--only", "search"],
+    "capacity": ["--only", "fuse,cpu", "--ranks", "4.5", "--duration", "6"],
 }
 
 

@@ -209,6 +209,8 @@ LOADERS: Table[LoaderTraits] = Table(
     },
     members=("Options", "build"),
 )
+IN_LINE_LOADER = "serial"
+"""Without workers: the default where many loaders share a machine."""
 DEFAULT_LOADER = "multiprocess"
 """The usual choice of PyTorch users."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loaderbench.analysis.capacity import capacity_of
 from loaderbench.analysis.comparison import compare
 from loaderbench.analysis.forecast import forecast_of
 from loaderbench.analysis.model_io import io_of
@@ -16,6 +17,7 @@ from loaderbench.analysis.selftest import score
 from loaderbench.analysis.sizing import sized
 from loaderbench.analysis.study import summarize
 from loaderbench.analysis.tuning import tuned
+from loaderbench.recording.capacity import CapacityFacts
 from loaderbench.recording.forecast import ForecastFacts
 from loaderbench.recording.model_io import IoFacts
 from loaderbench.recording.model_layers import LayersFacts
@@ -65,6 +67,8 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return io_of(facts)
         case ForecastFacts():
             return forecast_of(facts)
+        case CapacityFacts():
+            return capacity_of(facts)
         case _:
             return summarize([*records.values()])
 

@@ -301,6 +301,18 @@ class ForecastOptions:
 
 
 @dataclass(frozen=True)
+class CapacityOptions:
+    """What `loaderbench capacity` is asked."""
+
+    au: float = option("Accelerator utilization to keep: a fraction", 0.9)
+    max_ranks: int = option("Most ranks to try", 32)
+    barrier: str = option("step (all ranks end each step together, as data-parallel training does) or none", "step")
+    duration: float = option("Seconds of each look at a number of ranks", 15.0)
+    steps: int = option("Least steps of a look; MLPerf Storage wants 500", 10)
+    seed: int = option("Seed of order and augmentation", 0)
+
+
+@dataclass(frozen=True)
 class EffortOptions:
     """How long and how thoroughly to measure."""
 

@@ -14,6 +14,7 @@ import typer
 from loaderbench import __version__
 from loaderbench.commands import (
     analyze,
+    capacity,
     compare,
     dataset,
     doctor,
@@ -79,6 +80,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "selftest": selftest.selftest,
     "precision": precision.precision,
     "forecast": forecast.forecast,
+    "capacity": capacity.capacity,
     "install": install.install,
     "doctor": doctor.doctor,
 }

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json
+from loaderbench.recording.capacity import Capacity, CapacityFacts
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.facts import DeviceFacts, Environment, Failure, MemoryFacts, Status, WorkloadFacts
 from loaderbench.recording.forecast import Forecast, ForecastFacts
@@ -39,7 +40,7 @@ from loaderbench.recording.record import (
 
 StudyKind = Literal[
     "sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_memory", "model_fit", "model_size",
-    "model_offload", "model_split", "model_io", "forecast",
+    "model_offload", "model_split", "model_io", "forecast", "capacity",
 ]  # fmt: skip
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
@@ -614,9 +615,9 @@ class PrecisionResult:
 
 ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts | OffloadFacts | SplitFacts | IoFacts
 ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing | ModelOffload | ModelSplit | ModelIo
-PagedFacts = ModelFacts | ForecastFacts
+PagedFacts = ModelFacts | ForecastFacts | CapacityFacts
 """Of studies whose facts are all that their findings need; a report gives each a page of its own."""
-PagedFindings = ModelFindings | Forecast
+PagedFindings = ModelFindings | Forecast | Capacity
 StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | PagedFacts
 Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | PagedFindings
 
@@ -641,6 +642,7 @@ KINDS: Mapping[StudyKind, StudyTypes] = {
     "model_split": StudyTypes(SplitFacts, ModelSplit),
     "model_io": StudyTypes(IoFacts, ModelIo),
     "forecast": StudyTypes(ForecastFacts, Forecast),
+    "capacity": StudyTypes(CapacityFacts, Capacity),
 }
 
 

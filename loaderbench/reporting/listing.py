@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from loaderbench.analysis.studies import judge, senseless
+from loaderbench.recording.capacity import CapacityFacts
 from loaderbench.recording.forecast import ForecastFacts
 from loaderbench.recording.model_io import IoFacts
 from loaderbench.recording.model_size import SizeFacts
@@ -134,6 +135,8 @@ def about(facts: StudyFacts) -> str:
             return f"{facts.model}, batch {facts.batch_size} over {', '.join(one.device for one in facts.members)}"
         case ForecastFacts():
             return f"{facts.source.model}, {facts.asked.epochs} epochs of {facts.asked.images:,} images"
+        case CapacityFacts():
+            return f"{facts.case.subject.dataset_name}, up to {facts.max_ranks} ranks"
         case IoFacts():
             return f"{facts.model}, {facts.device_name}"
         case _:

@@ -1,10 +1,11 @@
-"""Studies that need no runs to be judged, those of a model alone and forecasts: kind of findings → page of a report."""
+"""Studies that need no runs to be judged (of a model alone, forecasts, capacities): kind of findings → its page."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import get_args
 
+from loaderbench.recording.capacity import Capacity
 from loaderbench.recording.forecast import Forecast
 from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_layers import LayersResult
@@ -15,6 +16,7 @@ from loaderbench.recording.offload_study import ModelOffload
 from loaderbench.recording.studies import KINDS, Findings, PagedFindings
 from loaderbench.reporting import sizing as of_sizing
 from loaderbench.reporting import words
+from loaderbench.reporting.capacity import capacity_page
 from loaderbench.reporting.forecast import forecast_page
 from loaderbench.reporting.model_io import io_page
 from loaderbench.reporting.model_layers import settings, summary
@@ -47,6 +49,8 @@ def page_of(findings: Findings, name: str, *, drawn: bool) -> Page:
             return io_page(findings, name, drawn=drawn)
         case Forecast():
             return forecast_page(findings, name, drawn=drawn)
+        case Capacity():
+            return capacity_page(findings, name, drawn=drawn)
         case Sizing():
             return _size_page(findings, name, drawn=drawn)
         case _:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loaderbench import plain
 from loaderbench.analysis.selftest import confusion
 from loaderbench.plain import Json, JsonObject
+from loaderbench.recording.capacity import Capacity
 from loaderbench.recording.forecast import Forecast
 from loaderbench.recording.model_io import ModelIo
 from loaderbench.recording.model_layers import LayersResult
@@ -28,6 +29,8 @@ from loaderbench.recording.studies import (
     TuneFacts,
     Tuning,
 )
+from loaderbench.reporting.capacity import answer_lines as capacity_lines
+from loaderbench.reporting.capacity import print_capacity
 from loaderbench.reporting.comparison import print_comparison
 from loaderbench.reporting.forecast import figures_json, print_forecast
 from loaderbench.reporting.model_io import print_io
@@ -65,6 +68,8 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
         found = {"answer": [*answer_lines(findings), *demand_lines(findings)], **found}
     if isinstance(findings, Forecast):
         found = {**figures_json(findings), **found}
+    if isinstance(findings, Capacity):
+        found = {"answer": [*capacity_lines(findings)], **found}
     if isinstance(findings, ModelSplit):
         found = {"answer": [*split_lines(findings)], **found}
     if isinstance(findings, ModelOffload):
@@ -152,3 +157,5 @@ def print_findings(
             print_io(findings, console)
         case Forecast():
             print_forecast(findings, console)
+        case Capacity():
+            print_capacity(findings, console)

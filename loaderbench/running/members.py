@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from loaderbench.errors import OutOfMemory
 from loaderbench.recording.facts import DeviceFacts
-from loaderbench.recording.progress import Message
+from loaderbench.running.crew import Crew, OneFailed, OnMessage
 from loaderbench.running.jobs.table import (
     OPEN_MEMBER,
     RUN_PART,
     WARM_MEMBER,
-    Answer,
     Job,
     MemberRequest,
     OfMember,
@@ -28,7 +25,7 @@ from loaderbench.running.jobs.table import (
     Request,
     WarmRequest,
 )
-from loaderbench.running.supervisor import HANG_S, Child, JobFailed, ProcessDied, no_sign_of_life
+from loaderbench.running.supervisor import JobFailed, ProcessDied
 
 LEAD_NS = 10_000_000
 """From the asking to the common start: a request crosses the pipe and wakes its process in less."""
@@ -39,8 +36,6 @@ MOST_LATE = 3
 
 A = TypeVar("A")
 Q = TypeVar("Q", bound=Request)
-OnMessage = Callable[[int, Message], None]
-"""Called with (number of the member, its message)."""
 Part = tuple[int, int]
 """(first image, number of images)"""
 
@@ -94,31 +89,23 @@ class Together:
         return max(map(self.part_seconds, self.parts))
 
 
-class Members:
+class Members(Crew):
     """One process for each member, all ended with this context. Members are called by their numbers, from 0.
 
     All methods raise MemberFailed where a member cannot do what it is asked to.
     """
 
     def __init__(self, requests: Sequence[MemberRequest], log: Path, on_message: OnMessage) -> None:
-        self._requests, self._on_message = tuple(requests), on_message
-        self._log = log
-        self._children: list[Child] = []
-        self._stack = ExitStack()
+        super().__init__(log, on_message)
+        self._requests = tuple(requests)
 
-    def __enter__(self) -> Members:
-        with ExitStack() as stack:
-            self._children = [stack.enter_context(Child(self._log)) for _ in self._requests]
-            self._stack = stack.pop_all()
+    def __enter__(self) -> Self:
+        try:
+            self.grow(len(self._requests))
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:  # all at once: each may be in the middle of a long step
-            for child in self._children:
-                child.process.send_signal(signal.SIGTERM)
-        self._stack.__exit__(kind, error, trace)
 
     def leave_out(self, number: int) -> None:
         """End a member's process. Those after it move up by one."""
@@ -163,37 +150,8 @@ class Members:
             num_late += 1
 
     def _ask(self, job: Job[Q, A], requests: Mapping[int, Q]) -> dict[int, A]:
-        """Give each of these members its request, and wait for all. The answers of the others are taken before a
-        failure is raised, so that all are ready for the next job; but a death is told at once."""
-        answers: dict[int, A] = {}
-        failed: MemberFailed | None = None
-        waiting = {}
-        for number, request in requests.items():
-            try:
-                self._children[number].begin(job, request)
-            except ProcessDied as error:
-                raise MemberFailed(number, error, request, [*requests]) from error
-            waiting[self._children[number].pipe] = number
-        while waiting:
-            ready = wait([*waiting], HANG_S)
-            if not ready:
-                number = next(iter(waiting.values()))
-                raise MemberFailed(number, JobFailed(no_sign_of_life(requests[number])), requests[number], [*requests])
-            for pipe in [pipe for pipe in waiting if pipe in ready]:
-                number = waiting[pipe]
-                try:
-                    told = self._children[number].receive()
-                except JobFailed as error:
-                    failed = MemberFailed(number, error, requests[number], [*requests])
-                    if failed.died:
-                        raise failed from error
-                    del waiting[pipe]
-                    continue
-                if isinstance(told, Answer):
-                    answers[number] = told.result
-                    del waiting[pipe]
-                else:
-                    self._on_message(number, told)
-        if failed is not None:
-            raise failed
-        return answers
+        """As Crew.ask."""
+        try:
+            return self.ask(job, requests)
+        except OneFailed as error:
+            raise MemberFailed(error.number, error.cause, requests[error.number], [*requests]) from error

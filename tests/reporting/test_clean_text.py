@@ -19,6 +19,7 @@ from loaderbench.analysis.trace_gaps import TraceGaps
 from loaderbench.images.filesystem import FileSystem
 from loaderbench.images.scan import DatasetScan
 from loaderbench.printable import clean, clean_lines
+from loaderbench.recording.capacity import Capacity
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.ledger import Entry, Ledger
 from loaderbench.recording.model_io import ModelIo
@@ -28,6 +29,7 @@ from loaderbench.recording.offload_study import ModelOffload
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store, StoredRun, StoredStudy
 from loaderbench.recording.studies import CompareFacts, Comparison, PrecisionResult, SelfTest, Sweep, TuneFacts, Tuning
+from loaderbench.reporting.capacity import print_capacity
 from loaderbench.reporting.comparison import print_comparison, print_regression
 from loaderbench.reporting.console import make_console, print_bullets, print_rows, styled
 from loaderbench.reporting.data_set import print_scan
@@ -105,6 +107,7 @@ VIEWS: dict[str, Callable[[Console], None]] = {
     "sizing": lambda console: print_sizing(filled(Sizing), console),
     "split": lambda console: print_split(replace(filled(ModelSplit), check=None, moved=()), console),
     "times of a split": lambda console: print_times(filled(ModelSplit).times, console),
+    "capacity": lambda console: print_capacity(filled(Capacity), console),
     "copies": lambda console: print_io(filled(ModelIo), console),
     "offloading": lambda console: print_offload(filled(ModelOffload), console),
     "ledger": lambda console: print_ledger(Ledger((filled(Entry),), {}), console, last=1, kinds=()),

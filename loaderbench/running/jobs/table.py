@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from loaderbench.cases.case import Case, Step
 from loaderbench.offloading.plan import Plan
-from loaderbench.recording.facts import DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
+from loaderbench.recording.capacity import RankPart
+from loaderbench.recording.facts import CeilingProbe, DeviceFacts, Failure, MemoryFacts, Recording, WorkloadFacts
 from loaderbench.recording.forecast import EpochState
 from loaderbench.recording.model_layers import AloneTimes, CallFacts, LayerTimes
 from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTrace
@@ -318,6 +319,67 @@ class PartRun:
 
 
 @dataclass(frozen=True)
+class RankRequest:
+    """A rank of `capacity`: one of many processes, each with its own loader and emulated device."""
+
+    case: Case
+    """Of one rank; its data set is that of all."""
+    rank: int
+    max_ranks: int
+    """Most that there will be."""
+
+    @property
+    def waits_for(self) -> str:
+        return f"the storage under {self.case.subject.dataset}"
+
+
+@dataclass(frozen=True)
+class RankOpened:
+    device: DeviceFacts
+    step_ns: int
+    period_ns: int
+
+
+@dataclass(frozen=True)
+class SurveyRequest(RankRequest):
+    """How much of the files is in memory; before a look to a cold storage they are evicted first."""
+
+    before: bool
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    resident: float | None
+    """Fraction of the sampled pages; None where that cannot be seen."""
+    counters: dict[str, int] | None
+    """Of the storage; None where there are none."""
+    source: str | None
+    no_counter: str | None
+
+
+@dataclass(frozen=True)
+class RankProbeRequest(RankRequest):
+    """What the storage gives to growing numbers of readers."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RankRunRequest(RankRequest):
+    """Steps of this rank beside those of the others, from a common start."""
+
+    ranks: int
+    epoch: int
+    """Of the order of the files; another one in each look."""
+    seconds: float
+    least_steps: int
+    joint: bool
+    """Each step ends with a collective of all ranks."""
+    meeting: str
+    """A file by which the ranks find each other, new for each look."""
+
+
+@dataclass(frozen=True)
 class CopiesRequest(DeviceRequest):
     """Copies of a batch to the device, and of its outputs back. The step's batch is the largest one."""
 
@@ -357,3 +419,7 @@ OPEN_MEMBER: Job[MemberRequest, DeviceFacts] = Job("loaderbench.running.jobs.mem
 WARM_MEMBER: Job[WarmRequest, float] = Job("loaderbench.running.jobs.member", "warm_member")
 RUN_PART: Job[PartRequest, PartRun] = Job("loaderbench.running.jobs.member", "run_part")
 TIME_COPIES: Job[CopiesRequest, CopiesTimed] = Job("loaderbench.running.jobs.copies", "time_copies")
+OPEN_RANK: Job[RankRequest, RankOpened] = Job("loaderbench.running.jobs.rank", "open_rank")
+SURVEY_FILES: Job[SurveyRequest, Surveyed] = Job("loaderbench.running.jobs.rank", "survey_files")
+PROBE_CEILING: Job[RankProbeRequest, CeilingProbe] = Job("loaderbench.running.jobs.rank", "probe_storage")
+RUN_RANK: Job[RankRunRequest, RankPart] = Job("loaderbench.running.jobs.rank", "run_rank")

@@ -1,0 +1,46 @@
+"""`loaderbench capacity`: how many accelerators a storage feeds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loaderbench import plugins
+from loaderbench.cases.options import CapacityOptions, FeedOptions, Numbers, Options, StepOptions, SubjectOptions, Words
+from loaderbench.commands.kept import run_study, show_study
+from loaderbench.commands.options import Changed, OutputOptions, with_options
+from loaderbench.commands.terminal import Interrupted, check_json_target
+
+
+@with_options(
+    without=("buffer_ratio", "input_shape", "loss_scale", "overlap"),
+    loader=Changed(default=Words((plugins.IN_LINE_LOADER,)), help="Of each rank: {loaders}"),
+    workers=Changed(default=Numbers((1,)), help="Processes or threads of each rank, for a loader that has any"),
+    device=Changed(default="emulated", help="Of each rank: emulated:PROFILE[xF], F times as fast"),
+)
+def capacity(
+    *,
+    dataset: Annotated[str, typer.Argument(help="Folder of images on the storage, or name of a data set")],
+    subject: SubjectOptions,
+    feed: FeedOptions,
+    step: StepOptions,
+    asked: CapacityOptions,
+    output: OutputOptions,
+) -> None:
+    """How many accelerators this storage feeds from this machine, and what stops the next one."""
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.capacity import CapacityStudy, plan_capacity
+
+    check_json_target(output.json_out)
+    plan = plan_capacity(dataset, Options(subject, feed, step), asked)
+    store = Store(output.results)
+    store.check_writable()
+    study = CapacityStudy(plan, store)
+    ended = run_study(study, output)
+    if study.begun:
+        show_study(study, output)
+    if ended is not None:
+        raise Interrupted(f"interrupted: {study.num_looks} looks are done, and kept", ended)
+    if study.error is not None:
+        raise study.error

@@ -1,0 +1,252 @@
+"""How many ranks a storage feeds: as text, as a page of a report, and as a picture of AU and images/s by ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from loaderbench.recording.capacity import Capacity, CapacityPoint, Stop
+from loaderbench.recording.record import Estimate
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.figures import Figure, colour, errors
+from loaderbench.reporting.tables import Cells, Page, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+    from rich.console import Console
+
+STOP_WORDS: Mapping[Stop, str] = {
+    "storage_bandwidth": "the storage's bandwidth",
+    "storage_latency": "the storage's latency",
+    "client_cpu": "this machine's processors",
+    "barrier": "the barrier",
+}
+COLUMNS = ("ranks", "AU", "95 %", "least", "images/s", "storage", "CPUs", "data", "barrier", "MLPerf")
+NOTE = (
+    "AU: time that the devices need for their steps ÷ time that passed, mean over the ranks; least: of one rank. "
+    "Storage, CPUs: used part of the ceiling and of the processors. Data, barrier: part of the time in which a device "
+    "waits for its own batch, and at the collective for the last rank."
+)
+MLPERF = (
+    "MLPerf: total compute time ÷ total running time by the rule of MLPerf Storage: of every step but the first, "
+    "so that the filling of the pipeline, which ours leaves out, is in it; it is one figure without an interval."
+)
+MLPERF_FEW = (
+    "Its rules want at least 500 steps an epoch and a data set of 5 times the memory: these figures are no results of "
+    "that benchmark (--steps 500 gives the steps)."
+)
+MLPERF_MANY = "Its rules want a data set of 5 times the memory as well: these figures are no results of that benchmark."
+PROVEN_COLD = "before each look the files were evicted from the page cache, and it held none of a sample"
+
+
+def print_capacity(found: Capacity, console: Console | None = None) -> None:
+    """Print the answer, the curve and what it rests on."""
+    console, found = console or make_console(), fmt.cleaned(found)
+    console.print(styled(" · ".join(settings(found)), "bold"))
+    for line in answer_lines(found):
+        console.print(styled(line))
+    rows = point_rows(found)
+    if rows:
+        console.print()
+        table = plain_table()
+        for title in COLUMNS:
+            table.add_column(title, justify="right", no_wrap=True)
+        for cells in rows:
+            table.add_row(*(styled(cell) for cell in cells))
+        console.print(table)
+    for heading, lines in notes(found):
+        print_bullets(console, heading, lines)
+
+
+def settings(found: Capacity) -> list[str]:
+    """What was asked."""
+    barrier = "a barrier at each step" if found.barrier == "step" else "no barrier"
+    return [
+        found.dataset_name, found.device_name, f"batch {found.batch_size}", found.loader, f"cache {found.cache}",
+        barrier, f"AU ≥ {fmt.percent(found.au_target_fraction)}",
+    ]  # fmt: skip
+
+
+def headline(found: Capacity) -> str:
+    """Feeds 10 accelerators at AU ≥ 90 %; the 11th is stopped by the storage's bandwidth."""
+    target = fmt.percent(found.au_target_fraction)
+    if found.found_ranks is None:
+        return f"How many accelerators it feeds is not known: {found.missing['found_ranks']}."
+    if not found.found_ranks:
+        what = f"It does not feed one accelerator at AU ≥ {target}"
+    else:
+        noun = "accelerator" if found.found_ranks == 1 else "accelerators"
+        what = f"It feeds {found.found_ranks} {noun} at AU ≥ {target}"
+    if found.next_ranks is None:
+        return f"{what}, and no more were tried."
+    if found.next_is_stopped_by is None:
+        return f"{what}; what stops the next is not known."
+    next_one = "one more" if found.found_ranks else "that"
+    return f"{what}; {next_one} is stopped by {STOP_WORDS[found.next_is_stopped_by]}."
+
+
+def answer_lines(found: Capacity) -> list[str]:
+    """The answer in sentences, the first of which says it all."""
+    lines = [headline(found)]
+    if found.is_open:
+        lines.append("The interval at the edge holds the target: the number may be one more or less.")
+    if found.predicted_ranks is not None:
+        by = min((one for one in found.bounds if one.ranks is not None), key=lambda one: one.ranks or 0)
+        lines.append(f"Predicted from one and two ranks: {found.predicted_ranks}, by {STOP_WORDS[by.by]}.")
+    lines += _evidence(found)
+    if found.failure is not None:
+        lines.append(f"It ended early: {found.failure.rstrip('.')}.")
+    elif found.interrupted:
+        lines.append("It did not come to its end: the looks that were finished are kept.")
+    return lines
+
+
+def _evidence(found: Capacity) -> list[str]:
+    """Why the next rank is said to be stopped by that."""
+    point = next((one for one in found.curve if one.ranks == found.next_ranks), None)
+    if point is None or found.next_is_stopped_by is None:
+        return []
+    parts = [f"AU {fmt.percent(point.au_fraction, decimals=1)}"]
+    if point.storage_use_fraction is not None:
+        parts.append(f"{fmt.percent(point.storage_use_fraction)} of the storage's ceiling is used")
+    if point.cpu_use_fraction is not None:
+        own = fmt.percent(point.cpu_own_fraction)
+        parts.append(f"{fmt.percent(point.cpu_use_fraction)} of the processors' time ({own} by the ranks)")
+    if point.read_fraction is not None and point.mean_read_s is not None:
+        reading = f"loading is {fmt.percent(point.read_fraction)} reading ({fmt.duration(point.mean_read_s)} a file)"
+        parts.append(reading)
+    parts.append(f"without the barrier's waits AU {fmt.percent(point.au_without_barrier_fraction, decimals=1)}")
+    lines = [f"With {point.ranks}: {', '.join(parts)}."]
+    if found.also_near_its_limit is not None:
+        lines.append(f"As good as used up as well: {STOP_WORDS[found.also_near_its_limit]}.")
+    return lines
+
+
+def point_rows(found: Capacity) -> Cells:
+    """A row for each number of ranks."""
+    return [
+        [
+            str(point.ranks),
+            fmt.percent(point.au_fraction, decimals=1),
+            _interval(point.au),
+            fmt.percent(point.au_least_fraction, decimals=1),
+            f"{fmt.number(point.samples_per_s.value)}",
+            fmt.percent(point.storage_use_fraction),
+            fmt.percent(point.cpu_use_fraction),
+            fmt.percent(point.waits_for_data_fraction, decimals=1),
+            fmt.percent(point.waits_at_barrier_fraction, decimals=1),
+            fmt.percent(point.mlperf.au_fraction, decimals=1),
+        ]
+        for point in found.curve
+    ]
+
+
+def _interval(au: Estimate) -> str:
+    if au.low is None or au.high is None:
+        return fmt.MISSING
+    return f"{fmt.number(100 * au.low)}–{fmt.number(100 * au.high)}"
+
+
+def notes(found: Capacity) -> list[tuple[str, list[str]]]:
+    """(heading, lines): the prediction, what the figures mean, and what is missing."""
+    rests = []
+    if found.demand_samples_per_s is not None:
+        rests.append(f"one rank at AU 100 % takes {fmt.number(found.demand_samples_per_s)} images/s")
+    if found.storage_samples_per_s is not None:
+        bound = "" if found.storage_bound_by is None else f", bound by {found.storage_bound_by}"
+        rests.append(f"the storage gives {fmt.plus_minus(found.storage_samples_per_s)} images/s of this size{bound}")
+    if found.cold_is_proven:
+        rests.append(PROVEN_COLD)
+    bounds = [
+        f"{STOP_WORDS[one.by]}: {'no bound' if one.ranks is None else f'{one.ranks} ranks'} ({one.why})"
+        for one in found.bounds
+    ]
+    means = []
+    if found.curve:
+        enough = all(point.mlperf.enough_steps for point in found.curve)
+        few = f"{min(point.num_steps for point in found.curve):,} to {max(point.num_steps for point in found.curve):,}"
+        means = [NOTE, MLPERF, f"{MLPERF_MANY if enough else MLPERF_FEW} Steps of a rank here: {few}."]
+    by_rule = [point.ranks for point in found.curve if point.mlperf.reaches_target]
+    if found.found_ranks is not None and by_rule and max(by_rule) != found.found_ranks:
+        means.append(f"By that rule {max(by_rule)} would be reached: the steps at the start count there.")
+    listed = [
+        ("Predicted from one and two ranks", bounds),
+        ("What it rests on", rests),
+        ("What it means", means),
+        ("Caveats", [*found.caveats]),
+        ("Without a figure", [f"{name}: {why}" for name, why in found.missing.items()]),
+    ]
+    return [(heading, lines) for heading, lines in listed if lines]
+
+
+# -- the report ------------------------------------------------------------------------------------------
+
+
+class _Dot(NamedTuple):
+    """One number of ranks."""
+
+    ranks: int
+    au_percent: float
+    low_percent: float | None
+    high_percent: float | None
+    images_per_s: float
+
+
+def capacity_page(found: Capacity, name: str, *, drawn: bool) -> Page:
+    """The study in a report. `name`: prefix of its figure's name; `drawn`: whether it has any."""
+    rows = point_rows(found)
+    figure = _figure(found, name) if drawn else None
+    return Page(
+        title=f"How many accelerators {found.dataset_name} feeds",
+        sentence=headline(found),
+        settings=settings(found),
+        tables=[Table("Ranks", tuple((title, "") for title in COLUMNS), rows, 0, NOTE)] if rows else [],
+        findings=[("Answer", answer_lines(found)), *notes(found)],
+        figures=[] if figure is None else [figure],
+    )
+
+
+def _figure(found: Capacity, name: str) -> Figure | None:
+    if len(found.curve) < 2:
+        return None
+    dots = [_dot(point) for point in found.curve]
+    return Figure(
+        f"{name}-ranks",
+        "Accelerator utilization and images/s by ranks",
+        "AU with its 95 % interval (left; dashed: the target) and the images/s of all ranks (right; dotted: what the "
+        "storage gives, dash-dotted: what the ranks would take at AU 100 %).",
+        _Dot._fields,
+        dots,
+        2.8,
+        partial(_draw, dots=dots, found=found),
+    )
+
+
+def _dot(point: CapacityPoint) -> _Dot:
+    low, high = (None if end is None else 100 * end for end in (point.au.low, point.au.high))
+    return _Dot(point.ranks, 100 * point.au_fraction, low, high, point.samples_per_s.value)
+
+
+def _draw(drawing: Drawing, dots: Sequence[_Dot], found: Capacity) -> None:
+    left, right = drawing.subplots(1, 2)
+    ranks = [dot.ranks for dot in dots]
+    reach = errors(*([getattr(dot, name) for dot in dots] for name in ("au_percent", "low_percent", "high_percent")))
+    style = {"markersize": 4, "linewidth": 1.2, "capsize": 2}
+    left.errorbar(ranks, [dot.au_percent for dot in dots], yerr=reach, fmt="o-", color=colour("line0"), **style)
+    left.axhline(100 * found.au_target_fraction, color=colour("soft"), linewidth=1, linestyle="--")
+    left.set_ylabel("AU, %")
+    left.set_ylim(0, 105)
+    right.plot(ranks, [dot.images_per_s for dot in dots], "s-", color=colour("line1"), markersize=4, linewidth=1.2)
+    if found.storage_samples_per_s is not None and found.storage_samples_per_s.value < 3 * dots[-1].images_per_s:
+        right.axhline(found.storage_samples_per_s.value, color=colour("soft"), linewidth=1, linestyle=":")
+    if found.demand_samples_per_s is not None:
+        wanted = [found.demand_samples_per_s * number for number in ranks]
+        right.plot(ranks, wanted, "-.", color=colour("soft"), linewidth=1)
+    right.set_ylabel("images/s")
+    right.set_ylim(bottom=0)
+    for axes in (left, right):
+        axes.set_xlabel("ranks")
+        axes.set_xlim(left=0)
+        axes.grid(axis="y")
