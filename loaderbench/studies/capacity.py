@@ -13,6 +13,7 @@ from typing import get_args
 
 from loaderbench import plugins
 from loaderbench.analysis.capacity import curve_of, point_of
+from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.cases.options import CapacityOptions, EffortOptions, Options, Words, one_of_each
 from loaderbench.cases.study import check_choice, plan
@@ -77,7 +78,7 @@ def plan_capacity(dataset: str, options: Options, asked: CapacityOptions) -> Cap
         raise ConfigError(f"--steps must be at least 1, not {asked.steps}")
     barrier: Barrier = check_choice("--barrier", asked.barrier, get_args(Barrier))
     one_of_each("capacity", options, *ONE_OF_EACH)
-    options = replace(options, effort=EffortOptions(Words(("real",)), duration=asked.duration, seed=asked.seed))
+    options = replace(options, effort=EffortOptions(Words((Arm.REAL.value,)), duration=asked.duration, seed=asked.seed))
     resolution = options.subject.res[0] if options.subject.res else None
     request = resolve(options, [(dataset, resolution)])
     if request.targets[0].computes:

@@ -144,7 +144,7 @@ def test_impossible_limits_are_refused(bed, limits, served_tree):
 
 @pytest.mark.parametrize("bed", [throttled_loop.throttled_loop, slow_fuse.slow_fuse, uml_nfs.uml_nfs])
 def test_a_missing_tree_is_refused(bed, tmp_path):
-    with pytest.raises(ConfigError, match="no folder"), bed(tmp_path / "nothing"):
+    with pytest.raises(ConfigError, match="is not a folder"), bed(tmp_path / "nothing"):
         pass
 
 

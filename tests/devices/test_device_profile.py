@@ -83,7 +83,7 @@ def test_an_unknown_profile_names_the_shipped_ones():
         ('"measured"', '"guessed"', "the label 'guessed'"),
         ("batch_size = 64", "batch_size = 0", "batch_size of 1 or more"),
         ("value = 50e9", "value = 0", "link_bytes_per_s"),
-        ("[[steps]]", "[[steps", "no valid TOML"),
+        ("[[steps]]", "[[steps", "not valid TOML"),
         ("[[steps]]", "[steps]", "device profile"),
     ],
 )

@@ -96,9 +96,9 @@ def test_auto_without_a_gpu_emulates_one_and_says_so(monkeypatch):
         (
             "cpu:0",
             {},
-            "unknown device 'cpu:0': the number of threads is from 1 to the 2 usable CPUs here; or use cpu, ",
+            "unknown device 'cpu:0': give 1 to 2 threads, the usable CPUs here; or use cpu, ",
         ),
-        ("cpu:99", {}, "from 1 to the 2 usable CPUs"),
+        ("cpu:99", {}, "give 1 to 2 threads, the usable CPUs here"),
         ("cpu:-1", {}, "unknown device 'cpu:-1'"),
         ("cpu:all", {}, "unknown device 'cpu:all'"),
         ("xpu:one", {}, "use xpu or xpu:N with a number"),

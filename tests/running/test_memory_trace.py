@@ -158,7 +158,7 @@ def test_a_model_that_reads_values_is_not_predicted_but_measured() -> None:
 
 
 def test_a_model_that_takes_no_such_images_says_so() -> None:
-    with pytest.raises(ConfigError, match="from 299×299 on"):
+    with pytest.raises(ConfigError, match="images of 299×299 or larger"):
         trace_step(step("inception_v3", size=64), 0, on_accelerator=False)
 
 

@@ -186,7 +186,7 @@ def test_wrong_requests_are_one_line(asked: tuple[str, ...], said: str, tmp_path
     ("asked", "said"),
     [
         (("squeezenet1_2",), "squeezenet1_1"),
-        (("vgg11", "--input-size", "20"), "takes images from 32×32 on"),
+        (("vgg11", "--input-size", "20"), "takes images of 32×32 or larger"),
         (("nowhere:factory",), "cannot import nowhere"),
     ],
 )

@@ -122,7 +122,7 @@ def test_an_emulated_device_is_predicted_and_says_why_nothing_is_measured(tmp_pa
         (("memory", "resnet5"), "close names: resnet50"),
         (("memory", "lenet", "--batch-size", "0"), "--batch-size must be at least 1"),
         (("memory", "lenet", "--batch-size", "x"), "--batch-size takes whole numbers"),
-        (("memory", "vgg16", "--input-size", "16"), "takes images from 32×32 on"),
+        (("memory", "vgg16", "--input-size", "16"), "takes images of 32×32 or larger"),
         (("fit", "lenet", "--memory", "16Q"), "--memory takes a size such as 16G"),
         (("fit", "lenet", "--how", "magic"), "--how"),
         (("fit", "nothing_there:factory"), "cannot import"),

@@ -491,7 +491,7 @@ def test_a_model_that_cannot_take_the_images_is_refused_before_anything_is_measu
         "model", "size", "vgg16", "--device", "cpu", "--input-size", "31", "--target", "1/s", "--results", tmp_path
     )
     assert (ended.code, ended.out) == (2, "")
-    assert ended.lines[-1].endswith("it takes images from 32×32 on; give --input-size 224")
+    assert ended.lines[-1].endswith("it takes images of 32×32 or larger; give --input-size 224")
 
 
 def test_facts_and_findings_are_of_one_kind(tmp_path: Path) -> None:

@@ -318,10 +318,10 @@ def test_the_table_is_shown_set_and_dropped(crew: type[Crew], tmp_path: Path) ->
     ("flags", "says"),
     [
         (("--set", "cpu:1=3"), "--set takes DEVICE,BATCH=MS"), (("--set", "cpu:1,4=-3"), "--set takes"),
-        (("--set", "cpu:1,x=3"), "names no batch"), (("--set", "cuda:0,4=3"), "it is none of --device"),
+        (("--set", "cpu:1,x=3"), "names no batch"), (("--set", "cuda:0,4=3"), "it is not in --device"),
         (("--device", "cpu:1", "--set", "foo,8=3"), "unknown device 'foo'"),
         (("--set", "foo,8=3"), "unknown device 'foo'"),
-        (("--device", "cpu:1", "--set", "cpu,64=12"), "name it, as cpu:1"),
+        (("--device", "cpu:1", "--set", "cpu,64=12"), "give it, as cpu:1"),
         (("--device", "cpu:1", "--set", "emulated,9=4"), "its times are its profile's"),
         (("--drop", "cpu:7"), "has no time of cpu:7"), (("--show-table",), "has no times yet"),
     ],
@@ -550,7 +550,7 @@ def test_a_model_that_is_unknown_leaves_nothing(crew: type[Crew], tmp_path: Path
         ("auto", "give two devices or more"), ("cpu:1", "give two devices or more"),
         ("cpu,cpu", "--device names cpu twice: give each its threads, as cpu:1,cpu:1"),
         ("cpu:6,cpu:4", "takes 10 CPUs, and 8 can be used here"), ("cpu:8,cpu", "takes 9 CPUs"),
-        ("cpu:1,auto", "auto is no device to split over"), ("cpu:1,tpu:0", "unknown device 'tpu"),
+        ("cpu:1,auto", "auto is not a device to split over"), ("cpu:1,tpu:0", "unknown device 'tpu"),
         ("cpu:0,cpu:1", "cpu:0"), ("cpu:1,emulated:nosuch", "nosuch"),
     ],
 )  # fmt: skip
