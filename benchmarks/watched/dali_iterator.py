@@ -15,7 +15,7 @@ class Source:
         if told.iteration >= len(self.samples) // scene.BATCH_SIZE:
             raise StopIteration
         values, label, index = self.samples[told.idx_in_epoch]
-        return values.numpy(), np.int64(label), np.int64(index)
+        return values.numpy(), np.array(label), np.array(index)
 
 
 @pipeline_def
@@ -36,7 +36,7 @@ def main():
     for _ in range(arguments.epochs):
         for (batch,) in train:
             optimizer.zero_grad()
-            model(batch["values"], batch["labels"].flatten(), batch["indices"])["loss"].backward()
+            model(batch["values"], batch["labels"].flatten(), batch["indices"].flatten())["loss"].backward()
             optimizer.step()
     model.report()
 

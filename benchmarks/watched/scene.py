@@ -1,10 +1,11 @@
-"""What the user scripts of this folder share: samples, a model on a stand-in for an accelerator, and their own stopwatch.
+"""What the user scripts of this folder share: samples, a model with a stand-in for an accelerator, a stopwatch.
 
 None of it imports loaderbench: the scripts are run as users have them, with and without something slow built in.
 
-The step: a small real network (its losses can be compared bit for bit), then a sleep of `--step-ms` in its forward pass.
-A sleep leaves the processors to the loader as an accelerator does; a network that computed for 10 ms on a machine of
-two processors would hold up the loader's workers, so that no injection had one cause. It is synchronous, unlike a GPU's.
+The step: a small real network (its losses can be compared bit for bit), then a sleep of `--step-ms` in its forward
+pass. A sleep leaves the processors to the loader as an accelerator does; a network that computed for 10 ms on a machine
+of two processors would hold up the loader's workers, so that no injection had one cause. It is synchronous, unlike a
+GPU's step.
 All built-in work is processor time (`burn`), not wall time, so that it takes longer where processors are short.
 """
 
