@@ -1,0 +1,336 @@
+"""User scripts with something slow built in: what it truly costs, and what is said of it.
+
+    python benchmarks/watch.py [--only NAME,NAME] [--quick] [--rounds 3] [--traceml COMMAND] [--json FILE]
+
+The scripts (benchmarks/watched) are such as users have: plain loops, accumulation, AMP, several loaders, a loader for
+each epoch, an iterable data set, no workers, Hugging Face, Lightning, Accelerate, DALI. None imports loaderbench.
+Packages that are absent leave their scripts out, by name. A case is `SCRIPT/INJECTION@STEP-MS`.
+
+Truth is the scripts' own stopwatch: seconds a step, all pauses included, with the injection and without it, in turns;
+the gain is the median over rounds of the ratio within a round. The rival's gain is that of taking away the other side
+of the pipeline while the injection stays: the step where the loader was slowed, preparation where the step was. A case
+is clear where the gain is CLEAR at least and the rival's below RIVAL. Neighbours have no rival: what they slow would,
+taken away, gain as much, and that does not make them less of a cause. Nor have validation and the change of the epoch,
+which are no part of a step. What is slow may be seen by both sides, so that a script's samples and losses are compared
+too: those with the injection and without it must be the same, bit for bit.
+
+TraceML (with --traceml) is given the same script with no line added, as `traceml run` is meant. It tells neither
+storage from preparation nor what holds up the main thread or the processors: `input` counts for slow samples, collate
+and storage, `compute` for more compute and slow issuing, and it is not asked about the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from turns import median_interval, spread
+
+from loaderbench.errors import LoaderbenchError, UnavailableError
+from loaderbench.machine import environment
+from loaderbench.plain import to_json
+from loaderbench.selftest.disturbers import neighbours
+from loaderbench.selftest.slow_fuse import slow_fuse
+
+SCRIPTS = Path(__file__).parent / "watched"
+CLEAR, RIVAL = 1.3, 1.15
+NUM_FILES, FILE_FLOATS = 1024, 1024
+"""As `FLOATS` of benchmarks/watched/scene.py."""
+BATCH_SIZE, WORKERS = 8, 2
+"""Of the scripts."""
+LIMIT_S = 240.0
+"""Of one run of a script."""
+NEEDS = {
+    "hf_trainer": ("transformers", "accelerate"),
+    "lightning_fit": ("lightning",),
+    "accelerate_loop": ("accelerate",),
+    "dali_iterator": ("nvidia.dali",),
+}
+CAUSES = {
+    "item": "prep", "collate": "prep", "storage": "storage", "issue": "launch", "compute": "compute",
+    "neighbours": "contention", "validation": "validation", "epoch": "epoch",
+}  # fmt: skip
+"""Injection → what must be named, in the words of verdicts where these have one."""
+WITHOUT_RIVAL = ("neighbours", "validation", "epoch")
+OF_TRACEML = {
+    "item": "INPUT_BOUND", "collate": "INPUT_BOUND", "storage": "INPUT_BOUND",
+    "issue": "COMPUTE_BOUND", "compute": "COMPUTE_BOUND",
+}  # fmt: skip
+
+NO_DIAGNOSIS = ("none", "NO_DATA")
+"""Of TraceML, which sees the steps of Hugging Face and Lightning; a loop of one's own needs its `trace_step`."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A script with an injection of a strength: in steps, of `neighbours` their number."""
+
+    script: str
+    injection: str
+    strength: float
+    step_ms: float = 10.0
+    base: float = 0.2
+    """What the loader takes without the injection, in steps."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.script}/{self.injection}@{self.step_ms:g}"
+
+    def flags(self, *, injected: bool, rival_gone: bool = False) -> list[str]:
+        """The script's options; `rival_gone`: without the other side of the pipeline."""
+        inside = injected and self.injection not in ("storage", "neighbours")
+        of_loader = CAUSES[self.injection] in ("prep", "storage")
+        base = 0.0 if rival_gone and not of_loader else self.base
+        steps = round(128 * 10 / max(self.step_ms, 2.5))
+        return [
+            "--inject", self.injection if inside else "none", "--strength", str(self.strength), "--base", str(base),
+            "--step-ms", str(self.step_ms), "--epoch-steps", str(steps), "--epochs", "3",
+            *(["--no-step"] if rival_gone and of_loader else []),
+        ]  # fmt: skip
+
+
+def cases() -> dict[str, Asked]:
+    """Name → case. A script without workers does one thing after the other: there only much is clear."""
+    found = []
+    for script in sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "scene"):
+        alone = script == "no_workers"
+        for injection in ("item", "collate", "storage", "issue", "compute"):
+            if (script, injection) == ("dali_iterator", "collate"):
+                continue  # DALI puts batches together itself
+            of_loader = CAUSES[injection] in ("prep", "storage")
+            found.append(Asked(script, injection, 9.0 if alone and of_loader else 2.0, base=0.1))
+    one_ms = ("plain", "accumulation", "several_loaders", "lightning_fit")
+    found += [Asked(script, kind, 6.0, 1.0) for script in one_ms for kind in ("item", "storage", "issue", "compute")]
+    busy = ("plain", "accumulation", "several_loaders", "lightning_fit", "accelerate_loop", "hf_trainer")
+    found += [Asked(script, "neighbours", 4, base=0.8) for script in busy]
+    found += [Asked("several_loaders", "validation", 4.0)]
+    found += [Asked(script, "epoch", 1.0) for script in ("plain", "loader_each_epoch", "lightning_fit")]
+    return {one.name: one for one in found}
+
+
+QUICK = ("plain/item@10", "plain/storage@10", "plain/compute@10")
+
+
+def absent(script: str) -> list[str]:
+    """Packages that the script needs and this environment lacks."""
+
+    def lacks(package: str) -> bool:
+        try:
+            return importlib.util.find_spec(package) is None
+        except ModuleNotFoundError:  # the package that it is in
+            return True
+
+    return [package for package in NEEDS.get(script, ()) if lacks(package)]
+
+
+def timed(command: list[str]) -> dict[str, Any]:
+    """What the script's stopwatch printed. Raises LoaderbenchError where the command fails or prints none."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise LoaderbenchError(f"took more than {LIMIT_S:.0f} s") from None
+    told = [line for line in done.stdout.splitlines() if line.startswith("TIMED ")]
+    if done.returncode or len(told) != 1:
+        raise LoaderbenchError(f"ended with {done.returncode}: {(done.stderr or done.stdout)[-400:]}")
+    figures: dict[str, Any] = json.loads(told[0].removeprefix("TIMED "))
+    return figures
+
+
+@contextmanager
+def built_in(one: Asked, data: Path) -> Iterator[Path]:
+    """The folder to read, while what is slow outside of the script is there."""
+    if one.injection == "storage":
+        lanes = 1 if one.script == "no_workers" else WORKERS
+        with slow_fuse(data, open_latency_s=one.strength * one.step_ms / 1e3 * lanes / BATCH_SIZE) as bed:
+            yield Path(bed.path)
+    elif one.injection == "neighbours":
+        with neighbours(int(one.strength)):
+            yield data
+    else:
+        yield data
+
+
+def command_of(one: Asked, data: Path, **flags: bool) -> list[str]:
+    return [sys.executable, str(SCRIPTS / f"{one.script}.py"), str(data), *one.flags(**flags)]
+
+
+def one_round(one: Asked, data: Path, number: int) -> dict[str, Any]:
+    """Seconds a step of each side, another one first in each round."""
+
+    def injected(**flags: bool) -> dict[str, Any]:
+        with built_in(one, data) as folder:
+            return timed(command_of(one, folder, injected=True, **flags))
+
+    sides: dict[str, Callable[[], dict[str, Any]]] = {
+        "with": injected,
+        "without": lambda: timed(command_of(one, data, injected=False)),
+    }
+    if one.injection not in WITHOUT_RIVAL:
+        sides["rival_gone"] = lambda: injected(rival_gone=True)
+    names = list(sides)
+    first = number % len(names)
+    return {name: sides[name]() for name in names[first:] + names[:first]}
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Of a case, by the stopwatch."""
+
+    gains: tuple[float, ...]
+    """One a round."""
+    rivals: tuple[float, ...]
+    same: bool
+    """Losses and samples with and without the injection."""
+
+    @property
+    def gain(self) -> float:
+        return statistics.median(self.gains)
+
+    @property
+    def rival(self) -> float | None:
+        """None: the case has none."""
+        return statistics.median(self.rivals) if self.rivals else None
+
+    @property
+    def is_clear(self) -> bool:
+        return self.gain >= CLEAR and (self.rival is None or self.rival < RIVAL)
+
+
+def truth_of(rounds: list[dict[str, Any]]) -> Truth:
+    """From the figures of `one_round`."""
+
+    def ratios(other: str) -> tuple[float, ...]:
+        key = "seconds_per_step"
+        return tuple(one["with"][key] / one[other][key] for one in rounds if other in one)
+
+    seen = {one[side]["losses_and_order"] for one in rounds for side in ("with", "without")}
+    return Truth(ratios("without"), ratios("rival_gone"), len(seen) == 1)
+
+
+def by_traceml(one: Asked, data: Path, command: str) -> str:
+    """TraceML's own diagnosis of the script's steps, `none` where it gives none."""
+    with tempfile.TemporaryDirectory(prefix="loaderbench-traceml-") as folder, built_in(one, data) as read:
+        _, script, *arguments = command_of(one, read, injected=True)
+        asked = [command, "run", script, "--mode=summary", "--run-name", "run", "--logs-dir", folder, "--args"]
+        done = subprocess.run([*asked, *arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        summary = Path(folder, "run", "final_summary.json")
+        if done.returncode or not summary.exists():
+            raise LoaderbenchError(f"ended with {done.returncode}: {done.stderr[-400:]}")
+        diagnosis = (json.loads(summary.read_text()).get("step_time") or {}).get("diagnosis") or {}
+        return str(diagnosis.get("kind") or "none")
+
+
+def ask(one: Asked, data: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """A row of the case."""
+    truth = truth_of([one_round(one, data, number) for number in range(arguments.rounds)])
+    row = {
+        "name": one.name, **asdict(one), "cause": CAUSES[one.injection], "gain": truth.gain, "rival": truth.rival,
+        "gains": truth.gains, "clear": truth.is_clear, "losses_and_order_same": truth.same, "traceml": None,
+    }  # fmt: skip
+    if arguments.traceml and one.injection in OF_TRACEML:
+        row["traceml"] = by_traceml(one, data, arguments.traceml)
+        row["traceml_right"] = row["traceml"] == OF_TRACEML[one.injection]
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    rival = "" if row["rival"] is None else f" rival {row['rival']:.2f}"
+    mark = "clear" if row["clear"] else "not clear"
+    same = "" if row["losses_and_order_same"] else "  LOSSES OR ORDER DIFFER"
+    traceml = "" if row["traceml"] is None else f"  TraceML {row['traceml']}"
+    gain = spread(median_interval(row["gains"]), 2)
+    return f"{row['name']:32s}{row['cause']:12s}{gain:>20s}{rival}  {mark}{same}{traceml}"
+
+
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    clear = [row for row in rows if row["clear"]]
+    asked = [row for row in clear if row["traceml"] is not None]
+    told = [row for row in asked if row["traceml"] not in NO_DIAGNOSIS]
+    return {
+        "asked": len(rows),
+        "clear": len(clear),
+        "differing": [row["name"] for row in rows if not row["losses_and_order_same"]],
+        "traceml_right": sum(row["traceml_right"] for row in told),
+        "traceml_told": len(told),
+        "traceml_asked": len(asked),
+    }
+
+
+def make_data(folder: Path) -> Path:
+    """Sample files, the same on every machine."""
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for number in range(NUM_FILES):
+        values = random.standard_normal(FILE_FLOATS, dtype=np.float32)
+        (folder / f"{number:05d}.bin").write_bytes(values.tobytes())
+    return folder
+
+
+def ask_all(chosen: dict[str, Asked], arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """(rows, name → why there is none)"""
+    rows: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="loaderbench-watch-") as folder:
+        data = make_data(Path(folder, "data"))
+        for name, one in chosen.items():
+            if lacking := absent(one.script):
+                left_out[name] = f"not installed: {', '.join(lacking)}"
+                continue
+            try:
+                rows.append(ask(one, data, arguments))
+                print(line(rows[-1]), flush=True)
+            except UnavailableError as error:
+                left_out[name] = str(error)
+            except (LoaderbenchError, subprocess.TimeoutExpired) as error:
+                left_out[name] = f"failed: {error}"
+            except KeyboardInterrupt:
+                print("interrupted: what was finished counts")
+                break
+    return rows, left_out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="1 round of 3 cases")
+    parser.add_argument("--only", help="cases, or beginnings of their names, comma separated")
+    parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
+    parser.add_argument("--json", type=Path, help="write all rows, with the environment")
+    arguments = parser.parse_args()
+    known = cases()
+    wanted = tuple(known) if arguments.only is None else tuple(arguments.only.split(","))
+    if arguments.quick:
+        wanted, arguments.rounds = QUICK, 1
+    chosen = {name: one for name, one in known.items() if name.startswith(wanted)}
+    if unknown := [begin for begin in wanted if not any(name.startswith(begin) for name in known)]:
+        parser.error(f"--only: no case begins with {', '.join(unknown)}; there are {', '.join(known)}")
+    rows, left_out = ask_all(chosen, arguments)
+    found = summarize(rows)
+    print(f"\n{found['clear']} clear of {found['asked']} cases; samples or losses differ in {len(found['differing'])}")
+    if found["traceml_asked"]:
+        print(
+            f"TraceML right in {found['traceml_right']} of {found['traceml_told']} diagnoses; "
+            f"none in {found['traceml_asked'] - found['traceml_told']} clear cases"
+        )
+    for name, why in left_out.items():
+        print(f"{name}: left out: {why}")
+    if arguments.json:
+        facts = {"summary": found, "rows": rows, "left_out": left_out, "rounds": arguments.rounds}
+        arguments.json.write_text(json.dumps({**facts, "environment": to_json(environment())}, indent=1) + "\n")
+    if found["differing"] or any(why.startswith("failed") for why in left_out.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""The plain loop."""
+
+import scene
+import torch
+
+arguments = scene.parse()
+model = scene.Model(arguments)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+train = scene.loader(arguments, scene.Samples(arguments))
+for _ in range(arguments.epochs):
+    for batch in train:
+        optimizer.zero_grad()
+        model(**batch)["loss"].backward()
+        optimizer.step()
+model.report()

@@ -1,0 +1,157 @@
+"""What the user scripts of this folder share: samples, a model with a stand-in for an accelerator, a stopwatch.
+
+None of it imports loaderbench: the scripts are run as users have them, with and without something slow built in.
+
+The step: a small real network (its losses can be compared bit for bit), then a sleep of `--step-ms` in its forward
+pass. A sleep leaves the processors to the loader as an accelerator does; a network that computed for 10 ms on a machine
+of two processors would hold up the loader's workers, so that no injection had one cause. It is synchronous, unlike a
+GPU's step.
+All built-in work is processor time (`burn`), not wall time, so that it takes longer where processors are short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+FLOATS, CLASSES, BATCH_SIZE = 1024, 10, 8
+WARMUP = 24
+"""Forward passes before the stopwatch starts: workers start, queues fill."""
+INJECTIONS = ("none", "item", "collate", "storage", "issue", "compute", "neighbours", "validation", "epoch")
+"""`storage` and `neighbours` are made outside of the script: another folder, other processes."""
+
+
+def parse() -> argparse.Namespace:
+    """The options of every script; `--strength` is in steps: what is built in takes so many times `--step-ms`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", help="a folder of sample files")
+    parser.add_argument("--inject", choices=INJECTIONS, default="none")
+    parser.add_argument("--strength", type=float, default=2.0)
+    parser.add_argument("--step-ms", type=float, default=10.0)
+    parser.add_argument("--base", type=float, default=0.2, help="what the loader takes without injection, in steps")
+    parser.add_argument("--no-step", action="store_true", help="the stand-in for an accelerator takes no time")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epoch-steps", type=int, default=128)
+    arguments = parser.parse_args()
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002 - as users do
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    return arguments
+
+
+def burn(seconds: float) -> None:
+    """Work for so much processor time of this thread."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def extra(arguments: argparse.Namespace, name: str) -> float:
+    """Seconds of one step's injection, 0 where another or none is built in."""
+    return arguments.strength * arguments.step_ms / 1e3 if arguments.inject == name else 0.0
+
+
+class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """(values, class, index) of each file. Decoding takes the same processor time for each."""
+
+    def __init__(self, arguments: argparse.Namespace, split: str = "train", num: int | None = None) -> None:
+        lanes = max(1, arguments.workers)
+        num_wanted = num if num is not None else arguments.epoch_steps * BATCH_SIZE
+        files = sorted(str(path) for path in Path(arguments.data).iterdir())
+        self.files = [files[number % len(files)] for number in range(num_wanted)]
+        slow = extra(arguments, "item" if split == "train" else "validation")
+        self.decode_s = (arguments.base * arguments.step_ms / 1e3 + slow) * lanes / BATCH_SIZE
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+        with open(self.files[index], "rb") as file:
+            values = np.frombuffer(file.read(), np.float32).copy()
+        burn(self.decode_s)
+        return torch.from_numpy(values), index % CLASSES, index
+
+
+class Collate:
+    """Three tensors of a list of samples."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.slow_s = extra(arguments, "collate") * max(1, arguments.workers)
+
+    def __call__(self, samples: list[tuple[torch.Tensor, int, int]]) -> dict[str, torch.Tensor]:
+        burn(self.slow_s)
+        values, labels, indices = zip(*samples, strict=True)
+        return {"values": torch.stack(values), "labels": torch.tensor(labels), "indices": torch.tensor(indices)}
+
+
+class WorkerStart:
+    """What a loader's worker does first: with `--inject epoch` it takes a part of the epoch."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.slow_s = extra(arguments, "epoch") * arguments.epoch_steps
+
+    def __call__(self, worker: int) -> None:
+        torch.set_num_threads(1)
+        if worker == 0:
+            burn(self.slow_s)
+
+
+def loader(arguments: argparse.Namespace, data: Any, *, shuffle: bool = True) -> Any:
+    """A DataLoader as most scripts make one."""
+    return torch.utils.data.DataLoader(
+        data, BATCH_SIZE, shuffle=shuffle, num_workers=arguments.workers, collate_fn=Collate(arguments),
+        worker_init_fn=WorkerStart(arguments) if arguments.workers else None, drop_last=True,
+    )  # fmt: skip
+
+
+class Model(torch.nn.Module):
+    """A linear classifier that keeps the step waiting as an accelerator would, and times the script that trains it."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(FLOATS, CLASSES)
+        self.issue_s = extra(arguments, "issue")
+        self.step_s = 0.0 if arguments.no_step else arguments.step_ms / 1e3 + extra(arguments, "compute")
+        self.steps = 0
+        self._begun = self._begun_cpu = self._ended = self._ended_cpu = 0.0
+        self._seen = hashlib.sha256()
+
+    def forward(self, values: torch.Tensor, labels: torch.Tensor, indices: torch.Tensor) -> dict[str, torch.Tensor]:
+        if self.training:
+            self._step()
+        burn(self.issue_s)
+        out = self.linear(values)
+        loss = torch.nn.functional.cross_entropy(out.float(), labels)
+        time.sleep(self.step_s if self.training else self.step_s / 4)
+        if self.training:
+            self._seen.update(indices.numpy().tobytes())
+            self._seen.update(loss.detach().numpy().tobytes())
+        return {"loss": loss, "logits": out}
+
+    def _step(self) -> None:
+        self.steps += 1
+        self._ended, self._ended_cpu = time.perf_counter(), time.thread_time()
+        if self.steps == WARMUP:
+            self._begun, self._begun_cpu = self._ended, self._ended_cpu
+
+    def report(self) -> None:
+        """Print the stopwatch's figures: from the end of the warm-up to the last step, all pauses included; and a hash
+        of all losses and of the samples in their order, bit for bit."""
+        steps = self.steps - WARMUP
+        figures = {
+            "seconds_per_step": (self._ended - self._begun) / steps,
+            "main_cpu_s_per_step": (self._ended_cpu - self._begun_cpu) / steps,
+            "steps": steps,
+            "losses_and_order": self._seen.hexdigest(),
+        }
+        print("TIMED " + json.dumps(figures), flush=True)
