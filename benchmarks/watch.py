@@ -192,6 +192,8 @@ class Truth:
     rivals: tuple[float, ...]
     same: bool
     """Losses and samples with and without the injection."""
+    hash: str
+    """Of losses and samples."""
 
     @property
     def gain(self) -> float:
@@ -215,7 +217,7 @@ def truth_of(rounds: list[dict[str, Any]]) -> Truth:
         return tuple(one["with"][key] / one[other][key] for one in rounds if other in one)
 
     seen = {one[side]["losses_and_order"] for one in rounds for side in ("with", "without")}
-    return Truth(ratios("without"), ratios("rival_gone"), len(seen) == 1)
+    return Truth(ratios("without"), ratios("rival_gone"), len(seen) == 1, sorted(seen)[0])
 
 
 def by_traceml(one: Asked, data: Path, command: str) -> str:
@@ -231,6 +233,48 @@ def by_traceml(one: Asked, data: Path, command: str) -> str:
         return str(diagnosis.get("kind") or "none")
 
 
+def by_watch(one: Asked, data: Path) -> dict[str, Any]:
+    """What `loaderbench watch` says of the script with its injection, and the script's own figures meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="loaderbench-watch-run-") as folder, built_in(one, data) as read:
+        record = Path(folder, "record.json")
+        python, *script = command_of(one, read, injected=True)
+        figures = timed([python, "-m", "loaderbench", "watch", "--results", folder, "--json", str(record), *script])
+        found = json.loads(record.read_text())
+    verdict = found["verdict"]
+    gains = {cause: gain["value"] for cause, gain in verdict["speedup_if_removed"].items() if gain is not None}
+    said = verdict["bottleneck"]
+    seen = found["watched"]
+    main, *others = seen["loaders"]
+    return {
+        "said": said,
+        "joint": verdict["joint"],
+        "said_gain": gains.get(said) or (verdict["joint_speedup"] or {}).get("value"),
+        "summary": verdict["summary"],
+        "seconds": {**main["seconds"], "others": sum(sum(one["seconds"].values()) for one in others)},
+        "wall_s": seen["wall_s"],
+        "losses_and_order": figures["losses_and_order"],
+    }
+
+
+OUTCOMES = ("right", "told", "joint", "undetermined", "WRONG", "NOT TOLD")
+RIGHT = {"launch": ("compute",)}
+"""Of a script on the processors nothing tells issuing from computing: both are its own step, and it says so."""
+
+
+def outcome(cause: str, said: dict[str, Any]) -> str:
+    """right, joint (named together with others), undetermined or WRONG; `told` where no verdict names the cause, but
+    the script's time does."""
+    if cause in ("validation", "epoch"):
+        seconds, whole = said["seconds"], said["wall_s"]
+        part = seconds["others"] if cause == "validation" else seconds["opening"] + seconds["first"]
+        return "told" if part >= 0.1 * whole else "NOT TOLD"
+    if said["said"] == cause or said["said"] in RIGHT.get(cause, ()):
+        return "right"
+    if said["said"] == "undetermined":
+        return "undetermined"
+    return "joint" if cause in said["joint"] else "WRONG"
+
+
 def ask(one: Asked, data: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """A row of the case."""
     truth = truth_of([one_round(one, data, number) for number in range(arguments.rounds)])
@@ -238,6 +282,9 @@ def ask(one: Asked, data: Path, arguments: argparse.Namespace) -> dict[str, Any]
         "name": one.name, **asdict(one), "cause": CAUSES[one.injection], "gain": truth.gain, "rival": truth.rival,
         "gains": truth.gains, "clear": truth.is_clear, "losses_and_order_same": truth.same, "traceml": None,
     }  # fmt: skip
+    row["watch"] = said = by_watch(one, data)
+    row["outcome"] = outcome(row["cause"], said)
+    row["watch_same"] = said["losses_and_order"] == truth.hash
     if arguments.traceml and one.injection in OF_TRACEML:
         row["traceml"] = by_traceml(one, data, arguments.traceml)
         row["traceml_right"] = row["traceml"] == OF_TRACEML[one.injection]
@@ -250,7 +297,10 @@ def line(row: dict[str, Any]) -> str:
     same = "" if row["losses_and_order_same"] else "  LOSSES OR ORDER DIFFER"
     traceml = "" if row["traceml"] is None else f"  TraceML {row['traceml']}"
     gain = spread(median_interval(row["gains"]), 2)
-    return f"{row['name']:32s}{row['cause']:12s}{gain:>20s}{rival}  {mark}{same}{traceml}"
+    said, known = row["watch"], row["watch"]["said_gain"]
+    told = f"  {row['outcome']}: {said['said']}" + ("" if known is None else f" {known:.2f}")
+    watched = "" if row["watch_same"] else "  WATCHED RUN DIFFERS"
+    return f"{row['name']:32s}{row['cause']:12s}{gain:>20s}{rival}  {mark}{same}{told}{watched}{traceml}"
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -258,6 +308,8 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     asked = [row for row in clear if row["traceml"] is not None]
     told = [row for row in asked if row["traceml"] not in NO_DIAGNOSIS]
     return {
+        "outcomes": {kind: sum(row["outcome"] == kind for row in clear) for kind in OUTCOMES},
+        "watched_differing": [row["name"] for row in rows if not row["watch_same"]],
         "asked": len(rows),
         "clear": len(clear),
         "differing": [row["name"] for row in rows if not row["losses_and_order_same"]],
@@ -318,6 +370,7 @@ def main() -> None:
     rows, left_out = ask_all(chosen, arguments)
     found = summarize(rows)
     print(f"\n{found['clear']} clear of {found['asked']} cases; samples or losses differ in {len(found['differing'])}")
+    print("watch, of the clear cases: " + ", ".join(f"{num} {kind}" for kind, num in found["outcomes"].items() if num))
     if found["traceml_asked"]:
         print(
             f"TraceML right in {found['traceml_right']} of {found['traceml_told']} diagnoses; "
@@ -328,7 +381,8 @@ def main() -> None:
     if arguments.json:
         facts = {"summary": found, "rows": rows, "left_out": left_out, "rounds": arguments.rounds}
         arguments.json.write_text(json.dumps({**facts, "environment": to_json(environment())}, indent=1) + "\n")
-    if found["differing"] or any(why.startswith("failed") for why in left_out.values()):
+    wrong = found["differing"] or found["watched_differing"] or found["outcomes"]["WRONG"]
+    if wrong or any(why.startswith("failed") for why in left_out.values()):
         sys.exit(1)
 
 

@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from loaderbench.studies.compare import compare_data_sets as compare
     from loaderbench.studies.sweep import run, sweep
     from loaderbench.studies.tune import tune
+    from loaderbench.studies.watch import watch
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "analyze", "compare", "load_run", "offload", "run", "sweep", "tune"]
+__all__ = ["__version__", "analyze", "compare", "load_run", "offload", "run", "sweep", "tune", "watch"]
 
 _FACE = {
     "run": "studies.sweep:run",
     "sweep": "studies.sweep:sweep",
     "compare": "studies.compare:compare_data_sets",
     "tune": "studies.tune:tune",
+    "watch": "studies.watch:watch",
     "load_run": "studies.again:load_run",
     "analyze": "studies.again:analyze",
     "offload": "offloading.hooks:offload",

@@ -287,7 +287,7 @@ LEVELS = (
     {"analysis"},
     {"images", "native", "prefixes", "plugins", "decoders", "samplers", "machine", "offloading", "splitting"},
     {"devices", "workloads", "loaders"},
-    {"running"},
+    {"running", "watching"},
     {"reporting"},
     {"studies"},
     {"doctor"},

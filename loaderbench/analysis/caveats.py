@@ -9,6 +9,7 @@ from loaderbench.analysis import kernels
 from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.facts import WatchedFacts
 from loaderbench.recording.record import RunRecord, StorageFigures
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ WITNESSES_AGREE = 0.03
 
 def caveats_of(judged: Judged, record: RunRecord) -> list[Caveat]:
     """The caveats that follow from the facts, besides those that were recorded with them."""
+    if judged.facts.watched is not None:
+        return [*_of_the_verdict(record), *_of_a_watched_script(judged.facts.watched)]
     return [
         *_of_the_verdict(record),
         *_of_the_trace(judged),
@@ -169,6 +172,14 @@ def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
         known = half_width if half_width < float("inf") else None
         stopped_by = judged.facts.rounds.stopped_by
         yield Caveat("ci_target_missed", {"half_width": known, "target": target, "stopped_by": stopped_by})
+
+
+def _of_a_watched_script(seen: WatchedFacts) -> Iterator[Caveat]:
+    yield Caveat("watched_script")
+    if seen.no_burst is not None:
+        yield Caveat("no_bursts", {"reason": seen.no_burst})
+    if seen.no_spans is not None:
+        yield Caveat("spans_unknown", {"reason": seen.no_spans})
 
 
 def _of_figures(judged: Judged, record: RunRecord) -> Iterator[Caveat]:

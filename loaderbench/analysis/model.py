@@ -8,7 +8,7 @@ runs, reads a clock or knows how the facts came about.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -102,6 +102,19 @@ def arm_times(arms: Mapping[Arm, ArmSteps], *, has_storage: bool) -> Times:
 
 
 @dataclass(frozen=True)
+class Watched:
+    """Of a script's own loader, by its workers' spans."""
+
+    off_processor: Quantity | None
+    """Of the workers' time on a batch, the part in which the data set's code neither ran nor wanted to run: it waited
+    for what it read. None where that is not known, or it read nothing."""
+    batch_s: Quantity
+    """Seconds a batch, of all workers together."""
+    knows_arrivals: bool
+    """Whether the stalls end when a batch was complete, not when it was handed over."""
+
+
+@dataclass(frozen=True)
 class Model:
     """One run by its arms; `real` must be among them."""
 
@@ -131,6 +144,8 @@ class Model:
     """False where `fetch` did not meet the slow files or stalls that `real` met: it tells nothing of the step then."""
     queue: Queue | None = None
     """The loader's queue, over a storage with slow files or stalls, if preparation cost nothing."""
+    watched: Watched | None = None
+    """Given for a script that was watched: what stands in for arms that only our own loop can measure."""
 
     @property
     def has_storage(self) -> bool:
@@ -139,7 +154,33 @@ class Model:
 
     @cached_property
     def times(self) -> Times:
-        return arm_times(self.arms, has_storage=self.has_storage)
+        times = arm_times(self.arms, has_storage=self.has_storage)
+        return times if self.watched is None else self._with_stand_ins(times, self.watched)
+
+    @property
+    def _ready_arm(self) -> ArmSteps | None:
+        """A watched script's steps with data ready; None where there are too few to know their spread."""
+        arm = self.arms.get(Arm.DEVICE)
+        return arm if arm is not None and arm.num_blocks > 1 else None
+
+    def _with_stand_ins(self, times: Times, watched: Watched) -> Times:
+        """The times of arms that a watched script does not run, from its timeline and its workers' spans
+        (docs/watch.md, `Where the figures come from`)."""
+        real, steps = times.real, self.arms[Arm.REAL]
+        stall = Quantity.of(steps, "stall")
+        device = times.device if times.device is not None and self._ready_arm is not None else real - stall
+        times = replace(times, device=device)
+        part = watched.off_processor
+        if part is None or not self.has_storage:
+            return times
+        if self.synchronous:
+            waited = stall * part
+            return replace(times, ram=real - waited, fetch=device + waited)
+        loader = watched.batch_s.at_most(real)
+        if self.loader_paces:
+            loader = real
+        rest = largest(device, loader - loader * part).at_most(real)
+        return replace(times, ram=rest, fetch=loader * part)
 
     @property
     def real(self) -> Quantity:
@@ -196,6 +237,11 @@ class Model:
         """
         steps = self.arms[arm]
         stall = Quantity.of(steps, "stall")
+        if self.watched is not None:
+            ready = self._ready_arm
+            if ready is None or self.watched.knows_arrivals:
+                return stall
+            return (stall - Quantity.of(ready, "wait")).at_least(0.0)  # a ready batch takes time to hand over
         if Arm.HOST not in self.arms:
             return stall
         late = (Quantity.of(steps, "exposed") - Quantity.of(self.arms[Arm.HOST], "exposed")).at_least(0.0)
@@ -361,10 +407,11 @@ class Model:
 
     def _issue_behind_others(self, arm: Arm) -> Quantity | None:
         """Seconds a step that issuing waited behind others for a processor, where the step is longer for it."""
-        seen, steps = self.processors.get(arm), self.arms[arm]
-        duration = Quantity.of(steps, "duration")
+        seen = self.processors.get(arm)
         if seen is None or seen.consumer_queued is None:
             return None
+        steps = self.arms[arm]
+        duration = Quantity.of(steps, "duration")
         part = Quantity(seen.for_others, seen.draws(len(duration.draws)), duration.n)
         if self.on_host_cpus:  # the step ends with its slowest thread
             return Quantity.of(steps, "issue") * part.scaled(seen.queued_fraction)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 
@@ -15,11 +16,12 @@ from loaderbench.analysis.advice import Measured, advise
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.latency import Queue, Slowness, slowness, whole_periods
-from loaderbench.analysis.model import Model
+from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.processors import LEAST_QUEUED, Processors, by_whom, processors_of
+from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
-from loaderbench.analysis.statistics import interval
+from loaderbench.analysis.statistics import blocks_of, draws_of_mean, interval
 from loaderbench.analysis.steps import ArmSteps, join_arms
 from loaderbench.analysis.verdict import Attribution, attribute
 from loaderbench.analysis.verification import verified
@@ -166,6 +168,25 @@ class Judged:
             stalls_missed=self.slowness.missed,
             fetch_usable=self.slowness.fetch_saw is not False,
             queue=self._queue(),
+            watched=None if self.facts.watched is None else self._watched(),
+        )
+
+    def _watched(self) -> Watched | None:
+        """None where the workers' spans are not known: then the timeline alone tells, and nothing tells the storage
+        from preparation."""
+        spans = self.spans
+        if spans is None:
+            return Watched(None, Quantity.of(self.real, "wait"), knows_arrivals=False)
+        lanes = self.case.feed.lanes
+        busy = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).astype(np.float64)
+        rounds = blocks_of([[busy, spans[:, SPAN["read_ns"]].astype(np.float64)]], lanes)
+        drawn = draws_of_mean(rounds, stream=len(Arm))
+        mean_busy, mean_read = rounds.means()
+        known = (spans[:, SPAN["runqueue_ns"]] >= 0).all()
+        read = (spans[:, SPAN["page_bytes"]].sum() > 0) or (spans[:, SPAN["major_faults"]].sum() > 0)
+        part = Quantity(mean_read / mean_busy, drawn[:, 1] / drawn[:, 0], len(rounds)) if known and read else None
+        return Watched(
+            part, Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds)), knows_arrivals=True
         )
 
     def _prep_s(self) -> float | None:
@@ -194,7 +215,7 @@ class Judged:
         return attribute(
             self.model,
             storage_idle=_storage_idle(self.storage),
-            doubts=_doubts(self.case, self.storage),
+            doubts=_doubts(self.case, self.facts, self.storage),
         )
 
     @cached_property
@@ -251,13 +272,14 @@ class Judged:
             arms={arm: _arm(steps) for arm, steps in self.arms.items()},
             stopped_by=facts.rounds.stopped_by,
             short_run=_short_run(self.case, self.recording, rate),
+            watched=None if facts.watched is None else replace(facts.watched, consumer_cpu_s=self._consumer_cpu_s()),
         )
 
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
         verdict, seen = self.attribution.verdict, self.contention
-        if self.usable_cpus is None:  # how many workers they can feed is not known
+        if self.usable_cpus is None or self.facts.watched is not None:  # workers they can feed; options of a script
             return verdict
         measured = Measured(
             case=self.case,
@@ -289,7 +311,10 @@ class Judged:
 
     def _first_batch_s(self) -> float | None:
         """Loader construction → first batch delivered, the first time that the data set was read."""
-        build = self.facts.startup.build_s.get(Arm.REAL)
+        build, seen = self.facts.startup.build_s.get(Arm.REAL), self.facts.watched
+        if seen is not None:
+            main = seen.loaders[0]
+            return (main.seconds.opening + main.seconds.first) / main.num_iterators
         for segment in self.recording.segments:
             if segment.arm in (Arm.REAL, Arm.FREE) and build is not None and segment.first_batch_s is not None:
                 return build + segment.first_batch_s
@@ -298,6 +323,8 @@ class Judged:
     def _capacities(self) -> dict[Stage, Estimate | None]:
         arms = self.arms
         device = arms.get(Arm.DEVICE)
+        if self.facts.watched is not None:
+            return {stage: self._watched_capacities().get(stage) for stage in get_args(Stage)}
         busy = None if device is None or not np.isfinite(device.mean("busy")) else rate_of(device, "busy")
         # Where the files of `free` are in memory there is no storage in it: it is the preparation alone.
         alone = arms.get(Arm.FREE) if self.case.subject.cache == "warm" else None
@@ -308,6 +335,18 @@ class Judged:
             "transfer": rate_of(arms.get(Arm.HOST), "copy"),
             "issue": rate_of(device, "issue"),
             "device": busy or rate_of(device),
+        }
+
+    def _watched_capacities(self) -> dict[Stage, Estimate | None]:
+        """Of a watched script: what its step takes where the batch is there, and its workers' time on a batch."""
+        per_step, model = self.real.num_samples / self.real.num_steps, self.model
+        found: dict[Stage, Quantity | None] = {"device": model.times.device}
+        if self.spans is not None and model.watched is not None:
+            found["loader"] = model.watched.batch_s
+        return {
+            stage: interval(per_step / one.value, per_step / one.draws, "samples/s", one.n)
+            for stage, one in found.items()
+            if one is not None and one.value > 0
         }
 
     def _stages(self) -> dict[str, float] | None:
@@ -542,8 +581,10 @@ def _cache_state(wanted: CacheState, moved_fraction: float | None, resident: flo
     return "warm" if moved_fraction <= 1 - probed.SERVED_BY_CACHE or (resident or 0.0) >= 0.99 else "as-is"
 
 
-def _doubts(case: Case, storage: StorageFigures | None) -> list[Reason]:
+def _doubts(case: Case, facts: Facts, storage: StorageFigures | None) -> list[Reason]:
     """Why the arms did not measure what they should."""
+    if facts.watched is not None and facts.watched.uses_cuda:
+        return [Reason("device_not_stamped")]
     if case.subject.cache != "cold" or storage is None:
         return []
     if storage.cache_state != "cold":

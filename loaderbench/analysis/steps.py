@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import Blocks, Width, blocks_of, draws_of_mean, widths
 from loaderbench.cases.arms import ARMS, FED_ALIKE, Arm
-from loaderbench.recording.facts import SPAN, STEP, Segment
+from loaderbench.recording.facts import SCRIPT_LANE, SPAN, STEP, Segment
 
 SPAN_ENDS = [SPAN["start_ns"], SPAN["ready_ns"]]
 QUANTITIES = ("duration", "stall", "wait", "issue", "copy", "exposed", "busy", "occupancy")
@@ -32,7 +32,8 @@ class ArmSteps:
     quantities: Sequence[dict[str, NDArray[np.float64]]]
     """QUANTITIES of each segment:
     duration   completion to completion (delivery to delivery in an arm without a device)
-    stall      data stall: max(0, returned − max(called, completion of the step before))
+    stall      data stall: max(0, returned − max(called, completion of the step before)); of a watched script, until
+               the batch was complete in its worker, since a ready one takes time to hand over
     wait       host time in next(), whether the device had work or not
     issue      returned → last work enqueued
     copy       the copy's time on the device
@@ -111,7 +112,7 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
     copied = rows[:, STEP["copy_end_ns"]]
     return {
         "duration": (done - done_before) * nanosecond,
-        "stall": np.maximum(0, returned - np.maximum(called, done_before)) * nanosecond,
+        "stall": np.maximum(0, _arrived(segment, first) - np.maximum(called, done_before)) * nanosecond,
         "wait": (returned - called) * nanosecond,
         "issue": (rows[:, STEP["issued_ns"]] - returned) * nanosecond,
         "copy": (copied - rows[:, STEP["copy_begin_ns"]]) * nanosecond,
@@ -119,6 +120,19 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
         "busy": np.where(busy < 0, np.nan, busy * nanosecond),
         "occupancy": (done - np.maximum(returned, done_before)) * nanosecond,
     }
+
+
+def _arrived(segment: Segment, first: int) -> NDArray[np.int64]:
+    """When the batches of the steps from `first` on had arrived."""
+    rows = segment.steps[first:]
+    called, returned = rows[:, STEP["called_ns"]], rows[:, STEP["returned_ns"]]
+    if segment.lane != SCRIPT_LANE:
+        return np.asarray(returned)
+    if segment.arm is Arm.DEVICE:  # the script was held until they were there
+        return np.asarray(called)
+    if segment.spans is None:
+        return np.asarray(returned)
+    return np.clip(segment.spans[first : len(segment.steps), SPAN["ready_ns"]], called, returned)
 
 
 def _window(segment: Segment) -> tuple[int, int]:

@@ -325,7 +325,8 @@ class _Judge:
     def of_unseparated(self, joined: Joined) -> Ruling:
         if joined.gain.low < SURE:
             return Ruling("undetermined", (_uncertain(" and ".join(joined.causes), joined.gain),))
-        missing: list[Json] = [arm.value for arm in self.missing_arms(joined.causes)]
+        arms = [] if self.model.watched is not None else self.missing_arms(joined.causes)  # no option runs them there
+        missing: list[Json] = [arm.value for arm in arms]
         reason = Reason("not_separated", {"causes": [*joined.causes], "arms": missing})
         bottleneck: Bottleneck = joined.causes[0] if len(joined.causes) == 1 else "mixed"
         return Ruling(bottleneck, (reason,), Group(joined.causes, joined.gain))

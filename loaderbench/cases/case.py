@@ -14,19 +14,20 @@ from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.plain import Json, JsonObject
 
 CacheState = Literal["cold", "warm", "as-is"]
-Mode = Literal["train", "infer"]
+Mode = Literal["train", "infer", "unknown"]
+"""`unknown`, as of precision: of a script that was only watched."""
 Output = Literal["float32", "uint8"]
 DecodeScale = Literal["auto", "off"]
 Optimizer = Literal["sgd", "adam"]
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16", "unknown"]
 """What each stores and computes in: docs/precision.md, `The modes`."""
 
 CACHE_STATES: tuple[CacheState, ...] = get_args(CacheState)
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES: tuple[Mode, ...] = get_args(Mode)[:-1]
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 DECODE_SCALES: tuple[DecodeScale, ...] = get_args(DecodeScale)
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)[:-1]
 SHORT_RUN_STEPS = 100
 """Iterations of a short run and of a study's total times, unless `steps` gives them. From the study that this tool
 follows (the 2019 slide deck on ResNet-50 and ImageNet: 100 iterations of each loader)."""

@@ -33,6 +33,7 @@ from loaderbench.commands import (
     sweep,
     trace,
     tune,
+    watch,
 )
 from loaderbench.commands.terminal import echo, show_crash
 from loaderbench.errors import LoaderbenchError
@@ -66,6 +67,7 @@ def _root(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
+    "watch": watch.watch,
     "sweep": sweep.sweep,
     "tune": tune.tune,
     "compare": compare.compare,
@@ -84,8 +86,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "install": install.install,
     "doctor": doctor.doctor,
 }
+OF_A_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+"""All that follows a script's name is the script's."""
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, context_settings=OF_A_SCRIPT if name == "watch" else None)(command)
 app.add_typer(dataset.app, name="dataset")
 app.add_typer(model.app, name="model")
 

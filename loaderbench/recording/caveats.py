@@ -65,6 +65,10 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "trace_not_steady": FIGURE,
         "busy_witnesses_disagree": FIGURE,
         "busy_not_cross_checked": INFORMATION,
+        # a watched script
+        "watched_script": INFORMATION,
+        "no_bursts": FIGURE,
+        "spans_unknown": FIGURE,
         # sampling
         "sampler_failed": FIGURE,
         "sampler_missing": FIGURE,

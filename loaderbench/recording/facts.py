@@ -229,6 +229,10 @@ class TraceFacts:
     """The first row of `steps` that was recorded: later than 0 where a window of `real` keeps its last steps' log."""
 
 
+SCRIPT_LANE = "script"
+"""Of the segments of a watched script."""
+
+
 @dataclass
 class Segment:
     """One measured window of one arm: consecutive steps after the arm's warm-up.
@@ -578,13 +582,78 @@ class FailureFacts:
 
 
 @dataclass(frozen=True)
+class WatchedSeconds:
+    """What the script's thread spent on one of its loaders."""
+
+    opening: float
+    """Making its iterators."""
+    first: float
+    """Waiting for the first batch of each."""
+    wait: float
+    """Waiting for later ones."""
+    step: float
+    """Working on batches."""
+    after: float
+    """From an iterator's end until it turned to another one."""
+
+    @property
+    def total(self) -> float:
+        return self.opening + self.first + self.wait + self.step + self.after
+
+
+@dataclass(frozen=True)
+class WatchedLoader:
+    """One of the loaders of a watched script."""
+
+    kind: str
+    """`DataLoader`, or the class of what was iterated."""
+    data: str
+    """Class of its data set."""
+    num_samples: int | None
+    """Of the data set; None where it has no length."""
+    batch_size: int | None
+    workers: int
+    prefetch: int
+    """Batches that each worker prepares ahead."""
+    num_iterators: int
+    """Epochs, those that were not finished too."""
+    num_batches: int
+    seconds: WatchedSeconds
+
+
+@dataclass(frozen=True)
+class WatchedFacts:
+    """What was seen of a script that is not ours (watching/)."""
+
+    script: str
+    loaders: tuple[WatchedLoader, ...]
+    """The one that the verdict is about first: most of the time went to its batches."""
+    wall_s: float
+    before_s: float
+    """Until the first iterator was made."""
+    probes: str
+    num_bursts: int
+    """How often the script was held until the loader's queue was full."""
+    paused_s: float
+    """How long that took in all."""
+    no_burst: str | None
+    """Why there were none, where they were wanted."""
+    no_spans: str | None
+    """Why the workers' own times are not known; None where they are."""
+    uses_cuda: bool
+    """The script used CUDA, whose work goes on behind the host's stamps."""
+    consumer_cpu_s: float | None = None
+    """Processor time a step of the thread that takes the batches; None where unknown."""
+
+
+@dataclass(frozen=True)
 class RoundFacts:
     """How the measurement proceeded."""
 
     arms: tuple[Arm, ...]
     """The arms of a round, in order."""
     num_rounds: int
-    stopped_by: Literal["ci_target", "duration", "steps", "max_bytes", "measured_once"]
+    stopped_by: Literal["ci_target", "duration", "steps", "max_bytes", "measured_once", "ended"]
 
 
 @dataclass(frozen=True)
@@ -611,6 +680,8 @@ class Facts:
     so_far_s: float | None = None
     """Seconds, between windows, in which the windows so far were judged for the screen; None in runs that did not store
     it."""
+    watched: WatchedFacts | None = None
+    """None for a run of our own loop."""
     overtime_s: float | None = None
     """Seconds that work which could not be cut short took beyond `duration_s`, as was said before it began."""
 

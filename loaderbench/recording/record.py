@@ -17,7 +17,15 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat, Reason
-from loaderbench.recording.facts import Environment, Failure, ImageFailure, Percentiles, Status, StorageKind
+from loaderbench.recording.facts import (
+    Environment,
+    Failure,
+    ImageFailure,
+    Percentiles,
+    Status,
+    StorageKind,
+    WatchedFacts,
+)
 
 Cause = Literal["storage", "prep", "contention", "transfer", "launch"]
 """What a verdict can name besides compute."""
@@ -518,6 +526,8 @@ class RunRecord:
     stopped_by: str | None = None
     short_run: ShortRun | None = None
     """null where no short runs were asked for."""
+    watched: WatchedFacts | None = None
+    """null for a run of our own loop."""
     tag: str | None = None
     """A name that the user gave it."""
     caveats: tuple[Caveat, ...] = ()

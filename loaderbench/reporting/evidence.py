@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.watched import evidence_lines
 
 MOST = 3
 """Lines of evidence on a run's screen."""
@@ -25,6 +26,8 @@ def leading_evidence(record: RunRecord) -> list[str]:
         return []
     if record.rules_version == 0:
         return list(verdict.evidence[:MOST])
+    if record.watched is not None:
+        return evidence_lines(record)
     makers = [*LEADING.get(verdict.bottleneck, ()), _alone, _waits, _fed, _per_image]
     lines = [line for maker in dict.fromkeys(makers) if (line := maker(record)) is not None]
     return lines[:MOST]

@@ -116,7 +116,7 @@ def duration(seconds: float | None) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):
         if abs(seconds) >= scale:
             return f"{number(seconds / scale)} {unit}"
-    return f"{number(seconds / 1e-6)} µs"
+    return f"{number(seconds / 1e-6 if abs(seconds) >= 1e-10 else 0.0)} µs"
 
 
 def size(num_bytes: float | None, per: str = "") -> str:

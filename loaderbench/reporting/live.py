@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
+    from loaderbench.watching.watcher import Watcher
+
 REDRAW_S = 0.2
 """Least time between two drawings; one takes about 2 ms."""
 
@@ -184,3 +186,39 @@ class Progress:
         elif ready:
             parts.append(f"the device takes {fmt.number(case.step.batch_size / ready)} images/s")
         return " · ".join(parts)
+
+
+# -- a watched script ------------------------------------------------------------------------------------------
+
+WATCH_LINE_S = 1.0
+"""Least time between two lines."""
+
+
+class WatchLine:
+    """Of a watched script: one line on its stderr, over itself."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def show(self, watcher: Watcher) -> None:
+        """The rate and the wait for data so far."""
+        now = time.perf_counter()
+        main = watcher.main
+        if main is None or now - self._last < WATCH_LINE_S:
+            return
+        self._last = now
+        waited, worked = (watcher.times_ns[main.source, kind] / 1e9 for kind in ("wait", "step"))
+        if waited + worked <= 0:
+            return
+        rate = main.num_batches / (waited + worked)
+        bursts = f" · {watcher.num_bursts} bursts" if watcher.num_bursts else ""
+        text = (
+            f"loaderbench: {rate:.3g} batches/s · waits for data {waited / (waited + worked):.0%} of the time{bursts}"
+        )
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._last:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()

@@ -23,6 +23,7 @@ from loaderbench.reporting.console import (
 from loaderbench.reporting.evidence import leading_evidence
 from loaderbench.reporting.format import MISSING, NOT_MEASURED, short_name
 from loaderbench.reporting.study import finding_lines
+from loaderbench.reporting.watched import time_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +46,8 @@ def print_run(record: RunRecord, console: Console | None = None, *, whole: bool 
     console.print(styled(word, style).append(sentence, style="bold" if word else style))
     case = record.case
     asked = [fmt.resolution(case), fmt.loader_name(case), *fmt.common_settings([record])]
+    if record.watched is not None:
+        asked = [fmt.clean(record.watched.script), fmt.loader_name(case), f"batch {case.step.batch_size}", "watched"]
     console.print(styled(" · ".join(asked)))
     any_figure = record.throughput is not None or record.step_time_s is not None
     if any_figure and not whole:
@@ -53,6 +56,8 @@ def print_run(record: RunRecord, console: Console | None = None, *, whole: bool 
     _print_advice(record, console, whole=whole)
     if any_figure:
         _print_shares(record, console)
+    if record.watched is not None:
+        print_bullets(console, "Where the script's time went", time_lines(record.watched))
     if any_figure and whole:
         console.print()
         print_rows(console, [*_figures(record), *_stages_and_capacities(record)])
@@ -68,7 +73,9 @@ def _in_a_line(record: RunRecord) -> str:
     """`914 ± 18 images/s · 70.0 ms/step (p95 79.8 ms) · AU 46 % · first batch 1.84 s`"""
     step, first, fed = record.step_time_s, record.time_to_first_batch_s, record.accelerator_utilization_fraction
     parts = [
-        f"{fmt.plus_minus(record.throughput)} images/s" if record.throughput is not None else "rate not measured",
+        f"{fmt.plus_minus(record.throughput)} {'images' if record.watched is None else 'samples'}/s"
+        if record.throughput is not None
+        else "rate not measured",
         "step not measured" if step is None else f"{fmt.duration(step.mean)}/step (p95 {fmt.duration(step.p95)})",
         "AU not measured" if fed is None else f"AU {fmt.percent(fed)}",
         "first batch not measured" if first is None else f"first batch {fmt.duration(first)}",

@@ -176,7 +176,11 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
     ),
     "cannot_be_told_apart": lambda d: f"the gains without {_list(d, 'causes', ' and without ')} cannot be told apart",
     "not_separated": lambda d: (
-        f"{_list(d, 'causes', ' and ')} were not told apart: that takes the arms {_list(d, 'arms')}"
+        f"{_list(d, 'causes', ' and ')} were not told apart: "
+        + (f"that takes the arms {_list(d, 'arms')}" if d["arms"] else "the workers' own times are not known")
+    ),
+    "device_not_stamped": lambda d: (
+        "the script used CUDA, whose work goes on behind the host's stamps; only steps on the processors are judged yet"
     ),
     "feeding_uncertain": lambda d: (
         f"the device is fed between {_percent(d, 'low')} and {_percent(d, 'high')} of the time: measure longer"
@@ -324,6 +328,8 @@ def _of_compute(record: RunRecord, verdict: Verdict) -> str:
     gain = "" if best is None else f"; nothing else is worth more than {best.value:.2f}×"
     fed = record.accelerator_utilization
     part = "a time that was not measured" if fed is None else f"{fed.value:.0%} of the time"
+    if record.watched is not None:  # a script on the processors: nothing tells what its step does
+        return f"The script's own step limits this run, not its loader: its batches are ready {part}{gain}."
     return f"Compute limits this run: the device is fed {part}{gain}."
 
 
@@ -729,6 +735,14 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         "neither alone"
     ),
     "busy_not_cross_checked": lambda d: "no window of 6 s in which to compare NVML with the kernels",
+    "watched_script": lambda d: (
+        "a script was watched: its files, kernels and copies are not seen, so those figures are missing"
+    ),
+    "no_bursts": lambda d: (
+        f"the run was never held until its loader's queue was full ({_text(d, 'reason')}): the step with data ready is "
+        "known by the timeline alone"
+    ),
+    "spans_unknown": lambda d: f"the workers' own times are not known ({_text(d, 'reason')})",
     "sampler_failed": lambda d: f"{_list(d, 'channels')}: {_text(d, 'error')}",
     "sampler_missing": lambda d: _text(d, "reason"),
     "fp32_not_measured": lambda d: "fp32 did not run, so nothing can be compared with it",

@@ -219,11 +219,12 @@ MAY_BE_NULL = {
     "failure", "verdict.joint_speedup", "storage.nfs", "storage.cold_proof", "storage.cold_read_ratio",
     "storage.idle_proof", "storage.others_read_bytes", "storage.kind", "storage.latency_of", "storage.tail",
     "storage.stalls", "storage.fetch_saw", "transfer.pinned", "device.held_issue_s", "short_run",
+    "watched",
 }  # fmt: skip
 """Null says something itself: no failure; no joint gain because one cause is named; other storage than NFS; no proof
 (`cold_not_proven` says so), no time of a cold read, nobody else on the disk; no kind of slowness that is
 clear, no slow files, no stalls; pinning that means nothing; no step that
-was held back; no short runs asked for."""
+was held back; no short runs asked for; a run of our own loop."""
 
 
 def nulls(found: Any, where: str = "") -> Iterator[str]:

@@ -45,6 +45,7 @@ REASONS: Mapping[str, Sequence[Details]] = {
         {"moved_fraction": None, "resident_before": 0.6},
     ],
     "read_as_fast_as_memory": [{"ratio": 2.4}],
+    "device_not_stamped": [{}],
     # analysis/verdict.py
     "witnesses_disagree": [{"by_arms": 0.4, "by_timeline": 0.1}],
     "arms_out_of_order": [{"faster": "ram", "faster_s": 0.01, "slower": "host", "slower_s": 0.02}],
@@ -53,7 +54,10 @@ REASONS: Mapping[str, Sequence[Details]] = {
     "gain_uncertain": [{"cause": "prep", "low": 0.9, "high": 2.0}],
     "may_be_faster": [{"cause": "prep and storage", "high": 1.4}],
     "cannot_be_told_apart": [{"causes": ["prep", "storage"]}],
-    "not_separated": [{"causes": ["storage", "prep"], "arms": ["ram", "fetch"]}],
+    "not_separated": [
+        {"causes": ["storage", "prep"], "arms": ["ram", "fetch"]},
+        {"causes": ["storage", "prep"], "arms": []},
+    ],
     "feeding_uncertain": [{"low": 0.7, "high": 0.99}],
     "consumer_not_separated": [{}],
     "storage_was_idle": [{}],
@@ -96,6 +100,9 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     ],
     # samplers/
     "sampler_failed": [{"channels": ["gpu_power_w"], "error": "OSError: gone"}],
+    "watched_script": [{}],
+    "no_bursts": [{"reason": "it has no workers"}],
+    "spans_unknown": [{"reason": "its workers were not forked"}],
     "sampler_missing": [{"reason": "the run-queue delay is not counted"}],
     "nvml_device_order": [{"num_models": 2}],
     "nvml_field_missing": [{"reason": "gpu_power_w (NVML) is not supported"}],

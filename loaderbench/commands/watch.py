@@ -1,0 +1,76 @@
+"""`loaderbench watch`: the user's own script, with a verdict."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from loaderbench.cases.options import RESULTS
+from loaderbench.commands.terminal import check_json_target, say, write_json
+from loaderbench.errors import ConfigError
+
+PROBES = ("none", "burst")
+
+
+def watch(
+    *,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT [ARGS]...", help="Your script, and its own arguments"),
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as `python -m` does")
+    ] = None,
+    probes: Annotated[
+        str,
+        typer.Option(help="What is tried on the run: none, or burst (hold it until the loader's queue is full)"),
+    ] = "burst",
+    results: Annotated[str, typer.Option(help="Where runs are kept")] = RESULTS,
+    json_out: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the record to FILE")] = None,
+) -> None:
+    """Run your own training script and say what limits it.
+
+    Options for loaderbench come before SCRIPT, all behind it are the script's. What loaderbench says goes to stderr.
+    """
+    from loaderbench.recording.store import Store
+    from loaderbench.reporting.live import WatchLine
+    from loaderbench.studies.watch import ScriptWatch
+
+    given = list(command or ())
+    if module is None and not given:
+        raise ConfigError("give a script to run: loaderbench watch SCRIPT [ARGS]…, or -m MODULE")
+    if json_out == "-":
+        raise ConfigError("standard output is the script's own: give --json a FILE")
+    if probes not in PROBES:
+        raise ConfigError(f"unknown --probes '{probes}'; use {' or '.join(PROBES)}")
+    check_json_target(json_out)
+    store = Store(results)
+    store.check_writable()
+    line = WatchLine()
+    script, arguments = (given[0], given[1:]) if module is None else (module, given)
+    watch = ScriptWatch(
+        script, arguments, store, as_module=module is not None, probes="none" if probes == "none" else "burst",
+        tell=line.show if sys.stderr.isatty() else None,
+    )  # fmt: skip
+    code = watch.run()
+    line.clear()
+    sys.stdout.flush()
+    _print(watch.record, json_out)
+    if isinstance(code, str):
+        say(code)
+    raise SystemExit(1 if isinstance(code, str) else code)
+
+
+def _print(record: object, json_out: str | None) -> None:
+    from loaderbench.recording.record import RunRecord
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.terminal import print_run
+
+    if not isinstance(record, RunRecord):
+        say("loaderbench: nothing iterated was seen: the script took no batch from a torch DataLoader")
+        return
+    if json_out is not None:
+        write_json(record, json_out)
+    print_run(record, make_console(stderr=True))

@@ -1,0 +1,72 @@
+"""What a watched script spent its time on, in lines."""
+
+from __future__ import annotations
+
+from loaderbench.recording.facts import WatchedFacts, WatchedLoader, WatchedSeconds
+from loaderbench.recording.record import RunRecord
+from loaderbench.reporting import format as fmt
+
+WORTH_A_LINE = 0.01
+"""Part of the script's time from which on it is told."""
+
+
+def evidence_lines(record: RunRecord) -> list[str]:
+    """What the verdict on a watched script rests on."""
+    rates, seen = record.capacities or {}, record.watched
+    wait = None if record.verdict is None else record.verdict.waiting_for_data
+    step, loader = rates.get("device"), rates.get("loader")
+    lines = []
+    if step is not None and loader is not None:
+        gives, takes = fmt.number(loader.value), fmt.number(step.value)
+        lines.append(f"its loader gives {gives} samples/s; its steps take {takes} where the batch is there")
+    if record.stages is not None:
+        of = {name: fmt.duration(record.stages.get(name) or 0.0) for name in ("read", "decode", "collate")}
+        lines.append(
+            f"a sample takes its worker {of['decode']} of work in the data set, {of['read']} of waiting there for what "
+            f"it reads, and {of['collate']} of collate"
+        )
+    if wait is not None:
+        lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")
+    if seen is not None and seen.consumer_cpu_s is not None and record.step_time_s is not None:
+        own, whole = fmt.duration(seen.consumer_cpu_s), fmt.duration(record.step_time_s.mean)
+        lines.append(f"the thread that takes the batches has a processor for {own} of a step's {whole}")
+    return lines
+
+
+def time_lines(seen: WatchedFacts) -> list[str]:
+    """Its whole time, by what the thread did that takes the batches, the largest part first."""
+    main, *others = seen.loaders
+    spent = main.seconds
+    change = spent.opening + spent.first
+    epochs = f"{main.num_iterators} epoch{'s' * (main.num_iterators != 1)}"
+    parts = [
+        (
+            spent.wait + spent.step,
+            f"{main.num_batches} steps of {_name(main)}, {fmt.percent(_part(spent))} of it waiting",
+        ),
+        (
+            change,
+            f"until the first batch of each of {epochs}: {fmt.duration(change / max(1, main.num_iterators))} each",
+        ),
+        (seen.before_s, "before the first loader was asked for a batch"),
+    ]
+    parts += [(one.seconds.total, f"{_name(one)}: {one.num_batches} batches") for one in others]
+    left = seen.wall_s - sum(part for part, _ in parts)
+    parts.append((left, "between loaders and behind the last one"))
+    told = [(part, text) for part, text in parts if part >= WORTH_A_LINE * seen.wall_s]
+    lines = [f"{fmt.percent(part / seen.wall_s)}  {text}" for part, text in sorted(told, reverse=True)]
+    if seen.num_bursts:
+        held = f"held {seen.num_bursts} times until the queue was full, {fmt.duration(seen.paused_s)} in all"
+        lines.append(f"the run was {held}; its workers went on meanwhile")
+    return lines
+
+
+def _part(spent: WatchedSeconds) -> float:
+    whole = spent.wait + spent.step
+    return spent.wait / whole if whole > 0 else 0.0
+
+
+def _name(one: WatchedLoader) -> str:
+    data = fmt.clean(one.data)
+    size = "" if one.num_samples is None else f" of {one.num_samples}"
+    return f"{one.kind} over {data}{size}"

@@ -1,0 +1,154 @@
+"""What a DataLoader's workers do on each batch, written by them into memory that they share with the watcher.
+
+Forked workers inherit the memory. Those that are spawned, or come from a fork server, know nothing of it: then there
+are no spans.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.recording.facts import SPAN, SPAN_FIELDS, Table
+
+SLOTS = 4096
+"""Spans kept of each worker; the oldest are overwritten."""
+NEXT = 8
+"""int64 between the workers' counts: a cache line."""
+ROW = (
+    "start_ns", "fetched_ns", "ready_ns", "cpu_fetch_ns", "cpu_ns", "runqueue_fetch_ns", "runqueue_ns",
+    "faults", "read_bytes",
+)  # fmt: skip
+AT = {name: number for number, name in enumerate(ROW)}
+
+
+class SpanRing:
+    """The last spans of each worker of one iterator."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = max(1, workers)
+        memory = np.frombuffer(mmap.mmap(-1, self.workers * (NEXT + SLOTS * len(ROW)) * 8), dtype=np.int64)
+        self._counts: NDArray[np.int64] = memory[: self.workers * NEXT].reshape(self.workers, NEXT)[:, 0]
+        self._rows: NDArray[np.int64] = memory[self.workers * NEXT :].reshape(self.workers, SLOTS, len(ROW))
+
+    def add(self, worker: int, row: tuple[int, ...]) -> None:
+        """Called by the worker alone."""
+        number = int(self._counts[worker])
+        self._rows[worker, number % SLOTS] = row
+        self._counts[worker] = number + 1
+
+    def made(self) -> list[int]:
+        """Batches of each worker so far."""
+        return [int(count) for count in self._counts]
+
+    def table(self, before: Sequence[int], first: int, num: int) -> Table | None:
+        """[num, len(SPAN_FIELDS)] of an epoch's batches from `first` on, in the order in which a DataLoader hands them
+        over: from each worker in turn. `before`: what each had made before that epoch. None where a worker wrote none,
+        or they are overwritten.
+
+        `read_ns` is the time in the data set's own code in which the worker's threads neither ran nor wanted to run:
+        they waited for what they read. `decode_ns` is the rest of that code.
+        """
+        rows = []
+        for batch in range(first, first + num):
+            worker = batch % self.workers
+            number = before[worker] + batch // self.workers
+            if not self._counts[worker] - SLOTS <= number < self._counts[worker]:
+                return None
+            rows.append([worker, *self._rows[worker, number % SLOTS]])
+        return _spans(np.asarray(rows, dtype=np.int64).reshape(-1, 1 + len(ROW)))
+
+
+def _spans(rows: Table) -> Table:
+    worker, of = rows[:, 0], {name: rows[:, 1 + at] for name, at in AT.items()}
+    fetch_ns = of["fetched_ns"] - of["start_ns"]
+    known = (of["runqueue_ns"] >= 0) & (of["runqueue_fetch_ns"] >= 0)
+    waited = (fetch_ns - of["cpu_fetch_ns"] - of["runqueue_fetch_ns"]).clip(0)
+    table = np.zeros((len(rows), len(SPAN_FIELDS)), dtype=np.int64)
+    for name, values in (
+        ("worker", worker),
+        ("start_ns", of["start_ns"]),
+        ("ready_ns", of["ready_ns"]),
+        ("read_ns", np.where(known, waited, 0)),
+        ("decode_ns", fetch_ns - np.where(known, waited, 0)),
+        ("collate_ns", of["ready_ns"] - of["fetched_ns"]),
+        ("cpu_ns", of["cpu_ns"]),
+        ("runqueue_ns", of["runqueue_ns"]),
+        ("major_faults", of["faults"]),
+        ("page_bytes", of["read_bytes"]),
+    ):
+        table[:, SPAN[name]] = values
+    return table
+
+
+class Stopwatch:
+    """Of one process and the thread that makes batches in it."""
+
+    def __init__(self) -> None:
+        self._schedule = _opened("/proc/thread-self/schedstat")
+        self._io = _opened("/proc/self/io")
+
+    def now(self) -> tuple[int, int, int]:
+        """Wall ns, CPU ns of the process, ns in which this thread was runnable but did not run (-1: unknown)."""
+        waited = -1
+        if self._schedule is not None:
+            waited = int(os.pread(self._schedule, 128, 0).split()[1])  # proc(5), schedstat: field 2
+        return time.perf_counter_ns(), time.process_time_ns(), waited
+
+    def read(self) -> tuple[int, int]:
+        """Major faults, and bytes that were asked for in read calls (`rchar` of proc(5); -1: unknown)."""
+        asked = -1
+        if self._io is not None:
+            asked = int(os.pread(self._io, 256, 0).split(None, 2)[1])
+        return resource.getrusage(resource.RUSAGE_SELF).ru_majflt, asked
+
+
+def _opened(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:  # a kernel without it: the column says that it is unknown
+        return None
+
+
+class Lane:
+    """The one place of a fetcher: which ring its spans go to, and as which worker's."""
+
+    def __init__(self, ring: SpanRing, worker: int) -> None:
+        self._ring, self._worker, self._watch = ring, worker, Stopwatch()
+        self._fetched: tuple[int, int, int] | None = None
+
+    def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`collate` that leaves a mark where it begins."""
+
+        def marked(samples: Any) -> Any:
+            self._fetched = self._watch.now()
+            return collate(samples)
+
+        return marked
+
+    def fetch(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives; its span goes into the ring."""
+        faults, asked = self._watch.read()
+        start, cpu, waited = self._watch.now()
+        self._fetched = None
+        batch = make()
+        ready, cpu_ready, waited_ready = self._watch.now()
+        fetched, cpu_fetched, waited_fetched = self._fetched or (ready, cpu_ready, waited_ready)
+        faults_ready, asked_ready = self._watch.read()
+        known = min(waited, waited_ready, waited_fetched) >= 0
+        self._ring.add(
+            self._worker,
+            (
+                start, fetched, ready, cpu_fetched - cpu, cpu_ready - cpu,
+                waited_fetched - waited if known else -1, waited_ready - waited if known else -1,
+                faults_ready - faults, asked_ready - asked if asked >= 0 else -1,
+            ),
+        )  # fmt: skip
+        return batch

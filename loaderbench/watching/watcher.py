@@ -1,0 +1,323 @@
+"""What a script does with its loaders, from stamps at their iterators' borders.
+
+One thread takes batches. Between two of its stamps it does one thing: it waits for a batch, works on one, makes an
+iterator, or is busy with something else; so the times of all kinds sum to the whole.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import SCRIPT_LANE, STEP, STEP_FIELDS, CpuWindow, Segment
+from loaderbench.samplers.cpu_window import CpuClock
+from loaderbench.watching.spans import SpanRing
+
+Probes = Literal["none", "burst"]
+Kind = Literal["before", "opening", "first", "wait", "step", "after"]
+"""What the thread does: nothing of a loader's yet; making an iterator; waiting for its first batch; for a later one;
+working on a batch; something else, behind an iterator's end."""
+
+LEAST_STEPS, LEAST_S = 24, 0.5
+"""Of a window of the run as it is, between two bursts."""
+QUICK_BURSTS, LATER_S = 20, 30.0
+"""So many bursts follow each other at once; later ones keep this distance."""
+PATIENCE_S = 5.0
+"""A queue that is not full by then is left as it is."""
+POLL_S = 0.0005
+MOST_ROWS = 200_000
+"""Steps that are kept; the oldest windows are dropped."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What tells one loader of a script from another."""
+
+    kind: str
+    data: str
+    """Class of the data set."""
+    num_samples: int | None
+    """Of the data set; None where it has no length."""
+    batch_size: int | None
+    workers: int
+    prefetch: int
+    """Batches that each worker prepares ahead."""
+    order: str
+    """Class of the sampler: `RandomSampler`."""
+    tells: bool = True
+    """Whether its workers and its queue can be seen."""
+
+    @property
+    def depth(self) -> int:
+        return self.workers * self.prefetch
+
+
+class Queue(Protocol):
+    """The batches that a loader has ready."""
+
+    def is_full(self) -> bool: ...
+
+
+@dataclass
+class Seen:
+    """All iterators of one loader."""
+
+    source: Source
+    segments: list[Segment] = field(default_factory=list)
+    num_iterators: int = 0
+    num_batches: int = 0
+    num_samples: int = 0
+    has_spans: bool = False
+    """Its workers' stamps are known; windows without them are left out then."""
+
+
+class Watcher:
+    """All loaders of one script, on the thread that first takes a batch."""
+
+    def __init__(self, probes: Probes = "burst", tell: Callable[[Watcher], None] | None = None) -> None:
+        self.probes, self._tell = probes, tell
+        self.begun_ns = self._since = time.perf_counter_ns()
+        self.times_ns: dict[tuple[Source | None, Kind], int] = defaultdict(int)
+        self._doing: tuple[Source | None, Kind] = (None, "before")
+        self.seen: dict[Source, Seen] = {}
+        self._thread: int | None = None
+        self._active: Watched | None = None
+        self.paused_ns = self.num_bursts = 0
+        self.no_burst: str | None = None
+        """Why there are none, where some were wanted."""
+        self._random = random.Random(0)
+        self.clock = CpuClock()
+
+    # -- what the thread does --------------------------------------------------------------------------------
+
+    def enter(self, source: Source, kind: Kind, now: int) -> None:
+        """From `now` on it does this."""
+        self.times_ns[self._doing] += now - self._since
+        self._doing, self._since = (source, kind), now
+
+    def opened(
+        self, source: Source, begun: int, ring: SpanRing | None, made: Sequence[int], queue: Queue | None
+    ) -> Watched | None:
+        """An iterator was made, from `begun` until now; `made`: what each worker had made before. None on another
+        thread than that of the first iterator, whose times would overlap."""
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        if threading.get_ident() != self._thread:
+            return None
+        seen = self.seen.setdefault(source, Seen(source))
+        seen.num_iterators += 1
+        self.enter(source, "opening", begun)
+        return Watched(self, seen, ring, made, queue)
+
+    def takes_over(self, watched: Watched, now: int) -> None:
+        """Another iterator takes a batch: whatever step was under way is not one step any more."""
+        if self._active is not None and self._active is not watched:
+            self._active.broken()
+        self._active = watched
+
+    @property
+    def wall_s(self) -> float:
+        """From the start to the last stamp."""
+        return (self._since - self.begun_ns) / 1e9
+
+    def spent_ns(self, source: Source) -> int:
+        """On its batches: waiting and working."""
+        return sum(ns for (one, kind), ns in self.times_ns.items() if one == source and kind in ("wait", "step"))
+
+    @property
+    def main(self) -> Seen | None:
+        """The loader that most of the time went to: the training's."""
+        return max(self.seen.values(), key=lambda one: self.spent_ns(one.source), default=None)
+
+    def close(self) -> None:
+        """The script has ended."""
+        now = time.perf_counter_ns()
+        self.times_ns[self._doing] += now - self._since
+        self._since = now
+        if self._active is not None:
+            self._active.broken()
+
+    # -- bursts ----------------------------------------------------------------------------------------------
+
+    def steps_until_burst(self, depth: int) -> int:
+        """Drawn anew each time, so that bursts meet every phase of what repeats after some steps (accumulation)."""
+        least = max(LEAST_STEPS, 6 * depth)
+        return self._random.randrange(least, 2 * least)
+
+    def may_burst(self, watched: Watched, open_ns: int) -> bool:
+        if self.probes == "none" or watched.queue is None or self.no_burst is not None:
+            return False
+        least_s = LEAST_S if self.num_bursts < QUICK_BURSTS else LATER_S
+        return open_ns >= least_s * 1e9 and self.main is watched.seen
+
+    def fill(self, queue: Queue) -> bool:
+        """Wait until the queue is full. Whether it is."""
+        begun = time.perf_counter_ns()
+        try:
+            full = queue.is_full()
+            while not full and time.perf_counter_ns() - begun < PATIENCE_S * 1e9:
+                time.sleep(POLL_S)
+                full = queue.is_full()
+        except (AttributeError, NotImplementedError) as error:
+            self.no_burst = f"this loader's queue cannot be seen ({error})"
+            full = False
+        self.paused_ns += time.perf_counter_ns() - begun
+        return full
+
+    def told(self) -> None:
+        """A window has ended."""
+        if self._tell is not None:
+            self._tell(self)
+
+
+class Watched:
+    """One iterator."""
+
+    def __init__(
+        self, watcher: Watcher, seen: Seen, ring: SpanRing | None, made: Sequence[int], queue: Queue | None
+    ) -> None:
+        self.watcher, self.seen, self.ring, self.queue = watcher, seen, ring, queue
+        self._made = list(made)
+        self._source = seen.source
+        self._batch = 0
+        self._arm, self._rows = Arm.REAL, list[list[int]]()
+        self._warmup = max(1, 2 * self._source.depth)
+        self._until_burst = watcher.steps_until_burst(self._source.depth)
+        self._first, self._started = 0, False
+        self._cpu_begun, self._cpu_s = False, 0.0
+
+    def step(self, take: Callable[[Any], Any], iterator: Any) -> Any:
+        """The next batch, by `take(iterator)`."""
+        called = time.perf_counter_ns()
+        watcher = self.watcher
+        watcher.takes_over(self, called)
+        if self._rows and self._rows[-1][2] < 0:
+            self._rows[-1][2] = called
+        if self._started and len(self._rows) >= self._until_burst:
+            called = self._turn(called)
+        watcher.enter(self._source, "wait" if self._started else "first", called)
+        try:
+            batch = take(iterator)
+        except BaseException:
+            self.ended()
+            raise
+        returned = time.perf_counter_ns()
+        watcher.enter(self._source, "step", returned)
+        self._started = True
+        num = samples_of(batch) or self._source.batch_size or 1
+        self._rows.append([called, returned, -1, num])
+        self.seen.num_batches += 1
+        self.seen.num_samples += num
+        self._batch += 1
+        if self._arm is Arm.REAL and not self._cpu_begun and len(self._rows) == self._warmup:
+            watcher.clock.begin()
+            self._cpu_begun, self._cpu_s = True, time.thread_time()
+        return batch
+
+    def is_whole(self, made: Sequence[int]) -> bool:
+        """Whether all that its workers made, `made` by now, was handed over."""
+        return sum(made) - sum(self._made) == self._batch
+
+    def ended(self) -> None:
+        """The iterator gave its last batch, or failed."""
+        self._close()
+        self.watcher.enter(self._source, "after", time.perf_counter_ns())
+
+    def broken(self) -> None:
+        """The step under way is none: the script turned to something else."""
+        if self._rows and self._rows[-1][2] < 0:
+            self._rows.pop()
+        self._close()
+
+    def _turn(self, called: int) -> int:
+        """The end of a window of this many steps: a burst begins or ends, where one may. When next() was called."""
+        watcher = self.watcher
+        if self._arm is not Arm.REAL:
+            self._close()
+            return called
+        if not watcher.may_burst(self, called - self._rows[self._first_row()][0]):
+            return called
+        queue = self.queue
+        assert queue is not None
+        self._close()
+        if watcher.fill(queue):
+            watcher.num_bursts += 1
+            # One step, before the workers are at work again. It begins where the pause ends.
+            now = time.perf_counter_ns()
+            self._arm, self._warmup, self._until_burst = Arm.DEVICE, 1, 2
+            self._rows.append([now, now, now, 0])
+        return time.perf_counter_ns()
+
+    def _first_row(self) -> int:
+        return min(self._warmup, len(self._rows) - 1)
+
+    def _close(self) -> None:
+        """The window's steps become a segment; the next window begins as one of the run as it is."""
+        rows, arm, first = self._rows, self._arm, self._first
+        warmup, cpu_begun = self._warmup, self._cpu_begun
+        while rows and rows[-1][2] < 0:
+            rows.pop()
+        self._rows, self._arm, self._first, self._cpu_begun = [], Arm.REAL, self._batch, False
+        self._warmup = max(1, 2 * self._source.depth)
+        self._until_burst = self.watcher.steps_until_burst(self._source.depth)
+        if len(rows) <= warmup:
+            return
+        cpu = self.watcher.clock.end() if cpu_begun else None
+        consumer_s = time.thread_time() - self._cpu_s if cpu_begun else None
+        spans = None
+        if arm is Arm.REAL:
+            spans = None if self.ring is None else self.ring.table(self._made, first, len(rows))
+            if spans is None and self.seen.has_spans:
+                return  # batches that cannot be told from each other, at the end of shards of unlike lengths
+            self.seen.has_spans |= spans is not None
+        self.seen.segments.append(_segment(arm, self._round(arm), warmup, rows, spans, cpu, consumer_s))
+        kept = self.seen.segments
+        while sum(len(one.steps) for one in kept) > MOST_ROWS and len(kept) > 2:
+            kept.pop(0)
+        self.watcher.told()
+
+    def _round(self, arm: Arm) -> int:
+        """A window of the run as it is, and the burst behind it, are one round."""
+        before = [one.round for one in self.seen.segments]
+        return (before[-1] if before else 0) + (arm is Arm.REAL and bool(before))
+
+
+def _segment(
+    arm: Arm, number: int, warmup: int, rows: list[list[int]], spans: Any, cpu: CpuWindow | None,
+    consumer_s: float | None,
+) -> Segment:  # fmt: skip
+    """A step ends where the script asks for the next batch: a script that computes on the processors waits for its
+    work. Nothing is copied. Files are not seen, so that their bytes are unknown."""
+    stamps = np.asarray(rows, dtype=np.int64)
+    table = np.full((len(rows), len(STEP_FIELDS)), -1, dtype=np.int64)
+    called, returned, done = stamps[:, 0], stamps[:, 1], stamps[:, 2]
+    for name, values in (
+        ("called_ns", called), ("returned_ns", returned), ("issued_ns", done), ("waited_ns", done),
+        ("copy_begin_ns", returned), ("copy_end_ns", returned), ("done_ns", done), ("num_samples", stamps[:, 3]),
+    ):  # fmt: skip
+        table[:, STEP[name]] = values
+    return Segment(
+        arm=arm, round=number, num_warmup=warmup, steady=True, steps=table, spans=spans, opened_ns=int(called[0]),
+        closed_ns=int(done[-1]), lane=SCRIPT_LANE, wall_s=(int(done[-1]) - int(called[0])) / 1e9, cpu=cpu,
+        consumer_cpu_s=consumer_s,
+    )  # fmt: skip
+
+
+def samples_of(batch: Any) -> int | None:
+    """The first dimension of the first array in it; None where there is none."""
+    if isinstance(batch, dict):
+        parts: Any = batch.values()
+    elif isinstance(batch, list | tuple):
+        parts = batch
+    else:
+        shape = getattr(batch, "shape", None)
+        return int(shape[0]) if shape is not None and len(shape) else None
+    return next((num for num in map(samples_of, parts) if num is not None), None)

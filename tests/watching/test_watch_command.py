@@ -1,0 +1,160 @@
+"""Scripts under `loaderbench watch`: what is said of them, and that they are what they were."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loaderbench.recording.store import Store
+
+SCRIPT = """
+import random, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Files(Dataset):
+    def __init__(self, path): self.path = path
+    def __len__(self): return 240
+    def __getitem__(self, index):
+        with open(self.path, "rb") as file:
+            file.read()
+        time.sleep({sample_s})
+        return torch.full((3,), float(index)), index
+
+if __name__ == "__main__":
+    random.seed(3)
+    torch.manual_seed(3)
+    loader = DataLoader(Files(sys.argv[1]), 4, shuffle=True, num_workers={workers})
+    order = []
+    for epoch in range(2):
+        for values, index in loader:
+            order += index.tolist()
+            time.sleep({step_s})
+    print(order, random.random(), torch.rand(2).tolist())
+    {end}
+"""
+
+
+def written(folder: Path, *, sample_s: float = 0.0, workers: int = 2, step_s: float = 0.002, end: str = "") -> Path:
+    script = folder / "train.py"
+    script.write_text(SCRIPT.format(sample_s=sample_s, workers=workers, step_s=step_s, end=end))
+    (folder / "sample.bin").write_bytes(os.urandom(4096))
+    return script
+
+
+def python(*arguments: object, folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False, cwd=folder, timeout=120
+    )
+
+
+def watched(*arguments: object, folder: Path) -> "subprocess.CompletedProcess[str]":
+    options = ("--results", folder / "results", "--json", folder / "record.json")
+    return python("-m", "loaderbench", "watch", *options, *arguments, folder=folder)
+
+
+def record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "record.json").read_text())
+    return found
+
+
+@pytest.mark.alone
+def test_a_loader_that_waits_for_what_it_reads_is_named_and_nothing_of_the_script_changes(tmp_path: Path) -> None:
+    # 4 samples of 10 ms by 2 workers: 20 ms a batch, and 5 ms a step.
+    script = written(tmp_path, sample_s=0.01, step_s=0.005)
+    bare = python(script, "sample.bin", folder=tmp_path)
+    seen = watched(script, "sample.bin", folder=tmp_path)
+    assert (seen.returncode, seen.stdout) == (bare.returncode, bare.stdout) == (0, bare.stdout), seen.stderr
+    found = record(tmp_path)
+    verdict = found["verdict"]
+    assert verdict["bottleneck"] == "storage", verdict["summary"]
+    assert 2.5 < verdict["speedup_if_removed"]["storage"]["value"] < 4.5
+    assert verdict["speedup_if_removed"]["prep"]["value"] < 1.3
+    loader = found["watched"]["loaders"][0]
+    assert (loader["num_batches"], loader["num_iterators"], loader["batch_size"], loader["workers"]) == (120, 2, 4, 2)
+    parts = found["watched"]["before_s"] + sum(loader["seconds"].values())
+    assert parts == pytest.approx(found["watched"]["wall_s"], rel=1e-6)
+    assert "Where the script's time went" in seen.stderr
+    stored = Store(tmp_path / "results").find("latest")
+    assert stored.record is not None and stored.record.watched is not None
+    assert "train.py" in python("-m", "loaderbench", "list", folder=tmp_path).stdout
+
+
+@pytest.mark.alone
+def test_the_script_s_own_step_is_named_where_batches_are_ready(tmp_path: Path) -> None:
+    assert watched(written(tmp_path, step_s=0.02), "sample.bin", folder=tmp_path).returncode == 0
+    assert record(tmp_path)["verdict"]["bottleneck"] == "compute"
+
+
+@pytest.mark.alone
+def test_without_workers_the_wait_is_in_line(tmp_path: Path) -> None:
+    # 4 samples of 3 ms, then 4 ms: 16 ms, of which 4 are left without the reads.
+    script = written(tmp_path, sample_s=0.003, workers=0, step_s=0.004)
+    assert watched(script, "sample.bin", folder=tmp_path).returncode == 0
+    verdict = record(tmp_path)["verdict"]
+    assert verdict["bottleneck"] == "storage"
+    assert 2.8 < verdict["speedup_if_removed"]["storage"]["value"] < 4.3
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("sys.exit(3)", 3), ("raise ValueError('no such class')", 1), ("__import__('os')._exit(4)", 4)]
+)
+def test_a_script_ends_as_it_would_and_what_was_seen_is_kept(tmp_path: Path, end: str, code: int) -> None:
+    script = written(tmp_path, end=f"sys.stdout.flush(); {end}")
+    bare, seen = (run(script, "sample.bin", folder=tmp_path) for run in (python, watched))
+    assert (bare.returncode, seen.returncode) == (code, code)
+    assert seen.stdout == bare.stdout
+    if code == 1:
+        assert seen.stderr.startswith(bare.stderr)  # the same traceback, without frames of ours
+    assert [one.record is not None for one in Store(tmp_path / "results").runs()] == [True]
+
+
+def test_a_script_without_a_loader_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text("print('done')\n")
+    seen = watched(script, folder=tmp_path)
+    assert (seen.returncode, seen.stdout) == (0, "done\n")
+    assert "nothing iterated was seen" in seen.stderr and "Traceback" not in seen.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("nosuch.py",), "there is no script nosuch.py"),
+        ((), "give a script to run"),
+        (("--probes", "delay", "x.py"), "use none or burst"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_in_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    seen = watched(*arguments, folder=tmp_path)
+    assert seen.returncode == 2 and complaint in seen.stderr and len(seen.stderr.splitlines()) == 1
+
+
+@pytest.mark.alone
+def test_any_iterable_can_be_watched_from_within(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import time, loaderbench\n"
+        "def batches():\n"
+        "    for number in range(150):\n"
+        "        time.sleep(0.01)\n"
+        "        yield [number] * 4\n"
+        "total = 0\n"
+        "for batch in loaderbench.watch(batches()):\n"
+        "    total += sum(batch)\n"
+        "    time.sleep(0.005)\n"
+        "print(total)\n"
+    )
+    seen = python(script, folder=tmp_path)
+    assert (seen.returncode, seen.stdout) == (0, f"{4 * sum(range(150))}\n"), seen.stderr
+    stored = Store(tmp_path / "results").find("latest").record
+    assert stored is not None and stored.verdict is not None
+    assert (stored.verdict.bottleneck, stored.verdict.joint) == ("mixed", ("storage", "prep"))
+    assert stored.verdict.joint_speedup is not None and 2.5 < stored.verdict.joint_speedup.value < 3.3
+    assert "were not told apart" in stored.verdict.summary
