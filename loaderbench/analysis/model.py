@@ -34,6 +34,8 @@ QUEUED = 0.10
 the others' part alone tells too little of contention."""
 HOST_BOUND = 0.95
 """A host that is in `next()` or issuing for this part of the step does not wait for the device."""
+LEAST_BURSTS = 4
+"""Fewer steps of a watched script with data ready do not tell their spread; the timeline then tells the step."""
 STALLED_ROUNDS = 0.7
 """The loader paces the run if the device waited for data in more than this fraction of the workers' rounds."""
 
@@ -161,7 +163,7 @@ class Model:
     def _ready_arm(self) -> ArmSteps | None:
         """A watched script's steps with data ready; None where there are too few to know their spread."""
         arm = self.arms.get(Arm.DEVICE)
-        return arm if arm is not None and arm.num_blocks > 1 else None
+        return arm if arm is not None and arm.num_blocks >= LEAST_BURSTS else None
 
     def _with_stand_ins(self, times: Times, watched: Watched) -> Times:
         """The times of arms that a watched script does not run, from its timeline and its workers' spans

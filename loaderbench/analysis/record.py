@@ -150,6 +150,8 @@ class Judged:
 
     @cached_property
     def storage(self) -> StorageFigures | None:
+        if self.facts.watched is not None:  # which files a script reads is not seen
+            return None
         return storage_figures(self.case, self.recording, self.slowness)
 
     @cached_property

@@ -593,12 +593,14 @@ class WatchedSeconds:
     """Waiting for later ones."""
     step: float
     """Working on batches."""
+    held: float
+    """Held by bursts."""
     after: float
     """From an iterator's end until it turned to another one."""
 
     @property
     def total(self) -> float:
-        return self.opening + self.first + self.wait + self.step + self.after
+        return self.opening + self.first + self.wait + self.step + self.held + self.after
 
 
 @dataclass(frozen=True)

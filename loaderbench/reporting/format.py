@@ -295,6 +295,11 @@ class _Setting:
         return len(pairs) == len({loader for loader, _ in pairs})
 
 
+def _known(text: str) -> str:
+    """Nothing of what a watched script does not tell."""
+    return "" if text == "unknown" else text
+
+
 _DEVICE = _Setting("{}", lambda case: case.step.device)
 _DECODER = _Setting("{}", lambda case: case.feed.decoder)
 _OUTPUT = _Setting("{}", lambda case: case.feed.output)
@@ -303,9 +308,9 @@ _DECODE_SCALE = _Setting("decode scale {}", lambda case: case.feed.decode_scale)
 _COMMON = (
     _Setting("{}", lambda case: case.subject.dataset_name),
     _Setting("{}", lambda case: case.step.model),
-    _Setting("{}", lambda case: case.step.mode),
-    _Setting("{}", lambda case: case.step.precision),
-    _Setting("input {}", lambda case: case.step.input_size),
+    _Setting("{}", lambda case: _known(case.step.mode)),
+    _Setting("{}", lambda case: _known(case.step.precision)),
+    _Setting("input {}", lambda case: case.step.input_size if _known(case.step.mode) else ""),
     _Setting("batch {}", lambda case: case.step.batch_size),
     _Setting("cache {}", lambda case: case.subject.cache),
     _DECODER,

@@ -286,7 +286,15 @@ def _in_brief(device: str) -> str:
 def training(record: RunRecord) -> str:
     """`resnet50 training`, `resnet50 inference`"""
     step = record.case.step
+    if record.watched is not None:
+        return f"{step.model}, watched"
     return f"{step.model} {'training' if step.mode == 'train' else 'inference'}"
+
+
+def _title(record: RunRecord, device: str) -> str:
+    if record.watched is not None:
+        return training(record)
+    return f"{training(record)} from “{record.case.subject.dataset_name}” on {_in_brief(device)}"
 
 
 # -- studies ---------------------------------------------------------------------------------------------
@@ -301,7 +309,7 @@ def _study_part(group: Sequence[RunRecord], name: str, folders: Mapping[str, Pat
     device = fmt.device_name(fmt.with_device(ordered))
     return Part(
         name=name,
-        title=f"{training(ordered[0])} from “{ordered[0].case.subject.dataset_name}” on {_in_brief(device)}",
+        title=_title(ordered[0], device),
         sentence=" ".join(finding_lines(ordered)) if study.rows else fmt.sentence(ordered[-1]),
         leads=findings(ordered) if study.rows else [],
         settings=[*fmt.common_settings(ordered), *_tags(ordered)],

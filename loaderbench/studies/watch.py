@@ -48,7 +48,7 @@ from loaderbench.watching.iterable import WatchedBatches
 from loaderbench.watching.watcher import Kind, Probes, Seen, Watcher
 
 T = TypeVar("T")
-KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "after")
+KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "held", "after")
 
 
 class ScriptWatch:
@@ -201,7 +201,11 @@ def _facts(name: str, main: Seen, watcher: Watcher) -> Facts:
     source, cuda = main.source, uses_cuda()
     return Facts(
         device=DeviceFacts(
-            "cuda" if cuda else "cpu", "the script's own", copies=cuda, on_host_cpus=not cuda, has_counters=False
+            "cuda" if cuda else "cpu",
+            "a GPU" if cuda else "this machine's processors",
+            copies=cuda,
+            on_host_cpus=not cuda,
+            has_counters=False,
         ),
         workload=WorkloadFacts(name, "unknown", "unknown"),
         loader=LoaderFacts(
@@ -223,7 +227,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
     others = sorted(
         (one for one in watcher.seen.values() if one is not main), key=lambda one: -watcher.spent_ns(one.source)
     )
-    no_burst = watcher.no_burst
+    no_burst = None if watcher.num_bursts else watcher.no_burst
     if no_burst is None and not watcher.num_bursts and watcher.probes == "burst":
         no_burst = "it has no workers" if not main.source.workers else "too few batches"
         no_burst = no_burst if main.source.tells else "what was iterated tells nothing of a queue"

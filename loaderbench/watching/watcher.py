@@ -22,16 +22,18 @@ from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.spans import SpanRing
 
 Probes = Literal["none", "burst"]
-Kind = Literal["before", "opening", "first", "wait", "step", "after"]
+Kind = Literal["before", "opening", "first", "wait", "step", "held", "after"]
 """What the thread does: nothing of a loader's yet; making an iterator; waiting for its first batch; for a later one;
-working on a batch; something else, behind an iterator's end."""
+working on a batch; it is held by a burst; something else, behind an iterator's end."""
 
 LEAST_STEPS, LEAST_S = 24, 0.5
 """Of a window of the run as it is, between two bursts."""
 QUICK_BURSTS, LATER_S = 20, 30.0
 """So many bursts follow each other at once; later ones keep this distance."""
-PATIENCE_S = 5.0
-"""A queue that is not full by then is left as it is."""
+PATIENCE_S, MOST_FAILED = 5.0, 3
+"""A queue that is not full by then is left as it is; after so many of these in a row no burst is tried any more."""
+WINDOW_STEPS = 2048
+"""Of the longest window: a worker's spans of it are still there when it ends."""
 POLL_S = 0.0005
 MOST_ROWS = 200_000
 """Steps that are kept; the oldest windows are dropped."""
@@ -93,6 +95,7 @@ class Watcher:
         self.paused_ns = self.num_bursts = 0
         self.no_burst: str | None = None
         """Why there are none, where some were wanted."""
+        self._failed = 0
         self._random = random.Random(0)
         self.clock = CpuClock()
 
@@ -169,6 +172,9 @@ class Watcher:
         except (AttributeError, NotImplementedError) as error:
             self.no_burst = f"this loader's queue cannot be seen ({error})"
             full = False
+        self._failed = 0 if full else self._failed + 1
+        if self._failed >= MOST_FAILED and self.no_burst is None:
+            self.no_burst = f"its queue was not full after {PATIENCE_S:g} s"
         self.paused_ns += time.perf_counter_ns() - begun
         return full
 
@@ -244,10 +250,14 @@ class Watched:
             self._close()
             return called
         if not watcher.may_burst(self, called - self._rows[self._first_row()][0]):
+            if len(self._rows) >= WINDOW_STEPS:
+                self._close()
+                self._warmup = 1  # nothing was disturbed
             return called
         queue = self.queue
         assert queue is not None
         self._close()
+        watcher.enter(self._source, "held", called)
         if watcher.fill(queue):
             watcher.num_bursts += 1
             # One step, before the workers are at work again. It begins where the pause ends.
