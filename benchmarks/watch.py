@@ -1,6 +1,7 @@
 """User scripts with something slow built in: what it truly costs, and what is said of it.
 
     python benchmarks/watch.py [--only NAME,NAME] [--quick] [--rounds 3] [--traceml COMMAND] [--json FILE]
+    python benchmarks/watch.py --overhead [--rounds 8] [--seconds 5] [--json FILE]
 
 The scripts (benchmarks/watched) are such as users have: plain loops, accumulation, AMP, several loaders, a loader for
 each epoch, an iterable data set, no workers, Hugging Face, Lightning, Accelerate, DALI. None imports loaderbench.
@@ -36,6 +37,7 @@ from typing import Any
 
 import numpy as np
 from turns import median_interval, spread
+from watch_overhead import overhead
 
 from loaderbench.errors import LoaderbenchError, UnavailableError
 from loaderbench.machine import environment
@@ -352,14 +354,31 @@ def ask_all(chosen: dict[str, Asked], arguments: argparse.Namespace) -> tuple[li
     return rows, left_out
 
 
+def measure_overhead(arguments: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="loaderbench-watch-") as folder:
+        data = make_data(Path(folder, "data"))
+        rows = overhead(SCRIPTS / "plain.py", data, arguments.rounds or 8, arguments.seconds, timed)
+    if arguments.json:
+        facts = {"overhead": rows, "environment": to_json(environment())}
+        arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+    if not all(row["same"] for row in rows) or any(row["judged"] == "missed" for row in rows):
+        sys.exit(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="3; with --overhead 8")
+    parser.add_argument("--overhead", action="store_true", help="what watching costs the plain loop's main thread")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of one run, with --overhead")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 cases")
     parser.add_argument("--only", help="cases, or beginnings of their names, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
     parser.add_argument("--json", type=Path, help="write all rows, with the environment")
     arguments = parser.parse_args()
+    if arguments.overhead:
+        measure_overhead(arguments)
+        return
+    arguments.rounds = arguments.rounds or 3
     known = cases()
     wanted = tuple(known) if arguments.only is None else tuple(arguments.only.split(","))
     if arguments.quick:

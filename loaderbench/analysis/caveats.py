@@ -176,6 +176,10 @@ def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
 
 def _of_a_watched_script(seen: WatchedFacts) -> Iterator[Caveat]:
     yield Caveat("watched_script")
+    if seen.so_far_s is not None:
+        yield Caveat("watched_so_far", {"seconds": seen.so_far_s})
+    if seen.cost is not None and seen.cost.write_problem is not None:
+        yield Caveat("not_written_so_far", {"reason": seen.cost.write_problem})
     if seen.no_burst is not None:
         yield Caveat("no_bursts", {"reason": seen.no_burst})
     if seen.no_spans is not None:

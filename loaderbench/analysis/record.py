@@ -445,6 +445,9 @@ class Judged:
 
     def _overhead_fraction(self) -> float | None:
         """Fraction of the step that measuring takes: the loop's own stamps, and the sampling's part of the CPUs."""
+        watched = self.facts.watched
+        if watched is not None:
+            return None if watched.own_s is None or not watched.wall_s > 0 else watched.own_s / watched.wall_s
         loop_s, sampling, environment = self.facts.loop_overhead_s, self._sampling_fraction(), self.run.environment
         if loop_s is None or sampling is None or environment is None:
             return None

@@ -12,6 +12,8 @@ from loaderbench.commands.terminal import check_json_target, say, write_json
 from loaderbench.errors import ConfigError
 
 PROBES = ("none", "burst")
+EVERY_S = 600.0
+LEAST_EVERY_S = 1.0
 
 
 def watch(
@@ -27,6 +29,13 @@ def watch(
         str,
         typer.Option(help="What is tried on the run: none, or burst (hold it until the loader's queue is full)"),
     ] = "burst",
+    every: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="Store the run so often while it goes on: a script that is killed leaves what was seen; 0: never",
+        ),
+    ] = EVERY_S,
     results: Annotated[str, typer.Option(help="Where runs are kept")] = RESULTS,
     json_out: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the record to FILE")] = None,
 ) -> None:
@@ -45,6 +54,8 @@ def watch(
         raise ConfigError("standard output is the script's own: give --json a FILE")
     if probes not in PROBES:
         raise ConfigError(f"unknown --probes '{probes}'; use {' or '.join(PROBES)}")
+    if every and not every >= LEAST_EVERY_S:
+        raise ConfigError(f"--every {every:g} is too often: give {LEAST_EVERY_S:g} s or more, or 0 for never")
     check_json_target(json_out)
     store = Store(results)
     store.check_writable()
@@ -52,7 +63,7 @@ def watch(
     script, arguments = (given[0], given[1:]) if module is None else (module, given)
     watch = ScriptWatch(
         script, arguments, store, as_module=module is not None, probes="none" if probes == "none" else "burst",
-        tell=line.show if sys.stderr.isatty() else None,
+        tell=line.show if sys.stderr.isatty() else None, every_s=every or None,
     )  # fmt: skip
     code = watch.run()
     line.clear()

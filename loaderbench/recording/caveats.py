@@ -67,6 +67,8 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "busy_not_cross_checked": INFORMATION,
         # a watched script
         "watched_script": INFORMATION,
+        "watched_so_far": FIGURE,
+        "not_written_so_far": INFORMATION,
         "no_bursts": FIGURE,
         "spans_unknown": FIGURE,
         # sampling

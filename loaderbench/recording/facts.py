@@ -624,6 +624,30 @@ class WatchedLoader:
 
 
 @dataclass(frozen=True)
+class WatchCost:
+    """What the watch itself took, of the thread that takes the batches unless stated."""
+
+    stamp_s: float
+    """Of one batch, on this machine: two stamps and what is kept of them, in a loop of nothing else."""
+    stamps_s: float
+    """Of all batches of all loaders; of those made without workers with `lane_s`."""
+    lane_s: float
+    """Of one batch, in the process that makes it: six readings."""
+    windows_s: float
+    """Readings at the ends of windows."""
+    delays_s: float = 0.0
+    """Known delays that were put into steps."""
+    num_writes: int = 0
+    """How often the run was stored while it went on."""
+    writes_cpu_s: float = 0.0
+    """Processor time of that, of a thread beside the script's: what it can have taken from the script's at most."""
+    longest_write_s: float = 0.0
+    """From the beginning of one to its end."""
+    write_problem: str | None = None
+    """Why it could not be stored, the last time that it could not."""
+
+
+@dataclass(frozen=True)
 class WatchedFacts:
     """What was seen of a script that is not ours (watching/)."""
 
@@ -646,6 +670,18 @@ class WatchedFacts:
     """The script used CUDA, whose work goes on behind the host's stamps."""
     consumer_cpu_s: float | None = None
     """Processor time a step of the thread that takes the batches; None where unknown."""
+    so_far_s: float | None = None
+    """The script went on when this was written, so long after its start; None where it had ended."""
+    cost: WatchCost | None = None
+    """None in runs that did not store it."""
+
+    @property
+    def own_s(self) -> float | None:
+        """What the watch took of the script's time at most: stamps, windows, bursts, delays, storing."""
+        cost = self.cost
+        if cost is None:
+            return None
+        return cost.stamps_s + cost.windows_s + self.paused_s + cost.delays_s + cost.writes_cpu_s
 
 
 @dataclass(frozen=True)

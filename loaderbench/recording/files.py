@@ -29,6 +29,9 @@ FACTS_FILE = "facts.json"
 ARRAYS_FILE = "arrays.npz"
 DIGEST = "arrays_sha256"
 """Field of a JSON file: the digest of its tables."""
+TABLES = "arrays_file"
+"""Field of a JSON file: the file of its tables, where it is not ARRAYS_FILE: of a run that is written while it goes on,
+whose next tables take another name, so that facts and tables fit each other at every moment."""
 
 T = TypeVar("T")
 
@@ -95,27 +98,29 @@ def not_finite_caveat(places: list[str]) -> list[Caveat]:
     return [Caveat("not_finite", {"places": [*places]})] if places else []
 
 
-def save_facts(folder: Path, facts: object, schema: int) -> list[str]:
-    """Write a dataclass into `folder`, tables first. Returns the places of non-finite values. Raises OSError."""
+def save_facts(folder: Path, facts: object, schema: int, tables: str = ARRAYS_FILE) -> list[str]:
+    """Write a dataclass into `folder`, its tables first, as the file `tables`. Returns the places of non-finite values.
+    Raises OSError."""
     arrays: plain.Arrays = {}
     not_finite: list[str] = []
     value = plain.to_json(facts, not_finite, arrays)
     assert isinstance(value, dict)
-    digest = write_arrays(folder, arrays)
+    digest = write_arrays(folder, arrays, tables)
     write_atomic(folder / FACTS_FILE, json_bytes({"schema": schema, **digest, **value}))
     return not_finite
 
 
-def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Json]:
-    """Write the tables, by their places, into `folder`; nothing where there are none. Returns the field with their
-    digest. Raises OSError."""
+def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]], name: str = ARRAYS_FILE) -> dict[str, Json]:
+    """Write the tables, by their places, into `folder`; nothing where there are none. Returns the fields with their
+    digest and file. Raises OSError."""
     if not arrays:
         return {}
     buffer = io.BytesIO()
     tables: dict[str, Any] = {**arrays}
     np.savez_compressed(buffer, **tables)
-    write_atomic(folder / ARRAYS_FILE, buffer.getvalue())
-    return {DIGEST: digest_of(arrays)}
+    write_atomic(folder / name, buffer.getvalue())
+    elsewhere: dict[str, Json] = {} if name == ARRAYS_FILE else {TABLES: name}
+    return {DIGEST: digest_of(arrays), **elsewhere}
 
 
 def digest_of(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -136,7 +141,7 @@ def load_facts(folder: Path, kind: type[T]) -> T:
     """
     with reading_facts(folder):
         value = parsed(read_bytes(folder / FACTS_FILE))
-        return with_arrays(kind, value, folder, value.get(DIGEST))
+        return with_arrays(kind, value, folder, value.get(DIGEST), str(value.get(TABLES, ARRAYS_FILE)))
 
 
 class _Taken(Mapping[str, Any]):
@@ -161,28 +166,29 @@ class _Taken(Mapping[str, Any]):
         return len(self._tables)
 
 
-def with_arrays(kind: type[T], value: Json, folder: Path, digest: object) -> T:
-    """The object that `value` holds, with its tables from `folder`. `digest`: theirs; None where none was stored.
+def with_arrays(kind: type[T], value: Json, folder: Path, digest: object, name: str = ARRAYS_FILE) -> T:
+    """The object that `value` holds, with its tables from the file `name` of `folder`. `digest`: theirs; None where
+    none was stored.
 
     Raises:
         ConfigError: the tables are not those that were stored.
         OSError, and anything else: files are missing or damaged (`reading_facts`).
     """
-    tables = _Taken(load_arrays(folder))
+    tables = _Taken(load_arrays(folder, Path(name).name))
     made = plain.from_json(kind, value, tables)
     if digest is not None and digest != digest_of(tables.taken):
         raise ConfigError(
-            f"{folder / ARRAYS_FILE} is damaged, or belongs to another run: its digest is not the one that was stored"
+            f"{folder / name} is damaged, or belongs to another run: its digest is not the one that was stored"
         )
     return made
 
 
-def load_arrays(folder: Path) -> Mapping[str, NDArray[Any]]:
+def load_arrays(folder: Path, name: str = ARRAYS_FILE) -> Mapping[str, NDArray[Any]]:
     """The tables, by their places; empty where there are none. Raises OSError, and anything else where they are
     damaged."""
-    if not os.path.lexists(folder / ARRAYS_FILE):
+    if not os.path.lexists(folder / name):
         return {}
-    with io.BytesIO(read_bytes(folder / ARRAYS_FILE)) as file, np.load(file, allow_pickle=False) as arrays:
+    with io.BytesIO(read_bytes(folder / name)) as file, np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 

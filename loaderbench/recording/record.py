@@ -533,6 +533,11 @@ class RunRecord:
     caveats: tuple[Caveat, ...] = ()
 
     @property
+    def so_far_s(self) -> float | None:
+        """How long the run had gone on when this was written; None where it had ended."""
+        return None if self.watched is None else self.watched.so_far_s
+
+    @property
     def measured(self) -> bool:
         """Whether there is a rate. One that was not finite is read as NaN."""
         return self.throughput is not None and math.isfinite(self.throughput.value)

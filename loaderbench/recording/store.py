@@ -224,25 +224,35 @@ class RunFolder:
         """Where the measuring process's output goes."""
         return self.path / LOG_FILE
 
-    def write_run(self, run: Run) -> Run:
-        """Store the complete run.
+    def write_run(self, run: Run, tables: str = ARRAYS_FILE) -> Run:
+        """Store the complete run, in place of what was stored of it before; its tables as the file `tables`.
 
         Returns the run as stored, which is what must be judged: with a caveat `not_finite` where a NaN became null.
         Raises NotStored where it cannot be written.
         """
         try:
-            not_finite = save_facts(self.path, run, SCHEMA)
+            not_finite = save_facts(self.path, run, SCHEMA, tables)
             if not_finite:
                 said = [caveat for caveat in not_finite_caveat(not_finite) if not any(map(caveat.same_as, run.caveats))]
                 run = replace(run, caveats=[*run.caveats, *said])
-                save_facts(self.path, run, SCHEMA)
+                save_facts(self.path, run, SCHEMA, tables)
                 run = load_facts(self.path, Run)
+            for older in self.path.glob("arrays*.npz"):
+                if older.name != tables:
+                    older.unlink()
             return run
         except OSError as error:
             raise NotStored(f"cannot store the raw facts in {self.path}: {_write_reason(error)}") from error
 
-    def write_record(self, record: RunRecord) -> RunRecord:
-        """Store the record, after everything else: from then on the run counts as finished.
+    def write_case(self, case: Case) -> None:
+        """Store the case anew, of a run that only tells in the end what it is. Raises NotStored."""
+        try:
+            write_atomic(self.path / CASE_FILE, json_bytes(case.to_json()))
+        except OSError as error:
+            raise NotStored(f"cannot store the case in {self.path}: {_write_reason(error)}") from error
+
+    def write_record(self, record: RunRecord, *, goes_on: bool = False) -> RunRecord:
+        """Store the record, after everything else: from then on the run counts as finished, unless it `goes_on`.
 
         Returns it as stored: with a caveat `not_finite` where a NaN became null.
         Raises NotStored where it cannot be written.
@@ -250,7 +260,8 @@ class RunFolder:
         value, stored = record_json(record)
         try:
             write_atomic(self.path / RECORD_FILE, json_bytes(value))
-            (self.path / MARKER_FILE).unlink(missing_ok=True)
+            if not goes_on:
+                (self.path / MARKER_FILE).unlink(missing_ok=True)
         except OSError as error:
             raise NotStored(f"cannot store the result in {self.path}: {_write_reason(error)}") from error
         return stored
@@ -436,11 +447,18 @@ def _read_run(folder: Path) -> StoredRun:
         if value["schema"] > SCHEMA:
             return without_record("unreadable", _newer(folder.name, value["schema"]))
         record = read_record(value)
-        return StoredRun(folder.name, folder, record.status, _doubt(folder, record), record, record.case.title)
+        doubt = _doubt(folder, record) if record.so_far_s is None else _still_going_on(folder, record.so_far_s)
+        return StoredRun(folder.name, folder, record.status, doubt, record, record.case.title)
     except OSError as error:
         return without_record("unreadable", f"cannot read {error.filename}: {error.strerror}")
     except Exception as error:  # it may hold anything, and the other runs must be listed
         return without_record("unreadable", f"damaged: {type(error).__name__}: {str(error)[:300]}")
+
+
+def _still_going_on(folder: Path, so_far_s: float) -> str:
+    """Of a run whose record was written while it went on."""
+    _, problem = _unfinished(cast(JsonObject | None, read_json(folder / MARKER_FILE)))
+    return f"written after {so_far_s:.0f} s, before it had ended: {problem}"
 
 
 def _doubt(folder: Path, record: RunRecord) -> str | None:

@@ -55,10 +55,30 @@ def time_lines(seen: WatchedFacts) -> list[str]:
     parts.append((left, "between loaders and behind the last one"))
     told = [(part, text) for part, text in parts if part >= WORTH_A_LINE * seen.wall_s]
     lines = [f"{fmt.percent(part / seen.wall_s)}  {text}" for part, text in sorted(told, reverse=True)]
+    if seen.so_far_s is not None:
+        lines.append(f"the script still ran when this was written, {fmt.duration(seen.so_far_s)} after its start")
     if seen.num_bursts:
         held = f"held {seen.num_bursts} times until the queue was full, {fmt.duration(seen.paused_s)} in all"
         lines.append(f"the run was {held}; its workers went on meanwhile")
-    return lines
+    return [*lines, *cost_lines(seen)]
+
+
+def cost_lines(seen: WatchedFacts) -> list[str]:
+    """What the watch itself took; empty where that was not stored."""
+    cost, own_s = seen.cost, seen.own_s
+    if cost is None or own_s is None or not seen.wall_s > 0:
+        return []
+    parts = [f"{fmt.duration(cost.stamp_s)} a batch"]
+    if cost.windows_s:
+        parts.append(f"{fmt.duration(cost.windows_s)} of readings")
+    if seen.paused_s:
+        parts.append(f"{fmt.duration(seen.paused_s)} of holding it")
+    if cost.delays_s:
+        parts.append(f"{fmt.duration(cost.delays_s)} of delays")
+    if cost.num_writes:
+        times = f"{cost.num_writes} time{'s' * (cost.num_writes != 1)}"
+        parts.append(f"{fmt.duration(cost.writes_cpu_s)} of storing it {times} meanwhile")
+    return [f"the watch itself took at most {fmt.percent(own_s / seen.wall_s)} of this: {', '.join(parts)}"]
 
 
 def _part(spent: WatchedSeconds) -> float:

@@ -738,6 +738,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "watched_script": lambda d: (
         "a script was watched: its files, kernels and copies are not seen, so those figures are missing"
     ),
+    "watched_so_far": lambda d: (
+        f"written {_number(d, 'seconds'):.0f} s after the script's start, before it had ended: what followed is missing"
+    ),
+    "not_written_so_far": lambda d: f"while the script ran, the run could not always be stored: {_text(d, 'reason')}",
     "no_bursts": lambda d: (
         f"the run was never held until its loader's queue was full ({_text(d, 'reason')}): the step with data ready is "
         "known by the timeline alone"

@@ -11,6 +11,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -43,6 +44,8 @@ from loaderbench.recording.store import Store
 from loaderbench.reporting.console import make_console
 from loaderbench.reporting.terminal import print_run
 from loaderbench.studies.measure import stored
+from loaderbench.studies.watch_writing import Writing
+from loaderbench.watching.cost import cost_of
 from loaderbench.watching.data_loader import noticed, uses_cuda
 from loaderbench.watching.iterable import WatchedBatches
 from loaderbench.watching.watcher import Kind, Probes, Seen, Watcher
@@ -63,12 +66,14 @@ class ScriptWatch:
         as_module: bool = False,
         probes: Probes = "burst",
         tell: Callable[[Watcher], None] | None = None,
+        every_s: float | None = None,
     ) -> None:
-        """Raises ConfigError where there is no such script."""
+        """`every_s`: store the run so often while it goes on. Raises ConfigError where there is no such script."""
         if not as_module and not Path(script).is_file():
             raise ConfigError(f"there is no script {script}; give a Python file, or -m MODULE")
         self.script, self._arguments, self._as_module = script, list(arguments), as_module
-        self._store, self._tell, self._probes = store, tell, probes
+        self._store, self._tell, self._probes, self._every_s = store, tell, probes, every_s
+        self._writing: Writing | None = None
         self.record: RunRecord | None = None
         self.watcher: Watcher | None = None
         self._pid = os.getpid()
@@ -93,7 +98,11 @@ class ScriptWatch:
             leave(code)
 
         self._be_the_program()
-        with noticed(watcher := Watcher(self._probes, self._tell)):
+        watcher = Watcher(self._probes, self._told)
+        if self._every_s is not None:
+            make = lambda taken: _run(taken, self.name, self.script, started_at)  # noqa: E731
+            self._writing = Writing(self._store, self._every_s, make, watcher)
+        with noticed(watcher):
             self.watcher = _Watch.current = watcher
             os._exit = leaving  # type: ignore[assignment]
             try:
@@ -135,32 +144,56 @@ class ScriptWatch:
         assert watcher is not None
         if self.record is not None:
             return
-        self.record = store_watched(watcher, self.name, self.script, self._store, started_at)
+        self.record = store_watched(watcher, self.name, self.script, self._store, started_at, self._writing)
+
+    def _told(self, watcher: Watcher) -> None:
+        """A window has ended."""
+        if self._tell is not None:
+            self._tell(watcher)
+        if self._writing is not None:
+            self._writing.tick(watcher)
 
 
-def store_watched(watcher: Watcher, name: str, script: str, store: Store, started_at: str) -> RunRecord | None:
-    """End the watch; the record of what was seen, as it is stored; None where no batch was.
+def store_watched(
+    watcher: Watcher, name: str, script: str, store: Store, started_at: str, writing: Writing | None = None
+) -> RunRecord | None:
+    """End the watch; the record of what was seen, as it is stored; None where no batch was. `writing`: what stored it
+    meanwhile.
 
     Raises:
         ConfigError, Spilled: the results folder cannot be written.
     """
     watcher.close()
+    if writing is not None:
+        writing.end()
+    run = _run(watcher, name, script, started_at)
+    if run is None:
+        return None
+    folder = None
+    if writing is not None:
+        run, folder = writing.with_cost(run), writing.folder
+    if folder is None:
+        folder = store.open_run(run.case)
+    else:
+        folder.write_case(run.case)
+    with interrupts_held():
+        return stored(folder, replace(run, run_id=folder.run_id))
+
+
+def _run(watcher: Watcher, name: str, script: str, started_at: str) -> Run | None:
+    """What was seen, without a name; None where no batch was."""
     main = watcher.main
     if main is None:
         return None
-    case = _case(name, script, main, watcher)
-    folder = store.open_run(case)
-    run = Run(
-        run_id=folder.run_id,
-        case=case,
+    return Run(
+        run_id="",
+        case=_case(name, script, main, watcher),
         status="ok",
         started_at=started_at,
         wall_s=(time.perf_counter_ns() - watcher.begun_ns) / 1e9,
         environment=environment(),
         recording=Recording(main.segments, _facts(name, main, watcher)),
     )
-    with interrupts_held():
-        return stored(folder, run)
 
 
 def _ended(number: int, frame: Any) -> NoReturn:
@@ -246,6 +279,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         no_burst=no_burst,
         no_spans=no_spans,
         uses_cuda=cuda,
+        cost=cost_of(watcher),
     )
 
 

@@ -109,6 +109,11 @@ class Stopwatch:
             asked = int(os.pread(self._io, 256, 0).split(None, 2)[1])
         return resource.getrusage(resource.RUSAGE_SELF).ru_majflt, asked
 
+    def close(self) -> None:
+        for descriptor in (self._schedule, self._io):
+            if descriptor is not None:
+                os.close(descriptor)
+
 
 def _opened(path: str) -> int | None:
     try:
@@ -123,6 +128,10 @@ class Lane:
     def __init__(self, ring: SpanRing, worker: int) -> None:
         self._ring, self._worker, self._watch = ring, worker, Stopwatch()
         self._fetched: tuple[int, int, int] | None = None
+
+    def close(self) -> None:
+        """It measures no more."""
+        self._watch.close()
 
     def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`collate` that leaves a mark where it begins."""

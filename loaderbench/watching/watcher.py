@@ -6,12 +6,14 @@ iterator, or is busy with something else; so the times of all kinds sum to the w
 
 from __future__ import annotations
 
+import copy
 import random
+import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -95,6 +97,10 @@ class Watcher:
         self.paused_ns = self.num_bursts = 0
         self.no_burst: str | None = None
         """Why there are none, where some were wanted."""
+        self.windows_ns = 0
+        """Spent at the ends of windows."""
+        self.closes_by_ns = sys.maxsize
+        """Windows that are longer end there."""
         self._failed = 0
         self._random = random.Random(0)
         self.clock = CpuClock()
@@ -147,6 +153,14 @@ class Watcher:
         self._since = now
         if self._active is not None:
             self._active.broken()
+
+    def so_far(self) -> Watcher:
+        """A copy of what was seen, up to the window that ended last, for another thread. It costs some microseconds."""
+        taken = copy.copy(self)
+        taken.times_ns, taken._active = defaultdict(int, self.times_ns), None
+        taken.seen = {source: replace(one, segments=[*one.segments]) for source, one in self.seen.items()}
+        taken.close()
+        return taken
 
     # -- bursts ----------------------------------------------------------------------------------------------
 
@@ -250,7 +264,7 @@ class Watched:
             self._close()
             return called
         if not watcher.may_burst(self, called - self._rows[self._first_row()][0]):
-            if len(self._rows) >= WINDOW_STEPS:
+            if len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
                 self._close()
                 self._warmup = 1  # nothing was disturbed
             return called
@@ -271,6 +285,12 @@ class Watched:
 
     def _close(self) -> None:
         """The window's steps become a segment; the next window begins as one of the run as it is."""
+        begun = time.perf_counter_ns()
+        self._end_window()
+        self.watcher.told()
+        self.watcher.windows_ns += time.perf_counter_ns() - begun
+
+    def _end_window(self) -> None:
         rows, arm, first = self._rows, self._arm, self._first
         warmup, cpu_begun = self._warmup, self._cpu_begun
         while rows and rows[-1][2] < 0:
@@ -292,7 +312,6 @@ class Watched:
         kept = self.seen.segments
         while sum(len(one.steps) for one in kept) > MOST_ROWS and len(kept) > 2:
             kept.pop(0)
-        self.watcher.told()
 
     def _round(self, arm: Arm) -> int:
         """A window of the run as it is, and the burst behind it, are one round."""

@@ -101,6 +101,8 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     # samplers/
     "sampler_failed": [{"channels": ["gpu_power_w"], "error": "OSError: gone"}],
     "watched_script": [{}],
+    "watched_so_far": [{"seconds": 600.0}],
+    "not_written_so_far": [{"reason": "no space left"}],
     "no_bursts": [{"reason": "it has no workers"}],
     "spans_unknown": [{"reason": "its workers were not forked"}],
     "sampler_missing": [{"reason": "the run-queue delay is not counted"}],
