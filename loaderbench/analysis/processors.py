@@ -14,6 +14,7 @@ that are shared fairly (Kleinrock, Queueing Systems II, 4.4); a neighbour of ano
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import CpuWindow, Recording
+from loaderbench.recording.facts import CpuWindow, Recording, Segment
 from loaderbench.recording.record import ContentionBy
 
 Draws = NDArray[np.float64]
@@ -30,6 +31,8 @@ LEAST_QUEUED = 0.02
 """Processors that the run's threads waited for in vain; fewer are the scheduler's own work."""
 NUM_THROTTLED = 0.1
 """Of the periods of a quota (100 ms): where it stopped the run in fewer, it was not what held it up."""
+ANOTHER, LEAST_LEFT = 0.5, 2
+"""So many processors more or fewer in others' hands make another machine; windows of an arm that must be left."""
 PERIOD_S = 0.1
 """The usual period of a cgroup's quota (cpu.cfs_period_us, cpu.max)."""
 
@@ -80,6 +83,27 @@ class Processors:
         """[num] of the part of the queue that stands behind others."""
         noise = np.random.default_rng(23).normal(0.0, self.spread / 1.96, num)
         return np.asarray(np.clip(self.for_others + noise, 0.0, 1.0))
+
+
+def beside_the_same(segments: Sequence[Segment]) -> Sequence[Segment]:
+    """The windows without those beside which others used far more, or fewer, processors than beside every window of
+    `real`: an arm is compared with `real`, and would be measured on another machine. Kept whole where the windows of
+    `real` differ among themselves, and an arm of which fewer than two would be left."""
+    real = [taken for one in segments if one.arm is Arm.REAL and (taken := _taken_beside(one)) is not None]
+    if len(real) < 2 or max(real) - min(real) > ANOTHER / 2:
+        return segments
+    usual = sum(real) / len(real)
+    kept = {id(one) for one in segments if (taken := _taken_beside(one)) is None or abs(taken - usual) <= ANOTHER}
+    left = Counter(one.arm for one in segments if id(one) in kept)
+    return [one for one in segments if id(one) in kept or left[one.arm] < LEAST_LEFT]
+
+
+def _taken_beside(segment: Segment) -> float | None:
+    """Processors that other processes and guests used during a window."""
+    window = segment.cpu
+    if window is None or (neighbours := _neighbours([window])) is None:
+        return None
+    return neighbours + (window.stolen_s or 0.0) / window.wall_s
 
 
 def processors_of(recording: Recording) -> dict[Arm, Processors]:

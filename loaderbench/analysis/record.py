@@ -17,7 +17,7 @@ from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.latency import Queue, Slowness, slowness, whole_periods
 from loaderbench.analysis.model import Model, Watched
-from loaderbench.analysis.processors import LEAST_QUEUED, Processors, by_whom, processors_of
+from loaderbench.analysis.processors import LEAST_QUEUED, Processors, beside_the_same, by_whom, processors_of
 from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
@@ -92,7 +92,8 @@ def judged_run(run: Run, recording: Recording) -> Judged | None:
     """What is computed from a run; None before a complete step of `real`."""
     slow = slowness_of(run.case, recording)
     period_s = 0.0 if slow.stalls is None else slow.stalls.period_s
-    arms = join_arms(whole_periods(recording.segments, period_s), run.case.feed.lanes, period_s)
+    segments = beside_the_same(whole_periods(recording.segments, period_s))
+    arms = join_arms(segments, run.case.feed.lanes, period_s)
     return Judged(run, recording, arms, slow) if Arm.REAL in arms else None
 
 

@@ -17,8 +17,10 @@ History
        half-width of their difference;
        a storage is told apart as bandwidth, latency, tail or stalls where the times of single files were stored; over a
        tail or stalls the gain without preparation holds what the loader's queue does not bridge
+    4  an arm whose device never waited for data keeps its own spread; windows beside which others used far more or
+       fewer processors than beside `real` are left out; no contention by a gain without an interval
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 3
+RULES_VERSION = 4

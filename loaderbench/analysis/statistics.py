@@ -208,7 +208,8 @@ def _along(away: NDArray[np.float64], centre: float, width: Width) -> NDArray[np
     own = first / np.sqrt(variance)
     wanted = np.sqrt(shared) * _rounds_in_common(len(first)) + np.sqrt(1 - shared) * own
     moved = wanted * centre * width.whole / 1.96 - first
-    slopes = (away * first[:, None]).mean(axis=0) / variance
+    # A part of a step changes by no more than the step: the slope on a step that hardly moved may be anything.
+    slopes = np.clip((away * first[:, None]).mean(axis=0) / variance, -1.0, 1.0)
     return np.asarray(away + moved[:, None] * slopes)
 
 

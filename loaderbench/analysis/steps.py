@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import Blocks, Width, blocks_of, draws_of_mean, widths
-from loaderbench.cases.arms import ARMS, FED_ALIKE, Arm
+from loaderbench.cases.arms import ARMS, CHAIN, FED_ALIKE, Arm
 from loaderbench.recording.facts import SCRIPT_LANE, SPAN, STEP, Segment
 
 SPAN_ENDS = [SPAN["start_ns"], SPAN["ready_ns"]]
@@ -20,6 +20,8 @@ STREAMS: Mapping[Arm, int] = {arm: number for number, arm in enumerate(Arm)}
 reproducibly."""
 STALLED_FRACTION = 0.10
 """The loader bounds a window in which the device waited for data for more than this fraction of the time."""
+NEVER_WAITING = 0.001
+"""A device that waited for data for no more of the time than this was never short of it."""
 NEVER_RESTING = 0.97
 """Workers busy for at least this fraction of the window work at the loader's capacity."""
 
@@ -270,10 +272,22 @@ def arm_steps(
     return ArmSteps(arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean)
 
 
+def fed_alike(segments: Sequence[Segment]) -> tuple[Arm, ...]:
+    """The arms whose step times the loader moves alike. Where the device never waited for data in `real` it keeps the
+    pace, and what the loader does without it (`free`, `prep`) tells nothing of how much that pace varies."""
+    stall_s = length_s = 0.0
+    for segment in segments:
+        if segment.arm is Arm.REAL and (values := window_quantities(segment)) is not None:
+            stall_s, length_s = stall_s + float(values["stall"].sum()), length_s + float(values["duration"].sum())
+    if stall_s > NEVER_WAITING * length_s or not length_s:
+        return FED_ALIKE
+    return tuple(arm for arm in FED_ALIKE if arm in CHAIN)
+
+
 def join_arms(segments: Sequence[Segment], round_steps: int = 1, period_s: float = 0.0) -> dict[Arm, ArmSteps]:
     """Every arm of which a complete step was measured, traced windows and short runs left out. Their draws share what
     moved all arms of a round (statistics.widths). `period_s`: as for `arm_steps`."""
     found = {arm: arm_steps(segments, arm, round_steps, STREAMS[arm], period_s) for arm in (*ARMS, Arm.PREP)}
     joined = {arm: steps for arm, steps in found.items() if steps is not None}
-    together = widths({arm: steps.blocks for arm, steps in joined.items()}, FED_ALIKE)
+    together = widths({arm: steps.blocks for arm, steps in joined.items()}, fed_alike(segments))
     return {arm: replace(steps, width=together[arm]) for arm, steps in joined.items()}

@@ -185,7 +185,7 @@ class _Judge:
         contention; what the stage gives of its own is the ratio of both.
         """
         gain = self.model.contention_gain
-        if gain is None or gain.value < WORTH or gain.low < SURE or _is_wide(gain):
+        if gain is None or gain.n < 2 or gain.value < WORTH or gain.low < SURE or _is_wide(gain):
             return False
         if self.model.held_up_by_others and gain.value >= HELD_UP:
             return True

@@ -99,7 +99,7 @@ def measure_rounds(
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
     deadline = time.perf_counter() + budget.seconds
-    number, turns, spares = 0, arms, tuple[Arm, ...]()
+    number, turns, spares, uneven = 0, arms, tuple[Arm, ...](), False
     least = max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
     while True:
         for place, planned in enumerate(turns):
@@ -124,10 +124,13 @@ def measure_rounds(
             segments.append(windows.measure(arm, number, length))
             if not number:
                 on_findings()
+            if number and steps is None and not uneven and _least_s(Arm.REAL, segments, feed.lanes):
+                break  # `real` first, whatever is left of the round
         if number:
             on_findings()
         number += 1
-        turns = tuple(sorted(arms, key=lambda arm: arm is not Arm.REAL)) if spares else arms
+        uneven = steps is None and _least_s(Arm.REAL, segments, feed.lanes) > 0
+        turns = _turns(arms, uneven=uneven, short=bool(spares))
         if steps is not None and number >= num_rounds:
             return RoundFacts(_measured(arms, segments), number, "steps")
         if time.perf_counter() > deadline:
@@ -136,6 +139,16 @@ def measure_rounds(
             return RoundFacts(_measured(arms, segments), number, "max_bytes")
         if steps is None and number >= MIN_ROUNDS and _precise(windows.rig.case, arms, segments):
             return RoundFacts(_measured(arms, segments), number, "ci_target")
+
+
+def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool) -> tuple[Arm, ...]:
+    """The order of a later round. Over a storage that stands still or has slow files now and then (`uneven`), windows
+    of `real` and `fetch` must be long, and what they hold differs from one to the next: they come first, and `real`
+    twice. The other arms move less and follow if there is time. `short`: the time is, so that `real` comes first."""
+    if uneven:
+        first = tuple(arm for arm in (Arm.REAL, Arm.FETCH, Arm.REAL) if arm in arms)
+        return (*first, *(arm for arm in arms if arm not in COMPARED))
+    return tuple(sorted(arms, key=lambda arm: arm is not Arm.REAL)) if short else arms
 
 
 def _share(arm: Arm, left: Sequence[Arm]) -> float:

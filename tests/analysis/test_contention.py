@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
+from loaderbench.analysis.processors import beside_the_same
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import SPAN, CpuWindow, Run, Segment
+from loaderbench.recording.facts import SPAN, STEP, CpuWindow, Run, Segment
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting.words import worded
 from tests.analysis import simulate
@@ -234,3 +236,43 @@ def test_runs_of_older_versions_leave_contention_unknown():
     assert record.contention is None
     assert record.verdict is not None
     assert record.verdict.speedup_if_removed["contention"] is None
+
+
+def test_a_window_beside_another_machine_is_not_compared_with_real() -> None:
+    """A neighbour that left before the last window of `free` would make the loader's own speed anything between."""
+    run = stored(Machine(workers=2, others=2), EVEN)
+    assert run.recording is not None
+    segments = run.recording.segments
+    last = max(number for number, one in enumerate(segments) if one.arm is Arm.FREE)
+    alone, rows = segments[last], segments[last].steps.copy()
+    ends = [STEP[name] for name in ("called_ns", "returned_ns", "issued_ns")]
+    rows[:, ends] = np.where(rows[:, ends] > 0, rows[0, 0] + (rows[:, ends] - rows[0, 0]) // 3, rows[:, ends])
+    assert alone.cpu is not None
+    quiet = replace(alone.cpu, machine_busy_s=alone.cpu.own_s)
+    changed = [*segments[:last], replace(alone, steps=rows, cpu=quiet), *segments[last + 1 :]]
+    assert [one.arm for one in beside_the_same(changed)].count(Arm.FREE) == len(
+        [one for one in segments if one.arm is Arm.FREE]) - 1  # fmt: skip
+    found = analyze(replace(run, recording=replace(run.recording, segments=changed)))
+    expected = analyze(run)
+    assert found.loader_rate is not None and expected.loader_rate is not None
+    assert found.loader_rate.value == pytest.approx(expected.loader_rate.value, rel=0.02)
+    assert found.verdict is not None and found.verdict.bottleneck == "contention"
+
+
+def test_windows_stay_where_the_neighbours_of_real_come_and_go_or_too_few_would_be_left() -> None:
+    run = stored(Machine(workers=2, others=2), EVEN)
+    assert run.recording is not None
+    segments = run.recording.segments
+
+    def without_others(*numbers: int, arm: Arm) -> list[Segment]:
+        changed, of_arm = [], 0
+        for one in segments:
+            assert one.cpu is not None
+            if one.arm is arm:
+                of_arm += 1
+                one = replace(one, cpu=replace(one.cpu, machine_busy_s=one.cpu.own_s)) if of_arm in numbers else one
+            changed.append(one)
+        return changed
+
+    for changed in (without_others(1, arm=Arm.REAL), without_others(1, 2, arm=Arm.FREE)):
+        assert len(beside_the_same(changed)) == len(segments)

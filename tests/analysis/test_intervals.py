@@ -25,7 +25,7 @@ from loaderbench.analysis.statistics import (
 )
 from loaderbench.cases.arms import FED_ALIKE, Arm
 from loaderbench.plain import to_json
-from loaderbench.recording.facts import STEP_FIELDS, Segment
+from loaderbench.recording.facts import STEP, STEP_FIELDS, Segment
 from tests.analysis.judging import assert_sound, estimates, join, judge_arms
 from tests.analysis.machine import MACHINES, Windows, held, rounds, windows
 from tests.analysis.simulate import ON_DEVICE
@@ -137,6 +137,28 @@ def test_arms_lend_each_other_their_spread_only_where_it_agrees() -> None:
     # an arm of another loader, or of none, neither takes nor gives
     other = _widths({Arm.FETCH: [1.0, 1.0, 1.0], **lucky})
     assert other[Arm.FETCH].whole < 0.01 and other[Arm.REAL] == found[Arm.REAL]
+
+
+def test_a_device_that_never_waits_keeps_its_own_spread() -> None:
+    """By a device that takes 20 ms exactly, beside a loader alone whose windows differ by a third."""
+    exact, random = np.full(40, 0.020), np.random.default_rng(3)
+    free = [0.010 * (1 + 0.02 * random.standard_normal(40)) * speed for speed in (1.09, 0.86, 1.05)]
+    measured = {Arm.DEVICE: [exact] * 3, Arm.HOST: [exact] * 3, Arm.REAL: [exact] * 3, Arm.FREE: free}
+    found = join(_segments(measured))
+    assert found[Arm.REAL].width.whole < 1e-6 and found[Arm.FREE].width.whole > 0.2
+    waiting = _segments(measured)
+    for one in waiting:  # the batch comes when the device has long been done
+        if one.arm is Arm.REAL:
+            one.steps[1:, STEP["called_ns"]] = one.steps[:-1, STEP["done_ns"]]
+    assert join(waiting)[Arm.REAL].width.whole > 0.1
+
+
+def test_parts_of_a_step_that_hardly_varies_do_not_explode() -> None:
+    """Where the time of a step is widened by other arms, its parts move by no more than the step."""
+    random = np.random.default_rng(4)
+    blocks = blocks_of([[0.040 + 1e-9 * random.standard_normal(20), 0.004 * (1 + 0.05 * random.standard_normal(20))]])
+    drawn = draws_of_mean(blocks, 0, width=Width(0.14, 0.14))
+    assert np.percentile(drawn[:, 1], 99) < 0.004 + 2 * 0.14 * 0.040
 
 
 def _segments(measured: Windows) -> list[Segment]:

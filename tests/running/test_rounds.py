@@ -16,7 +16,18 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case
 from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet
-from loaderbench.recording.facts import STEP_FIELDS, CpuWindow, RoundFacts, Segment
+from loaderbench.recording.facts import (
+    PAUSE_FIELDS,
+    READ_BIN,
+    READ_BIN_EDGES_NS,
+    READ_BIN_FIELDS,
+    READ_FIELDS,
+    STEP_FIELDS,
+    CpuWindow,
+    ReadTimes,
+    RoundFacts,
+    Segment,
+)
 from loaderbench.running import rounds
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
 from loaderbench.running.window import Length, Windows
@@ -265,3 +276,40 @@ def test_a_proof_that_breaks_brings_ram_back(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_number_of_steps_of_real_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     _, arms = in_turns(monkeypatch, lambda num_real: num_real > 0, steps=30)
     assert arms == [Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FREE, Arm.FETCH] * 3
+
+
+def stalled_reads(begin_s: float, length_s: float, lasts_s: float) -> ReadTimes:
+    """Two readers of files of 1 ms; both waited through one pause."""
+    histogram = np.zeros((len(READ_BIN_EDGES_NS) + 1, len(READ_BIN_FIELDS)), dtype=np.int64)
+    at = int(np.searchsorted(READ_BIN_EDGES_NS, 1_000_000, side="right"))
+    for what in ("open", "read", "file"):
+        histogram[at, READ_BIN[f"{what}s"]], histogram[at, READ_BIN[f"{what}_ns"]] = 500, 500 * 1_000_000
+    pause = {"begin_ns": begin_s * 1e9, "end_ns": (begin_s + length_s) * 1e9, "waiting": 2, "released": 2}
+    pauses = np.array([[pause.get(name, 0) for name in PAUSE_FIELDS]], dtype=np.int64)
+    slow = {"begin_ns": begin_s * 1e9, "open_ns": 0, "read_ns": length_s * 1e9}
+    slowest = np.array([[slow.get(name, 0) for name in READ_FIELDS]] * 2, dtype=np.int64)
+    return ReadTimes(histogram, slowest, pauses, 0, int(lasts_s * 1e9))
+
+
+def test_once_the_storage_stood_still_real_and_fetch_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a storage that stands still in the warm-up of `real`'s second window
+    clock, reads = Clock(monkeypatch), stalled_reads(1.0, 0.6, 3.0)
+
+    class Uneven(FakeWindows):
+        def measure(self, arm: Arm, number: int, length: Length) -> Segment:
+            self._window_s = max(0.5, length.target_s)
+            segment = super().measure(arm, number, length)
+            if arm is Arm.REAL and number == 1:
+                segment.reads = reads
+            return segment
+
+    windows = Uneven(clock, make_case(workers=2), steady, 0.5)
+    segments: list[Segment] = []
+    measure_rounds(cast(Windows, windows), COLD, Budget(40.0, most_bytes=False), segments)
+    asked = [(arm, number) for arm, number, _ in windows.asked]
+    second = [arm for arm, number in asked if number == 1]
+    # then the round ends there, and the next begins with them, `real` twice, in windows that would hold the pause
+    assert second == [Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL]
+    third = [(arm, length.target_s) for arm, number, length in windows.asked if number == 2]
+    assert [arm for arm, _ in third[:4]] == [Arm.REAL, Arm.FETCH, Arm.REAL, Arm.DEVICE]
+    assert third[0][1] > 1.0 and third[2][1] > 1.0 and third[3][1] < 1.0
