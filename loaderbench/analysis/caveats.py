@@ -182,6 +182,8 @@ def _of_a_watched_script(seen: WatchedFacts) -> Iterator[Caveat]:
         yield Caveat("not_written_so_far", {"reason": seen.cost.write_problem})
     if seen.no_burst is not None:
         yield Caveat("no_bursts", {"reason": seen.no_burst})
+    if seen.no_doses is not None:
+        yield Caveat("no_delays", {"reason": seen.no_doses})
     if seen.no_spans is not None:
         yield Caveat("spans_unknown", {"reason": seen.no_spans})
 

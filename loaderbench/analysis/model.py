@@ -34,6 +34,8 @@ QUEUED = 0.10
 the others' part alone tells too little of contention."""
 HOST_BOUND = 0.95
 """A host that is in `next()` or issuing for this part of the step does not wait for the device."""
+NEAR_ONE = 0.7
+"""A known delay in each step that lengthens it by more than this part shows that the step paces the run."""
 LEAST_BURSTS = 4
 """Fewer steps of a watched script with data ready do not tell their spread; the timeline then tells the step."""
 STALLED_ROUNDS = 0.7
@@ -112,6 +114,8 @@ class Watched:
     for what it read. None where that is not known, or it read nothing."""
     batch_s: Quantity
     """Seconds a batch, of all workers together."""
+    response: float | None
+    """Low end of the part by which known delays lengthened the steps; None where there were none, or too few."""
     knows_arrivals: bool
     """Whether the stalls end when a batch was complete, not when it was handed over."""
 
@@ -171,6 +175,8 @@ class Model:
         real, steps = times.real, self.arms[Arm.REAL]
         stall = Quantity.of(steps, "stall")
         device = times.device if times.device is not None and self._ready_arm is not None else real - stall
+        if self.steps_pace:  # it waits only while batches that are ready are handed over
+            device = real
         times = replace(times, device=device)
         part = watched.off_processor
         if part is None or not self.has_storage:
@@ -183,6 +189,15 @@ class Model:
             loader = real
         rest = largest(device, loader - loader * part).at_most(real)
         return replace(times, ram=rest, fetch=loader * part)
+
+    @property
+    def steps_pace(self) -> bool:
+        """Whether known delays show that a watched script's steps pace it, where bursts and its workers' stamps tell
+        nothing."""
+        seen = self.watched
+        if seen is None or seen.response is None or seen.knows_arrivals or self._ready_arm is not None:
+            return False
+        return not self.synchronous and seen.response >= NEAR_ONE
 
     @property
     def real(self) -> Quantity:
@@ -241,6 +256,8 @@ class Model:
         stall = Quantity.of(steps, "stall")
         if self.watched is not None:
             ready = self._ready_arm
+            if self.steps_pace:
+                return stall.scaled(0.0)
             if ready is None or self.watched.knows_arrivals:
                 return stall
             return (stall - Quantity.of(ready, "wait")).at_least(0.0)  # a ready batch takes time to hand over
@@ -400,6 +417,8 @@ class Model:
             waited = max(self.starved, self.runnable * seen.queued_fraction)
         loader = real if self.loader_time is None else self.loader_time.at_most(real)
         exposed = (loader * part.scaled(waited)).at_most(Quantity.of(steps, "stall"))
+        if self.watched is not None and self.starved is None:  # what its workers do besides waiting is not known
+            exposed = exposed.at_most(real * part.scaled(seen.queued))
         left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least)
         return left if self.base is None else largest(left, self._consumer_without_others(self.base)).at_most(real)
 

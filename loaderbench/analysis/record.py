@@ -15,6 +15,7 @@ from loaderbench.analysis import storage as probed
 from loaderbench.analysis.advice import Measured, advise
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
+from loaderbench.analysis.doses import Place, Response, doses, responses
 from loaderbench.analysis.latency import Queue, Slowness, slowness, whole_periods
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.processors import LEAST_QUEUED, Processors, beside_the_same, by_whom, processors_of
@@ -36,6 +37,7 @@ from loaderbench.recording.record import (
     ContentionFigures,
     CpuFigures,
     DeviceFigures,
+    DoseFigures,
     Estimate,
     KernelGap,
     Residency,
@@ -50,6 +52,8 @@ from loaderbench.recording.record import (
 )
 
 STAGES = ("read", "decode", "augment", "collate")
+SPANS_STREAM = 10
+"""Of random numbers: another one than those of the arms that are drawn."""
 STEADY_S, LAG_S = 5.0, 1.0
 """NVML and GPM are compared with a trace over windows of STEADY_S seconds, their first LAG_S left out: GPM smears the
 edges of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
@@ -177,19 +181,20 @@ class Judged:
     def _watched(self) -> Watched | None:
         """None where the workers' spans are not known: then the timeline alone tells, and nothing tells the storage
         from preparation."""
-        spans = self.spans
+        spans, response = self.spans, self.responses.get("host")
+        low = None if response is None else response.value.low
         if spans is None:
-            return Watched(None, Quantity.of(self.real, "wait"), knows_arrivals=False)
+            return Watched(None, Quantity.of(self.real, "wait"), low, knows_arrivals=False)
         lanes = self.case.feed.lanes
         busy = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).astype(np.float64)
         rounds = blocks_of([[busy, spans[:, SPAN["read_ns"]].astype(np.float64)]], lanes)
-        drawn = draws_of_mean(rounds, stream=len(Arm))
+        drawn = draws_of_mean(rounds, stream=SPANS_STREAM)
         mean_busy, mean_read = rounds.means()
         known = (spans[:, SPAN["runqueue_ns"]] >= 0).all()
         read = (spans[:, SPAN["page_bytes"]].sum() > 0) or (spans[:, SPAN["major_faults"]].sum() > 0)
         part = Quantity(mean_read / mean_busy, drawn[:, 1] / drawn[:, 0], len(rounds)) if known and read else None
         return Watched(
-            part, Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds)), knows_arrivals=True
+            part, Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds)), low, knows_arrivals=True
         )
 
     def _prep_s(self) -> float | None:
@@ -218,8 +223,16 @@ class Judged:
         return attribute(
             self.model,
             storage_idle=_storage_idle(self.storage),
-            doubts=_doubts(self.case, self.facts, self.storage),
+            doubts=[*_doubts(self.case, self.facts, self.storage), *_against_the_delays(self.doses)],
         )
+
+    @cached_property
+    def responses(self) -> Mapping[Place, Response]:
+        return {} if self.facts.watched is None else responses(self.recording.segments)
+
+    @cached_property
+    def doses(self) -> tuple[DoseFigures, ...]:
+        return doses(self.responses, self.model)
 
     @cached_property
     def transfer(self) -> TransferFigures | None:
@@ -275,6 +288,7 @@ class Judged:
             arms={arm: _arm(steps) for arm, steps in self.arms.items()},
             stopped_by=facts.rounds.stopped_by,
             short_run=_short_run(self.case, self.recording, rate),
+            doses=self.doses,
             watched=None if facts.watched is None else replace(facts.watched, consumer_cpu_s=self._consumer_cpu_s()),
         )
 
@@ -600,6 +614,15 @@ def _doubts(case: Case, facts: Facts, storage: StorageFigures | None) -> list[Re
     if storage.moved_fraction is None and ratio is not None and ratio < probed.SLOW_READ:
         return [Reason("read_as_fast_as_memory", {"ratio": ratio})]
     return []
+
+
+def _against_the_delays(found: Sequence[DoseFigures]) -> list[Reason]:
+    """Why known delays speak against what bursts and the timeline say."""
+    return [
+        Reason("delays_disagree", {"response": one.response.value, "expected": list(one.expected or ())})
+        for one in found
+        if one.agrees is False
+    ]
 
 
 def _storage_idle(storage: StorageFigures | None) -> bool:

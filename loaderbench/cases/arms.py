@@ -28,6 +28,7 @@ class Arm(StrEnum):
     SHORT = "short"
     TRACED = "traced"
     UNTRACED = "untraced"
+    DELAYED = "delayed"
 
     @property
     def source(self) -> Source:
@@ -82,6 +83,8 @@ TABLE: Mapping[Arm, ArmTraits] = MappingProxyType(
         # The loop of `real` with every kernel recorded, and the windows before and after it.
         Arm.TRACED: ArmTraits("storage", on_device=True),
         Arm.UNTRACED: ArmTraits("storage", on_device=True),
+        # A watched script's own loop, each step of it longer by a known delay.
+        Arm.DELAYED: ArmTraits("storage", on_device=True),
     }
 )
 ARMS: tuple[Arm, ...] = tuple(arm for arm, traits in TABLE.items() if traits.asked_for)

@@ -11,7 +11,7 @@ from loaderbench.cases.options import RESULTS
 from loaderbench.commands.terminal import check_json_target, say, write_json
 from loaderbench.errors import ConfigError
 
-PROBES = ("none", "burst")
+PROBES = ("none", "burst", "delay")
 EVERY_S = 600.0
 LEAST_EVERY_S = 1.0
 
@@ -27,7 +27,10 @@ def watch(
     ] = None,
     probes: Annotated[
         str,
-        typer.Option(help="What is tried on the run: none, or burst (hold it until the loader's queue is full)"),
+        typer.Option(
+            help="What is tried on the run: none, burst (hold it until the loader's queue is full), delay (known "
+            "delays in short windows, at most 5 % of the time); burst,delay for both"
+        ),
     ] = "burst",
     every: Annotated[
         float,
@@ -52,8 +55,7 @@ def watch(
         raise ConfigError("give a script to run: loaderbench watch SCRIPT [ARGS]…, or -m MODULE")
     if json_out == "-":
         raise ConfigError("standard output is the script's own: give --json a FILE")
-    if probes not in PROBES:
-        raise ConfigError(f"unknown --probes '{probes}'; use {' or '.join(PROBES)}")
+    probes = _parsed(probes)
     if every and not every >= LEAST_EVERY_S:
         raise ConfigError(f"--every {every:g} is too often: give {LEAST_EVERY_S:g} s or more, or 0 for never")
     check_json_target(json_out)
@@ -62,7 +64,7 @@ def watch(
     line = WatchLine()
     script, arguments = (given[0], given[1:]) if module is None else (module, given)
     watch = ScriptWatch(
-        script, arguments, store, as_module=module is not None, probes="none" if probes == "none" else "burst",
+        script, arguments, store, as_module=module is not None, probes=probes,
         tell=line.show if sys.stderr.isatty() else None, every_s=every or None,
     )  # fmt: skip
     code = watch.run()
@@ -72,6 +74,19 @@ def watch(
     if isinstance(code, str):
         say(code)
     raise SystemExit(1 if isinstance(code, str) else code)
+
+
+def _parsed(probes: str) -> str:
+    """The probes, each once, in the order in which they are listed. Raises ConfigError where there is no such one."""
+    wanted = [name.strip() for name in probes.split(",")]
+    for name in wanted:
+        if name not in PROBES:
+            raise ConfigError(
+                f"unknown --probes '{name}'; use {', '.join(PROBES)}, or several with commas between them"
+            )
+    if "none" in wanted and len(set(wanted)) > 1:
+        raise ConfigError("--probes none goes with no other one")
+    return ",".join(name for name in PROBES if name in wanted)
 
 
 def _print(record: object, json_out: str | None) -> None:

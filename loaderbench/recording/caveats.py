@@ -70,6 +70,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "watched_so_far": FIGURE,
         "not_written_so_far": INFORMATION,
         "no_bursts": FIGURE,
+        "no_delays": FIGURE,
         "spans_unknown": FIGURE,
         # sampling
         "sampler_failed": FIGURE,

@@ -229,6 +229,17 @@ class TraceFacts:
     """The first row of `steps` that was recorded: later than 0 where a window of `real` keeps its last steps' log."""
 
 
+@dataclass(frozen=True)
+class StepDelay:
+    """What was put into each step of a window."""
+
+    place: Literal["host", "stream"]
+    """The thread that takes the batches slept before it asked for one; or the device's stream was kept busy."""
+    asked_ns: int
+    mean_ns: float
+    """As it was: by the host's clock, or by the device's events."""
+
+
 SCRIPT_LANE = "script"
 """Of the segments of a watched script."""
 
@@ -280,6 +291,8 @@ class Segment:
     cpu: CpuWindow | None = None
     """None in runs of older versions, and where the kernel does not tell."""
     trace: TraceFacts | None = None
+    delay: StepDelay | None = None
+    """Of a watched script's window with known delays."""
     reads: ReadTimes | None = None
     """None in an arm without a loader, where the loader does not tell, and in runs that did not store it."""
 
@@ -594,7 +607,7 @@ class WatchedSeconds:
     step: float
     """Working on batches."""
     held: float
-    """Held by bursts."""
+    """Held by bursts and delays."""
     after: float
     """From an iterator's end until it turned to another one."""
 
@@ -670,6 +683,8 @@ class WatchedFacts:
     """The script used CUDA, whose work goes on behind the host's stamps."""
     consumer_cpu_s: float | None = None
     """Processor time a step of the thread that takes the batches; None where unknown."""
+    no_doses: str | None = None
+    """Why known delays tell nothing, where they were wanted."""
     so_far_s: float | None = None
     """The script went on when this was written, so long after its start; None where it had ended."""
     cost: WatchCost | None = None

@@ -467,6 +467,22 @@ class ShortRun:
 
 
 @dataclass(frozen=True)
+class DoseFigures:
+    """By how much a known delay in each step lengthened the steps."""
+
+    place: Literal["host", "stream"]
+    """What was delayed: the thread that takes the batches, or the device's work."""
+    response: Estimate
+    """dT/dδ: near 1 it paces the run, near 0 it waits for something else."""
+    delay_s: float
+    """The mean delay."""
+    expected: list[float] | None
+    """The ends of what the bursts and the timeline let expect; null where they do not tell, and of the device."""
+    agrees: bool | None
+    """Whether both can be true; null where nothing was expected."""
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """One measured run: results/<run_id>/run.json and `loaderbench run --json`."""
 
@@ -528,6 +544,8 @@ class RunRecord:
     """null where no short runs were asked for."""
     watched: WatchedFacts | None = None
     """null for a run of our own loop."""
+    doses: tuple[DoseFigures, ...] = ()
+    """By how much known delays lengthened a watched script's steps."""
     tag: str | None = None
     """A name that the user gave it."""
     caveats: tuple[Caveat, ...] = ()

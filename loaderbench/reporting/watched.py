@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loaderbench.recording.facts import WatchedFacts, WatchedLoader, WatchedSeconds
-from loaderbench.recording.record import RunRecord
+from loaderbench.recording.record import DoseFigures, RunRecord
 from loaderbench.reporting import format as fmt
 
 WORTH_A_LINE = 0.01
@@ -27,10 +27,33 @@ def evidence_lines(record: RunRecord) -> list[str]:
         )
     if wait is not None:
         lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")
+    lines += [_dose_line(one, workers=record.case.feed.workers) for one in record.doses]
     if seen is not None and seen.consumer_cpu_s is not None and record.step_time_s is not None:
         own, whole = fmt.duration(seen.consumer_cpu_s), fmt.duration(record.step_time_s.mean)
         lines.append(f"the thread that takes the batches has a processor for {own} of a step's {whole}")
     return lines
+
+
+NEAR_ONE, NEAR_ZERO = 0.7, 0.3
+"""Ends of the interval of dT/dδ that let it be called near 1 or near 0."""
+
+
+def _dose_line(one: DoseFigures, *, workers: int) -> str:
+    """By how much known delays lengthened the steps, and what that means."""
+    response, where = one.response, "" if one.place == "host" else " on the device"
+    low, high = response.low, response.high
+    grew = (
+        f"a known delay of {fmt.duration(one.delay_s)} in each step{where} lengthened it by {response.value:.0%} of it"
+    )
+    if low is None or high is None:
+        return grew
+    grew += f" ({low:.0%} to {high:.0%})"
+    if low >= NEAR_ONE:
+        paces = "the step paces the run" if workers else "the step and its loader take turns"
+        return f"{grew}: {paces if one.place == 'host' else 'the device paces the run'}"
+    if high <= NEAR_ZERO:
+        return f"{grew}: {'what it waits for' if one.place == 'host' else 'something else'} paces the run"
+    return grew
 
 
 def time_lines(seen: WatchedFacts) -> list[str]:

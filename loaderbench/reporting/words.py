@@ -87,6 +87,13 @@ def _is_finite(details: Details, name: str) -> bool:
     return details.get(name) is not None and math.isfinite(_number(details, name))
 
 
+def _expected_part(details: Mapping[str, Json]) -> str:
+    ends = details["expected"]
+    assert isinstance(ends, list) and len(ends) == 2
+    low, high = (float(end) for end in ends if isinstance(end, int | float))
+    return f"{low:.0%}" if high - low < 0.005 else f"{low:.0%} to {high:.0%}"
+
+
 def _percent(details: Details, name: str) -> str:
     value = details.get(name)
     return "an unknown part" if value is None else f"{_number(details, name):.0%}"
@@ -181,6 +188,10 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
     ),
     "device_not_stamped": lambda d: (
         "the script used CUDA, whose work goes on behind the host's stamps; only steps on the processors are judged yet"
+    ),
+    "delays_disagree": lambda d: (
+        f"known delays lengthened the steps by {_percent(d, 'response')} of them, where bursts and timeline let expect "
+        f"{_expected_part(d)}: neither is to be trusted alone"
     ),
     "feeding_uncertain": lambda d: (
         f"the device is fed between {_percent(d, 'low')} and {_percent(d, 'high')} of the time: measure longer"
@@ -746,6 +757,7 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"the run was never held until its loader's queue was full ({_text(d, 'reason')}): the step with data ready is "
         "known by the timeline alone"
     ),
+    "no_delays": lambda d: f"known delays tell nothing of this run ({_text(d, 'reason')})",
     "spans_unknown": lambda d: f"the workers' own times are not known ({_text(d, 'reason')})",
     "sampler_failed": lambda d: f"{_list(d, 'channels')}: {_text(d, 'error')}",
     "sampler_missing": lambda d: _text(d, "reason"),

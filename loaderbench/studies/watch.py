@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from loaderbench.analysis.doses import LEAST_PAIRS
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Effort, Feed, Step, Subject
 from loaderbench.cases.options import RESULTS
@@ -47,6 +48,7 @@ from loaderbench.studies.measure import stored
 from loaderbench.studies.watch_writing import Writing
 from loaderbench.watching.cost import cost_of
 from loaderbench.watching.data_loader import noticed, uses_cuda
+from loaderbench.watching.doses import PART
 from loaderbench.watching.iterable import WatchedBatches
 from loaderbench.watching.watcher import Kind, Probes, Seen, Watcher
 
@@ -261,7 +263,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         (one for one in watcher.seen.values() if one is not main), key=lambda one: -watcher.spent_ns(one.source)
     )
     no_burst = None if watcher.num_bursts else watcher.no_burst
-    if no_burst is None and not watcher.num_bursts and watcher.probes == "burst":
+    if no_burst is None and not watcher.num_bursts and watcher.wants("burst"):
         no_burst = "it has no workers" if not main.source.workers else "too few batches"
         no_burst = no_burst if main.source.tells else "what was iterated tells nothing of a queue"
     no_spans = None
@@ -279,7 +281,18 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         no_burst=no_burst,
         no_spans=no_spans,
         uses_cuda=cuda,
+        no_doses=_no_doses(main, watcher),
         cost=cost_of(watcher),
+    )
+
+
+def _no_doses(main: Seen, watcher: Watcher) -> str | None:
+    """Why the windows with known delays are too few, where they were wanted."""
+    num = sum(one.delay is not None for one in main.segments)
+    if not watcher.wants("delay") or num >= LEAST_PAIRS:
+        return None
+    return (
+        f"{num} windows had one, of {LEAST_PAIRS} at least: the run was too short for delays of {PART:.0%} of its time"
     )
 
 

@@ -24,7 +24,7 @@ def cost_of(watcher: Watcher) -> WatchCost:
     seen = watcher.seen.values()
     in_line = sum(one.num_batches for one in seen if one.has_spans and not one.source.workers)
     stamps_s = stamp_s * sum(one.num_batches for one in seen) + lane_s * in_line
-    return WatchCost(stamp_s, stamps_s, lane_s, watcher.windows_ns / 1e9)
+    return WatchCost(stamp_s, stamps_s, lane_s, watcher.windows_ns / 1e9, watcher.doses.total_ns / 1e9)
 
 
 @lru_cache(maxsize=1)

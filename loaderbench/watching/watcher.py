@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -21,9 +22,12 @@ import numpy as np
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import SCRIPT_LANE, STEP, STEP_FIELDS, CpuWindow, Segment
 from loaderbench.samplers.cpu_window import CpuClock
+from loaderbench.watching.doses import Dose, Doses, num_steps, warmup_steps
 from loaderbench.watching.spans import SpanRing
 
-Probes = Literal["none", "burst"]
+Probes = str
+"""`none`, or some of PROBES with commas between them."""
+PROBES = ("burst", "delay")
 Kind = Literal["before", "opening", "first", "wait", "step", "held", "after"]
 """What the thread does: nothing of a loader's yet; making an iterator; waiting for its first batch; for a later one;
 working on a batch; it is held by a burst; something else, behind an iterator's end."""
@@ -88,6 +92,8 @@ class Watcher:
 
     def __init__(self, probes: Probes = "burst", tell: Callable[[Watcher], None] | None = None) -> None:
         self.probes, self._tell = probes, tell
+        self._wanted = frozenset(probes.split(","))
+        self.doses = Doses()
         self.begun_ns = self._since = time.perf_counter_ns()
         self.times_ns: dict[tuple[Source | None, Kind], int] = defaultdict(int)
         self._doing: tuple[Source | None, Kind] = (None, "before")
@@ -164,13 +170,29 @@ class Watcher:
 
     # -- bursts ----------------------------------------------------------------------------------------------
 
+    def coin(self) -> bool:
+        """Whether, where both could be, a delay goes before a burst."""
+        return self._random.random() < 0.5
+
     def steps_until_burst(self, depth: int) -> int:
         """Drawn anew each time, so that bursts meet every phase of what repeats after some steps (accumulation)."""
         least = max(LEAST_STEPS, 6 * depth)
         return self._random.randrange(least, 2 * least)
 
+    def wants(self, probe: str) -> bool:
+        return probe in self._wanted
+
+    def dose(self, watched: Watched, rows: list[list[int]], now: int) -> Dose | None:
+        """Of the window that follows these steps; None where there is to be none."""
+        if not self.wants("delay") or self.main is not watched.seen or len(rows) < 2:
+            return None
+        steps = [after[0] - before[0] for before, after in pairwise(rows)]
+        return self.doses.next(
+            steps, watched.seen.source.workers, now - rows[0][0], now - self.begun_ns, stream=False
+        )  # fmt: skip
+
     def may_burst(self, watched: Watched, open_ns: int) -> bool:
-        if self.probes == "none" or watched.queue is None or self.no_burst is not None:
+        if not self.wants("burst") or watched.queue is None or self.no_burst is not None:
             return False
         least_s = LEAST_S if self.num_bursts < QUICK_BURSTS else LATER_S
         return open_ns >= least_s * 1e9 and self.main is watched.seen
@@ -213,6 +235,7 @@ class Watched:
         self._until_burst = watcher.steps_until_burst(self._source.depth)
         self._first, self._started = 0, False
         self._cpu_begun, self._cpu_s = False, 0.0
+        self._dose: Dose | None = None
 
     def step(self, take: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch, by `take(iterator)`."""
@@ -223,6 +246,9 @@ class Watched:
             self._rows[-1][2] = called
         if self._started and len(self._rows) >= self._until_burst:
             called = self._turn(called)
+        if self._dose is not None:
+            watcher.enter(self._source, "held", called)
+            called = watcher.doses.give(self._dose, called, None)
         watcher.enter(self._source, "wait" if self._started else "first", called)
         try:
             batch = take(iterator)
@@ -263,7 +289,14 @@ class Watched:
         if self._arm is not Arm.REAL:
             self._close()
             return called
-        if not watcher.may_burst(self, called - self._rows[self._first_row()][0]):
+        rows = self._rows[self._first_row() :]
+        dose = watcher.dose(self, rows, called)
+        if dose is not None and (not watcher.wants("burst") or watcher.coin()):
+            self._close()
+            self._dose, self._arm, workers = dose, Arm.DELAYED, self._source.workers
+            self._warmup, self._until_burst = warmup_steps(workers), num_steps(workers)
+            return called
+        if not watcher.may_burst(self, called - rows[0][0]):
             if len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
                 self._close()
                 self._warmup = 1  # nothing was disturbed
@@ -295,6 +328,7 @@ class Watched:
         warmup, cpu_begun = self._warmup, self._cpu_begun
         while rows and rows[-1][2] < 0:
             rows.pop()
+        dose, self._dose = self._dose, None
         self._rows, self._arm, self._first, self._cpu_begun = [], Arm.REAL, self._batch, False
         self._warmup = max(1, 2 * self._source.depth)
         self._until_burst = self.watcher.steps_until_burst(self._source.depth)
@@ -308,7 +342,9 @@ class Watched:
             if spans is None and self.seen.has_spans:
                 return  # batches that cannot be told from each other, at the end of shards of unlike lengths
             self.seen.has_spans |= spans is not None
-        self.seen.segments.append(_segment(arm, self._round(arm), warmup, rows, spans, cpu, consumer_s))
+        segment = _segment(arm, self._round(arm), warmup, rows, spans, cpu, consumer_s)
+        segment.delay = None if dose is None else dose.facts()
+        self.seen.segments.append(segment)
         kept = self.seen.segments
         while sum(len(one.steps) for one in kept) > MOST_ROWS and len(kept) > 2:
             kept.pop(0)

@@ -100,6 +100,44 @@ def test_without_workers_the_wait_is_in_line(tmp_path: Path) -> None:
     assert 2.8 < verdict["speedup_if_removed"]["storage"]["value"] < 4.3
 
 
+SPAWNED = """
+import random, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self): return 2800
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.rand(3) * 0 + index, index
+
+if __name__ == "__main__":
+    random.seed(3)
+    torch.manual_seed(3)
+    order = []
+    for values, index in DataLoader(Slow(), 4, shuffle=True, num_workers=2, multiprocessing_context="spawn"):
+        order += index.tolist()
+        time.sleep(0.003)
+    print(order, random.random(), torch.rand(2).tolist())
+"""
+
+
+@pytest.mark.alone
+def test_delays_show_that_spawned_workers_pace_a_run_which_stays_what_it_was(tmp_path: Path) -> None:
+    # 4 samples of 4 ms by 2 workers: 8 ms a batch, of which nothing can be seen; 3 ms a step
+    script = tmp_path / "spawned.py"
+    script.write_text(SPAWNED)
+    bare = python(script, folder=tmp_path)
+    seen = watched("--probes", "delay", script, folder=tmp_path)
+    assert (seen.returncode, seen.stdout) == (0, bare.stdout), seen.stderr
+    found = record(tmp_path)
+    (dose,) = found["doses"]
+    assert dose["place"] == "host" and dose["response"]["high"] < 0.6 and dose["agrees"] is True
+    assert found["verdict"]["joint"] == ["storage", "prep"], found["verdict"]
+    assert found["watched"]["cost"]["delays_s"] <= 0.055 * found["watched"]["wall_s"]
+    assert "a known delay of" in seen.stderr
+
+
 @pytest.mark.parametrize(
     ("end", "code"), [("sys.exit(3)", 3), ("raise ValueError('no such class')", 1), ("__import__('os')._exit(4)", 4)]
 )
@@ -126,7 +164,8 @@ def test_a_script_without_a_loader_says_so(tmp_path: Path) -> None:
     [
         (("nosuch.py",), "there is no script nosuch.py"),
         ((), "give a script to run"),
-        (("--probes", "delay", "x.py"), "use none or burst"),
+        (("--probes", "pause", "x.py"), "use none, burst, delay"),
+        (("--probes", "none,delay", "x.py"), "goes with no other"),
     ],
 )
 def test_what_cannot_be_watched_is_refused_in_one_line(
