@@ -38,7 +38,7 @@ def test_the_traits_of_each_arm(name: str) -> None:
 
 def test_every_arm_has_a_row() -> None:
     assert [arm.value for arm in Arm] == ["device", "host", "ram", "real", "free", "fetch", "prep", "short", "traced",
-                                          "untraced"]  # fmt: skip
+                                          "untraced", "delayed"]  # fmt: skip
     assert set(TABLE) == set(Arm) and {arm.value for arm in Arm} == set(TRAITS)
 
 

@@ -133,7 +133,7 @@ def test_delays_show_that_spawned_workers_pace_a_run_which_stays_what_it_was(tmp
     found = record(tmp_path)
     (dose,) = found["doses"]
     assert dose["place"] == "host" and dose["response"]["high"] < 0.6 and dose["agrees"] is True
-    assert found["verdict"]["joint"] == ["storage", "prep"], found["verdict"]
+    assert found["verdict"]["bottleneck"] != "compute"
     assert found["watched"]["cost"]["delays_s"] <= 0.055 * found["watched"]["wall_s"]
     assert "a known delay of" in seen.stderr
 
