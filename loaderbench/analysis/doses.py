@@ -93,7 +93,10 @@ def response_of(pairs: np.ndarray) -> Estimate:
 
 def _expected(model: Model, delay_s: float) -> tuple[float, float] | None:
     """The ends of dT/dδ by bursts and timeline: a delay is hidden as far as the step waits for its batch. None where
-    they do not tell. A loader without workers and the step take turns, and nothing hides a delay."""
+    they do not tell, and of a device, whose work behind the host hides delays too. A loader without workers and the
+    step take turns, and nothing hides a delay."""
+    if not model.on_host_cpus:
+        return None
     if model.synchronous:
         return 1.0, 1.0
     device = model.times.device

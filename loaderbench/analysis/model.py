@@ -197,7 +197,7 @@ class Model:
         seen = self.watched
         if seen is None or seen.response is None or seen.knows_arrivals or self._ready_arm is not None:
             return False
-        return not self.synchronous and seen.response >= NEAR_ONE
+        return self.on_host_cpus and not self.synchronous and seen.response >= NEAR_ONE
 
     @property
     def real(self) -> Quantity:

@@ -603,8 +603,8 @@ def _cache_state(wanted: CacheState, moved_fraction: float | None, resident: flo
 
 def _doubts(case: Case, facts: Facts, storage: StorageFigures | None) -> list[Reason]:
     """Why the arms did not measure what they should."""
-    if facts.watched is not None and facts.watched.uses_cuda:
-        return [Reason("device_not_stamped")]
+    if facts.watched is not None and facts.watched.uses_cuda and not facts.watched.device_stamped:
+        return [Reason("device_not_stamped", {"reason": facts.watched.no_device_stamps})]
     if case.subject.cache != "cold" or storage is None:
         return []
     if storage.cache_state != "cold":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch._C._autograd import DeviceType
 
+from loaderbench.devices.brackets import tightest_bracket
 from loaderbench.devices.cpu import out_of_host_memory
 from loaderbench.devices.profiler import ClockMap
 from loaderbench.devices.tracing import Work
@@ -126,14 +126,7 @@ class StreamDevice:
         for event in events:  # the first record creates the event; keep that out of the brackets
             event.record(self._stream)
         self.api.synchronize(self.torch_device)
-        brackets = []
-        for event in events:
-            begin = time.perf_counter_ns()
-            event.record(self._stream)
-            event.synchronize()
-            brackets.append((time.perf_counter_ns() - begin, begin, event))
-        width, begin, event = min(brackets, key=lambda bracket: bracket[0])
-        return event, begin + width // 2, (width + 1) // 2
+        return tightest_bracket(events, lambda one: one.record(self._stream), lambda one: one.synchronize())
 
     def times_ns(self, events: Sequence[Any]) -> NDArray[np.int64]:
         """Host-clock times of the events, each from its neighbour, the first from the anchor.

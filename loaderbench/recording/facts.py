@@ -650,6 +650,8 @@ class WatchCost:
     """Readings at the ends of windows."""
     delays_s: float = 0.0
     """Known delays that were put into steps."""
+    events_s: float = 0.0
+    """Recording events on the device's stream, and asking for them."""
     num_writes: int = 0
     """How often the run was stored while it went on."""
     writes_cpu_s: float = 0.0
@@ -680,9 +682,13 @@ class WatchedFacts:
     no_spans: str | None
     """Why the workers' own times are not known; None where they are."""
     uses_cuda: bool
-    """The script used CUDA, whose work goes on behind the host's stamps."""
+    """The script used CUDA, whose work goes on behind the host's stamps; see `device_stamped`."""
     consumer_cpu_s: float | None = None
     """Processor time a step of the thread that takes the batches; None where unknown."""
+    device_stamped: bool = False
+    """The device itself told when each step was done (devices/step_events.py)."""
+    no_device_stamps: str | None = None
+    """Why it did not, where the script used one."""
     no_doses: str | None = None
     """Why known delays tell nothing, where they were wanted."""
     so_far_s: float | None = None
@@ -696,7 +702,7 @@ class WatchedFacts:
         cost = self.cost
         if cost is None:
             return None
-        return cost.stamps_s + cost.windows_s + self.paused_s + cost.delays_s + cost.writes_cpu_s
+        return cost.stamps_s + cost.events_s + cost.windows_s + self.paused_s + cost.delays_s + cost.writes_cpu_s
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,10 @@ def evidence_lines(record: RunRecord) -> list[str]:
         )
     if wait is not None:
         lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")
-    lines += [_dose_line(one, workers=record.case.feed.workers) for one in record.doses]
+    lines += [
+        _dose_line(one, workers=record.case.feed.workers, on_device=seen is not None and seen.uses_cuda)
+        for one in record.doses
+    ]
     if seen is not None and seen.consumer_cpu_s is not None and record.step_time_s is not None:
         own, whole = fmt.duration(seen.consumer_cpu_s), fmt.duration(record.step_time_s.mean)
         lines.append(f"the thread that takes the batches has a processor for {own} of a step's {whole}")
@@ -38,7 +41,7 @@ NEAR_ONE, NEAR_ZERO = 0.7, 0.3
 """Ends of the interval of dT/dδ that let it be called near 1 or near 0."""
 
 
-def _dose_line(one: DoseFigures, *, workers: int) -> str:
+def _dose_line(one: DoseFigures, *, workers: int, on_device: bool) -> str:
     """By how much known delays lengthened the steps, and what that means."""
     response, where = one.response, "" if one.place == "host" else " on the device"
     low, high = response.low, response.high
@@ -50,6 +53,7 @@ def _dose_line(one: DoseFigures, *, workers: int) -> str:
     grew += f" ({low:.0%} to {high:.0%})"
     if low >= NEAR_ONE:
         paces = "the step paces the run" if workers else "the step and its loader take turns"
+        paces = "issuing the steps paces the run" if on_device else paces
         return f"{grew}: {paces if one.place == 'host' else 'the device paces the run'}"
     if high <= NEAR_ZERO:
         return f"{grew}: {'what it waits for' if one.place == 'host' else 'something else'} paces the run"
@@ -92,6 +96,8 @@ def cost_lines(seen: WatchedFacts) -> list[str]:
     if cost is None or own_s is None or not seen.wall_s > 0:
         return []
     parts = [f"{fmt.duration(cost.stamp_s)} a batch"]
+    if cost.events_s:
+        parts.append(f"{fmt.duration(cost.events_s)} of events on the device")
     if cost.windows_s:
         parts.append(f"{fmt.duration(cost.windows_s)} of readings")
     if seen.paused_s:

@@ -187,7 +187,8 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
         + (f"that takes the arms {_list(d, 'arms')}" if d["arms"] else "the workers' own times are not known")
     ),
     "device_not_stamped": lambda d: (
-        "the script used CUDA, whose work goes on behind the host's stamps; only steps on the processors are judged yet"
+        "the script used CUDA, whose work goes on behind the host's stamps, and the device did not tell when its steps "
+        f"were done ({d['reason'] or 'for no known reason'})"
     ),
     "delays_disagree": lambda d: (
         f"known delays lengthened the steps by {_percent(d, 'response')} of them, where bursts and timeline let expect "

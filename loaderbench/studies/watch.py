@@ -245,7 +245,7 @@ def _facts(name: str, main: Seen, watcher: Watcher) -> Facts:
         workload=WorkloadFacts(name, "unknown", "unknown"),
         loader=LoaderFacts(
             decodes=True,
-            owns_transfer=not cuda,  # nothing is copied
+            owns_transfer=True,  # nothing tells a copy from the script's own step
             traits=LoaderTraits("processes" if source.workers else "in line", decodes="own", can_be_cold=False),
             num_readers=max(1, source.workers),
         ),
@@ -281,9 +281,21 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         no_burst=no_burst,
         no_spans=no_spans,
         uses_cuda=cuda,
+        device_stamped=cuda and watcher.device is not None and bool(main.segments),
+        no_device_stamps=_no_device_stamps(main, watcher) if cuda else None,
         no_doses=_no_doses(main, watcher),
         cost=cost_of(watcher),
     )
+
+
+def _no_device_stamps(main: Seen, watcher: Watcher) -> str | None:
+    """Why the device did not tell when the steps were done."""
+    device = watcher.device
+    if device is None:
+        return "it was first used when no more windows of steps followed"
+    if device.problem is not None or main.segments:
+        return device.problem
+    return "too few steps, or the device reached none of their ends before the script's"
 
 
 def _no_doses(main: Seen, watcher: Watcher) -> str | None:

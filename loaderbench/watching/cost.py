@@ -24,13 +24,18 @@ def cost_of(watcher: Watcher) -> WatchCost:
     seen = watcher.seen.values()
     in_line = sum(one.num_batches for one in seen if one.has_spans and not one.source.workers)
     stamps_s = stamp_s * sum(one.num_batches for one in seen) + lane_s * in_line
-    return WatchCost(stamp_s, stamps_s, lane_s, watcher.windows_ns / 1e9, watcher.doses.total_ns / 1e9)
+    return WatchCost(
+        stamp_s, stamps_s, lane_s, watcher.windows_ns / 1e9, watcher.doses.total_ns / 1e9,
+        0.0 if watcher.device is None else watcher.device.spent_ns / 1e9,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1)
 def stamp_cost_s() -> float:
     """Processor time of a batch's stamps, in a loop that does nothing else: an iterator with them less one without."""
-    watched = Watcher("none").opened(Source("", "", None, 8, 0, 0, ""), time.perf_counter_ns(), None, (), None)
+    watcher = Watcher("none")
+    watcher.follows_device = False
+    watched = watcher.opened(Source("", "", None, 8, 0, 0, ""), time.perf_counter_ns(), None, (), None)
     assert watched is not None
     batches: Any = iter(lambda: {"inputs": _Values, "targets": _Values}, None)
     for _ in range(NUM_TIMED):

@@ -7,9 +7,8 @@ its batch for so long anyway.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -35,9 +34,21 @@ class Dose:
     total_ns: int = 0
     """As it was, on the host."""
     steps: int = 0
+    spins: list[list[int]] = field(default_factory=list)
+    """When each spin on the stream began and ended."""
 
     def facts(self) -> StepDelay | None:
+        """None where it is not known how long it was."""
+        if self.place == "stream":
+            known = [end - begun for begun, end in self.spins if begun >= 0 and end >= 0]
+            return StepDelay(self.place, self.asked_ns, sum(known) / len(known)) if known else None
         return StepDelay(self.place, self.asked_ns, self.total_ns / self.steps) if self.steps else None
+
+
+class Stream(Protocol):
+    """A device's queue of work."""
+
+    def spin(self, delay_ns: int, cell: list[int]) -> None: ...
 
 
 class Doses:
@@ -63,12 +74,13 @@ class Doses:
         self.num_windows += 1
         return Dose(place, asked_ns)
 
-    def give(self, dose: Dose, begun: int, spin: Callable[[int], None] | None) -> int:
+    def give(self, dose: Dose, begun: int, stream: Stream | None) -> int:
         """Delay one step, from `begun` on; when the host goes on. The thread sleeps, so that its processor is free as
-        it is while a device works. `spin`: occupies the device's stream."""
+        it is while a device works. `stream`: that of the device."""
         if dose.place == "stream":
-            assert spin is not None
-            spin(dose.asked_ns)
+            assert stream is not None
+            dose.spins.append([-1, -1])
+            stream.spin(dose.asked_ns, dose.spins[-1])
             self.total_ns += dose.asked_ns
         else:
             time.sleep(dose.asked_ns / 1e9)

@@ -11,15 +11,17 @@ import random
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from loaderbench.cases.arms import Arm
+from loaderbench.devices.step_events import StepEvents, step_events
 from loaderbench.recording.facts import SCRIPT_LANE, STEP, STEP_FIELDS, CpuWindow, Segment
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses, num_steps, warmup_steps
@@ -41,6 +43,10 @@ PATIENCE_S, MOST_FAILED = 5.0, 3
 WINDOW_STEPS = 2048
 """Of the longest window: a worker's spans of it are still there when it ends."""
 POLL_S = 0.0005
+MOST_READY = 8
+"""Steps with data ready behind a burst, on a device."""
+END_S = 2.0
+"""For which a device is asked for its last steps when the script has ended."""
 MOST_ROWS = 200_000
 """Steps that are kept; the oldest windows are dropped."""
 
@@ -83,6 +89,8 @@ class Seen:
     num_iterators: int = 0
     num_batches: int = 0
     num_samples: int = 0
+    num_rounds: int = -1
+    """Number of the last one."""
     has_spans: bool = False
     """Its workers' stamps are known; windows without them are left out then."""
 
@@ -94,6 +102,10 @@ class Watcher:
         self.probes, self._tell = probes, tell
         self._wanted = frozenset(probes.split(","))
         self.doses = Doses()
+        self.follows_device = True
+        self.device: StepEvents | None = None
+        """Tells when the device's part of a step is done; None while the script uses none."""
+        self._unsettled: deque[Unsettled] = deque()
         self.begun_ns = self._since = time.perf_counter_ns()
         self.times_ns: dict[tuple[Source | None, Kind], int] = defaultdict(int)
         self._doing: tuple[Source | None, Kind] = (None, "before")
@@ -138,6 +150,36 @@ class Watcher:
             self._active.broken()
         self._active = watched
 
+    # -- the device --------------------------------------------------------------------------------------------
+
+    def look_for_device(self) -> bool:
+        """Whether the script has begun to use one: what was stamped before tells only of the host."""
+        if self.device is not None or not self.follows_device or (device := step_events()) is None:
+            return False
+        self.device = device
+        for one in self.seen.values():
+            one.segments.clear()
+        return True
+
+    def keep(self, unsettled: Unsettled) -> None:
+        """A window, which the device may still be at work on."""
+        self._unsettled.append(unsettled)
+        self.settle()
+
+    def settle(self) -> None:
+        """The windows whose steps the device has done become segments; one whose times cannot be known is dropped."""
+        while self._unsettled and self._unsettled[0].is_done:
+            self._unsettled.popleft().become_segment()
+
+    def _wait_for_device(self) -> None:
+        """At the script's end: what it left to do may still be going on, and is asked for a while."""
+        begun = time.perf_counter_ns()
+        while self.device is not None and not self.device.harvest():
+            if time.perf_counter_ns() - begun > END_S * 1e9:
+                break
+            time.sleep(POLL_S)
+        self.settle()
+
     @property
     def wall_s(self) -> float:
         """From the start to the last stamp."""
@@ -159,13 +201,16 @@ class Watcher:
         self._since = now
         if self._active is not None:
             self._active.broken()
+        self._wait_for_device()
 
     def so_far(self) -> Watcher:
         """A copy of what was seen, up to the window that ended last, for another thread. It costs some microseconds."""
         taken = copy.copy(self)
         taken.times_ns, taken._active = defaultdict(int, self.times_ns), None
+        taken._unsettled, taken.device = deque(), None
         taken.seen = {source: replace(one, segments=[*one.segments]) for source, one in self.seen.items()}
         taken.close()
+        taken.device = self.device
         return taken
 
     # -- bursts ----------------------------------------------------------------------------------------------
@@ -188,7 +233,8 @@ class Watcher:
             return None
         steps = [after[0] - before[0] for before, after in pairwise(rows)]
         return self.doses.next(
-            steps, watched.seen.source.workers, now - rows[0][0], now - self.begun_ns, stream=False
+            steps, watched.seen.source.workers, now - rows[0][0], now - self.begun_ns,
+            stream=self.device is not None and self.device.problem is None,
         )  # fmt: skip
 
     def may_burst(self, watched: Watched, open_ns: int) -> bool:
@@ -242,13 +288,18 @@ class Watched:
         called = time.perf_counter_ns()
         watcher = self.watcher
         watcher.takes_over(self, called)
+        device = watcher.device
+        if device is not None:
+            device.harvest()
         if self._rows and self._rows[-1][2] < 0:
             self._rows[-1][2] = called
+            if device is not None:
+                device.mark(self._rows[-1], 4)
         if self._started and len(self._rows) >= self._until_burst:
             called = self._turn(called)
         if self._dose is not None:
             watcher.enter(self._source, "held", called)
-            called = watcher.doses.give(self._dose, called, None)
+            called = watcher.doses.give(self._dose, called, device)
         watcher.enter(self._source, "wait" if self._started else "first", called)
         try:
             batch = take(iterator)
@@ -259,11 +310,15 @@ class Watched:
         watcher.enter(self._source, "step", returned)
         self._started = True
         num = samples_of(batch) or self._source.batch_size or 1
-        self._rows.append([called, returned, -1, num])
+        self._rows.append([called, returned, -1, num, -1])
         self.seen.num_batches += 1
         self.seen.num_samples += num
         self._batch += 1
         if self._arm is Arm.REAL and not self._cpu_begun and len(self._rows) == self._warmup:
+            if watcher.look_for_device():
+                self._rows.clear()
+                self._first = self._batch
+                return batch
             watcher.clock.begin()
             self._cpu_begun, self._cpu_s = True, time.thread_time()
         return batch
@@ -307,10 +362,14 @@ class Watched:
         watcher.enter(self._source, "held", called)
         if watcher.fill(queue):
             watcher.num_bursts += 1
-            # One step, before the workers are at work again. It begins where the pause ends.
-            now = time.perf_counter_ns()
-            self._arm, self._warmup, self._until_burst = Arm.DEVICE, 1, 2
-            self._rows.append([now, now, now, 0])
+            # On the processors one step, before the workers are at work again. It begins where the pause ends. A device
+            # was left without work, so that the first step shows its launches, which else are hidden.
+            now, device = time.perf_counter_ns(), watcher.device
+            more = 0 if device is None else min(MOST_READY, self._source.depth - 1)
+            self._arm, self._warmup, self._until_burst = Arm.DEVICE, 2 if more else 1, 2 + more
+            self._rows.append([now, now, now, 0, -1])
+            if device is not None:
+                device.mark(self._rows[-1], 4)
         return time.perf_counter_ns()
 
     def _first_row(self) -> int:
@@ -342,30 +401,54 @@ class Watched:
             if spans is None and self.seen.has_spans:
                 return  # batches that cannot be told from each other, at the end of shards of unlike lengths
             self.seen.has_spans |= spans is not None
-        segment = _segment(arm, self._round(arm), warmup, rows, spans, cpu, consumer_s)
-        segment.delay = None if dose is None else dose.facts()
-        self.seen.segments.append(segment)
+        seen = self.seen  # a window of the run as it is, and the burst behind it, are one round
+        seen.num_rounds = max(0, seen.num_rounds + (arm is Arm.REAL))
+        on_device = self.watcher.device is not None
+        make = partial(_segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, on_device=on_device)
+        self.watcher.keep(Unsettled(seen, rows, dose, make, on_device=on_device))
+
+
+@dataclass
+class Unsettled:
+    """A window that has ended on the host."""
+
+    seen: Seen
+    rows: list[list[int]]
+    dose: Dose | None
+    make: Callable[[], Segment]
+    on_device: bool
+
+    @property
+    def is_done(self) -> bool:
+        return not self.on_device or self.rows[-1][4] != -1
+
+    def become_segment(self) -> None:
+        if self.on_device and min(row[4] for row in self.rows) < 0:
+            return
+        segment = self.make()
+        if self.dose is not None:
+            segment.delay = self.dose.facts()
+            if segment.delay is None:
+                return
         kept = self.seen.segments
+        kept.append(segment)
         while sum(len(one.steps) for one in kept) > MOST_ROWS and len(kept) > 2:
             kept.pop(0)
-
-    def _round(self, arm: Arm) -> int:
-        """A window of the run as it is, and the burst behind it, are one round."""
-        before = [one.round for one in self.seen.segments]
-        return (before[-1] if before else 0) + (arm is Arm.REAL and bool(before))
 
 
 def _segment(
     arm: Arm, number: int, warmup: int, rows: list[list[int]], spans: Any, cpu: CpuWindow | None,
-    consumer_s: float | None,
+    consumer_s: float | None, *, on_device: bool,
 ) -> Segment:  # fmt: skip
     """A step ends where the script asks for the next batch: a script that computes on the processors waits for its
-    work. Nothing is copied. Files are not seen, so that their bytes are unknown."""
+    work. On a device it ends when that has done what was enqueued by then. Nothing is known of copies. Files are not
+    seen, so that their bytes are unknown."""
     stamps = np.asarray(rows, dtype=np.int64)
     table = np.full((len(rows), len(STEP_FIELDS)), -1, dtype=np.int64)
-    called, returned, done = stamps[:, 0], stamps[:, 1], stamps[:, 2]
+    called, returned, issued = stamps[:, 0], stamps[:, 1], stamps[:, 2]
+    done = np.maximum(stamps[:, 4], issued if arm is Arm.DEVICE else 0) if on_device else issued
     for name, values in (
-        ("called_ns", called), ("returned_ns", returned), ("issued_ns", done), ("waited_ns", done),
+        ("called_ns", called), ("returned_ns", returned), ("issued_ns", issued), ("waited_ns", issued),
         ("copy_begin_ns", returned), ("copy_end_ns", returned), ("done_ns", done), ("num_samples", stamps[:, 3]),
     ):  # fmt: skip
         table[:, STEP[name]] = values

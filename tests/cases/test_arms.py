@@ -26,6 +26,7 @@ TRAITS = {
     "short":    ("storage",  True,   True,   True,   1.0),
     "traced":   ("storage",  True,   True,   True,   1.0),
     "untraced": ("storage",  True,   True,   True,   1.0),
+    "delayed":  ("storage",  True,   True,   True,   1.0),
 }  # fmt: skip
 """As docs/method.md, `Arms`, has them."""
 

@@ -45,7 +45,7 @@ REASONS: Mapping[str, Sequence[Details]] = {
         {"moved_fraction": None, "resident_before": 0.6},
     ],
     "read_as_fast_as_memory": [{"ratio": 2.4}],
-    "device_not_stamped": [{}],
+    "device_not_stamped": [{"reason": None}, {"reason": "an error of CUDA"}],
     # analysis/verdict.py
     "witnesses_disagree": [{"by_arms": 0.4, "by_timeline": 0.1}],
     "arms_out_of_order": [{"faster": "ram", "faster_s": 0.01, "slower": "host", "slower_s": 0.02}],
