@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis import kernels
+from loaderbench.analysis.shadow import differ
 from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
@@ -26,7 +27,7 @@ WITNESSES_AGREE = 0.03
 def caveats_of(judged: Judged, record: RunRecord) -> list[Caveat]:
     """The caveats that follow from the facts, besides those that were recorded with them."""
     if judged.facts.watched is not None:
-        return [*_of_the_verdict(record), *_of_a_watched_script(judged.facts.watched)]
+        return [*_of_the_verdict(record), *_of_a_watched_script(judged.facts.watched), *_of_the_shadow(judged)]
     return [
         *_of_the_verdict(record),
         *_of_the_trace(judged),
@@ -182,10 +183,20 @@ def _of_a_watched_script(seen: WatchedFacts) -> Iterator[Caveat]:
         yield Caveat("not_written_so_far", {"reason": seen.cost.write_problem})
     if seen.no_burst is not None:
         yield Caveat("no_bursts", {"reason": seen.no_burst})
+    if seen.no_shadow is not None:
+        yield Caveat("no_shadow", {"reason": seen.no_shadow})
     if seen.no_doses is not None:
         yield Caveat("no_delays", {"reason": seen.no_doses})
     if seen.no_spans is not None:
         yield Caveat("spans_unknown", {"reason": seen.no_spans})
+
+
+def _of_the_shadow(judged: Judged) -> Iterator[Caveat]:
+    by_reader, seen = judged.shadow_part, judged.model.watched
+    if by_reader is None or seen is None or seen.off_processor is None or seen.off_processor is by_reader:
+        return
+    if differ(by_reader, seen.off_processor):
+        yield Caveat("shadow_differs", {"shadow": by_reader.value, "spans": seen.off_processor.value})
 
 
 def _of_figures(judged: Judged, record: RunRecord) -> Iterator[Caveat]:

@@ -22,6 +22,7 @@ from loaderbench.analysis.processors import LEAST_QUEUED, Processors, beside_the
 from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
+from loaderbench.analysis.shadow import storage_part
 from loaderbench.analysis.statistics import blocks_of, draws_of_mean, interval
 from loaderbench.analysis.steps import ArmSteps, join_arms
 from loaderbench.analysis.verdict import Attribution, attribute
@@ -184,7 +185,7 @@ class Judged:
         spans, response = self.spans, self.responses.get("host")
         low = None if response is None else response.value.low
         if spans is None:
-            return Watched(None, Quantity.of(self.real, "wait"), low, knows_arrivals=False)
+            return Watched(self.shadow_part, Quantity.of(self.real, "wait"), low, knows_arrivals=False)
         lanes = self.case.feed.lanes
         busy = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).astype(np.float64)
         rounds = blocks_of([[busy, spans[:, SPAN["read_ns"]].astype(np.float64)]], lanes)
@@ -193,6 +194,8 @@ class Judged:
         known = (spans[:, SPAN["runqueue_ns"]] >= 0).all()
         read = (spans[:, SPAN["page_bytes"]].sum() > 0) or (spans[:, SPAN["major_faults"]].sum() > 0)
         part = Quantity(mean_read / mean_busy, drawn[:, 1] / drawn[:, 0], len(rounds)) if known and read else None
+        if not known:
+            part = self.shadow_part
         return Watched(
             part, Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds)), low, knows_arrivals=True
         )
@@ -225,6 +228,12 @@ class Judged:
             storage_idle=_storage_idle(self.storage),
             doubts=[*_doubts(self.case, self.facts, self.storage), *_against_the_delays(self.doses)],
         )
+
+    @cached_property
+    def shadow_part(self) -> Quantity | None:
+        """The part of a sample that is its storage's, by the shadow reader."""
+        seen = self.facts.watched
+        return None if seen is None or seen.shadow is None else storage_part(seen.shadow.reads)
 
     @cached_property
     def responses(self) -> Mapping[Place, Response]:
@@ -289,6 +298,7 @@ class Judged:
             stopped_by=facts.rounds.stopped_by,
             short_run=_short_run(self.case, self.recording, rate),
             doses=self.doses,
+            storage_by_shadow=None if self.shadow_part is None else self.shadow_part.estimate("fraction"),
             watched=None if facts.watched is None else replace(facts.watched, consumer_cpu_s=self._consumer_cpu_s()),
         )
 

@@ -11,7 +11,7 @@ from loaderbench.cases.options import RESULTS
 from loaderbench.commands.terminal import check_json_target, say, write_json
 from loaderbench.errors import ConfigError
 
-PROBES = ("none", "burst", "delay")
+PROBES = ("none", "burst", "delay", "shadow")
 EVERY_S = 600.0
 LEAST_EVERY_S = 1.0
 
@@ -29,7 +29,8 @@ def watch(
         str,
         typer.Option(
             help="What is tried on the run: none, burst (hold it until the loader's queue is full), delay (known "
-            "delays in short windows, at most 5 % of the time); burst,delay for both"
+            "delays in short windows, at most 5 % of the time), shadow (a process of its own reads some samples "
+            "twice); several with commas between them"
         ),
     ] = "burst",
     every: Annotated[

@@ -71,6 +71,8 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "not_written_so_far": INFORMATION,
         "no_bursts": FIGURE,
         "no_delays": FIGURE,
+        "no_shadow": FIGURE,
+        "shadow_differs": FIGURE,
         "spans_unknown": FIGURE,
         # sampling
         "sampler_failed": FIGURE,

@@ -637,6 +637,35 @@ class WatchedLoader:
 
 
 @dataclass(frozen=True)
+class ShadowRead:
+    """One sample, read by a process of its own (watching/shadow.py)."""
+
+    cold_ns: int
+    """The first time, without waiting for a processor."""
+    warm_ns: int
+    """At once again, with the same random state."""
+    read_bytes: int
+    """That it asked for the first time (`rchar` of proc(5))."""
+    num_files: int
+    """That Python opened for it."""
+    num_evicted: int
+    """Of those: dropped from memory afterwards. The others were there before, or are large."""
+    in_memory_before: float | None
+    """The part of those files that was in memory before; None where it opened none, or that is not told."""
+
+
+@dataclass(frozen=True)
+class WatchedShadow:
+    """What a shadow reader read beside the script."""
+
+    reads: tuple[ShadowRead, ...]
+    start_s: float
+    """Starting it held up the script for so long."""
+    stopped_by: str
+    """Why it read no more."""
+
+
+@dataclass(frozen=True)
 class WatchCost:
     """What the watch itself took, of the thread that takes the batches unless stated."""
 
@@ -689,6 +718,10 @@ class WatchedFacts:
     """The device itself told when each step was done (devices/step_events.py)."""
     no_device_stamps: str | None = None
     """Why it did not, where the script used one."""
+    shadow: WatchedShadow | None = None
+    """None where none was asked for, or none could be; see `no_shadow`."""
+    no_shadow: str | None = None
+    """Why its samples tell nothing, where it was wanted."""
     no_doses: str | None = None
     """Why known delays tell nothing, where they were wanted."""
     so_far_s: float | None = None
@@ -702,7 +735,16 @@ class WatchedFacts:
         cost = self.cost
         if cost is None:
             return None
-        return cost.stamps_s + cost.events_s + cost.windows_s + self.paused_s + cost.delays_s + cost.writes_cpu_s
+        started_s = 0.0 if self.shadow is None else self.shadow.start_s
+        return (
+            started_s
+            + cost.stamps_s
+            + cost.events_s
+            + cost.windows_s
+            + self.paused_s
+            + cost.delays_s
+            + cost.writes_cpu_s
+        )
 
 
 @dataclass(frozen=True)

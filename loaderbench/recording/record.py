@@ -544,6 +544,8 @@ class RunRecord:
     """null where no short runs were asked for."""
     watched: WatchedFacts | None = None
     """null for a run of our own loop."""
+    storage_by_shadow: Estimate | None = None
+    """The part of a sample's time that is its storage's, by a shadow reader; null where there was none."""
     doses: tuple[DoseFigures, ...] = ()
     """By how much known delays lengthened a watched script's steps."""
     tag: str | None = None

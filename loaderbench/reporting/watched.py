@@ -25,6 +25,15 @@ def evidence_lines(record: RunRecord) -> list[str]:
             f"a sample takes its worker {of['decode']} of work in the data set, {of['read']} of waiting there for what "
             f"it reads, and {of['collate']} of collate"
         )
+    by_reader, read = record.storage_by_shadow, None if seen is None else seen.shadow
+    if by_reader is not None and read is not None:
+        cold_s = sum(one.cold_ns for one in read.reads) / len(read.reads) / 1e9
+        warm_s = sum(one.warm_ns for one in read.reads) / len(read.reads) / 1e9
+        ends = "" if by_reader.low is None else f" ({by_reader.low:.0%} to {by_reader.high:.0%})"
+        lines.append(
+            f"a shadow reader took {fmt.duration(cold_s)} for a sample that was not read yet and "
+            f"{fmt.duration(warm_s)} for it again: {by_reader.value:.0%}{ends} of it is storage"
+        )
     if wait is not None:
         lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")
     lines += [

@@ -758,6 +758,11 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"the run was never held until its loader's queue was full ({_text(d, 'reason')}): the step with data ready is "
         "known by the timeline alone"
     ),
+    "no_shadow": lambda d: f"a shadow reader tells nothing of this run ({_text(d, 'reason')})",
+    "shadow_differs": lambda d: (
+        f"a shadow reader spends {_number(d, 'shadow'):.0%} of a sample on its storage, the script's own workers "
+        f"{_number(d, 'spans'):.0%}: one of them found other files in memory, or waits for something else"
+    ),
     "no_delays": lambda d: f"known delays tell nothing of this run ({_text(d, 'reason')})",
     "spans_unknown": lambda d: f"the workers' own times are not known ({_text(d, 'reason')})",
     "sampler_failed": lambda d: f"{_list(d, 'channels')}: {_text(d, 'error')}",

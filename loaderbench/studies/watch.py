@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from loaderbench.analysis.doses import LEAST_PAIRS
+from loaderbench.analysis.shadow import LEAST_READS
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case, Effort, Feed, Step, Subject
 from loaderbench.cases.options import RESULTS
@@ -38,6 +39,7 @@ from loaderbench.recording.facts import (
     WatchedFacts,
     WatchedLoader,
     WatchedSeconds,
+    WatchedShadow,
     WorkloadFacts,
 )
 from loaderbench.recording.record import RunRecord
@@ -266,6 +268,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
     if no_burst is None and not watcher.num_bursts and watcher.wants("burst"):
         no_burst = "it has no workers" if not main.source.workers else "too few batches"
         no_burst = no_burst if main.source.tells else "what was iterated tells nothing of a queue"
+    shadow = _shadow(main, watcher)
     no_spans = None
     if not main.has_spans:
         no_spans = "too few batches" if not main.segments else "its workers were not forked, or do not take turns"
@@ -283,6 +286,8 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         uses_cuda=cuda,
         device_stamped=cuda and watcher.device is not None and bool(main.segments),
         no_device_stamps=_no_device_stamps(main, watcher) if cuda else None,
+        shadow=shadow,
+        no_shadow=_no_shadow(shadow, watcher),
         no_doses=_no_doses(main, watcher),
         cost=cost_of(watcher),
     )
@@ -296,6 +301,23 @@ def _no_device_stamps(main: Seen, watcher: Watcher) -> str | None:
     if device.problem is not None or main.segments:
         return device.problem
     return "too few steps, or the device reached none of their ends before the script's"
+
+
+def _shadow(main: Seen, watcher: Watcher) -> WatchedShadow | None:
+    """What was read beside the loader that the verdict is about."""
+    reader = watcher.shadow
+    if reader is None or watcher.shadow_of != main.source:
+        return None
+    return WatchedShadow((*reader.reads,), reader.start_ns / 1e9, reader.problem or "it goes on")
+
+
+def _no_shadow(shadow: WatchedShadow | None, watcher: Watcher) -> str | None:
+    """Why it tells nothing, where it was wanted."""
+    if not watcher.wants("shadow") or (shadow is not None and len(shadow.reads) >= LEAST_READS):
+        return None
+    if shadow is None:
+        return watcher.no_shadow or "another loader, which was iterated first, took most of the time no more"
+    return f"it read {len(shadow.reads)} samples, of {LEAST_READS} at least: {shadow.stopped_by}"
 
 
 def _no_doses(main: Seen, watcher: Watcher) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import Lane, SpanRing
 from loaderbench.watching.watcher import Source, Watcher
 
@@ -53,6 +54,19 @@ def uses_cuda() -> bool:
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
+def start_shadow(watcher: Watcher, loader: Any) -> None:
+    """Where there is none yet, before the loader's own workers are made."""
+    from torch.utils.data import IterableDataset
+
+    if watcher.shadow is not None:
+        return
+    data = loader.dataset
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        watcher.no_shadow = "an iterable data set's samples have no numbers"
+        return
+    watcher.shadow, watcher.shadow_of, watcher.no_shadow = Shadow(data, len(data)), source_of(loader), None
+
+
 @contextmanager
 def noticed(watcher: Watcher) -> Iterator[None]:
     """Watch every DataLoader of this process for the block's time."""
@@ -61,11 +75,13 @@ def noticed(watcher: Watcher) -> Iterator[None]:
     owner = os.getpid()
     current: list[SpanRing | None] = [None]
     base: Any = home._BaseDataLoaderIter
-    old_iter, old_next = home.DataLoader.__iter__, base.__next__
+    old_iter, old_next, old_index = home.DataLoader.__iter__, base.__next__, base._next_index
 
     def make(loader: Any) -> Any:
         if os.getpid() != owner:
             return old_iter(loader)
+        if watcher.wants("shadow"):
+            start_shadow(watcher, loader)
         kept = getattr(loader, "_iterator", None)  # persistent workers go on with their ring
         before = getattr(kept, MARK, None)
         ring = SpanRing(loader.num_workers) if before is None or before.ring is None else before.ring
@@ -88,12 +104,21 @@ def noticed(watcher: Watcher) -> Iterator[None]:
             return old_next(iterator)
         return watched.step(old_next, iterator)
 
+    def index(iterator: Any) -> Any:
+        found, shadow = old_index(iterator), watcher.shadow
+        if shadow is not None and iterator._dataset is shadow.dataset and os.getpid() == owner:
+            shadow.took(found)
+        return found
+
     home.DataLoader.__iter__, base.__next__ = make, step  # type: ignore[method-assign]
+    if watcher.wants("shadow"):
+        base._next_index = index
     try:
         with _timed_fetchers(current):
             yield
     finally:
         home.DataLoader.__iter__, base.__next__ = old_iter, old_next  # type: ignore[method-assign]
+        base._next_index = old_index
 
 
 @contextmanager

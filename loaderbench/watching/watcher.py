@@ -25,11 +25,12 @@ from loaderbench.devices.step_events import StepEvents, step_events
 from loaderbench.recording.facts import SCRIPT_LANE, STEP, STEP_FIELDS, CpuWindow, Segment
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses, num_steps, warmup_steps
+from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
 
 Probes = str
 """`none`, or some of PROBES with commas between them."""
-PROBES = ("burst", "delay")
+PROBES = ("burst", "delay", "shadow")
 Kind = Literal["before", "opening", "first", "wait", "step", "held", "after"]
 """What the thread does: nothing of a loader's yet; making an iterator; waiting for its first batch; for a later one;
 working on a batch; it is held by a burst; something else, behind an iterator's end."""
@@ -105,6 +106,10 @@ class Watcher:
         self.follows_device = True
         self.device: StepEvents | None = None
         """Tells when the device's part of a step is done; None while the script uses none."""
+        self.shadow: Shadow | None = None
+        self.shadow_of: Source | None = None
+        self.no_shadow: str | None = None
+        """Why there is none, where one was wanted."""
         self._unsettled: deque[Unsettled] = deque()
         self.begun_ns = self._since = time.perf_counter_ns()
         self.times_ns: dict[tuple[Source | None, Kind], int] = defaultdict(int)
@@ -202,22 +207,27 @@ class Watcher:
         if self._active is not None:
             self._active.broken()
         self._wait_for_device()
+        if self.shadow is not None:
+            self.shadow.close()
 
     def so_far(self) -> Watcher:
         """A copy of what was seen, up to the window that ended last, for another thread. It costs some microseconds."""
         taken = copy.copy(self)
         taken.times_ns, taken._active = defaultdict(int, self.times_ns), None
-        taken._unsettled, taken.device = deque(), None
+        taken._unsettled, taken.device, taken.shadow = deque(), None, None
         taken.seen = {source: replace(one, segments=[*one.segments]) for source, one in self.seen.items()}
         taken.close()
-        taken.device = self.device
+        taken.device, taken.shadow = self.device, self.shadow
         return taken
 
     # -- bursts ----------------------------------------------------------------------------------------------
 
-    def coin(self) -> bool:
-        """Whether, where both could be, a delay goes before a burst."""
-        return self._random.random() < 0.5
+    def leads_to_delays(self, queue: Queue | None) -> bool:
+        """Whether the window that begins now leads to one with delays: drawn, where bursts could be too."""
+        if not self.wants("delay"):
+            return False
+        could_burst = self.wants("burst") and queue is not None and self.no_burst is None
+        return not could_burst or self._random.random() < 0.5
 
     def steps_until_burst(self, depth: int) -> int:
         """Drawn anew each time, so that bursts meet every phase of what repeats after some steps (accumulation)."""
@@ -282,6 +292,7 @@ class Watched:
         self._first, self._started = 0, False
         self._cpu_begun, self._cpu_s = False, 0.0
         self._dose: Dose | None = None
+        self._leads_to_delays = watcher.leads_to_delays(queue)
 
     def step(self, take: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch, by `take(iterator)`."""
@@ -291,6 +302,8 @@ class Watched:
         device = watcher.device
         if device is not None:
             device.harvest()
+        if watcher.shadow is not None:
+            watcher.shadow.tick(called)
         if self._rows and self._rows[-1][2] < 0:
             self._rows[-1][2] = called
             if device is not None:
@@ -345,13 +358,13 @@ class Watched:
             self._close()
             return called
         rows = self._rows[self._first_row() :]
-        dose = watcher.dose(self, rows, called)
-        if dose is not None and (not watcher.wants("burst") or watcher.coin()):
+        dose = watcher.dose(self, rows, called) if self._leads_to_delays else None
+        if dose is not None:
             self._close()
             self._dose, self._arm, workers = dose, Arm.DELAYED, self._source.workers
             self._warmup, self._until_burst = warmup_steps(workers), num_steps(workers)
             return called
-        if not watcher.may_burst(self, called - rows[0][0]):
+        if self._leads_to_delays or not watcher.may_burst(self, called - rows[0][0]):
             if len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
                 self._close()
                 self._warmup = 1  # nothing was disturbed
@@ -388,6 +401,7 @@ class Watched:
         while rows and rows[-1][2] < 0:
             rows.pop()
         dose, self._dose = self._dose, None
+        self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first, self._cpu_begun = [], Arm.REAL, self._batch, False
         self._warmup = max(1, 2 * self._source.depth)
         self._until_burst = self.watcher.steps_until_burst(self._source.depth)

@@ -106,6 +106,8 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     "not_written_so_far": [{"reason": "no space left"}],
     "no_bursts": [{"reason": "it has no workers"}],
     "no_delays": [{"reason": "too few batches"}],
+    "no_shadow": [{"reason": "its samples have no numbers"}],
+    "shadow_differs": [{"shadow": 0.8, "spans": 0.1}],
     "spans_unknown": [{"reason": "its workers were not forked"}],
     "sampler_missing": [{"reason": "the run-queue delay is not counted"}],
     "nvml_device_order": [{"num_models": 2}],

@@ -1,0 +1,236 @@
+"""A shadow reader: a process of its own that reads samples of a script's data set which were not read yet, and at once
+again. The first time they come from the storage, the second time from memory: the difference is the storage's.
+
+It is forked from the script where its loader is first iterated, as the loader's own workers are; so nothing of the
+script runs again, and its random state, its loader and its order stay untouched. It has the lowest priority, reads one
+sample at a time, rests for nine times as long as a sample took, and evicts what its reads brought into memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from loaderbench.images.cache_state import evict, residency
+from loaderbench.recording.facts import ShadowRead
+from loaderbench.watching.own_files import as_its_own, dies_with_its_parent
+from loaderbench.watching.spans import Stopwatch
+
+MOST_READS = 200
+RESTS = 9
+"""Times that a sample took; and LEAST_REST_S at least."""
+LEAST_REST_S = 0.02
+MOST_EVICTED_BYTES = 16 << 20
+"""Of a file. A larger one holds many samples, and the script's own reads may be in memory."""
+GONE = 0.01
+"""A file of which more was in memory before is left there: the script read it, or may have."""
+TRIES = 200
+WORD = 8
+"""Bytes of a request: the number of a sample."""
+
+
+class Shadow:
+    """As the script's thread sees it. Nothing here waits for the reader."""
+
+    def __init__(self, dataset: Any, num_samples: int) -> None:
+        self.dataset, self._num_samples = dataset, num_samples
+        self.reads: list[ShadowRead] = []
+        self.problem: str | None = None
+        """Why it reads no more."""
+        self._taken: set[int] = set()
+        self._random = random.Random(0)
+        self._due_ns, self._asked, self._answer = 0, False, b""
+        begun = time.perf_counter_ns()
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the child runs nothing of the other threads'
+            self._pid = os.fork()
+        if not self._pid:
+            os.close(self._requests)
+            os.close(self._answers)
+            _serve(dataset, requests, answers)
+        os.close(requests)
+        os.close(answers)
+        os.set_blocking(self._answers, False)
+        self.start_ns = time.perf_counter_ns() - begun
+
+    def took(self, index: Any) -> None:
+        """The script's loader asked its workers for these samples."""
+        try:
+            self._taken.update(index if isinstance(index, list | tuple) else (index,))
+        except TypeError:
+            self._stop("the loader's samples have no numbers")
+
+    def tick(self, now: int) -> None:
+        """Between two steps: take an answer, or ask for the next sample where it is time."""
+        if self.problem is not None or now < self._due_ns:
+            return
+        try:
+            if self._asked:
+                self._take()
+            else:
+                self._ask()
+        except OSError as error:
+            self._stop(f"the reader has ended ({error.strerror})")
+
+    def close(self) -> None:
+        """The script has ended."""
+        if self._pid:
+            self._stop("the script ended")
+
+    def _ask(self) -> None:
+        for _ in range(TRIES):
+            number = self._random.randrange(self._num_samples)
+            if number not in self._taken:
+                break
+        else:
+            self._stop("the script had read nearly all samples")
+            return
+        self._taken.add(number)
+        os.write(self._requests, number.to_bytes(WORD, "little"))
+        self._asked = True
+
+    def _take(self) -> None:
+        try:
+            part = os.read(self._answers, 1 << 16)
+        except BlockingIOError:
+            return
+        self._answer += part
+        if not part:
+            self._stop("the reader has ended")
+        elif self._answer.endswith(b"\n"):
+            answer, self._answer, self._asked = json.loads(self._answer), b"", False
+            if "error" in answer:
+                self._stop(answer["error"])
+                return
+            self.reads.append(read := ShadowRead(**answer))
+            rest_s = max(LEAST_REST_S, RESTS * (read.cold_ns + read.warm_ns) / 1e9)
+            self._due_ns = time.perf_counter_ns() + round(rest_s * 1e9)
+            if len(self.reads) >= MOST_READS:
+                self._stop(None)
+
+    def _stop(self, why: str | None) -> None:
+        self.problem = why or "it has read enough"
+        if not self._pid:
+            return
+        pid, self._pid = self._pid, 0
+        os.close(self._requests)
+        os.close(self._answers)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (ProcessLookupError, ChildProcessError):  # the script waited for all of its children
+            return
+
+
+# -- the reader -----------------------------------------------------------------------------------------------
+
+
+def _serve(dataset: Any, requests: int, answers: int) -> NoReturn:
+    """The reader's whole life; nothing of it returns to the script."""
+    try:
+        dies_with_its_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.nice(19)
+        as_its_own(keep=(requests, answers))
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(1)
+        reader = _Reader(dataset)
+        while number := os.read(requests, WORD):
+            os.write(answers, _answer(reader, int.from_bytes(number, "little")) + b"\n")
+    except BaseException:  # nothing may come back into the script; its end tells the other side
+        os._exit(1)
+    os._exit(0)
+
+
+def _answer(reader: _Reader, number: int) -> bytes:
+    try:
+        return json.dumps(reader.read(number)).encode()
+    except Exception as error:  # a data set may raise anything
+        return json.dumps({"error": f"sample {number}: {type(error).__name__}: {error}"[:300]}).encode()
+
+
+class _Reader:
+    """Reads samples, and sees which files that opens."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset, self._watch = dataset, Stopwatch()
+        self._opened: dict[str, float | None] | None = None
+        """Path → the part of it that was in memory before; None: nothing is watched now."""
+        self._looking_ns = 0
+        sys.addaudithook(self._audit)
+
+    def read(self, number: int) -> dict[str, Any]:
+        states = _random_states()
+        self._opened, self._looking_ns = {}, 0
+        try:
+            cold_ns, read_bytes = self._timed(number)
+        finally:
+            opened, self._opened = self._opened, None
+        cold_ns -= self._looking_ns
+        for restore in states:
+            restore()
+        warm_ns, _ = self._timed(number)
+        known = [part for part in opened.values() if part is not None]
+        return {
+            "cold_ns": max(0, cold_ns),
+            "warm_ns": warm_ns,
+            "read_bytes": read_bytes,
+            "num_files": len(opened),
+            "num_evicted": sum(_evicted(path, part) for path, part in opened.items()),
+            "in_memory_before": sum(known) / len(known) if known else None,
+        }
+
+    def _timed(self, number: int) -> tuple[int, int]:
+        """(ns in which it ran or waited for anything but a processor, bytes that it asked for)"""
+        _, asked = self._watch.read()
+        begun, _, queued = self._watch.now()
+        self._dataset[number]
+        ended, _, queued_then = self._watch.now()
+        return ended - begun - max(0, queued_then - queued), max(0, self._watch.read()[1] - asked)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or self._opened is None:
+            return
+        path, _, flags = arguments
+        if not isinstance(path, str) or path in self._opened or not isinstance(flags, int) or flags & os.O_ACCMODE:
+            return
+        begun, opened = time.perf_counter_ns(), self._opened
+        self._opened = None  # looking opens it too
+        if Path(path).is_file():
+            opened[path] = residency([path]).fraction
+        self._opened = opened
+        self._looking_ns += time.perf_counter_ns() - begun
+
+
+def _evicted(path: str, in_memory_before: float | None) -> bool:
+    """Drop what the read brought into memory. Whether it was dropped."""
+    if in_memory_before is None or in_memory_before > GONE or Path(path).stat().st_size > MOST_EVICTED_BYTES:
+        return False
+    evict(path)
+    return True
+
+
+def _random_states() -> list[Callable[[], object]]:
+    """What brings each generator back to where it is now, so that a sample is augmented alike twice."""
+    state = random.getstate()
+    found: list[Callable[[], object]] = [lambda: random.setstate(state)]
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        of_numpy = numpy.random.get_state()
+        found.append(lambda: numpy.random.set_state(of_numpy))
+    if torch is not None:
+        of_torch = torch.get_rng_state()
+        found.append(lambda: torch.set_rng_state(of_torch))
+    return found
