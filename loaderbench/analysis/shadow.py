@@ -16,15 +16,23 @@ DIFFERS = 0.25
 
 
 def storage_part(reads: Sequence[ShadowRead]) -> Quantity | None:
-    """Σ (first − second) ÷ Σ first, the samples drawn anew for its interval; None for fewer than LEAST_READS."""
+    """Σ (first − work) ÷ Σ first, the samples drawn anew for its interval; None for fewer than LEAST_READS.
+
+    Work is the second time; of a sample that reads, its processor time alone: where it waits though its files are in
+    memory, it waits for a storage that serves each open or read itself (FUSE, NFS, an object store).
+    """
     if len(reads) < LEAST_READS:
         return None
-    times = np.array([(one.cold_ns, one.warm_ns) for one in reads], dtype=np.float64)
+    times = np.array([(one.cold_ns, _work_ns(one)) for one in reads], dtype=np.float64)
     drawn = np.random.default_rng([20191, 11]).integers(0, len(times), (NUM_DRAWS, len(times)))
     sums = times[drawn].sum(axis=1)
     draws = np.clip(1.0 - sums[:, 1] / np.maximum(sums[:, 0], 1.0), 0.0, 1.0)
-    cold, warm = times.sum(axis=0)
-    return Quantity(float(np.clip(1.0 - warm / max(cold, 1.0), 0.0, 1.0)), draws, len(reads))
+    cold, work = times.sum(axis=0)
+    return Quantity(float(np.clip(1.0 - work / max(cold, 1.0), 0.0, 1.0)), draws, len(reads))
+
+
+def _work_ns(one: ShadowRead) -> int:
+    return min(one.warm_ns, one.warm_cpu_ns) if one.read_bytes else one.warm_ns
 
 
 def differ(shadow: Quantity, spans: Quantity) -> bool:

@@ -644,6 +644,8 @@ class ShadowRead:
     """The first time, without waiting for a processor."""
     warm_ns: int
     """At once again, with the same random state."""
+    warm_cpu_ns: int
+    """Processor time of that: the rest was waiting, for a storage that no memory spares, or for something else."""
     read_bytes: int
     """That it asked for the first time (`rchar` of proc(5))."""
     num_files: int

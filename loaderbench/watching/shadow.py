@@ -3,7 +3,7 @@ again. The first time they come from the storage, the second time from memory: t
 
 It is forked from the script where its loader is first iterated, as the loader's own workers are; so nothing of the
 script runs again, and its random state, its loader and its order stay untouched. It has the lowest priority, reads one
-sample at a time, rests for nine times as long as a sample took, and evicts what its reads brought into memory.
+sample at a time, rests for several times as long as a sample took, and evicts what its reads brought into memory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from loaderbench.watching.own_files import as_its_own, dies_with_its_parent
 from loaderbench.watching.spans import Stopwatch
 
 MOST_READS = 200
-RESTS = 9
-"""Times that a sample took; and LEAST_REST_S at least."""
+FIRST_READS, FIRST_RESTS, RESTS = 16, 3, 9
+"""Rests are so many times as long as a sample took, shorter behind the first ones; and LEAST_REST_S at least."""
 LEAST_REST_S = 0.02
+OWN_BYTES = 512
+"""Of the stopwatch's own readings between two of its counts, at most: less is no reading of the sample's."""
 MOST_EVICTED_BYTES = 16 << 20
 """Of a file. A larger one holds many samples, and the script's own reads may be in memory."""
 GONE = 0.01
@@ -113,7 +115,8 @@ class Shadow:
                 self._stop(answer["error"])
                 return
             self.reads.append(read := ShadowRead(**answer))
-            rest_s = max(LEAST_REST_S, RESTS * (read.cold_ns + read.warm_ns) / 1e9)
+            times = FIRST_RESTS if len(self.reads) < FIRST_READS else RESTS
+            rest_s = max(LEAST_REST_S, times * (read.cold_ns + read.warm_ns) / 1e9)
             self._due_ns = time.perf_counter_ns() + round(rest_s * 1e9)
             if len(self.reads) >= MOST_READS:
                 self._stop(None)
@@ -175,30 +178,33 @@ class _Reader:
         states = _random_states()
         self._opened, self._looking_ns = {}, 0
         try:
-            cold_ns, read_bytes = self._timed(number)
+            cold_ns, _, read_bytes = self._timed(number)
         finally:
             opened, self._opened = self._opened, None
         cold_ns -= self._looking_ns
         for restore in states:
             restore()
-        warm_ns, _ = self._timed(number)
+        warm_ns, warm_cpu_ns, _ = self._timed(number)
         known = [part for part in opened.values() if part is not None]
         return {
             "cold_ns": max(0, cold_ns),
             "warm_ns": warm_ns,
+            "warm_cpu_ns": warm_cpu_ns,
             "read_bytes": read_bytes,
             "num_files": len(opened),
             "num_evicted": sum(_evicted(path, part) for path, part in opened.items()),
             "in_memory_before": sum(known) / len(known) if known else None,
         }
 
-    def _timed(self, number: int) -> tuple[int, int]:
-        """(ns in which it ran or waited for anything but a processor, bytes that it asked for)"""
+    def _timed(self, number: int) -> tuple[int, int, int]:
+        """(ns in which it ran or waited for anything but a processor, processor ns, bytes that it asked for)"""
         _, asked = self._watch.read()
-        begun, _, queued = self._watch.now()
+        begun, cpu, queued = self._watch.now()
         self._dataset[number]
-        ended, _, queued_then = self._watch.now()
-        return ended - begun - max(0, queued_then - queued), max(0, self._watch.read()[1] - asked)
+        ended, cpu_then, queued_then = self._watch.now()
+        read_bytes = self._watch.read()[1] - asked
+        read_bytes = 0 if read_bytes <= OWN_BYTES else read_bytes
+        return ended - begun - max(0, queued_then - queued), cpu_then - cpu, read_bytes
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or self._opened is None:

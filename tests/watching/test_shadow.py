@@ -74,9 +74,9 @@ def test_what_was_not_in_memory_takes_longer_the_first_time_and_is_evicted_again
         assert (one.num_files, one.num_evicted, one.in_memory_before) == (1, 1, 0.0) and one.read_bytes >= 4096
     part = storage_part(shadow.reads)
     assert part is not None and part.low > 0.5
-    # it left nothing in memory, worked for a tenth of the time at most, and drew no random number of ours
+    # it left nothing in memory, worked for a quarter of the time at most, and drew no random number of ours
     assert residency(files.paths).fraction == 0.0
-    assert sum(one.cold_ns + one.warm_ns for one in shadow.reads) / 1e9 < 0.15 * took
+    assert sum(one.cold_ns + one.warm_ns for one in shadow.reads) / 1e9 < 0.35 * took
     assert (random.getstate(), np.random.get_state()[1].tobytes()) == states  # type: ignore[index, union-attr] # noqa: NPY002
 
 
@@ -167,7 +167,7 @@ def test_a_reader_that_dies_is_no_matter() -> None:
 
 
 def made(*times: tuple[int, int]) -> list[ShadowRead]:
-    return [ShadowRead(cold, warm, 0, 1, 1, 0.0) for cold, warm in times]
+    return [ShadowRead(cold, warm, warm, 4096, 1, 1, 0.0) for cold, warm in times]
 
 
 def test_the_part_is_that_of_the_sums_and_needs_some_reads() -> None:
@@ -177,6 +177,15 @@ def test_the_part_is_that_of_the_sums_and_needs_some_reads() -> None:
     slower_again = storage_part(made(*[(100, 110)] * 9))
     assert slower_again is not None and slower_again.value == 0.0
     assert differ(part, slower_again) and not differ(part, part)
+
+
+def test_waiting_the_second_time_too_is_storage_where_it_reads() -> None:
+    # 10 ms both times, of which 2 are work: a server that is asked for each open
+    reads = [ShadowRead(10, 10, 2, 4096, 1, 0, 0.0)] * 8
+    assert (part := storage_part(reads)) is not None and part.value == pytest.approx(0.8)
+    # and something else where it reads nothing
+    asleep = [ShadowRead(10, 10, 2, 0, 0, 0, None)] * 8
+    assert (part := storage_part(asleep)) is not None and part.value == 0.0
 
 
 SCRIPT = """
@@ -214,7 +223,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("workers", "context"), [(0, ""), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "context"),
+    [(2, "fork"), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0, ""), (2, "spawn")))],
+)
 def test_losses_order_and_random_state_are_the_script_s_own_with_every_probe(
     tmp_path: Path, workers: int, context: str
 ) -> None:
@@ -230,3 +242,56 @@ def test_losses_order_and_random_state_are_the_script_s_own_with_every_probe(
     found = record(tmp_path)["watched"]
     assert len(found["shadow"]["reads"]) >= 8 and found["probes"] == "burst,delay,shadow"
     assert found["paused_s"] + found["cost"]["delays_s"] > 0  # and it was probed
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("work", "cause"),
+    [
+        ("time.sleep(0.01)", "storage"),
+        pytest.param("burn(0.008)", "prep", marks=pytest.mark.slow),
+    ],
+)
+def test_storage_is_told_from_preparation_though_nothing_is_known_of_the_workers(
+    tmp_path: Path, work: str, cause: str
+) -> None:
+    # given spawned workers, which take 20 ms for a batch, and steps of 2 ms
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNED.replace("WORK", work))
+    (tmp_path / "sample.bin").write_bytes(os.urandom(4096))
+    seen = watched("--probes", "burst,shadow", script, "sample.bin", folder=tmp_path)
+    assert seen.returncode == 0, seen.stderr
+    found = record(tmp_path)
+    # then the reader's samples tell them apart
+    assert found["storage_by_shadow"]["value"] == pytest.approx(1.0 if cause == "storage" else 0.0, abs=0.25)
+    if found["verdict"]["bottleneck"] != "contention":  # this machine may be busy with something else
+        assert found["verdict"]["bottleneck"] == cause, found["verdict"]
+    assert "a shadow reader took" in seen.stderr
+
+
+SPAWNED = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+def burn(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+class Files(Dataset):
+    def __init__(self, path): self.path = path
+    def __len__(self): return 800
+    def __getitem__(self, index):
+        with open(self.path, "rb") as file:
+            file.read()
+        WORK
+        return torch.rand(3), index
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for values, index in DataLoader(
+        Files(sys.argv[1]), 4, shuffle=True, num_workers=2, multiprocessing_context="spawn"
+    ):
+        time.sleep(0.002)
+"""
