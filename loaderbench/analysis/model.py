@@ -143,6 +143,8 @@ class Model:
     """Who had the processors, by arm; empty where unknown."""
     on_host_cpus: bool = False
     """The device computes on the processors that the loader works on."""
+    copies: bool = True
+    """Batches are copied to the device. Without that `host` differs from `device` by the machine's drift alone."""
     stalls_missed: tuple[float, float] | None = None
     """Part of the time in which the storage stood still, and that of the windows of `real`, where these met too little
     of it."""
@@ -152,6 +154,11 @@ class Model:
     """The loader's queue, over a storage with slow files or stalls, if preparation cost nothing."""
     watched: Watched | None = None
     """Given for a script that was watched: what stands in for arms that only our own loop can measure."""
+
+    @property
+    def stages(self) -> tuple[Cause, ...]:
+        """The stages that the run has."""
+        return tuple(stage for stage in STAGES if self.copies or stage != "transfer")
 
     @property
     def has_storage(self) -> bool:
@@ -462,6 +469,8 @@ class Model:
         return self.without_others.value <= own.value
 
     def _without_transfer(self) -> Quantity | None:
+        if not self.copies:
+            return self.real
         device, host, paced = self.times.device, self.times.host, self.loader_time
         if device is None or host is None or paced is None:
             return None

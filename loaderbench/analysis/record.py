@@ -173,6 +173,7 @@ class Judged:
             runnable=self.runnable_fraction,
             processors=self.processors,
             on_host_cpus=self.facts.device.on_host_cpus,
+            copies=self.facts.device.copies,
             stalls_missed=self.slowness.missed,
             fetch_usable=self.slowness.fetch_saw is not False,
             queue=self._queue(),

@@ -18,7 +18,8 @@ History
        a storage is told apart as bandwidth, latency, tail or stalls where the times of single files were stored; over a
        tail or stalls the gain without preparation holds what the loader's queue does not bridge
     4  an arm whose device never waited for data keeps its own spread; windows beside which others used far more or
-       fewer processors than beside `real` are left out; no contention by a gain without an interval
+       fewer processors than beside `real` are left out; no contention by a gain without an interval; no copy limits a
+       device that copies nothing
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ class _Judge:
     @cached_property
     def together(self) -> Group | None:
         """The smallest set of two or more causes whose joint removal is worth it; among equally small ones the best."""
-        sets = [frozenset(some) for size in range(2, len(STAGES) + 1) for some in combinations(STAGES, size)]
+        stages = self.model.stages
+        sets = [frozenset(some) for size in range(2, len(stages) + 1) for some in combinations(stages, size)]
         return self.best_group(sets)
 
     def best_group(self, sets: Sequence[frozenset[Cause]]) -> Group | None:
@@ -296,7 +297,7 @@ class _Judge:
         if "launch" not in model.gains and launches is not None and times.busy is not None:
             left = max(real - launches.value, times.busy.value)
             most["launch"] = real / left if left > 0 else float("inf")
-        if "transfer" not in model.gains and not model.owns_transfer and times.host is not None:
+        if "transfer" not in model.gains and model.copies and not model.owns_transfer and times.host is not None:
             exposed = times.host.value if times.device is None else times.host.value - times.device.value
             left = max(real - exposed, 0.0 if times.device is None else times.device.value)
             most["transfer"] = real / left if left > 0 else float("inf")

@@ -276,3 +276,20 @@ def test_windows_stay_where_the_neighbours_of_real_come_and_go_or_too_few_would_
 
     for changed in (without_others(1, arm=Arm.REAL), without_others(1, 2, arm=Arm.FREE)):
         assert len(beside_the_same(changed)) == len(segments)
+
+
+def test_a_device_that_copies_nothing_is_not_limited_by_the_copy() -> None:
+    """`host` does then what `device` does; a neighbour beside it alone made it slower."""
+    segments = simulate.run(replace(EVEN, copy=0.030, device=0.010, overlap=False))
+    case = make_case(workers=2, cache="warm", loader="multiprocess", device="cpu")
+
+    def named(*, copies: bool) -> RunRecord:
+        device = make_device(kind="cpu", name="CPU", emulated=False, copies=copies, on_host_cpus=not copies)
+        return analyze(make_run(case, segments, facts=make_facts(device=device, loader=make_loader())))
+
+    with_copies, without = named(copies=True).verdict, named(copies=False).verdict
+    assert with_copies is not None and without is not None
+    assert "transfer" in (with_copies.bottleneck, *with_copies.joint)
+    assert "transfer" not in (without.bottleneck, *without.joint)
+    gain = without.speedup_if_removed["transfer"]
+    assert gain is not None and gain.value == gain.high == 1.0
