@@ -121,7 +121,9 @@ class MultiprocessLoader:
             try:
                 self._quiesce()
             finally:
-                if threading.current_thread() is threading.main_thread():
+                in_main_thread = threading.current_thread() is threading.main_thread()
+                # Another loader's stream may have been opened, and may still be open, since this one was.
+                if in_main_thread and signal.getsignal(signal.SIGCHLD) == self._on_child_signal:
                     signal.signal(signal.SIGCHLD, previous_handler)
 
     def _open_iterator(self) -> None:

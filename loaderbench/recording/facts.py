@@ -274,7 +274,7 @@ class Segment:
     wall_s: float | None = None
     """Duration of the segment, including its preparation."""
     first_batch_s: float | None = None
-    """From requesting the batches to the first one delivered."""
+    """From requesting the batches to the first one delivered; None where the stream went on from an earlier window."""
     num_drained: int | None = None
     """Finished batches that were left in the queue; None where the loader cannot tell."""
     consumer_cpu_s: float | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import cycle
 
 from loaderbench import plugins
-from loaderbench.cases.arms import Arm
+from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.cases.case import Case
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.shards import DataSet
@@ -21,6 +21,7 @@ from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.cache import RamCopy
 from loaderbench.running.deadline import Deadline
 from loaderbench.running.rig import Rig, progress_of
+from loaderbench.running.streams import Stream, close, come_to_rest
 from loaderbench.samplers.process_io import pss_of
 
 COPY_PART = 0.25
@@ -32,6 +33,11 @@ COPY_BATCHES = 128
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that no batch stays in the processor's cache."""
 
+REST_S = 0.5
+"""Most seconds for a loader to fill its queue before another arm opens."""
+WINDOWS = (*ARMS, Arm.PREP)
+"""Arms whose windows may share a stream: those of a round."""
+
 
 class Feeds:
     """The sources of batches of one case, each made when it is first needed and kept. Closed with `stack`."""
@@ -42,6 +48,7 @@ class Feeds:
         self._build_s: dict[Arm, float] = {}
         self._loaders: dict[Arm, Loader] = {}
         self._read_logs: dict[Arm, ReadLog] = {}
+        self._open: dict[Arm, Stream] = {}
         self._epoch = 0
         self.ram: RamCopy | None = None
         self._ready: list[Batch] = []
@@ -143,15 +150,37 @@ class Feeds:
         assert self._resident is not None, "no arm needs one"
         return self._resident
 
-    def batches(self, arm: Arm) -> tuple[Iterator[Batch], Loader | None]:
-        """A stream for one window of an arm, and the loader that makes it."""
+    def stream(self, arm: Arm) -> Stream:
+        """The stream for a window of an arm: the one that its loader has open, or a new one."""
         if arm.source == "resident":
-            return cycle([self.resident]), None
+            return Stream(cycle([self.resident]))
         if arm.source == "ready":
-            return cycle(self._ready), None
+            return Stream(cycle(self._ready))
+        kept = self._open.get(_key(arm))
+        if kept is not None:
+            kept.resumed_ns = time.perf_counter_ns()
+            return kept
         loader = self.loader(arm)
         self._epoch += 1
-        return loader.batches(self._epoch), loader
+        stream = self._open[_key(arm)] = Stream(loader.batches(self._epoch), loader)
+        return stream
+
+    def end(self, arm: Arm, stream: Stream) -> Table | None:
+        """End the stream of an arm. Returns the spans of what it had ready; None where the loader does not tell."""
+        if self._open.get(_key(arm)) is stream:
+            del self._open[_key(arm)]
+        return stream.close()
+
+    def rest(self, arm: Arm | None = None) -> None:
+        """Bring open streams to rest before a window of `arm` opens: a loader that was ahead of its arm fills its queue
+        and then sleeps; the stream of any other ends. None: all of them end."""
+        feeding = None if arm is None or arm.source not in ("memory", "storage") else _key(arm)
+        for key, stream in [*self._open.items()]:
+            if key is feeding and arm is not None and arm.decodes and arm in WINDOWS:
+                continue
+            if arm not in WINDOWS or stream.pace != "full" or not come_to_rest(REST_S):
+                del self._open[key]
+                stream.close()
 
     def in_terms_of_the_data_set(self, message: str) -> str:
         """The message with the paths of copies in memory replaced by those of the user's own files."""
@@ -198,13 +227,6 @@ class Feeds:
 def _key(arm: Arm) -> Arm:
     """The arm whose loader feeds `arm`."""
     return Arm.RAM if arm.source == "memory" else Arm.REAL if arm.decodes else Arm.FETCH
-
-
-def close(batches: Iterator[Batch]) -> None:
-    """End a stream; a stream that no loader makes has nothing to end."""
-    end = getattr(batches, "close", None)
-    if end is not None:
-        end()
 
 
 def _copy_of(batch: Batch) -> Batch:

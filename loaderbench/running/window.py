@@ -19,14 +19,25 @@ from loaderbench.cases.arms import Arm
 from loaderbench.devices.tracing import Recorder
 from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import Loader
-from loaderbench.recording.facts import SPAN, STEP, HeldSteps, ImageFailure, Segment, StorageWindow, Table, tells_idle
+from loaderbench.recording.facts import (
+    READ,
+    SPAN,
+    STEP,
+    HeldSteps,
+    ImageFailure,
+    Segment,
+    StorageWindow,
+    Table,
+    tells_idle,
+)
 from loaderbench.recording.progress import Report, SegmentDone
 from loaderbench.running.cache import CacheKeeper
-from loaderbench.running.feeds import Feeds, close
+from loaderbench.running.feeds import Feeds
 from loaderbench.running.kernel_window import keep_log
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.read_times import read_times
 from loaderbench.running.rig import Rig
+from loaderbench.running.streams import Pace, Stream, is_as_before, pace_of
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.samplers.process_io import tree_read_bytes
 from loaderbench.samplers.sources import StorageCounter
@@ -57,6 +68,24 @@ class Length:
 
 
 @dataclass(frozen=True)
+class Known:
+    """What is known of a window's stream before it opens."""
+
+    pace: Pace | None = None
+    """How the loader fed the arm's last window."""
+    resumed_ns: int | None = None
+    """When the stream went on; None: it is new."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether the window may open once its last round is as before. A new queue must be seen to fill."""
+        return self.pace == "starved" or (self.pace == "full" and self.resumed_ns is not None)
+
+
+UNKNOWN = Known()
+
+
+@dataclass(frozen=True)
 class Readings:
     """Counters at one end of a window."""
 
@@ -81,6 +110,8 @@ class Windows:
     failures: list[ImageFailure] = field(default_factory=list)
     """Every read of an image that could not be decoded."""
     cpu: CpuClock = field(default_factory=CpuClock)
+    _paces: dict[Arm, Pace | None] = field(default_factory=dict)
+    """How the loader fed the last window of each arm."""
 
     def fewest_steps(self) -> int:
         """The fewest steps of a window: two whole rounds of the workers, since these hand over in bursts."""
@@ -99,12 +130,20 @@ class Windows:
         windows = [segment.storage for segment in segments if segment.arm is Arm.REAL]
         return self.may_be_idle and bool(windows) and all(one is not None and one.untouched for one in windows)
 
-    def new_loop(self, arm: Arm) -> tuple[StepLoop, Loader | None]:
-        """A loop over a new stream of the arm's batches, and the loader that makes it."""
-        batches, loader = self.feeds.batches(arm)
+    def new_loop(self, arm: Arm, stream: Stream) -> StepLoop:
+        """A loop over a stream of the arm's batches."""
         device, workload = (self.rig.device, self.rig.workload) if arm.on_device else (None, None)
         resident = arm.source == "resident" or self.feeds.owns_transfer
-        return StepLoop(batches, device, workload, resident=resident), loader
+        return StepLoop(stream.batches, device, workload, resident=resident)
+
+    def _goes_on(self, arm: Arm, warm_up: WarmUp | None) -> bool:
+        """Whether the stream of a window may go on behind it: nothing reads cold files then, or more than it may."""
+        effort, cache = self.rig.case.effort, self.cache
+        if warm_up is not None or effort.warmup is not None or arm.source not in ("memory", "storage"):
+            return False
+        in_memory = cache.state == "warm" or (cache.state == "as-is" and not cache.measured_once)
+        files_stay = not self.feeds.reads_files or arm.source == "memory" or in_memory
+        return arm.decodes and files_stay and self.most_steps == sys.maxsize
 
     def evicting(self, arm: Arm, loop: StepLoop, loader: Loader | None) -> AbstractContextManager[None]:
         """Evicts the files of delivered batches, where the run is to be cold and the loader does not evict them."""
@@ -119,6 +158,7 @@ class Windows:
         device = self.rig.device
         if arm is Arm.RAM:
             self.feeds.copy_to_memory()
+        self.feeds.rest(arm)
         touches_storage = self.feeds.reads_files and arm.touches_storage
         most = self.most_steps if touches_storage else sys.maxsize
         before = self.cache.before_segment(self.feeds.loader(arm).evicts_own_reads) if touches_storage else None
@@ -126,33 +166,26 @@ class Windows:
         readings = self._readings()
         device.anchor()
         opened = time.perf_counter_ns()
-        loop, loader = self.new_loop(arm)
+        stream = self.feeds.stream(arm)
+        loop, loader = self.new_loop(arm, stream), stream.loader
         log = self.log if arm is Arm.REAL else None
         with self.evicting(arm, loop, loader), log or nullcontext():
-            steps = min(length.steps or self.fewest_steps(), most)
-            if warm_up is None:
-                warmup_s = math.inf if length.steps is not None else WARMUP_PART * length.longest_s
-                num_warmup, steady = self.warm_up(loop, loader, length.target_s, most - steps - 1, warmup_s)
-                self.cpu.begin()
-                if self.rig.case.effort.warmup is None:
-                    loop.run(1, sys.maxsize)  # the step that begins late for the reading is none of the window
-                    num_warmup += 1
-            else:
-                num_warmup, steady = warm_up(loop, loader)
-                self.cpu.begin()
+            num_warmup, steady = self._open(arm, stream, loop, length, most, warm_up)
             stages_begun, cpu_begun = _stage_times(loader), time.thread_time()
-            self._fill(loop, num_warmup, steps, length, most)
+            self._fill(loop, num_warmup, min(length.steps or self.fewest_steps(), most), length, most)
             consumer_cpu_s, stages_ended = time.thread_time() - cpu_begun, _stage_times(loader)
             cpu = self.cpu.end()
             if arm.on_device:
                 device.synchronize()
-            close(loop.batches)
-        drained = _drained_spans(loader)
+            goes_on = self._goes_on(arm, warm_up)
+            drained = None if goes_on else self.feeds.end(arm, stream)
         closed = time.perf_counter_ns()
         segment = self.segment_of(loop, arm, number, num_warmup, steady, opened, closed, drained)
+        if stream.resumed_ns is not None:
+            segment.first_batch_s = None
         if touches_storage:
             segment.storage = self._storage_window(readings, before, loop, drained)
-        segment.reads = read_times(self.feeds.take_reads(arm))
+        segment.reads = read_times(self._reads_since(arm, opened))
         if log is not None:
             keep_log(log, segment)
         segment.clock_drift_ns = device.drift_ns() if arm.on_device else None
@@ -161,8 +194,36 @@ class Windows:
         segment.wall_s = (time.perf_counter_ns() - begun) / 1e9
         if arm is Arm.DEVICE:
             segment.held = self._hold_steps(segment.window)
+        self._paces[arm] = pace_of(segment, self.rig.case.feed.lanes)
+        if goes_on:
+            stream.fed(segment, self._paces[arm])
         self._tell(segment)
         return segment
+
+    def _open(
+        self, arm: Arm, stream: Stream, loop: StepLoop, length: Length, most: int, warm_up: WarmUp | None
+    ) -> tuple[int, bool]:
+        """Run a window's first steps, and begin to count its CPU time. Returns (their number, whether it is steady)."""
+        if warm_up is not None:
+            num_warmup, steady = warm_up(loop, stream.loader)
+            self.cpu.begin()
+            return num_warmup, steady
+        steps = min(length.steps or self.fewest_steps(), most)
+        warmup_s = math.inf if length.steps is not None else WARMUP_PART * length.longest_s
+        # Nothing but the loader holds up an arm without a device.
+        pace = self._paces.get(arm) if arm.on_device or stream.resumed_ns is None else "starved"
+        known = Known(pace, stream.resumed_ns)
+        num_warmup, steady = self.warm_up(loop, stream.loader, length.target_s, most - steps - 1, warmup_s, known=known)
+        self.cpu.begin()
+        if self.rig.case.effort.warmup is None:
+            loop.run(1, sys.maxsize)  # the step that begins late for the reading is none of the window
+            num_warmup += 1
+        return num_warmup, steady
+
+    def _reads_since(self, arm: Arm, opened_ns: int) -> Table:
+        """The reads of a window. A batch that came from a stream that went on was read before it, at rest perhaps."""
+        rows = self.feeds.take_reads(arm)
+        return rows[rows[:, READ["begin_ns"]] >= opened_ns]
 
     def segment_of(
         self, loop: StepLoop, arm: Arm, number: int, num_warmup: int, steady: bool, opened: int, closed: int,
@@ -213,10 +274,11 @@ class Windows:
             loop.run(-(len(loop.host) - num_warmup) % self.rig.case.feed.lanes, longest_ns)
 
     def warm_up(
-        self, loop: StepLoop, loader: Loader | None, target_s: float, most: int, longest_s: float = math.inf
-    ) -> tuple[int, bool]:
+        self, loop: StepLoop, loader: Loader | None, target_s: float, most: int, longest_s: float = math.inf,
+        known: Known = UNKNOWN,
+    ) -> tuple[int, bool]:  # fmt: skip
         """Run until the loader's queue is steady, or the given number of steps, or `most`, or for `longest_s`, and at
-        least a round of the workers. Returns (steps, steady)."""
+        least a round of the workers. `known`: of the window before. Returns (steps, steady)."""
         feed, asked = self.rig.case.feed, self.rig.case.effort.warmup
         if asked is not None:
             loop.run(asked, sys.maxsize)
@@ -228,6 +290,11 @@ class Windows:
         depth = self.rig.buffer_batches
         limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5, longest_s) * 1e9)
         loop.run(feed.lanes + 1, sys.maxsize)
+        if known.tells:
+            while len(loop.host) < min(2 * depth + 2 * feed.lanes + 1, most) and loop.host[-1][3] <= limit:
+                if is_as_before(loop, known.pace or "full", known.resumed_ns, feed.lanes):
+                    return len(loop.host), True
+                loop.run(1, sys.maxsize)
         while len(loop.host) < min(4 * depth + 16, most):
             recent = slice(-(2 * depth + 8), None)
             host = np.array([row[:2] for row in loop.host[recent]], dtype=np.int64)
@@ -315,13 +382,6 @@ def _grown(before: StageTimes | None, after: StageTimes | None) -> StageTimes | 
     if before is None or after is None:
         return None
     return {name: (after[name][0] - before[name][0], after[name][1] - before[name][1]) for name in after}
-
-
-def _drained_spans(loader: Loader | None) -> Table | None:
-    """Spans of batches that were finished or begun but not delivered; None where the loader does not tell."""
-    drained = getattr(loader, "drained_spans", None)
-    spans: Table | None = None if drained is None else drained()
-    return spans
 
 
 def _read_characters() -> int:

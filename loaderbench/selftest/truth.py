@@ -17,8 +17,8 @@ from typing import Any
 from loaderbench.images.cache_state import evict_files
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch
 from loaderbench.recording.progress import Report
-from loaderbench.running.feeds import close
 from loaderbench.running.rig import Rig
+from loaderbench.running.streams import close
 from loaderbench.selftest.jobs import DeviceTimeRequest, LoaderTimeRequest, Side, WallTimeRequest
 
 TURNS = 3

@@ -18,7 +18,6 @@ from loaderbench.loaders.base import Loader
 from loaderbench.recording.forecast import EpochState
 from loaderbench.recording.progress import EpochDone, Phase, Report
 from loaderbench.running.cache import SURVEY_FILES
-from loaderbench.running.feeds import close
 from loaderbench.running.jobs.table import (
     CheckpointsRequest,
     CheckpointsTimed,
@@ -26,6 +25,7 @@ from loaderbench.running.jobs.table import (
 )
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.rig import Rig, progress_of
+from loaderbench.running.streams import close
 
 REPORT_S = 0.5
 """Seconds from one message to the next."""

@@ -31,7 +31,7 @@ from loaderbench.recording.progress import Phase, Report, SoFar
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.deadline import AFTER_ROUNDS_S, Deadline
-from loaderbench.running.feeds import Feeds, arms_of_a_round, close
+from loaderbench.running.feeds import Feeds, arms_of_a_round
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.running.kernel_window import MAX_PART, TracedLoop, free_recorder, num_steps_for, trace_kernels
 from loaderbench.running.link import link_bytes_per_s
@@ -115,6 +115,7 @@ class _Measurement:
         self._feeds.collect_ready()
         device.reset_peak_memory()
         rounds = self._measure_arms()
+        self._feeds.rest()
         self._feeds.read_worker_memory()
         if self._feeds.reads_files:
             self._windows.cache.time_cold_reads(self._case.effort.max_bytes)
@@ -309,7 +310,9 @@ class _Measurement:
         loader = self._feeds.loader(Arm.TRACED)
         if self._feeds.reads_files:
             windows.cache.before_segment(loader.evicts_own_reads)
-        batches, _ = self._feeds.batches(Arm.TRACED)
+        self._feeds.rest()
+        stream = self._feeds.stream(Arm.TRACED)
+        batches = stream.batches
         loops: list[StepLoop] = []
 
         def new_loop() -> StepLoop:
@@ -329,7 +332,7 @@ class _Measurement:
         try:
             return trace_kernels(traced, num_steps)
         finally:
-            close(batches)
+            self._feeds.end(Arm.TRACED, stream)
             for loop in loops:
                 windows.count_failures(Arm.TRACED, loop)
 

@@ -15,11 +15,11 @@ from loaderbench.devices.base import Device
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.model_layers import PARTS, AloneTimes, LayerTimes
 from loaderbench.recording.progress import Phase, Report, StepsDone
-from loaderbench.running.feeds import close
 from loaderbench.running.jobs.table import Layers, LayersRequest
 from loaderbench.running.layers import NOTHING, NUM_BLOCKS, Alone, Iteration, Repeated, Stopwatch, discover, repeated
 from loaderbench.running.models import model_on, of_pytorch, opened
 from loaderbench.running.rig import Rig, once_a_second
+from loaderbench.running.streams import close
 from loaderbench.workloads.calls import CallTracer
 from loaderbench.workloads.training import ModelWorkload
 

@@ -34,7 +34,6 @@ from loaderbench.recording.facts import READ, CeilingProbe
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.ceiling import probe_ceiling
-from loaderbench.running.feeds import close
 from loaderbench.running.jobs.table import (
     RankOpened,
     RankProbeRequest,
@@ -44,6 +43,7 @@ from loaderbench.running.jobs.table import (
     SurveyRequest,
 )
 from loaderbench.running.rig import loader_context, once_a_second, progress_of
+from loaderbench.running.streams import close
 from loaderbench.running.supervisor import HANG_S
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.samplers.sources import StorageCounter

@@ -10,9 +10,9 @@ from loaderbench.devices.select import nvml_ordinal
 from loaderbench.images.shards import open_data_set
 from loaderbench.loaders.base import Loader
 from loaderbench.recording.progress import Phase, Report
-from loaderbench.running.feeds import close
 from loaderbench.running.jobs.table import ScreenRequest
 from loaderbench.running.rig import loader_context
+from loaderbench.running.streams import close
 
 
 def screen(request: ScreenRequest, report: Report) -> float:

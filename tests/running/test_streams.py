@@ -1,0 +1,211 @@
+"""Streams that go on from one window of a loader to the next: when they may, and that nothing of it is measured."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from loaderbench.analysis.statistics import blocks_of
+from loaderbench.cases.arms import Arm
+from loaderbench.loaders.base import Batch, Loader
+from loaderbench.recording.facts import SPAN, SPAN_FIELDS, STEP, STEP_FIELDS, Segment, Table
+from loaderbench.running.jobs.measure import measure
+from loaderbench.running.jobs.table import MeasureRequest
+from loaderbench.running.loop import StepLoop
+from loaderbench.running.streams import Stream, come_to_rest, complete, is_as_before, pace_of
+from loaderbench.running.window import durations
+from loaderbench.selftest.injections import Injection
+from tests.made import make_case, make_segment
+
+MS = 1_000_000
+
+
+def window(arm: Arm, wait_ms: list[int], step_ms: int = 10, *, steady: bool = True) -> Segment:
+    """Steps that wait for their batch and then take `step_ms` on the device, one after the other."""
+    table, now = np.full((len(wait_ms) + 1, len(STEP_FIELDS)), -1, dtype=np.int64), 0
+    for row, wait in zip(table, [0, *wait_ms], strict=True):
+        row[STEP["called_ns"]], row[STEP["returned_ns"]] = now, now + wait * MS
+        now += (wait + step_ms) * MS
+        row[STEP["done_ns"]] = now if arm.on_device else -1
+        row[STEP["waited_ns"]] = now
+    return make_segment(arm, table, steady=steady)
+
+
+@pytest.mark.parametrize(
+    ("arm", "waits", "pace"),
+    [
+        (Arm.REAL, [10] * 8, "starved"),
+        (Arm.REAL, [0, 10] * 4, "starved"),  # two workers that hand over together: one wait a round
+        (Arm.REAL, [0] * 8, "full"),
+        (Arm.REAL, [0, 0, 0, 0, 0, 9, 0, 0], None),  # now and then: neither
+        (Arm.FREE, [5] * 8, "starved"),
+        (Arm.FREE, [0] * 8, None),  # without a device there is nothing that a full queue could be ahead of
+        (Arm.REAL, [10] * 3, None),  # one round and a half tell nothing
+    ],
+)
+def test_the_pace_of_a_window(arm: Arm, waits: list[int], pace: str | None) -> None:
+    assert pace_of(window(arm, waits), lanes=2) == pace
+
+
+def test_a_window_that_was_not_steady_has_no_pace() -> None:
+    assert pace_of(window(Arm.REAL, [10] * 8, steady=False), lanes=2) is None
+
+
+def test_a_host_that_waits_while_the_device_works_does_not_starve_it() -> None:
+    real = window(Arm.REAL, [8] * 8)
+    real.steps[:, STEP["done_ns"]] = np.arange(1, 10) * 30 * MS  # the device ends a step each 30 ms
+    assert pace_of(real, lanes=2) == "full"
+
+
+def loop_of(steps: list[tuple[int, int, int]]) -> StepLoop:
+    """(called, returned, start of the batch's making) of each step, in ms; a batch takes 1 ms to make."""
+    spans = []
+    for _, _, start in steps:
+        span = np.zeros(len(SPAN_FIELDS), dtype=np.int64)
+        span[SPAN["start_ns"]], span[SPAN["ready_ns"]] = start * MS, (start + 1) * MS
+        spans.append(span)
+    host = [(called * MS, returned * MS, returned * MS, (returned + 10) * MS, 1, 1) for called, returned, _ in steps]
+    return cast(StepLoop, SimpleNamespace(host=host, spans=spans))
+
+
+def test_a_window_opens_when_the_head_start_is_used_up() -> None:
+    # given a queue that went on at 100 ms, with two batches of before
+    old, new = [(100, 100, 50), (110, 110, 60)], [(120, 125, 115), (135, 140, 125)]
+    assert not is_as_before(loop_of(old), "full", 100 * MS, lanes=2)
+    assert not is_as_before(loop_of(old + new[:1]), "full", 100 * MS, lanes=2)
+    assert is_as_before(loop_of(old + new), "full", 100 * MS, lanes=2)
+    # a loader that is behind must be waited for again as well
+    assert is_as_before(loop_of(old + new), "starved", 100 * MS, lanes=2)
+    ready = [(called, called, start) for called, _, start in new]
+    assert not is_as_before(loop_of(old + ready), "starved", 100 * MS, lanes=2)
+    # a new stream has no head start; a full queue must be seen to fill
+    assert is_as_before(loop_of(new), "starved", None, lanes=2)
+    assert not is_as_before(loop_of(new), "full", None, lanes=2)
+
+
+def spans(*begins_ms: int) -> Table:
+    table = np.zeros((len(begins_ms), len(SPAN_FIELDS)), dtype=np.int64)
+    table[:, SPAN["start_ns"]] = np.array(begins_ms) * MS
+    return table
+
+
+def test_each_window_of_a_stream_gets_the_batches_that_were_begun_in_it() -> None:
+    steps = np.zeros((2, len(STEP_FIELDS)), dtype=np.int64)
+    first = make_segment(Arm.REAL, steps, spans(1, 5), closed_ns=10 * MS)
+    second = make_segment(Arm.FREE, steps, spans(8, 12), closed_ns=20 * MS)
+    complete([first, second], spans(15, 18, 25))
+    assert first.spans is not None and second.spans is not None
+    assert (first.spans[:, SPAN["start_ns"]] // MS).tolist() == [1, 5, 8]
+    assert (second.spans[:, SPAN["start_ns"]] // MS).tolist() == [8, 12, 15, 18]
+    assert (first.num_drained, second.num_drained) == (1, 2)
+
+
+def test_a_loader_without_spans_completes_nothing() -> None:
+    segment = make_segment(Arm.REAL, np.zeros((2, len(STEP_FIELDS)), dtype=np.int64))
+    complete([segment], None)
+    assert segment.spans is None and segment.num_drained is None
+
+
+class TellingLoader:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def batches(self) -> Iterator[Batch]:
+        try:
+            while True:
+                yield Batch(None, None, 1, 0)
+        finally:
+            self.closed += 1
+
+    def drained_spans(self) -> Table:
+        return spans(3)
+
+
+def test_ending_a_stream_closes_it_once_and_tells_what_was_left() -> None:
+    loader = TellingLoader()
+    stream = Stream(loader.batches(), cast(Loader, loader))
+    next(stream.batches)
+    drained = stream.close()
+    assert drained is not None and len(drained) == 1
+    stream.close()
+    assert loader.closed == 1
+
+
+def test_rest_is_seen_by_the_processor_time_of_other_threads() -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert not come_to_rest(0.2)
+        threading.Timer(0.15, stop.set).start()
+        assert come_to_rest(5.0)
+    finally:
+        stop.set()
+        thread.join()
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------
+
+
+def segments_of(images: Path, loader: str, sleep_s: float, **changes: Any) -> list[Segment]:
+    """Of a run whose one worker takes `sleep_s` more for a batch; the device takes about 4 ms."""
+    given: dict[str, Any] = {
+        "dataset": str(images), "dataset_name": "none", "resolution": None, "loader": loader, "workers": 1,
+        "prefetch": 2, "batch_size": 4, "mode": "infer", "precision": "amp-bf16",
+        "device": "emulated:h200-resnet50-infer-amp-bf16", "input_size": 64, "output": "uint8", "duration_s": 2.0,
+        "kernels": False, "cache": "warm",
+    }  # fmt: skip
+    case = make_case(**given | changes)
+    return measure(MeasureRequest(case, Injection(collate_sleep_s=sleep_s)), lambda message: None).segments
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("loader", ["threaded", "multiprocess"])
+def test_windows_of_a_stream_that_goes_on_measure_the_loader_s_own_rate(image_tree: Path, loader: str) -> None:
+    segments = segments_of(image_tree, loader, 0.05)
+    went_on = [one for one in segments if one.first_batch_s is None and one.arm in (Arm.REAL, Arm.RAM, Arm.FREE)]
+    assert went_on
+    # then each shows the worker's 50 ms and what it adds, never a batch that was ready before
+    for one in went_on:
+        assert 0.05 <= float(durations(one).mean()) < 0.08
+        assert one.num_drained is not None
+    # and a window with a new stream shows the same
+    new = [one for one in segments if one.first_batch_s is not None and one.arm in (Arm.REAL, Arm.RAM)]
+    means = [float(blocks_of([[durations(one)] for one in some]).means()[0]) for some in (went_on, new)]
+    assert means[0] == pytest.approx(means[1], rel=0.1)
+
+
+def test_over_cold_files_each_window_has_a_stream_of_its_own(image_tree: Path) -> None:
+    segments = segments_of(image_tree, "threaded", 0.02, cache="cold", arms=(Arm.REAL, Arm.FREE, Arm.DEVICE))
+    assert all(one.first_batch_s is not None for one in segments)
+
+
+def test_a_given_number_of_warm_up_steps_is_that_of_each_stream(image_tree: Path) -> None:
+    segments = segments_of(image_tree, "threaded", 0.01, warmup=3)
+    assert {one.num_warmup for one in segments} == {3}
+    assert all(one.first_batch_s is not None for one in segments)
+
+
+@pytest.mark.alone
+def test_a_loader_that_is_ahead_rests_while_other_arms_are_measured(image_tree: Path) -> None:
+    # given a device that takes tens of milliseconds for a batch, and a worker that takes a few
+    segments = segments_of(image_tree, "threaded", 0.001, device="emulated:h200-resnet50-infer-amp-bf16x0.05")
+    real = [one for one in segments if one.arm is Arm.REAL]
+    assert len(real) > 2 and real[0].first_batch_s is not None
+    at = [segments.index(one) for one in real]
+    rested = [one for one, place in zip(real, at, strict=True) if place and segments[place - 1].arm is not Arm.REAL]
+    # then a later round's first window of `real` goes on behind other arms, and takes what the first one took
+    assert any(one.first_batch_s is None for one in rested[1:])
+    step_s = float(durations(real[0]).mean())
+    assert all(float(durations(one).mean()) == pytest.approx(step_s, rel=0.1) for one in real)
