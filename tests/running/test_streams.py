@@ -11,14 +11,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from loaderbench.analysis.statistics import blocks_of
 from loaderbench.cases.arms import Arm
 from loaderbench.loaders.base import Batch, Loader
 from loaderbench.recording.facts import SPAN, SPAN_FIELDS, STEP, STEP_FIELDS, Segment, Table
+from loaderbench.running import feeds
+from loaderbench.running.feeds import Feeds
 from loaderbench.running.jobs.measure import measure
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.running.loop import StepLoop
-from loaderbench.running.streams import Stream, come_to_rest, complete, is_as_before, pace_of
+from loaderbench.running.streams import Pace, Stream, come_to_rest, complete, is_as_before, pace_of
 from loaderbench.running.window import durations
 from loaderbench.selftest.injections import Injection
 from tests.made import make_case, make_segment
@@ -172,18 +173,14 @@ def segments_of(images: Path, loader: str, sleep_s: float, **changes: Any) -> li
 
 @pytest.mark.alone
 @pytest.mark.parametrize("loader", ["threaded", "multiprocess"])
-def test_windows_of_a_stream_that_goes_on_measure_the_loader_s_own_rate(image_tree: Path, loader: str) -> None:
+def test_a_window_of_a_stream_that_goes_on_holds_no_batch_that_was_ready_before(image_tree: Path, loader: str) -> None:
     segments = segments_of(image_tree, loader, 0.05)
     went_on = [one for one in segments if one.first_batch_s is None and one.arm in (Arm.REAL, Arm.RAM, Arm.FREE)]
     assert went_on
-    # then each shows the worker's 50 ms and what it adds, never a batch that was ready before
+    # the worker needs 50 ms for each; of two that it had ready, one alone would make seven steps shorter by a seventh
     for one in went_on:
-        assert 0.05 <= float(durations(one).mean()) < 0.08
+        assert float(durations(one).mean()) > 0.047
         assert one.num_drained is not None
-    # and a window with a new stream shows the same
-    new = [one for one in segments if one.first_batch_s is not None and one.arm in (Arm.REAL, Arm.RAM)]
-    means = [float(blocks_of([[durations(one)] for one in some]).means()[0]) for some in (went_on, new)]
-    assert means[0] == pytest.approx(means[1], rel=0.1)
 
 
 def test_over_cold_files_each_window_has_a_stream_of_its_own(image_tree: Path) -> None:
@@ -197,15 +194,24 @@ def test_a_given_number_of_warm_up_steps_is_that_of_each_stream(image_tree: Path
     assert all(one.first_batch_s is not None for one in segments)
 
 
-@pytest.mark.alone
-def test_a_loader_that_is_ahead_rests_while_other_arms_are_measured(image_tree: Path) -> None:
-    # given a device that takes tens of milliseconds for a batch, and a worker that takes a few
-    segments = segments_of(image_tree, "threaded", 0.001, device="emulated:h200-resnet50-infer-amp-bf16x0.05")
-    real = [one for one in segments if one.arm is Arm.REAL]
-    assert len(real) > 2 and real[0].first_batch_s is not None
-    at = [segments.index(one) for one in real]
-    rested = [one for one, place in zip(real, at, strict=True) if place and segments[place - 1].arm is not Arm.REAL]
-    # then a later round's first window of `real` goes on behind other arms, and takes what the first one took
-    assert any(one.first_batch_s is None for one in rested[1:])
-    step_s = float(durations(real[0]).mean())
-    assert all(float(durations(one).mean()) == pytest.approx(step_s, rel=0.1) for one in real)
+def test_streams_rest_or_end_before_an_arm_without_their_loader_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests = True
+    monkeypatch.setattr(feeds, "come_to_rest", lambda most_s: rests)
+
+    def left(arm: Arm | None, pace: Pace | None) -> bool:
+        """Whether the stream of `real` is open behind `rest`."""
+        loader = TellingLoader()
+        stream = Stream(loader.batches(), cast(Loader, loader), pace=pace)
+        next(stream.batches)
+        some = object.__new__(Feeds)
+        some._open = {Arm.REAL: stream}
+        some.rest(arm)
+        assert loader.closed == (Arm.REAL not in some._open)
+        return Arm.REAL in some._open
+
+    assert left(Arm.FREE, None) and left(Arm.REAL, "starved")  # the loader's own arms
+    assert left(Arm.DEVICE, "full") and left(Arm.RAM, "full") and left(Arm.FETCH, "full")
+    assert not left(Arm.DEVICE, "starved") and not left(Arm.RAM, None)
+    assert not left(Arm.SHORT, "full") and not left(Arm.TRACED, "full") and not left(None, "full")
+    rests = False
+    assert not left(Arm.DEVICE, "full")
