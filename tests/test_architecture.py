@@ -290,6 +290,7 @@ LEVELS = (
     {"running", "watching"},
     {"reporting"},
     {"studies"},
+    {"integrations"},
     {"doctor"},
     {"selftest"},
     {"commands"},

@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 
 from loaderbench.analysis.studies import judge
-from loaderbench.cases.case import Step, flags
+from loaderbench.cases.case import Step, flags, loader_arguments
 from loaderbench.printable import memory_size
 from loaderbench.recording.facts import Environment
 from loaderbench.recording.forecast import CheckedEpoch, Forecast, ForecastFacts
@@ -72,14 +72,15 @@ def _end(value: float | None) -> float | None:
 
 
 def entries_of_run(record: RunRecord) -> list[Entry]:
-    """The gains of the run's advice that `--verify` measured."""
+    """The gains of the run's advice that `run --verify` or `watch --apply` measured."""
     source = _Source(record.run_id, record.started_at, record.environment)
     found: list[Entry] = []
     for advice in () if record.verdict is None else record.verdict.advice:
         predicted, measured = advice.predicted_speedup, advice.measured_speedup
         if predicted is None or measured is None:
             continue
-        change = flags(advice.change or {}) or advice.code or advice.cause
+        told = flags if record.watched is None else loader_arguments
+        change = told(advice.change or {}) or advice.code or advice.cause
         what = f"{record.case.title}: {change}"
         found += source.entry("gain", what, "ratio", predicted.value, measured.value, predicted)
     return found

@@ -27,12 +27,15 @@ from loaderbench.analysis.statistics import blocks_of, draws_of_mean, interval
 from loaderbench.analysis.steps import ArmSteps, join_arms
 from loaderbench.analysis.verdict import Attribution, attribute
 from loaderbench.analysis.verification import verified
+from loaderbench.analysis.watched_advice import advise_watched
+from loaderbench.analysis.watched_notes import notes_of
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
-from loaderbench.recording.facts import SCHEMA, SPAN, STEP, Facts, Recording, Run, Segment, Table
+from loaderbench.recording.facts import SCHEMA, SPAN, STEP, Facts, Recording, Run, Segment, Table, WatchedFacts
 from loaderbench.recording.record import (
+    Advice,
     ArmFigures,
     BusyWitnesses,
     ContentionFigures,
@@ -301,14 +304,17 @@ class Judged:
             doses=self.doses,
             storage_by_shadow=None if self.shadow_part is None else self.shadow_part.estimate("fraction"),
             watched=None if facts.watched is None else replace(facts.watched, consumer_cpu_s=self._consumer_cpu_s()),
+            notes=self._notes(),
         )
 
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
         verdict, seen = self.attribution.verdict, self.contention
-        if self.usable_cpus is None or self.facts.watched is not None:  # workers they can feed; options of a script
+        if self.usable_cpus is None:  # workers that they can feed
             return verdict
+        if self.facts.watched is not None:
+            return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
         measured = Measured(
             case=self.case,
             facts=self.facts,
@@ -321,6 +327,19 @@ class Judged:
             queue=self._queue(self._prep_s() or 0.0),
         )
         return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
+
+    def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
+        held_up_by = None if self.contention is None else self.contention.by
+        return advise_watched(
+            self.run, self.recording.segments, verdict, self.model, seen, cpus=cpus,
+            consumer_cpu_s=self._consumer_cpu_s(), held_up_by=held_up_by,
+        )  # fmt: skip
+
+    def _notes(self) -> tuple[Reason, ...]:
+        seen = self.facts.watched
+        if seen is None:
+            return ()
+        return tuple(notes_of(seen, self.recording.segments, self.usable_cpus, self.starved_fraction))
 
     @property
     def usable_cpus(self) -> int | None:

@@ -19,7 +19,8 @@ History
        tail or stalls the gain without preparation holds what the loader's queue does not bridge
     4  an arm whose device never waited for data keeps its own spread; windows beside which others used far more or
        fewer processors than beside `real` are left out; no contention by a gain without an interval; no copy limits a
-       device that copies nothing
+       device that copies nothing;
+       watched scripts: advice and notes; a batch that its worker sent late was waited for
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ STALLED_FRACTION = 0.10
 """The loader bounds a window in which the device waited for data for more than this fraction of the time."""
 NEVER_WAITING = 0.001
 """A device that waited for data for no more of the time than this was never short of it."""
+WAITS_MUCH = 0.3
+"""Of a watched script's time; it then waits for more than what handing over ready batches takes."""
 NEVER_RESTING = 0.97
 """Workers busy for at least this fraction of the window work at the loader's capacity."""
 
@@ -94,8 +96,9 @@ class ArmSteps:
         return np.concatenate([values[quantity] for values in self.quantities])
 
 
-def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None:
-    """QUANTITIES of the steps in the segment's window; None where it holds no complete step."""
+def window_quantities(segment: Segment, handover_ns: int | None = None) -> dict[str, NDArray[np.float64]] | None:
+    """QUANTITIES of the steps in the segment's window; None where it holds no complete step. `handover_ns`: of a
+    watched script (`handover_of`)."""
     first = max(segment.num_warmup, 1)  # a duration needs the step before
     table = segment.steps
     if len(table) <= first:
@@ -114,7 +117,7 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
     copied = rows[:, STEP["copy_end_ns"]]
     return {
         "duration": (done - done_before) * nanosecond,
-        "stall": np.maximum(0, _arrived(segment, first) - np.maximum(called, done_before)) * nanosecond,
+        "stall": np.maximum(0, _arrived(segment, first, handover_ns) - np.maximum(called, done_before)) * nanosecond,
         "wait": (returned - called) * nanosecond,
         "issue": (rows[:, STEP["issued_ns"]] - returned) * nanosecond,
         "copy": (copied - rows[:, STEP["copy_begin_ns"]]) * nanosecond,
@@ -124,7 +127,32 @@ def window_quantities(segment: Segment) -> dict[str, NDArray[np.float64]] | None
     }
 
 
-def _arrived(segment: Segment, first: int) -> NDArray[np.int64]:
+def handover_of(segments: Sequence[Segment]) -> int | None:
+    """The most that a watched script waited for a batch that was there when it asked, ns; None where nothing tells.
+
+    A batch that is complete in its worker is not there yet: a thread of the worker sends it, and where the worker's
+    Python computes, that thread waits for its lock. What is beyond a hand-over is waiting for data. Where the run was
+    never held, and waits for much of its time, the shortest wait is the hand-over.
+    """
+    watched = [one for one in segments if one.lane == SCRIPT_LANE and len(one.steps) > max(1, one.num_warmup)]
+    ready = [_waits(one) for one in watched if one.arm is Arm.DEVICE]
+    if ready:
+        return int(np.concatenate(ready).max())
+    real = [one for one in watched if one.arm is Arm.REAL]
+    if not real:
+        return None
+    waits = np.concatenate([_waits(one) for one in real])
+    done = [one.steps[max(one.num_warmup, 1) - 1 :, STEP["done_ns"]] for one in real]
+    whole = sum(int(one[-1] - one[0]) for one in done)
+    return int(waits.min()) if waits.sum() > WAITS_MUCH * whole else None
+
+
+def _waits(segment: Segment) -> NDArray[np.int64]:
+    rows = segment.steps[max(segment.num_warmup, 1) :]
+    return np.asarray(rows[:, STEP["returned_ns"]] - rows[:, STEP["called_ns"]])
+
+
+def _arrived(segment: Segment, first: int, handover_ns: int | None) -> NDArray[np.int64]:
     """When the batches of the steps from `first` on had arrived."""
     rows = segment.steps[first:]
     called, returned = rows[:, STEP["called_ns"]], rows[:, STEP["returned_ns"]]
@@ -134,7 +162,10 @@ def _arrived(segment: Segment, first: int) -> NDArray[np.int64]:
         return np.asarray(called)
     if segment.spans is None:
         return np.asarray(returned)
-    return np.clip(segment.spans[first : len(segment.steps), SPAN["ready_ns"]], called, returned)
+    ready = segment.spans[first : len(segment.steps), SPAN["ready_ns"]]
+    if handover_ns is not None:
+        ready = np.maximum(ready, returned - handover_ns)
+    return np.clip(ready, called, returned)
 
 
 def _window(segment: Segment) -> tuple[int, int]:
@@ -241,10 +272,11 @@ def arm_steps(
     """
     quantities, turns, samples, steps, encoded, seconds = [], [], 0, 0, 0, 0.0
     worked: list[tuple[float | None, float]] = []
+    handover_ns = handover_of(segments)
     for segment in segments:
         if segment.arm != arm:
             continue
-        values = window_quantities(segment)
+        values = window_quantities(segment, handover_ns)
         if values is None:
             continue
         if segment.held is not None:

@@ -42,6 +42,21 @@ def flags(change: Change) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items() if value not in ({}, None))
 
 
+LOADER_ARGUMENTS = {"workers": "num_workers", "prefetch": "prefetch_factor"}
+"""Field of a case → what PyTorch's DataLoader calls it."""
+
+
+def loader_arguments(change: Change) -> str:
+    """The change as arguments of a DataLoader: `num_workers=4, prefetch_factor=8`."""
+    parts = []
+    for name, value in change.items():
+        if isinstance(value, Mapping):
+            parts += [f"{key}={one}" for key, one in value.items()]
+        else:
+            parts.append(f"{LOADER_ARGUMENTS.get(name, name)}={value}")
+    return ", ".join(parts)
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is read."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from loaderbench.cases.options import RESULTS
 from loaderbench.commands.terminal import check_json_target, say, write_json
 from loaderbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from loaderbench.reporting.live import WatchLine
+    from loaderbench.studies.watch import ScriptWatch
 
 PROBES = ("none", "burst", "delay", "shadow")
 EVERY_S = 600.0
@@ -40,6 +44,10 @@ def watch(
             help="Store the run so often while it goes on: a script that is killed leaves what was seen; 0: never",
         ),
     ] = EVERY_S,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Set the loader's arguments as advised from its next epoch on, and measure that"),
+    ] = False,
     results: Annotated[str, typer.Option(help="Where runs are kept")] = RESULTS,
     json_out: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the record to FILE")] = None,
 ) -> None:
@@ -66,12 +74,17 @@ def watch(
     script, arguments = (given[0], given[1:]) if module is None else (module, given)
     watch = ScriptWatch(
         script, arguments, store, as_module=module is not None, probes=probes,
-        tell=line.show if sys.stderr.isatty() else None, every_s=every or None,
+        tell=line.show if sys.stderr.isatty() else None, every_s=every or None, apply=apply,
     )  # fmt: skip
+    _end(watch, line, json_out)
+
+
+def _end(watch: ScriptWatch, line: WatchLine, json_out: str | None) -> NoReturn:
+    """Run it, say what was seen, and end as the script does."""
     code = watch.run()
     line.clear()
     sys.stdout.flush()
-    _print(watch.record, json_out)
+    _print(watch, json_out)
     if isinstance(code, str):
         say(code)
     raise SystemExit(1 if isinstance(code, str) else code)
@@ -90,14 +103,13 @@ def _parsed(probes: str) -> str:
     return ",".join(name for name in PROBES if name in wanted)
 
 
-def _print(record: object, json_out: str | None) -> None:
-    from loaderbench.recording.record import RunRecord
+def _print(watch: ScriptWatch, json_out: str | None) -> None:
     from loaderbench.reporting.console import make_console
     from loaderbench.reporting.terminal import print_run
 
-    if not isinstance(record, RunRecord):
-        say("loaderbench: nothing iterated was seen: the script took no batch from a torch DataLoader")
+    if watch.record is None:
+        say(f"loaderbench: {watch.nothing}")
         return
     if json_out is not None:
-        write_json(record, json_out)
-    print_run(record, make_console(stderr=True))
+        write_json(watch.record, json_out)
+    print_run(watch.record, make_console(stderr=True))

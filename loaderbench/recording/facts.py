@@ -634,6 +634,98 @@ class WatchedLoader:
     """Epochs, those that were not finished too."""
     num_batches: int
     seconds: WatchedSeconds
+    phase: str | None = None
+    """`train` or `evaluate`, as a trainer's callback told; None without one."""
+
+
+@dataclass(frozen=True)
+class WatchedEpoch:
+    """One iterator of a loader, in seconds of the script's thread."""
+
+    opening: float
+    first: float
+    """Waiting for its first batch."""
+    wait: float
+    step: float
+    after: float
+    """From its end until the script turned to another one."""
+    num_batches: int
+
+    @property
+    def seconds(self) -> float:
+        """Without what came behind its end."""
+        return self.opening + self.first + self.wait + self.step
+
+
+@dataclass(frozen=True)
+class WatchedTransform:
+    """One of a data set's transforms, in the batches in which they were timed."""
+
+    name: str
+    seconds: float
+    num_calls: int
+
+
+@dataclass(frozen=True)
+class WatchedSettings:
+    """How a DataLoader is set up, and what its workers told besides their spans."""
+
+    persistent: bool
+    pin_memory: bool
+    collate: str
+    """Name of its collate function, or class."""
+    sampler: str
+    """Class of its sampler, with the module."""
+    iterable: bool
+    """The data set has an order of its own, of which each worker takes a part."""
+    forked: bool
+    """Its workers are forked from the script."""
+    num_made: int = 1
+    """How many such loaders the script made; fewer than epochs: it iterates one several times."""
+    transforms: tuple[WatchedTransform, ...] = ()
+    num_timed: int = 0
+    """Batches in which they were timed."""
+    timed_s: float = 0.0
+    """What these took in their workers."""
+    worker_torch_threads: int | None = None
+    """Threads that PyTorch uses in a worker."""
+    worker_threads: int | None = None
+    """Threads that a worker's process has."""
+    draws_random: bool | None = None
+    """Whether making a batch moved the random state of its process; None where nobody looked."""
+
+
+@dataclass(frozen=True)
+class WatchedMemory:
+    """Resident memory at one time; shared pages count in each process."""
+
+    batch: int
+    """How many of the loader's batches had been taken."""
+    epoch: int
+    """Number of its iterator, from 1."""
+    script_bytes: int
+    workers_bytes: int
+    num_workers: int
+
+
+@dataclass(frozen=True)
+class WatchedShared:
+    """The shared memory that workers hand batches over in (/dev/shm)."""
+
+    size_bytes: int
+    least_free_bytes: int
+    """The least that was free at any reading."""
+
+
+@dataclass(frozen=True)
+class WatchedApplied:
+    """Arguments of the DataLoader that `--apply` set. What followed is in the run's trials."""
+
+    change: Change
+    epoch: int
+    """The first epoch with them, from 1."""
+    epochs: tuple[WatchedEpoch, ...]
+    """Those that followed."""
 
 
 @dataclass(frozen=True)
@@ -731,6 +823,23 @@ class WatchedFacts:
     cost: WatchCost | None = None
     """None in runs that did not store it."""
 
+    settings: WatchedSettings | None = None
+    """Of the first loader; None where it is no DataLoader, and in runs that did not store it."""
+    epochs: tuple[WatchedEpoch, ...] = ()
+    """Of the first loader, the first MOST_EPOCHS; empty in runs that did not store them."""
+    memory: tuple[WatchedMemory, ...] = ()
+    """Of the first loader's batches."""
+    shared: WatchedShared | None = None
+    torch_threads: int | None = None
+    """Threads that PyTorch uses in the script's own process."""
+    available_memory_bytes: int | None = None
+    """What this machine could still give when the script ended."""
+    optimizer_steps: int | None = None
+    """As a trainer's callback counted them; None without one."""
+    applied: WatchedApplied | None = None
+    not_applied: str | None = None
+    """Why `--apply` set nothing; None where it did, or was not asked for."""
+
     @property
     def own_s(self) -> float | None:
         """What the watch took of the script's time at most: stamps, windows, bursts, delays, storing."""
@@ -747,6 +856,10 @@ class WatchedFacts:
             + cost.delays_s
             + cost.writes_cpu_s
         )
+
+
+MOST_EPOCHS = 1000
+"""Whose times are kept."""
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,8 @@ AdviceCode = Literal[
     "other_decoder", "uint8_for_prep", "smaller_images", "free_processors", "uint8_for_transfer", "pinned_memory",
     "larger_batch", "fewer_launches", "prep_and_memory", "data_in_memory", "fewer_workers", "fewer_threads",
     "stop_neighbours", "raise_quota", "less_steal", "more_prefetch", "fewer_opens", "slow_files_elsewhere",
+    "num_workers", "prefetch_factor", "persistent_workers", "keep_loader", "pin_memory", "worker_threads",
+    "cheaper_transform", "cheaper_collate", "cheaper_samples", "cache_in_memory", "fewer_reads",
 ]  # fmt: skip
 
 
@@ -548,6 +550,8 @@ class RunRecord:
     """The part of a sample's time that is its storage's, by a shadow reader; null where there was none."""
     doses: tuple[DoseFigures, ...] = ()
     """By how much known delays lengthened a watched script's steps."""
+    notes: tuple[Reason, ...] = ()
+    """What else a watched script showed, where it matters."""
     tag: str | None = None
     """A name that the user gave it."""
     caveats: tuple[Caveat, ...] = ()

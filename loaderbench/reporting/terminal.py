@@ -23,7 +23,7 @@ from loaderbench.reporting.console import (
 from loaderbench.reporting.evidence import leading_evidence
 from loaderbench.reporting.format import MISSING, NOT_MEASURED, short_name
 from loaderbench.reporting.study import finding_lines
-from loaderbench.reporting.watched import time_lines
+from loaderbench.reporting.watched import note_lines, time_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,7 @@ def print_run(record: RunRecord, console: Console | None = None, *, whole: bool 
         _print_shares(record, console)
     if record.watched is not None:
         print_bullets(console, "Where the script's time went", time_lines(record.watched))
+        print_bullets(console, "Also seen", note_lines(record))
     if any_figure and whole:
         console.print()
         print_rows(console, [*_figures(record), *_stages_and_capacities(record)])

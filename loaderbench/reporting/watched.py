@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from loaderbench.recording.facts import WatchedFacts, WatchedLoader, WatchedSeconds
+from loaderbench.cases.case import loader_arguments
+from loaderbench.recording.facts import WatchedApplied, WatchedFacts, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import DoseFigures, RunRecord
 from loaderbench.reporting import format as fmt
+from loaderbench.reporting.watched_words import note
 
 WORTH_A_LINE = 0.01
 """Part of the script's time from which on it is told."""
@@ -117,6 +119,36 @@ def cost_lines(seen: WatchedFacts) -> list[str]:
         times = f"{cost.num_writes} time{'s' * (cost.num_writes != 1)}"
         parts.append(f"{fmt.duration(cost.writes_cpu_s)} of storing it {times} meanwhile")
     return [f"the watch itself took at most {fmt.percent(own_s / seen.wall_s)} of this: {', '.join(parts)}"]
+
+
+def note_lines(record: RunRecord) -> list[str]:
+    """What else it showed; what `--apply` did."""
+    seen = record.watched
+    lines = [note(one) for one in record.notes]
+    if seen is None:
+        return lines
+    if seen.applied is not None:
+        lines.insert(0, _applied(record, seen, seen.applied))
+    elif seen.not_applied is not None:
+        lines.insert(0, f"--apply changed nothing: {seen.not_applied}")
+    return lines
+
+
+def _applied(record: RunRecord, seen: WatchedFacts, applied: WatchedApplied) -> str:
+    """`--apply set DataLoader(num_workers=2) from epoch 2 on: predicted 1.8× …, measured 1.7× …`"""
+    done = next((one for one in record.verdict.advice if one.verified), None) if record.verdict is not None else None
+    told = f"--apply set DataLoader({loader_arguments(applied.change)}) from epoch {applied.epoch} on"
+    if done is not None:
+        measured = done.not_verified or fmt.speedup(done.measured_speedup)
+        told += f": predicted {fmt.speedup(done.predicted_speedup)}, measured {measured}"
+    told += "; the figures above are those before it"
+    settings = seen.settings
+    if settings is not None and "workers" in applied.change and settings.draws_random is not False:
+        told += (
+            "; its samples draw random numbers (augmentation), and other workers draw others: losses differ by that, "
+            "the order of samples does not"
+        )
+    return told
 
 
 def _part(spent: WatchedSeconds) -> float:

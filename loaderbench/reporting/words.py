@@ -27,6 +27,7 @@ from loaderbench.recording.record import (
     TransferFigures,
     Verdict,
 )
+from loaderbench.reporting import watched_words
 
 Details = Mapping[str, Json]
 
@@ -480,6 +481,7 @@ def _in_parallel(change: Change, details: Details) -> str:
 
 
 ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
+    **watched_words.ACTIONS,
     "faster_storage": lambda c, d: (
         f"keep the data set in memory (--cache warm), or put it on faster storage{_headroom(d)}"
     ),

@@ -10,16 +10,18 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from loaderbench.analysis.doses import LEAST_PAIRS
+from loaderbench.analysis.record import analyze
 from loaderbench.analysis.shadow import LEAST_READS
 from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case, Effort, Feed, Step, Subject
+from loaderbench.cases.case import Case, Change, Effort, Feed, Step, Subject
 from loaderbench.cases.options import RESULTS
 from loaderbench.cases.traits import LoaderTraits
 from loaderbench.errors import ConfigError
@@ -48,10 +50,13 @@ from loaderbench.reporting.console import make_console
 from loaderbench.reporting.terminal import print_run
 from loaderbench.studies.measure import stored
 from loaderbench.studies.watch_writing import Writing
+from loaderbench.studies.watched import nothing_seen, surrounded, trials_of
+from loaderbench.watching.applying import Applier
 from loaderbench.watching.cost import cost_of
 from loaderbench.watching.data_loader import noticed, uses_cuda
 from loaderbench.watching.doses import PART
-from loaderbench.watching.iterable import WatchedBatches
+from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
+from loaderbench.watching.others import others_noticed
 from loaderbench.watching.watcher import Kind, Probes, Seen, Watcher
 
 T = TypeVar("T")
@@ -70,14 +75,23 @@ class ScriptWatch:
         as_module: bool = False,
         probes: Probes = "burst",
         tell: Callable[[Watcher], None] | None = None,
+        apply: bool = False,
         every_s: float | None = None,
     ) -> None:
-        """`every_s`: store the run so often while it goes on. Raises ConfigError where there is no such script."""
+        """`apply`: set arguments of the script's loader as is advised. `every_s`: store the run so often while it goes
+        on.
+
+        Raises:
+            ConfigError: there is no such script, or this process is watched already.
+        """
+        if _Watch.current is not None:
+            raise ConfigError("this script is being watched already: start another one as a process of its own")
         if not as_module and not Path(script).is_file():
             raise ConfigError(f"there is no script {script}; give a Python file, or -m MODULE")
         self.script, self._arguments, self._as_module = script, list(arguments), as_module
         self._store, self._tell, self._probes, self._every_s = store, tell, probes, every_s
         self._writing: Writing | None = None
+        self._applier = Applier(self._advised) if apply else None
         self.record: RunRecord | None = None
         self.watcher: Watcher | None = None
         self._pid = os.getpid()
@@ -85,6 +99,12 @@ class ScriptWatch:
     @property
     def name(self) -> str:
         return self.script if self._as_module else Path(self.script).name
+
+    @property
+    def nothing(self) -> str:
+        """What to say where there is no record."""
+        assert self.watcher is not None
+        return nothing_seen(self.watcher)
 
     def run(self) -> int | str | None:
         """Run the script. Its exit code, as sys.exit takes it; what was seen is in `record`: None where nothing was.
@@ -106,7 +126,7 @@ class ScriptWatch:
         if self._every_s is not None:
             make = lambda taken: _run(taken, self.name, self.script, started_at)  # noqa: E731
             self._writing = Writing(self._store, self._every_s, make, watcher)
-        with noticed(watcher):
+        with all_noticed(watcher, self._applier):
             self.watcher = _Watch.current = watcher
             os._exit = leaving  # type: ignore[assignment]
             try:
@@ -148,7 +168,9 @@ class ScriptWatch:
         assert watcher is not None
         if self.record is not None:
             return
-        self.record = store_watched(watcher, self.name, self.script, self._store, started_at, self._writing)
+        self.record = store_watched(
+            watcher, self.name, self.script, self._store, started_at, self._writing, self._applier
+        )
 
     def _told(self, watcher: Watcher) -> None:
         """A window has ended."""
@@ -157,11 +179,26 @@ class ScriptWatch:
         if self._writing is not None:
             self._writing.tick(watcher)
 
+    def _advised(self, watcher: Watcher) -> Sequence[Change]:
+        """On what was seen so far, the changes of a DataLoader, the best first."""
+        run = _run(watcher, self.name, self.script, "")
+        verdict = None if run is None else analyze(run).verdict
+        advice = () if verdict is None else verdict.advice
+        return [one.change for one in advice if one.change is not None]
+
+
+@contextmanager
+def all_noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
+    """Every loader of this process that is known, for the block's time."""
+    with noticed(watcher, applier), others_noticed(watcher):
+        yield
+
 
 def store_watched(
-    watcher: Watcher, name: str, script: str, store: Store, started_at: str, writing: Writing | None = None
-) -> RunRecord | None:
-    """End the watch; the record of what was seen, as it is stored; None where no batch was. `writing`: what stored it
+    watcher: Watcher, name: str, script: str, store: Store, started_at: str, writing: Writing | None = None,
+    applier: Applier | None = None,
+) -> RunRecord | None:  # fmt: skip
+    """End the watch; the record of what was seen, as it is stored; None where no steps were. `writing`: what stored it
     meanwhile.
 
     Raises:
@@ -170,7 +207,7 @@ def store_watched(
     watcher.close()
     if writing is not None:
         writing.end()
-    run = _run(watcher, name, script, started_at)
+    run = _run(watcher, name, script, started_at, applier)
     if run is None:
         return None
     folder = None
@@ -184,19 +221,23 @@ def store_watched(
         return stored(folder, replace(run, run_id=folder.run_id))
 
 
-def _run(watcher: Watcher, name: str, script: str, started_at: str) -> Run | None:
-    """What was seen, without a name; None where no batch was."""
+def _run(watcher: Watcher, name: str, script: str, started_at: str, applier: Applier | None = None) -> Run | None:
+    """What was seen, without a name; None where no steps were."""
     main = watcher.main
-    if main is None:
+    if main is None or not main.segments:
         return None
+    case, facts = _case(name, script, main, watcher), _facts(name, main, watcher)
+    assert facts.watched is not None
+    facts = replace(facts, watched=surrounded(facts.watched, main, watcher, applier))
     return Run(
         run_id="",
-        case=_case(name, script, main, watcher),
+        case=case,
         status="ok",
         started_at=started_at,
         wall_s=(time.perf_counter_ns() - watcher.begun_ns) / 1e9,
         environment=environment(),
-        recording=Recording(main.segments, _facts(name, main, watcher)),
+        recording=Recording(main.segments, facts),
+        trials=trials_of(case, facts, watcher, applier),
     )
 
 
@@ -335,19 +376,20 @@ def _loader(one: Seen, watcher: Watcher) -> WatchedLoader:
     return WatchedLoader(
         source.kind, source.data, source.num_samples, source.batch_size, source.workers, source.prefetch,
         one.num_iterators, one.num_batches,
-        WatchedSeconds(**{kind: watcher.times_ns[source, kind] / 1e9 for kind in KINDS}),
+        WatchedSeconds(**{kind: watcher.times_ns[source, kind] / 1e9 for kind in KINDS}), one.phase,
     )  # fmt: skip
 
 
 # -- from within a script ------------------------------------------------------------------------------------
 
 
-def watch(batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS) -> Iterable[T]:
+def watch(batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS) -> WatchedBatches[T]:
     """What a training loop iterates, watched: `for batch in loaderbench.watch(loader): …`.
 
     Any iterable of batches: a DataLoader, a generator, an iterator of another library. Under `loaderbench watch` it
-    joins the script's watch; else the first call begins one, and what was seen is stored and printed on stderr when the
-    program ends.
+    joins the script's watch; else the first call begins one. It ends when the program does, or, in a notebook, with
+    `close()` of what this gives, or behind `with loaderbench.watch(loader) as batches:`. What was seen is then stored
+    and printed on stderr.
 
     Args:
         batches: what the loop iterates; it is iterated as it is.
@@ -356,35 +398,57 @@ def watch(batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS) ->
     Raises:
         ConfigError: the results folder cannot be written.
     """
-    if _Watch.current is None:
-        store = Store(results)
-        store.check_writable()
-        begin_in_script(store)
-    assert _Watch.current is not None
-    return WatchedBatches(batches, _Watch.current)
+    watcher = _Watch.current
+    if watcher is None:
+        watcher = OwnWatch.begin(results).watcher
+    own = _Watch.own
+    kind = WatchedGenerator if hasattr(type(batches), "__next__") else WatchedBatches
+    return kind(batches, watcher, None if own is None else own.end)
+
+
+def current() -> Watcher | None:
+    """The watch of this process; None where none is going on."""
+    return _Watch.current
 
 
 class _Watch:
     """The one watch of this process."""
 
     current: Watcher | None = None
+    own: OwnWatch | None = None
+    """Where the script began it."""
 
 
-def begin_in_script(store: Store) -> None:
-    """Watch this program until it ends."""
-    script, watcher = Path(sys.argv[0] or "notebook"), Watcher()
-    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    watching, owner = noticed(watcher), os.getpid()
-    watching.__enter__()
-    _Watch.current = watcher
+class OwnWatch:
+    """A watch that a script began itself."""
 
-    def finish() -> None:
-        if os.getpid() != owner:
-            return
-        watching.__exit__(None, None, None)
-        _Watch.current = None
-        record = store_watched(watcher, script.name, str(script), store, started_at)
-        if record is not None:
-            print_run(record, make_console(stderr=True))
+    def __init__(self, store: Store) -> None:
+        self._script, self._store = Path(sys.argv[0] or "notebook"), store
+        self.watcher = Watcher()
+        self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._watching, self._owner = all_noticed(self.watcher), os.getpid()
+        self._watching.__enter__()
+        _Watch.current, _Watch.own = self.watcher, self
+        atexit.register(self.end)
 
-    atexit.register(finish)
+    @classmethod
+    def begin(cls, results: str | os.PathLike[str] = RESULTS) -> OwnWatch:
+        """Raises ConfigError where the results folder cannot be written."""
+        store = Store(results)
+        store.check_writable()
+        return cls(store)
+
+    def end(self) -> RunRecord | None:
+        """Store what was seen, and print it on stderr, once. None where nothing was, and in a forked process."""
+        if os.getpid() != self._owner or _Watch.own is not self:
+            return None
+        atexit.unregister(self.end)
+        self._watching.__exit__(None, None, None)
+        _Watch.current = _Watch.own = None
+        record = store_watched(self.watcher, self._script.name, str(self._script), self._store, self._started_at)
+        console = make_console(stderr=True)
+        if record is None:
+            console.print(f"loaderbench: {nothing_seen(self.watcher)}", soft_wrap=True, highlight=False)
+        else:
+            print_run(record, console)
+        return record

@@ -4,18 +4,26 @@ are replaced, and an iterator that nobody watches takes one lookup more.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+from loaderbench.recording.facts import WatchedSettings
+from loaderbench.watching.applying import Applier
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import Lane, SpanRing
-from loaderbench.watching.watcher import Source, Watcher
+from loaderbench.watching.transforms import Sampling, Times, name_of, times_for
+from loaderbench.watching.watcher import Seen, Source, Watcher
 
 MARK = "_loaderbench_watched"
+"""Of an iterator."""
+NOTICED = "_loaderbench_noticed"
+"""Of a loader."""
 
 
 class DataLoaderQueue:
@@ -31,6 +39,9 @@ class DataLoaderQueue:
         waiting = sum(len(task) == 2 for task in iterator._task_info.values())
         return bool(waiting + iterator._data_queue.qsize() >= iterator._send_idx - iterator._rcvd_idx)
 
+    def pids(self) -> list[int]:
+        return [process.pid for process in getattr(self._iterator, "_workers", []) if process.pid is not None]
+
 
 def source_of(loader: Any) -> Source:
     """What tells a loader from the script's others, and is the same for one that is made anew for each epoch."""
@@ -45,6 +56,24 @@ def source_of(loader: Any) -> Source:
         workers=workers,
         prefetch=loader.prefetch_factor or 0,
         order=type(loader.sampler).__name__,
+        options=" ".join(name for name in ("persistent_workers", "pin_memory") if getattr(loader, name)),
+    )
+
+
+def settings_of(loader: Any) -> WatchedSettings:
+    from torch.utils.data import IterableDataset
+
+    context = loader.multiprocessing_context
+    method = multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
+    sampler = type(loader.batch_sampler if loader.batch_size is None else loader.sampler)
+    return WatchedSettings(
+        persistent=bool(loader.persistent_workers),
+        pin_memory=bool(loader.pin_memory),
+        collate=name_of(loader.collate_fn),
+        sampler=f"{sampler.__module__}.{sampler.__qualname__}",
+        iterable=isinstance(loader.dataset, IterableDataset),
+        forked=method in (None, "fork"),
+        num_made=0,
     )
 
 
@@ -67,26 +96,40 @@ def start_shadow(watcher: Watcher, loader: Any) -> None:
     watcher.shadow, watcher.shadow_of, watcher.no_shadow = Shadow(data, len(data)), source_of(loader), None
 
 
+def _note(seen: Seen, loader: Any, times: Times | None) -> None:
+    """How the loader is set up. `times`: of new workers."""
+    if seen.settings is None:
+        seen.settings = settings_of(loader)
+    if NOTICED not in vars(loader):
+        vars(loader)[NOTICED] = True
+        seen.settings = replace(seen.settings, num_made=seen.settings.num_made + 1)
+    if times is not None:
+        seen.times.append(times)
+
+
 @contextmanager
-def noticed(watcher: Watcher) -> Iterator[None]:
-    """Watch every DataLoader of this process for the block's time."""
+def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
+    """Watch every DataLoader of this process for the block's time. `applier`: may change their arguments."""
     import torch.utils.data.dataloader as home
 
     owner = os.getpid()
-    current: list[SpanRing | None] = [None]
+    current: list[tuple[SpanRing, Times] | None] = [None]
     base: Any = home._BaseDataLoaderIter
     old_iter, old_next, old_index = home.DataLoader.__iter__, base.__next__, base._next_index
 
     def make(loader: Any) -> Any:
         if os.getpid() != owner:
             return old_iter(loader)
+        if applier is not None:
+            applier.prepare(watcher, loader, source_of)
         if watcher.wants("shadow"):
             start_shadow(watcher, loader)
         kept = getattr(loader, "_iterator", None)  # persistent workers go on with their ring
         before = getattr(kept, MARK, None)
         ring = SpanRing(loader.num_workers) if before is None or before.ring is None else before.ring
         made = ring.made()
-        current[0] = ring
+        times = times_for(loader)
+        current[0] = ring, times
         begun = time.perf_counter_ns()
         try:
             iterator = old_iter(loader)
@@ -95,7 +138,10 @@ def noticed(watcher: Watcher) -> Iterator[None]:
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
         # Of an epoch that was broken off some batches are still being made: nobody can tell them from the next one's.
         known = ring if before is None or before.is_whole(made) else None
-        setattr(iterator, MARK, watcher.opened(source_of(loader), begun, known, made, queue))
+        watched = watcher.opened(source_of(loader), begun, known, made, queue)
+        setattr(iterator, MARK, watched)
+        if watched is not None:
+            _note(watched.seen, loader, None if before is not None else times)
         return iterator
 
     def step(iterator: Any) -> Any:
@@ -122,7 +168,7 @@ def noticed(watcher: Watcher) -> Iterator[None]:
 
 
 @contextmanager
-def _timed_fetchers(current: list[SpanRing | None]) -> Iterator[None]:
+def _timed_fetchers(current: list[tuple[SpanRing, Times] | None]) -> Iterator[None]:
     """Let what makes batches, in this process or in one forked from it, write its spans into the current ring."""
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import fetch as fetching
@@ -134,13 +180,17 @@ def _timed_fetchers(current: list[SpanRing | None]) -> Iterator[None]:
         old_fetcher(fetcher, *arguments)
         if current[0] is not None:
             info = get_worker_info()
-            fetcher._lane = Lane(current[0], 0 if info is None else info.id)
+            ring, times = current[0]
+            worker = 0 if info is None else info.id
+            fetcher._lane, fetcher._sampling = Lane(ring, worker), Sampling(times, worker, fetcher.dataset)
             fetcher.collate_fn = fetcher._lane.collating(fetcher.collate_fn)
 
     def timed(old: Callable[..., Any]) -> Callable[..., Any]:
         def fetch(fetcher: Any, index: Any) -> Any:
             lane = fetcher.__dict__.get("_lane")
-            return old(fetcher, index) if lane is None else lane.fetch(lambda: old(fetcher, index))
+            if lane is None:
+                return old(fetcher, index)
+            return lane.fetch(lambda: fetcher._sampling.take(lambda: old(fetcher, index)))
 
         return fetch
 

@@ -3,44 +3,91 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from loaderbench.watching.data_loader import MARK
-from loaderbench.watching.watcher import Source, Watcher
+from loaderbench.watching.watcher import Source, Watched, Watcher
 
 T = TypeVar("T")
 
 
 class WatchedBatches(Generic[T]):
-    """Iterates as what it was given does, and has all of its attributes. A DataLoader in it is noticed by itself."""
+    """Iterates as what it was given does, has all of its attributes, and passes for one of its class. A DataLoader in
+    it is noticed by itself."""
 
-    def __init__(self, batches: Iterable[T], watcher: Watcher) -> None:
-        self._batches, self._watcher = batches, watcher
+    def __init__(self, batches: Iterable[T], watcher: Watcher, end: Callable[[], object] | None = None) -> None:
+        """`end`: ends the watch; None where it is not the script's own."""
+        self._batches, self._watcher, self._end = batches, watcher, end
 
     def __iter__(self) -> Iterator[T]:
         begun = time.perf_counter_ns()
         iterator = iter(self._batches)
         if hasattr(iterator, MARK):  # a DataLoader's own
             return iterator
-        return self._stamped(iterator, begun)
-
-    def _stamped(self, iterator: Iterator[T], begun: int) -> Iterator[T]:
-        watched = self._watcher.opened(_source_of(self._batches), begun, None, (), None)
-        while True:
-            try:
-                yield next(iterator) if watched is None else watched.step(next, iterator)
-            except StopIteration:
-                return
+        watched = self._watcher.opened(source_of_unknown(self._batches), begun, None, (), None)
+        return iterator if watched is None else WatchedIterator(iterator, watched)
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]
 
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._batches)
 
-def _source_of(batches: object) -> Source:
+    def close(self) -> object:
+        """End the watch, as the end of the program would: what was seen is stored and printed. The record; None under
+        `loaderbench watch`, which ends with its script."""
+        return None if self._end is None else self._end()
+
+    def __enter__(self) -> WatchedBatches[T]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class WatchedGenerator(WatchedBatches[T]):
+    """Of what is its own iterator."""
+
+    def __init__(self, batches: Iterable[T], watcher: Watcher, end: Callable[[], object] | None = None) -> None:
+        super().__init__(batches, watcher, end)
+        self._iterator: Iterator[T] | None = None
+
+    def __next__(self) -> T:
+        if self._iterator is None:
+            self._iterator = iter(self)
+        return next(self._iterator)
+
+
+class WatchedIterator(Generic[T]):
+    """An iterator with stamps around each batch. It has the attributes of the other, and passes for its class."""
+
+    def __init__(self, iterator: Iterator[T], watched: Watched) -> None:
+        self._iterator, self._watched = iterator, watched
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        batch: T = self._watched.step(next, self._iterator)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._iterator)
+
+
+def source_of_unknown(batches: object) -> Source:
     """Of an iterable that tells nothing of itself: whether it works ahead is not known, and counts as not."""
     kind = type(batches).__name__
     size = getattr(batches, "batch_size", None)

@@ -22,11 +22,22 @@ import numpy as np
 
 from loaderbench.cases.arms import Arm
 from loaderbench.devices.step_events import StepEvents, step_events
-from loaderbench.recording.facts import SCRIPT_LANE, STEP, STEP_FIELDS, CpuWindow, Segment
+from loaderbench.recording.facts import (
+    MOST_EPOCHS,
+    SCRIPT_LANE,
+    STEP,
+    STEP_FIELDS,
+    CpuWindow,
+    Segment,
+    WatchedEpoch,
+    WatchedSettings,
+)
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses, num_steps, warmup_steps
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
+from loaderbench.watching.surroundings import Surroundings
+from loaderbench.watching.transforms import Times
 
 Probes = str
 """`none`, or some of PROBES with commas between them."""
@@ -35,6 +46,7 @@ Kind = Literal["before", "opening", "first", "wait", "step", "held", "after"]
 """What the thread does: nothing of a loader's yet; making an iterator; waiting for its first batch; for a later one;
 working on a batch; it is held by a burst; something else, behind an iterator's end."""
 
+EPOCH_KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "after")
 LEAST_STEPS, LEAST_S = 24, 0.5
 """Of a window of the run as it is, between two bursts."""
 QUICK_BURSTS, LATER_S = 20, 30.0
@@ -69,6 +81,8 @@ class Source:
     """Class of the sampler: `RandomSampler`."""
     tells: bool = True
     """Whether its workers and its queue can be seen."""
+    options: str = ""
+    """Arguments that are switched on: `persistent_workers pin_memory`."""
 
     @property
     def depth(self) -> int:
@@ -79,6 +93,10 @@ class Queue(Protocol):
     """The batches that a loader has ready."""
 
     def is_full(self) -> bool: ...
+
+    def pids(self) -> list[int]:
+        """Of the processes that fill it."""
+        ...
 
 
 @dataclass
@@ -94,6 +112,14 @@ class Seen:
     """Number of the last one."""
     has_spans: bool = False
     """Its workers' stamps are known; windows without them are left out then."""
+    settings: WatchedSettings | None = None
+    """Of a DataLoader."""
+    times: list[Times] = field(default_factory=list)
+    """Of its iterators' transforms."""
+    marks: list[tuple[int, ...]] = field(default_factory=list)
+    """What the thread had spent on it, and its batches, when each iterator was made."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    phase: str | None = None
 
 
 class Watcher:
@@ -125,6 +151,11 @@ class Watcher:
         self.closes_by_ns = sys.maxsize
         """Windows that are longer end there."""
         self._failed = 0
+        self.judged: Source | None = None
+        """The loader that the verdict is about, where `--apply` changed it."""
+        self.phase: Callable[[], str] | None = None
+        """What a trainer's callback tells: `train` or `evaluate`."""
+        self.optimizer_steps: int | None = None
         self._random = random.Random(0)
         self.clock = CpuClock()
 
@@ -147,7 +178,15 @@ class Watcher:
         seen = self.seen.setdefault(source, Seen(source))
         seen.num_iterators += 1
         self.enter(source, "opening", begun)
+        seen.marks.append(self.spent(seen))
+        if self.phase is not None:
+            seen.phase = self.phase()
         return Watched(self, seen, ring, made, queue)
+
+    @property
+    def is_on_its_thread(self) -> bool:
+        """Whether this is the thread that it watches."""
+        return self._thread is None or threading.get_ident() == self._thread
 
     def takes_over(self, watched: Watched, now: int) -> None:
         """Another iterator takes a batch: whatever step was under way is not one step any more."""
@@ -197,7 +236,24 @@ class Watcher:
     @property
     def main(self) -> Seen | None:
         """The loader that most of the time went to: the training's."""
-        return max(self.seen.values(), key=lambda one: self.spent_ns(one.source), default=None)
+        if self.judged is not None:
+            return self.seen.get(self.judged)
+        trains = [one for one in self.seen.values() if one.phase != "evaluate"] or list(self.seen.values())
+        return max(trains, key=lambda one: self.spent_ns(one.source), default=None)
+
+    def spent(self, seen: Seen) -> tuple[int, ...]:
+        """On a loader so far, by EPOCH_KINDS, and its batches."""
+        return (*(self.times_ns[seen.source, kind] for kind in EPOCH_KINDS), seen.num_batches)
+
+    def epochs(self, seen: Seen) -> tuple[WatchedEpoch, ...]:
+        """What the thread spent on each of a loader's iterators."""
+        marks = [*seen.marks[:MOST_EPOCHS], self.spent(seen)][: MOST_EPOCHS + 1]
+        found = []
+        for before, after in pairwise(marks):
+            *ns, num = (end - begin for begin, end in zip(before, after, strict=True))
+            opening, first, wait, step, after_s = (one / 1e9 for one in ns)
+            found.append(WatchedEpoch(opening, first, wait, step, after_s, num))
+        return tuple(found)
 
     def close(self) -> None:
         """The script has ended."""
@@ -420,6 +476,8 @@ class Watched:
         on_device = self.watcher.device is not None
         make = partial(_segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, on_device=on_device)
         self.watcher.keep(Unsettled(seen, rows, dose, make, on_device=on_device))
+        pids = [] if self.queue is None else self.queue.pids()
+        seen.surroundings.look(seen.num_batches, seen.num_iterators, pids)
 
 
 @dataclass

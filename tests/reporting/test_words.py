@@ -14,6 +14,7 @@ import pytest
 import loaderbench
 from loaderbench.analysis import advice as advising
 from loaderbench.analysis.verdict import REMOVABLE
+from loaderbench.cases.case import loader_arguments
 from loaderbench.plain import Json, type_hints
 from loaderbench.recording.caveats import SEVERITIES, Caveat, Reason
 from loaderbench.recording.facts import Percentiles, TraceWitness
@@ -32,7 +33,7 @@ from loaderbench.recording.record import (
     Tail,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting import words
+from loaderbench.reporting import watched_words, words
 from tests.made import make_estimate
 
 PACKAGE = Path(loaderbench.__file__).parent
@@ -176,6 +177,34 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     "facts_missing": [{"names": ["bytes of a batch"]}],
     "not_finite": [{"places": ["throughput.low"]}],
 }  # fmt: skip
+WATCHED_NOTES: Mapping[str, Sequence[Details]] = {
+    "memory_grows": [{"of": "script", "bytes": 2e8, "batches": 1000}, {"of": "workers", "bytes": 2e8, "batches": 1000}],
+    "in_turn": [{"workers": 4, "wait_s": 0.04}],
+    "threads": [
+        {"workers": 4, "each": 4, "own": 0, "cpus": 8, "starved": None},
+        {"workers": 4, "each": 1, "own": 8, "cpus": 8, "starved": 0.3},
+    ],
+    "shared_memory": [{"size": 67108864, "free": 1000000}],
+    "first_epoch": [{"first_s": 0.04, "later_s": 0.01}, {"first_s": 0.01, "later_s": 0.04}],
+}
+WATCHED_ADVICE: Mapping[str, Sequence[tuple[Any, Details]]] = {
+    "num_workers": [
+        ({"workers": 8}, {"now": 2, "cpus": 16}), ({"workers": 2}, {"now": 8, "cpus": 2}),
+        (None, {"now": 0, "cpus": 2}),
+    ],
+    "prefetch_factor": [({"prefetch": 8}, {"now": 2})],
+    "persistent_workers": [
+        ({"loader_options": {"persistent_workers": "True"}}, {"start_s": 0.4, "epoch_s": 9.0}),
+    ],
+    "keep_loader": [(None, {"start_s": 0.4, "epoch_s": 9.0})],
+    "pin_memory": [({"loader_options": {"pin_memory": "True"}}, {})],
+    "worker_threads": [(None, {"threads": 4, "workers": 2, "cpus": 2})],
+    "cheaper_transform": [(None, {"name": "Resize", "part": 0.4})],
+    "cheaper_collate": [(None, {"name": "pad", "part": 0.4})],
+    "cheaper_samples": [(None, {"name": "Photos.__getitem__", "part": 0.4})],
+    "cache_in_memory": [(None, {"bytes": 4e9, "available": 2e10})],
+    "fewer_reads": [(None, {"bytes": 4e4}), (None, {})],
+}  # fmt: skip
 ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
     # analysis/advice.py: code → (change, details)
     "faster_storage": [
@@ -241,6 +270,7 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
     "larger_batch": [({"batch_size": 128}, {"now": 64})],
     "fewer_launches": [(None, {})],
     "prep_and_memory": [({"decoder": "turbojpeg", "cache": "warm"}, {"of": "other_decoder"})],
+    **WATCHED_ADVICE,
 }
 
 
@@ -279,6 +309,7 @@ def is_a_sentence(text: str) -> bool:
     ("known", "given"),
     [
         (words.REASONS, REASONS), (words.FAULTS, FAULTS), (words.NOTES, NOTES), (words.CAVEATS, CAVEATS),
+        (watched_words.NOTES, WATCHED_NOTES),
         (SEVERITIES, CAVEATS), (words.ACTIONS, ADVICE), (dict.fromkeys(get_args(AdviceCode)), ADVICE),
     ],
 )  # fmt: skip
@@ -307,7 +338,12 @@ def test_a_hint_says_what_to_do() -> None:
     ("table", "code", "details"),
     [
         (table, code, details)
-        for table, makers in ((words.REASONS, REASONS), (words.FAULTS, FAULTS), (words.NOTES, NOTES))
+        for table, makers in (
+            (words.REASONS, REASONS),
+            (words.FAULTS, FAULTS),
+            (words.NOTES, NOTES),
+            (watched_words.NOTES, WATCHED_NOTES),
+        )
         for code, given in makers.items()
         for details in given
     ],
@@ -330,6 +366,9 @@ def test_all_figures_of_a_caveat_are_in_its_words() -> None:
 def test_what_to_do_holds_what_its_maker_gives(code: AdviceCode, change: Any, details: Details) -> None:
     text = words.action(Advice(code, "prep", change, details=Asked(details)), examples.measured())
     assert is_a_sentence(text)
+    if code in WATCHED_ADVICE:
+        assert loader_arguments(change or {}) in text
+        return
     for name, value in (change or {}).items():
         assert value in ({}, None) or f"--{name.replace('_', '-')} {value}" in text
 
@@ -405,7 +444,8 @@ def test_the_details_above_are_those_that_the_makers_give() -> None:
     made = made_in_the_package()
     assert len(made) > 50
     for place, kind, code, names in made:
-        given = CAVEATS.get(code, ()) if kind == "Caveat" else {**NOTES, **FAULTS, **REASONS}.get(code, ())
+        reasons = {**NOTES, **FAULTS, **REASONS, **WATCHED_NOTES}
+        given = CAVEATS.get(code, ()) if kind == "Caveat" else reasons.get(code, ())
         assert given, f"{place} makes '{code}', which is not known here"
         if names is not None:
             assert names in [set(details) for details in given], f"{place} gives '{code}' other details: {names}"

@@ -1,0 +1,405 @@
+"""What to try next on a script that was watched: arguments of its DataLoader, and what in its workers takes longest.
+
+A prediction follows the recorded batches through the queue of a DataLoader that is set up otherwise (batch_queue.py):
+
+    speed-up = T ÷ T'      T, T' = max(followed, CPU seconds of a step ÷ processors that the run has)
+
+with the recorded times of each batch in its worker, without its wait for a processor, and of each step of the script.
+What other workers would read at once is not known: the point is that each batch waits for its reads as long as now,
+the interval reaches to where a storage gives no more. An epoch's start is predicted from the starts that were seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.analysis.advice import AS_FAST, KNEE, MODEL_ERROR, MOST_ACTIONS, MOST_READERS, WORTH_TRYING
+from loaderbench.analysis.batch_queue import step_seconds
+from loaderbench.analysis.model import Model
+from loaderbench.analysis.statistics import interval
+from loaderbench.analysis.verification import rate_ratio, segments_of, trials_of
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case, Change
+from loaderbench.plain import Json
+from loaderbench.recording.facts import SPAN, STEP, Run, Segment, WatchedEpoch, WatchedFacts
+from loaderbench.recording.record import Advice, AdviceCode, Cause, ContentionBy, Estimate, Verdict
+
+Draws = NDArray[np.float64]
+NUM_FOLLOWED, NUM_DRAWS, BLOCK = 256, 60, 16
+"""Batches that are followed, in each draw, and how many of these stay together."""
+MANY_FOLLOWED = 1024
+"""Of the recorded batches in their own order, for the value itself."""
+MOST_PREFETCH = 16
+LARGE_PART = 0.20
+"""Of a worker's time, from which on one thing in it is worth a name."""
+FITS = 0.7
+"""Of the memory that is free, the part that a data set may take."""
+EPOCH_GAIN = 1.03
+OPTIONS = "loader_options"
+PERSISTENT: Change = {OPTIONS: {"persistent_workers": "True"}}
+PINNED: Change = {OPTIONS: {"pin_memory": "True"}}
+METHOD = f"recorded batches followed through the queue, ± {MODEL_ERROR:.0%} of its own; block bootstrap, 95 %"
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The recorded batches in order; times in seconds."""
+
+    making: Draws
+    """[K] in their worker, without waiting for a processor."""
+    reading: Draws
+    """[K] of that, in which the data set's code waited for what it reads."""
+    collating: Draws
+    cpu: Draws
+    """[K] processor time of the worker."""
+    step: Draws
+    """[K] the script's own work on them."""
+    read_bytes: float
+    """A batch; 0 where unknown."""
+
+
+def batches_of(segments: Sequence[Segment]) -> Batches | None:
+    """Of the windows of `real`; None where the workers' times are not known."""
+    spans, steps = [], []
+    for one in segments:
+        if one.arm is Arm.REAL and one.spans is not None:
+            spans.append(one.spans[one.num_warmup : len(one.steps)])
+            steps.append(one.window)
+    if not spans or sum(map(len, spans)) < 2:
+        return None
+    rows, stamps = np.concatenate(spans), np.concatenate(steps)
+
+    def of(name: str) -> Draws:
+        return np.asarray(rows[:, SPAN[name]] / 1e9, dtype=np.float64)
+
+    queued = of("runqueue_ns").clip(0.0)
+    wall = of("ready_ns") - of("start_ns")
+    asked = rows[:, SPAN["page_bytes"]].clip(0)
+    return Batches(
+        making=np.maximum(wall - queued, 1e-9),
+        reading=of("read_ns"),
+        collating=of("collate_ns"),
+        cpu=of("cpu_ns").clip(0.0),
+        step=np.asarray((stamps[:, STEP["done_ns"]] - stamps[:, STEP["returned_ns"]]) / 1e9),
+        read_bytes=float(asked.mean()),
+    )
+
+
+@dataclass(frozen=True)
+class Action:
+    cause: Cause
+    code: AdviceCode
+    change: Change | None = None
+    predicted: Estimate | None = None
+    details: Mapping[str, Json] | None = None
+
+
+class Follower:
+    """Predicts the step of a DataLoader that is set up otherwise."""
+
+    def __init__(self, case: Case, batches: Batches, model: Model, cpus: int, consumer_cpu_s: float) -> None:
+        self.case, self.batches, self.cpus = case, batches, cpus
+        self.workers, self.prefetch = case.feed.workers, case.feed.prefetch or 2
+        self.real_s, self.num_blocks = model.real.value, model.real.n
+        seen = model.processors.get(Arm.REAL)
+        self.available = float(cpus)
+        lane_cpu = float(batches.cpu.mean())
+        self.other_cpu = consumer_cpu_s if self.workers else max(0.0, consumer_cpu_s - lane_cpu)
+        if seen is not None:
+            self.available = max(seen.own, cpus - seen.taken * (seen.for_others > 0), 1e-9)
+            self.other_cpu = max(self.other_cpu, seen.own * self.real_s - lane_cpu)
+        num = len(batches.making)
+        order = np.arange(min(num, MANY_FOLLOWED))
+        random = np.random.default_rng(29)
+        starts = random.integers(max(1, num - BLOCK + 1), size=(NUM_DRAWS, NUM_FOLLOWED // BLOCK))
+        picks = np.minimum(starts[:, :, None] + np.arange(BLOCK), num - 1).reshape(NUM_DRAWS, -1)
+        self._picks: tuple[NDArray[np.int64], NDArray[np.int64]] = (order[None, :], picks)
+        self._scaling = np.concatenate([[0.0], random.uniform(0.0, 1.0, NUM_DRAWS)])
+        self._noise = np.concatenate([[1.0], np.exp(random.normal(0.0, np.log1p(MODEL_ERROR) / 1.96, NUM_DRAWS))])
+        self.now = self.step_s(self.workers, self.prefetch, batches.making, lane_cpu)
+
+    def step_s(self, workers: int, prefetch: int, making: Draws, lane_cpu: float) -> Draws:
+        """[1 + NUM_DRAWS]"""
+        followed = []
+        more = max(1.0, workers / max(1, self.workers))
+        for number, picks in enumerate(self._picks):
+            # Read waits that grow with the number of readers are those of a storage that gives no more.
+            part = self._scaling[:1] if number == 0 else self._scaling[1:]
+            slower = self.batches.reading[picks] * (more ** part[:, None] - 1.0)
+            followed.append(step_seconds(making[picks] + slower, self.batches.step[picks], workers, prefetch))
+        least = (lane_cpu + self.other_cpu) / self.available
+        return np.maximum(np.concatenate(followed), least)
+
+    def gain(self, change: Change) -> Draws:
+        workers, prefetch = change.get("workers", self.workers), change.get("prefetch", self.prefetch)
+        assert isinstance(workers, int) and isinstance(prefetch, int)
+        then = self.step_s(workers, prefetch, self.batches.making, float(self.batches.cpu.mean()))
+        return np.asarray(self.now / then)
+
+    def without(self, part: Draws, cpu_part: float) -> Estimate:
+        """If a part of each batch's making, and of its processor time, were gone."""
+        left = np.maximum(self.batches.making - part, 1e-9)
+        then = self.step_s(self.workers, self.prefetch, left, float(self.batches.cpu.mean()) * (1 - cpu_part))
+        return self.estimate(self.now / then)
+
+    def estimate(self, gain: Draws) -> Estimate:
+        drawn = gain * self._noise
+        return interval(float(gain[0]), drawn[1:], "ratio", max(2, self.num_blocks), METHOD)
+
+    def predict(self, change: Change) -> Estimate:
+        return self.estimate(self.gain(change))
+
+    @property
+    def reads(self) -> bool:
+        """Whether its workers wait for what they read for a good part of their time."""
+        return float(self.batches.reading.sum()) > 0.1 * float(self.batches.making.sum())
+
+
+def advise_watched(
+    run: Run, segments: Sequence[Segment], verdict: Verdict, model: Model, seen: WatchedFacts, *, cpus: int,
+    consumer_cpu_s: float | None, held_up_by: ContentionBy | None,
+) -> tuple[Advice, ...]:  # fmt: skip
+    """At most MOST_ACTIONS, the best predicted first; then those whose gain does not follow from what was seen."""
+    batches = batches_of(segments)
+    follower = None if batches is None else Follower(run.case, batches, model, cpus, consumer_cpu_s or 0.0)
+    causes = set(verdict.joint or (verdict.bottleneck,))
+    actions: list[Action] = []
+    if follower is not None:
+        actions += _for_workers(follower, seen)
+        actions += _for_what_workers_do(follower, seen)
+        actions += _for_threads(follower, seen)
+        if "storage" in causes:
+            actions += _for_storage(follower, seen, verdict)
+    elif {"storage", "prep"} & causes and seen.loaders[0].kind == "DataLoader":
+        now = run.case.feed.workers
+        actions.append(Action("prep", "num_workers", None, None, {"now": now, "cpus": cpus}))
+    actions += _for_epochs(seen, batches)
+    if "contention" in causes:
+        actions += _for_contention(verdict, model, held_up_by)
+    if seen.uses_cuda and seen.settings is not None and not seen.settings.pin_memory:
+        actions.append(Action("transfer", "pin_memory", PINNED))
+    if seen.applied is not None and follower is not None:
+        actions = _with_the_applied(actions, seen.applied.change, follower)
+    return tuple(_measured(run, seen, _plain(one, verdict)) for one in _chosen(actions, seen))
+
+
+def _chosen(actions: Sequence[Action], seen: WatchedFacts) -> list[Action]:
+    applied = None if seen.applied is None else dict(seen.applied.change)
+    known = [
+        one
+        for one in actions
+        if one.predicted is not None
+        and (one.predicted.value >= _least(one) or (one.change is not None and dict(one.change) == applied))
+    ]
+    known.sort(key=lambda one: -one.predicted.value if one.predicted else 0.0)
+    chosen = [*known, *(one for one in actions if one.predicted is None)][:MOST_ACTIONS]
+    kept = [one for one in known if one.change is not None and dict(one.change) == applied and one not in chosen]
+    return [*chosen[: MOST_ACTIONS - len(kept)], *kept]
+
+
+def _least(action: Action) -> float:
+    now = (action.details or {}).get("now")
+    fewer = action.code == "num_workers" and action.change is not None and isinstance(now, int)
+    if fewer and isinstance(now, int) and action.change is not None:
+        workers = action.change.get("workers")
+        return AS_FAST if isinstance(workers, int) and workers < now else WORTH_TRYING
+    return WORTH_TRYING
+
+
+def _plain(action: Action, verdict: Verdict) -> Advice:
+    return Advice(
+        code=action.code,
+        cause=action.cause,
+        change=action.change,
+        predicted_speedup=action.predicted,
+        at_most=None if action.code in ("keep_loader", "pin_memory") else verdict.speedup_if_removed.get(action.cause),
+        details=action.details or {},
+    )
+
+
+def _with_the_applied(actions: Sequence[Action], change: Change, follower: Follower) -> list[Action]:
+    """What was applied stays, whatever the best would be now."""
+    if any(one.change is not None and dict(one.change) == dict(change) for one in actions) or OPTIONS in change:
+        return list(actions)
+    code: AdviceCode = "num_workers" if "workers" in change else "prefetch_factor"
+    now = follower.workers if "workers" in change else follower.prefetch
+    return [*actions, Action("prep", code, change, follower.predict(change), {"now": now, "cpus": follower.cpus})]
+
+
+# -- the loader's arguments ------------------------------------------------------------------------------------
+
+
+def _for_workers(follower: Follower, seen: WatchedFacts) -> list[Action]:
+    now, cpus, settings = follower.workers, follower.cpus, seen.settings
+    if settings is not None and settings.iterable and now == 0:
+        return []  # whether its data set gives each worker a part of its own is not known
+    most = max(cpus, now, min(4 * cpus, MOST_READERS) if follower.reads else 1)
+    gains = {number: float(follower.gain({"workers": number})[0]) for number in range(1, most + 1)}
+    best = max(gains.values())
+    knee = min(number for number, gain in gains.items() if gain >= KNEE * best)
+    actions = []
+    details: dict[str, Json] = {"now": now, "cpus": cpus}
+    if knee > now or (knee < now and now > cpus):
+        actions.append(_arguments("num_workers", {"workers": knee}, follower, details))
+    if now:
+        deeper = {number: float(follower.gain({"prefetch": number})[0]) for number in (4, 8, MOST_PREFETCH)}
+        best = max(deeper.values())
+        prefetch = min(number for number, gain in deeper.items() if gain >= KNEE * best)
+        if prefetch > follower.prefetch:
+            told: dict[str, Json] = {"now": follower.prefetch}
+            actions.append(_arguments("prefetch_factor", {"prefetch": prefetch}, follower, told))
+    return actions
+
+
+def _arguments(code: AdviceCode, change: Change, follower: Follower, details: Mapping[str, Json]) -> Action:
+    cause: Cause = "storage" if follower.reads else "prep"
+    return Action(cause, code, change, follower.predict(change), details)
+
+
+def starts_s(epochs: Sequence[WatchedEpoch]) -> list[float]:
+    """From asking for an iterator to its first batch, of the epochs behind the first one, in which a data set may be
+    opened for the first time."""
+    return [one.opening + one.first for one in epochs[1:] if one.num_batches]
+
+
+def _for_epochs(seen: WatchedFacts, batches: Batches | None) -> list[Action]:
+    """Workers that stay from one epoch to the next. They still make the first batch."""
+    settings, main, starts = seen.settings, seen.loaders[0], starts_s(seen.epochs)
+    if settings is None or settings.persistent or not main.workers or not starts:
+        return []
+    making = 0.0 if batches is None else float(batches.making.mean())
+    whole = [one.seconds for one in seen.epochs[1:] if one.num_batches]
+    saved = np.maximum(np.asarray(starts) - making, 0.0)
+    random = np.random.default_rng(31)
+    picks = random.integers(len(whole), size=(NUM_DRAWS, len(whole)))
+    noise = np.exp(random.normal(0.0, np.log1p(MODEL_ERROR) / 1.96, NUM_DRAWS))
+    of = np.asarray(whole)
+    left = np.maximum(of[picks].sum(axis=1) - saved[picks].sum(axis=1) * noise, 1e-9)
+    value = float(of.sum() / max(float((of - saved).sum()), 1e-9))
+    method = "starts of the epochs behind the first, without a batch's own time; bootstrap over them, 95 %"
+    predicted = interval(value, of[picks].sum(axis=1) / left, "ratio", max(2, len(whole)), method)
+    if predicted.value < EPOCH_GAIN:
+        return []
+    kept = settings.num_made < main.num_iterators
+    code: AdviceCode = "persistent_workers" if kept else "keep_loader"
+    details: dict[str, Json] = {"start_s": float(np.mean(starts)), "epoch_s": float(np.mean(whole))}
+    return [Action("prep", code, PERSISTENT if kept else None, predicted, details)]
+
+
+# -- what workers do -------------------------------------------------------------------------------------------
+
+
+def _for_what_workers_do(follower: Follower, seen: WatchedFacts) -> list[Action]:
+    batches, settings = follower.batches, seen.settings
+    making, cpu = float(batches.making.sum()), float(batches.cpu.sum())
+    actions = []
+    part = float(batches.collating.sum()) / making
+    if part >= LARGE_PART and settings is not None:
+        details: dict[str, Json] = {"name": settings.collate, "part": part}
+        gone = np.minimum(batches.collating, batches.making)
+        predicted = follower.without(gone, min(1.0, float(gone.sum()) / max(cpu, 1e-9)))
+        actions.append(Action("prep", "cheaper_collate", None, predicted, details))
+    slowest, part = slowest_transform(seen)
+    if slowest is not None and part >= LARGE_PART:
+        predicted = follower.without(batches.making * part, min(1.0, part * making / max(cpu, 1e-9)))
+        actions.append(Action("prep", "cheaper_transform", None, predicted, {"name": slowest, "part": part}))
+    own = np.maximum(batches.making - batches.reading - batches.collating, 0.0)
+    part = float(own.sum()) / making
+    named = any(one.code == "cheaper_transform" for one in actions)
+    if part >= LARGE_PART and not named:
+        predicted = follower.without(own, min(1.0, float(own.sum()) / max(cpu, 1e-9)))
+        data: dict[str, Json] = {"name": f"{seen.loaders[0].data}.__getitem__", "part": part}
+        actions.append(Action("prep", "cheaper_samples", None, predicted, data))
+    return actions
+
+
+def slowest_transform(seen: WatchedFacts) -> tuple[str | None, float]:
+    """(its name, its part of the time that the timed batches took their workers)"""
+    settings = seen.settings
+    if settings is None or not settings.transforms or not settings.timed_s > 0:
+        return None, 0.0
+    slowest = max(settings.transforms, key=lambda one: one.seconds)
+    return slowest.name, min(1.0, slowest.seconds / settings.timed_s)
+
+
+def _for_threads(follower: Follower, seen: WatchedFacts) -> list[Action]:
+    """Threads within the workers, where all of them together are more than the processors."""
+    settings, workers = seen.settings, follower.workers
+    threads = None if settings is None else settings.worker_torch_threads
+    if threads is None or threads < 2 or workers * threads <= follower.cpus:
+        return []
+    batches = follower.batches
+    alone = np.maximum(batches.cpu + batches.reading, 1e-9)  # one thread does the work of all
+    then = follower.step_s(workers, follower.prefetch, alone, float(batches.cpu.mean()))
+    details: dict[str, Json] = {"threads": threads, "workers": workers, "cpus": follower.cpus}
+    now = np.maximum(follower.now, follower.real_s)  # it waits for processors now
+    return [Action("contention", "worker_threads", None, follower.estimate(now / then), details)]
+
+
+def _for_storage(follower: Follower, seen: WatchedFacts, verdict: Verdict) -> list[Action]:
+    main, batches = seen.loaders[0], follower.batches
+    gain = verdict.speedup_if_removed.get("storage") or verdict.joint_speedup
+    if not batches.read_bytes or not main.batch_size:
+        return [Action("storage", "fewer_reads")]
+    whole = None if main.num_samples is None else batches.read_bytes / main.batch_size * main.num_samples
+    room, actions = seen.available_memory_bytes, []
+    if whole is not None and room is not None and whole <= FITS * room:
+        details: dict[str, Json] = {"bytes": whole, "available": room}
+        actions.append(Action("storage", "cache_in_memory", None, gain, details))
+    a_sample = batches.read_bytes / main.batch_size
+    actions.append(Action("storage", "fewer_reads", None, None, {"bytes": a_sample}))
+    return actions
+
+
+def _for_contention(verdict: Verdict, model: Model, held_up_by: ContentionBy | None) -> list[Action]:
+    seen, gain = model.processors[Arm.REAL], verdict.speedup_if_removed.get("contention")
+    told: dict[ContentionBy, tuple[AdviceCode, dict[str, Json]]] = {
+        "neighbours": ("stop_neighbours", {"cores": seen.neighbours, "cpus": seen.cpus}),
+        "quota": ("raise_quota", {"quota": seen.quota_cpus, "cpus": seen.cpus}),
+        "steal": ("less_steal", {"cores": seen.stolen, "cpus": seen.cpus}),
+        "own threads": ("fewer_threads", {"cpus": seen.cpus}),
+    }
+    if held_up_by is None or held_up_by not in told:
+        return []
+    code, details = told[held_up_by]
+    return [Action("contention", code, None, gain, details)]
+
+
+# -- what was applied ------------------------------------------------------------------------------------------
+
+
+def _measured(run: Run, seen: WatchedFacts, advice: Advice) -> Advice:
+    """With what `--apply` measured of it."""
+    applied = seen.applied
+    if applied is None or advice.change is None or dict(advice.change) != dict(applied.change):
+        return advice
+    tried = trials_of(run.trials, applied.change)
+    failure = next((one.failure for one in tried if one.failure is not None), None)
+    if failure is not None or not tried or run.recording is None:
+        return replace(advice, verified=True, not_verified=failure.message if failure else "no_complete_step")
+    if OPTIONS in applied.change:
+        gain = _epochs_ratio(seen.epochs, applied.epochs)
+    else:
+        feeds = run.case.feed, tried[0].case.feed
+        gain = rate_ratio(run.recording.segments, segments_of(tried), feeds[0].lanes, feeds[1].lanes, 1)
+    gain = None if gain is None else replace(gain, method="before and behind the change; block bootstrap, 95 %")
+    return replace(
+        advice, verified=True, measured_speedup=gain, not_verified=None if gain is not None else "no_complete_step"
+    )
+
+
+def _epochs_ratio(before: Sequence[WatchedEpoch], after: Sequence[WatchedEpoch]) -> Estimate | None:
+    """Seconds a batch of whole epochs, before ÷ behind. Of those behind, the first still starts the workers."""
+    first = [one for one in before if one.num_batches]
+    second = [one for one in after[1:] if one.num_batches]
+    if not first or not second:
+        return None
+    rates = [np.asarray([one.seconds / one.num_batches for one in side]) for side in (first, second)]
+    random = np.random.default_rng(37)
+    drawn = [side[random.integers(len(side), size=(NUM_DRAWS, len(side)))].mean(axis=1) for side in rates]
+    value = float(rates[0].mean() / rates[1].mean())
+    return interval(value, drawn[0] / drawn[1], "ratio", min(map(len, rates)), "epochs")

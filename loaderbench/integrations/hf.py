@@ -1,0 +1,50 @@
+"""Hugging Face's Trainer: `Trainer(…, callbacks=[loaderbench.integrations.hf.Watch()])`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from loaderbench.cases.options import RESULTS
+from loaderbench.errors import UnavailableError
+from loaderbench.integrations.phases import TrainerWatch
+from loaderbench.recording.record import RunRecord
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    why = f"loaderbench.integrations.hf needs transformers: pip install transformers ({error})"
+    raise UnavailableError(why) from error
+
+
+class Watch(TrainerCallback):  # type: ignore[misc]
+    """Watches a Trainer from the beginning of `train()` to its end. Evaluation counts apart."""
+
+    def __init__(self, results: str | os.PathLike[str] = RESULTS) -> None:
+        self._watch, self._phase = TrainerWatch(results), "train"
+        self.record: RunRecord | None = None
+        """Of the last `train()`; None under `loaderbench watch`, which stores it when the script ends."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._phase = "train"
+        self._watch.begin(lambda: self._phase)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._watch.stepped()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_evaluate:  # the Trainer does it next
+            self._phase = "evaluate"
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_evaluate:
+            self._phase = "evaluate"
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._phase = "train"
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._phase = "train"
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.record = self._watch.end()

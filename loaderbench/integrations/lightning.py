@@ -1,0 +1,50 @@
+"""Lightning's Trainer: `Trainer(…, callbacks=[loaderbench.integrations.lightning.Watch()])`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from loaderbench.cases.options import RESULTS
+from loaderbench.errors import UnavailableError
+from loaderbench.integrations.phases import TrainerWatch
+from loaderbench.recording.record import RunRecord
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+"""One library under two names, whose classes are not the same."""
+
+
+def _callback() -> Any:
+    """The base class, of the package that the script uses."""
+    problem: ImportError | None = None
+    for package in sorted(PACKAGES, key=lambda name: name not in sys.modules):
+        try:
+            return importlib.import_module(package).Callback
+        except ImportError as error:
+            problem = problem or error
+    raise UnavailableError(
+        f"loaderbench.integrations.lightning needs lightning: pip install lightning ({problem})"
+    ) from problem
+
+
+class Watch(_callback()):  # type: ignore[misc]
+    """Watches a Trainer from the beginning of `fit()` to its end. Validation counts apart."""
+
+    def __init__(self, results: str | os.PathLike[str] = RESULTS) -> None:
+        self._watch = TrainerWatch(results)
+        self.record: RunRecord | None = None
+        """Of the last `fit()`; None under `loaderbench watch`, which stores it when the script ends."""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self._watch.begin(lambda: "evaluate" if trainer.evaluating or trainer.sanity_checking else "train")
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._watch.stepped(trainer.global_step)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        self.record = self._watch.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.record = self._watch.end()

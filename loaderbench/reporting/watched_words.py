@@ -1,0 +1,133 @@
+"""Words for a watched script: what to try with its DataLoader, and what else it showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from loaderbench.cases.case import Change, loader_arguments
+from loaderbench.plain import Json
+from loaderbench.recording.caveats import Reason
+
+Details = Mapping[str, Json]
+
+
+def _figure(details: Details, name: str) -> float:
+    return float(cast(float, details.get(name) or 0.0))
+
+
+def _percent(part: float) -> str:
+    return f"{part:.0%}".replace("%", " %")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
+
+
+def _size(num_bytes: float) -> str:
+    """`40 MB`"""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"
+
+
+def _part(details: Details) -> str:
+    return _percent(_figure(details, "part"))
+
+
+def _workers(change: Change, d: Details) -> str:
+    now, cpus = d.get("now"), d.get("cpus")
+    processors = f"{cpus} processor{'s' * (cpus != 1)}"
+    if not change:
+        return f"try more workers: DataLoader(num_workers=…), up to {processors} (now {now})"
+    told = f"DataLoader({loader_arguments(change)}) (now {now}"
+    workers = change.get("workers")
+    if isinstance(workers, int) and isinstance(now, int) and workers < now:
+        return f"fewer workers: {told}, on {processors}: more only wait for each other, and each takes memory)"
+    return f"more workers: {told}; more than these add less than 3 %)"
+
+
+ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
+    "num_workers": _workers,
+    "prefetch_factor": lambda c, d: (
+        f"prepare more batches ahead, since some take much longer than others: DataLoader({loader_arguments(c)}) (now "
+        f"{d['now']}; takes memory)"
+    ),
+    "persistent_workers": lambda c, d: (
+        f"keep the workers from one epoch to the next: DataLoader({loader_arguments(c)}): each start takes "
+        f"{_duration(_figure(d, 'start_s'))} of an epoch's {_duration(_figure(d, 'epoch_s'))}"
+    ),
+    "keep_loader": lambda c, d: (
+        "make the DataLoader once, before the loop over epochs, with persistent_workers=True: each start takes "
+        f"{_duration(_figure(d, 'start_s'))} of an epoch's {_duration(_figure(d, 'epoch_s'))}"
+    ),
+    "pin_memory": lambda c, d: (
+        f"DataLoader({loader_arguments(c)}), so that the copy to the GPU needs no host time (gain unknown: copies are "
+        "not timed)"
+    ),
+    "worker_threads": lambda c, d: (
+        f"one thread a worker: torch.set_num_threads(1) in worker_init_fn, or OMP_NUM_THREADS=1 ({d['workers']} "
+        f"workers use {d['threads']} threads each on {d['cpus']} processors)"
+    ),
+    "cheaper_transform": lambda c, d: (
+        f"a cheaper {d['name']}: this transform takes {_part(d)} of a worker's time (without it:)"
+    ),
+    "cheaper_collate": lambda c, d: (
+        f"a cheaper collate function: {d['name']} takes {_part(d)} of a worker's time (without it:)"
+    ),
+    "cheaper_samples": lambda c, d: (
+        f"cheaper samples: {d['name']} computes for {_part(d)} of a worker's time; store what it makes, smaller or "
+        "decoded (without it:)"
+    ),
+    "cache_in_memory": lambda c, d: (
+        f"keep the data set in memory: about {_size(_figure(d, 'bytes'))}, of {_size(_figure(d, 'available'))} "
+        "that are free"
+    ),
+    "fewer_reads": lambda c, d: (
+        "fewer and larger reads: put samples"
+        + (f" of {_size(_figure(d, 'bytes'))}" if "bytes" in d else "")
+        + " together in shards (WebDataset, LitData), or in faster storage"
+    ),
+}
+
+
+def _grows(d: Details) -> str:
+    whose = "the script" if d["of"] == "script" else "its workers together, within an epoch,"
+    why = "" if d["of"] == "script" else " (Python objects of the data set that each worker touches, or a cache)"
+    return f"the memory of {whose} grows by {_size(_figure(d, 'bytes'))} in 1,000 batches{why}"
+
+
+def _threads(d: Details) -> str:
+    theirs = f"{d['workers']} workers with {d['each']} thread{'s' * (d['each'] != 1)} each"
+    own = f", and {d['own']} of the script," if d.get("own") else ""
+    waits = (
+        "" if d.get("starved") is None else f"; a worker waits for one {_percent(_figure(d, 'starved'))} of its time"
+    )
+    return f"more threads than processors: {theirs}{own} share {d['cpus']}{waits}"
+
+
+def _first_epoch(d: Details) -> str:
+    first, later = _figure(d, "first_s"), _figure(d, "later_s")
+    why = "it reads and starts up what later epochs find there" if first > later else "later epochs are slower"
+    return f"a batch of the first epoch takes {_duration(first)}, one of later epochs {_duration(later)}: {why}"
+
+
+NOTES: Mapping[str, Callable[[Details], str]] = {
+    "memory_grows": _grows,
+    "in_turn": lambda d: (
+        f"every {d['workers']}th batch is waited for, {_duration(_figure(d, 'wait_s'))} each time: the "
+        f"{d['workers']} workers finish together and hand over in turn; what matters is the mean"
+    ),
+    "threads": _threads,
+    "shared_memory": lambda d: (
+        f"/dev/shm, through which workers hand over batches, was nearly full: {_size(_figure(d, 'free'))} of "
+        f"{_size(_figure(d, 'size'))} free (raise it: docker run --shm-size)"
+    ),
+    "first_epoch": _first_epoch,
+}
+
+
+def note(one: Reason) -> str:
+    return NOTES[one.code](one.details)

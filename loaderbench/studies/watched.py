@@ -1,0 +1,98 @@
+"""What stands around a watched script's steps, as facts: its settings, epochs, memory, and what `--apply` changed."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
+from loaderbench.machine import available_memory_bytes
+from loaderbench.recording.facts import (
+    Facts,
+    Failure,
+    Recording,
+    Trial,
+    WatchedApplied,
+    WatchedFacts,
+    WatchedSettings,
+    WatchedTransform,
+)
+from loaderbench.watching.applying import Applier
+from loaderbench.watching.transforms import THREADS, TORCH_THREADS
+from loaderbench.watching.watcher import Seen, Watcher
+
+
+def nothing_seen(watcher: Watcher) -> str:
+    """What to say where no step was seen, and what to do about it."""
+    if any(one.num_batches for one in watcher.seen.values()):
+        num = sum(one.num_batches for one in watcher.seen.values())
+        return f"too short: the script took {num} batch{'es' * (num != 1)}; a verdict needs more"
+    return (
+        "nothing iterated was seen: the script took no batch from a torch DataLoader; put loaderbench.watch(…) around "
+        "what its loop iterates"
+    )
+
+
+def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Applier | None) -> WatchedFacts:
+    """The facts with what is known of a loader besides its steps."""
+    torch, around = sys.modules.get("torch"), main.surroundings
+    memory, _ = available_memory_bytes()
+    applied = None if applier is None else _applied(applier, watcher)
+    return replace(
+        facts,
+        settings=None if main.settings is None else _told(main, main.settings),
+        epochs=watcher.epochs(main),
+        memory=tuple(around.readings),
+        shared=around.shared,
+        torch_threads=None if torch is None else torch.get_num_threads(),
+        available_memory_bytes=memory,
+        optimizer_steps=watcher.optimizer_steps,
+        applied=applied,
+        not_applied=applier.why_nothing if applier is not None and applied is None else None,
+    )
+
+
+def _told(main: Seen, settings: WatchedSettings) -> WatchedSettings:
+    """The settings with what the workers told."""
+    times = [one for one in main.times if one.num_batches]
+    if not times:
+        return settings
+    sums: dict[str, tuple[float, int]] = {}
+    for transform in (transform for one in times for transform in one.transforms()):
+        seconds, num = sums.get(transform.name, (0.0, 0))
+        sums[transform.name] = seconds + transform.seconds, num + transform.num_calls
+    looks = [one.draws_random for one in times if one.draws_random is not None]
+    return replace(
+        settings,
+        transforms=tuple(WatchedTransform(name, seconds, num) for name, (seconds, num) in sums.items()),
+        num_timed=sum(one.num_batches for one in times),
+        timed_s=sum(one.seconds for one in times),
+        worker_torch_threads=max(one.most(TORCH_THREADS) or 0 for one in times) or None,
+        worker_threads=max(one.most(THREADS) or 0 for one in times) or None,
+        draws_random=any(looks) if looks else None,
+    )
+
+
+def _after(applier: Applier, watcher: Watcher) -> Seen | None:
+    """The loader as it was changed; None where nothing was, or no batch followed."""
+    return None if applier.after is None else watcher.seen.get(applier.after)
+
+
+def _applied(applier: Applier, watcher: Watcher) -> WatchedApplied | None:
+    if applier.change is None:
+        return None
+    after = _after(applier, watcher)
+    return WatchedApplied(applier.change, applier.epoch, () if after is None else watcher.epochs(after))
+
+
+def trials_of(case: Case, facts: Facts, watcher: Watcher, applier: Applier | None) -> list[Trial]:
+    """What followed the change, as a trial of it; the case itself is the run's own recording."""
+    if applier is None or applier.change is None:
+        return []
+    after = _after(applier, watcher)
+    segments = [] if after is None else [one for one in after.segments if one.arm is Arm.REAL]
+    failure = None if segments else Failure("TooShort", "too few batches followed the change")
+    changed = case.changed(**applier.change)
+    recording = Recording(segments, replace(facts, watched=None)) if segments else None
+    return [Trial(applier.change, changed, 0, recording, failure)]

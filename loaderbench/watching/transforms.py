@@ -1,0 +1,270 @@
+"""What a data set's transforms take, by name: timed in the process that makes batches, in every EVERY-th of them.
+
+In such a batch each transform is replaced by one that notes its time, and put back behind it; between them nothing is
+changed. They are looked for in attributes where torchvision's data sets, and those like them, keep them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaderbench.recording.facts import WatchedTransform
+
+EVERY, FIRST = 8, 1
+"""Batches of a worker from one that is timed to the next, and the first of them: its very first one starts up."""
+MOST_NAMES = 64
+OF_DATA_SETS = ("transform", "transforms", "target_transform", "joint_transform")
+"""Attributes of a data set that hold a transform."""
+INSIDE = ("dataset", "datasets")
+"""Attributes of a data set that hold another one: Subset, ConcatDataset, and wrappers like them."""
+NUM_LOOKED_AT = 3
+"""Timed batches of which the random state is compared."""
+BATCHES, NS, TORCH_THREADS, THREADS, RANDOM, HEAD = 0, 1, 2, 3, 4, 8
+UNKNOWN, DRAWS_NONE, DRAWS = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a transform is kept."""
+
+    name: str
+    call: Callable[..., Any]
+    put: Callable[[Any], None]
+    """Put another one there."""
+
+
+def places_of(data: object) -> list[Place]:
+    """The transforms of a data set, in an order that is the same in each process."""
+    found: list[Place] = []
+    for owner in _data_sets(data):
+        for name in OF_DATA_SETS:
+            held = vars(owner).get(name)
+            if callable(held):
+                found += _places_in(held, _attribute(owner, name))
+            inner = getattr(held, "__dict__", {}).get("transform")  # torchvision's StandardTransform
+            if name == "transforms" and callable(inner):
+                found.pop()
+                found += _places_in(inner, _attribute(held, "transform"))
+    number: dict[str, int] = {}
+    named = []
+    for place in _once(found)[:MOST_NAMES]:
+        number[place.name] = number.get(place.name, 0) + 1
+        same = number[place.name]
+        named.append(place if same == 1 else Place(f"{place.name} ({same})", place.call, place.put))
+    return named
+
+
+def _once(found: list[Place]) -> list[Place]:
+    """One place for a transform that is kept in several."""
+    puts: dict[int, list[Callable[[Any], None]]] = {}
+    for place in found:
+        puts.setdefault(id(place.call), []).append(place.put)
+
+    def everywhere(several: list[Callable[[Any], None]]) -> Callable[[Any], None]:
+        def put(one: Any) -> None:
+            for each in several:
+                each(one)
+
+        return put
+
+    first = {id(place.call): place for place in reversed(found)}
+    return [
+        Place(place.name, place.call, everywhere(puts[id(place.call)]))
+        for place in found
+        if first[id(place.call)] is place
+    ]
+
+
+def _data_sets(data: object) -> Iterator[object]:
+    seen: set[int] = set()
+    pending = [data]
+    while pending:
+        one = pending.pop(0)
+        if id(one) in seen or not hasattr(one, "__dict__"):
+            continue
+        seen.add(id(one))
+        yield one
+        for name in INSIDE:
+            held = vars(one).get(name)
+            pending += held if isinstance(held, list | tuple) else [] if held is None else [held]
+
+
+def _attribute(owner: Any, name: str) -> Callable[[Any], None]:
+    return lambda one: setattr(owner, name, one)
+
+
+def _item(owner: Any, key: Any) -> Callable[[Any], None]:
+    def put(one: Any) -> None:
+        owner[key] = one
+
+    return put
+
+
+def _places_in(held: Any, put: Callable[[Any], None]) -> list[Place]:
+    """Of a Compose and of torch's Sequential each part, else the transform itself."""
+    kind = type(held).__name__
+    parts: Any = None
+    if "Compose" in kind and isinstance(getattr(held, "transforms", None), list):
+        parts = list(enumerate(held.transforms))
+        owner: Any = held.transforms
+    elif kind == "Sequential" and isinstance(getattr(held, "_modules", None), dict):
+        owner, parts = held._modules, list(held._modules.items())
+    if not parts:
+        return [Place(name_of(held), held, put)]
+    return [place for key, part in parts for place in _places_in(part, _item(owner, key))]
+
+
+def name_of(call: object) -> str:
+    """A function's name; the class of any other object."""
+    named = getattr(call, "func", call)  # functools.partial
+    name = getattr(named, "__qualname__", None) or type(call).__name__
+    return str(name).replace("<locals>.", "")
+
+
+class _Timed:
+    """A transform that notes its time, and looks like what it stands for."""
+
+    def __init__(self, call: Callable[..., Any], add: Callable[[int], None]) -> None:
+        self.__call, self.__add = call, add
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        begun = time.perf_counter_ns()
+        try:
+            return self.__call(*arguments, **named)
+        finally:
+            self.__add(time.perf_counter_ns() - begun)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__call, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.__call)
+
+
+class Times:
+    """Of each worker of one iterator: what its timed batches and each transform took, in memory that they share."""
+
+    def __init__(self, workers: int, names: list[str]) -> None:
+        self.names = names
+        shape = (max(1, workers), HEAD + 2 * len(names))
+        memory = np.frombuffer(mmap.mmap(-1, shape[0] * shape[1] * 8), dtype=np.int64)
+        self.rows: NDArray[np.int64] = memory.reshape(shape)
+
+    def transforms(self) -> list[WatchedTransform]:
+        told = self.rows[:, HEAD:].sum(axis=0).reshape(-1, 2)
+        return [WatchedTransform(name, ns / 1e9, int(num)) for name, (ns, num) in zip(self.names, told, strict=True)]
+
+    @property
+    def num_batches(self) -> int:
+        return int(self.rows[:, BATCHES].sum())
+
+    @property
+    def seconds(self) -> float:
+        """What the timed batches took in their workers."""
+        return float(self.rows[:, NS].sum()) / 1e9
+
+    def most(self, column: int) -> int | None:
+        """Over the workers; None where none told."""
+        return int(self.rows[:, column].max()) or None
+
+    @property
+    def draws_random(self) -> bool | None:
+        """Whether making a batch moved a random state of its process; None where nobody looked."""
+        most = self.most(RANDOM)
+        return None if most is None else most == DRAWS
+
+
+def times_for(loader: Any) -> Times:
+    """For the iterator that a DataLoader is about to make."""
+    return Times(loader.num_workers, [place.name for place in places_of(loader.dataset)])
+
+
+class Sampling:
+    """In the process that makes batches: times some of them."""
+
+    def __init__(self, times: Times, worker: int, data: object) -> None:
+        self._row = times.rows[worker]
+        self._places = places_of(data)
+        if [place.name for place in self._places] != times.names:  # another data set than the one that was looked at
+            self._places = []
+        self._number, self._looked_at = -1, 0
+
+    def take(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives."""
+        self._number += 1
+        if self._number % EVERY != FIRST:
+            return make()
+        looks = self._looked_at < NUM_LOOKED_AT and self._row[RANDOM] != DRAWS
+        state = random_state() if looks else None
+        with self._timed():
+            begun = time.perf_counter_ns()
+            batch = make()
+            self._row[NS] += time.perf_counter_ns() - begun
+            self._row[BATCHES] += 1
+        self._look(state)
+        return batch
+
+    def _look(self, state: tuple[object, ...] | None) -> None:
+        if state is None:
+            return
+        self._looked_at += 1
+        self._row[RANDOM] = DRAWS_NONE if random_state() == state else DRAWS
+        torch = sys.modules.get("torch")
+        self._row[TORCH_THREADS] = 0 if torch is None else torch.get_num_threads()
+        self._row[THREADS] = num_threads()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        put: list[Place] = []
+        try:
+            for number, place in enumerate(self._places):
+                place.put(_Timed(place.call, self._adder(HEAD + 2 * number)))
+                put.append(place)
+        except (AttributeError, TypeError):  # a data set that refuses to have it replaced
+            self._places = self._places[: len(put)]
+        try:
+            yield
+        finally:
+            for place in put:
+                place.put(place.call)
+
+    def _adder(self, column: int) -> Callable[[int], None]:
+        row = self._row
+
+        def add(ns: int) -> None:
+            row[column] += ns
+            row[column + 1] += 1
+
+        return add
+
+
+def num_threads() -> int:
+    """Of this process."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir()))
+    except OSError:
+        return 0
+
+
+def random_state() -> tuple[object, ...]:
+    """Of Python's, NumPy's and PyTorch's own generators, those that are imported."""
+    found: list[object] = [random.getstate()]
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        _, keys, *rest = numpy.random.get_state()
+        found.append((keys.tobytes(), *rest))
+    if torch is not None:
+        found.append(torch.get_rng_state().numpy().tobytes())
+    return tuple(found)
