@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from loaderbench.watching.watcher import Watcher
 
 REDRAW_S = 0.2
-"""Least time between two drawings; one takes about 2 ms."""
+"""Least time between two drawings, but for a verdict; one takes about 2 ms."""
 
 
 class Progress:
@@ -86,7 +86,8 @@ class Progress:
                 self._say(text)
             case SoFar():
                 self._tell(message)
-        if self._live is not None and time.monotonic() - self._drawn > REDRAW_S:
+        # A verdict comes right behind its window, which was just drawn, and the next message is a window away.
+        if self._live is not None and (isinstance(message, SoFar) or time.monotonic() - self._drawn > REDRAW_S):
             self._live.start()
             self._live.update(self._view(), refresh=True)
             self._drawn = time.monotonic()

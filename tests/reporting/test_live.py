@@ -103,6 +103,15 @@ def test_on_a_terminal_the_verdict_so_far_is_a_line(monkeypatch: pytest.MonkeyPa
     assert "evicting takes long" in text
 
 
+def test_a_verdict_is_drawn_at_once_behind_the_window_that_was_just_drawn() -> None:
+    out = io.StringIO()
+    with Progress(1, quiet=False, console=Console(file=out, width=80, force_terminal=True)) as view:
+        view._drawn -= 10
+        view.message(CASE, Phase("starting the loader"))
+        view.message(CASE, so_far("storage", 2.1, 12.3))
+        assert "so far: storage" in out.getvalue()  # the next message may be seconds away
+
+
 def test_elsewhere_the_verdict_so_far_is_said_when_its_cause_changes(capsys: pytest.CaptureFixture[str]) -> None:
     def lines(num_cases: int, *, quiet: bool = False) -> list[str]:
         with Progress(num_cases, quiet=quiet) as view:
