@@ -78,11 +78,14 @@ def batches_of(segments: Sequence[Segment]) -> Batches | None:
 
     queued = of("runqueue_ns").clip(0.0)
     wall = of("ready_ns") - of("start_ns")
+    making = np.maximum(wall - queued, 1e-9)
+    # Collate waits for processors as the rest of the work does; which part of the waiting was its own is not stored.
+    runs = (making - of("read_ns")).clip(0.0) / np.maximum(wall - of("read_ns"), 1e-9)
     asked = rows[:, SPAN["page_bytes"]].clip(0)
     return Batches(
-        making=np.maximum(wall - queued, 1e-9),
+        making=making,
         reading=of("read_ns"),
-        collating=of("collate_ns"),
+        collating=of("collate_ns") * runs.clip(0.0, 1.0),
         cpu=of("cpu_ns").clip(0.0),
         step=np.asarray((stamps[:, STEP["done_ns"]] - stamps[:, STEP["returned_ns"]]) / 1e9),
         read_bytes=float(asked.mean()),

@@ -72,14 +72,14 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
         f"workers use {d['threads']} threads each on {d['cpus']} processors)"
     ),
     "cheaper_transform": lambda c, d: (
-        f"a cheaper {d['name']}: this transform takes {_part(d)} of a worker's time (without it:)"
+        f"a cheaper {d['name']}: this transform takes {_part(d)} of a worker's time; without it"
     ),
     "cheaper_collate": lambda c, d: (
-        f"a cheaper collate function: {d['name']} takes {_part(d)} of a worker's time (without it:)"
+        f"a cheaper collate function: {d['name']} takes {_part(d)} of a worker's time; without it"
     ),
     "cheaper_samples": lambda c, d: (
         f"cheaper samples: {d['name']} computes for {_part(d)} of a worker's time; store what it makes, smaller or "
-        "decoded (without it:)"
+        "decoded; without that work"
     ),
     "cache_in_memory": lambda c, d: (
         f"keep the data set in memory: about {_size(_figure(d, 'bytes'))}, of {_size(_figure(d, 'available'))} "
@@ -117,7 +117,7 @@ def _first_epoch(d: Details) -> str:
 NOTES: Mapping[str, Callable[[Details], str]] = {
     "memory_grows": _grows,
     "in_turn": lambda d: (
-        f"every {d['workers']}th batch is waited for, {_duration(_figure(d, 'wait_s'))} each time: the "
+        f"one batch in {d['workers']} is waited for, {_duration(_figure(d, 'wait_s'))} each time: the "
         f"{d['workers']} workers finish together and hand over in turn; what matters is the mean"
     ),
     "threads": _threads,

@@ -8,7 +8,8 @@ import pytest
 
 from loaderbench.analysis.ledger import entries_of_run
 from loaderbench.analysis.record import analyze
-from loaderbench.recording.facts import Failure, Recording, Run, Trial, WatchedApplied, WatchedTransform
+from loaderbench.analysis.watched_advice import batches_of
+from loaderbench.recording.facts import SPAN, Failure, Recording, Run, Trial, WatchedApplied, WatchedTransform
 from loaderbench.recording.record import Advice, Estimate
 from loaderbench.reporting.words import worded
 from tests.watched_facts import epoch, followed, run_of, segment, settings
@@ -115,6 +116,17 @@ def test_a_slow_collate_is_named() -> None:
     assert "pad_to_longest takes 60 %" in found["cheaper_collate"].action
     assert holds(found["cheaper_collate"].predicted_speedup, rate(making, step, 2) / rate(making * 0.4, step, 2))
     assert "Photos.__getitem__ computes for 40 %" in found["cheaper_samples"].action
+
+
+def test_a_collate_that_waits_for_processors_as_all_work_does_is_no_slower_for_it() -> None:
+    """Workers that have a processor for a third of their time, of which a fifth is collate: it is a fifth of the work."""
+    making, step = np.full(300, 120.0), np.full(300, 10.0)
+    one = segment(making, step, 2, collate_part=0.2)
+    assert one.spans is not None
+    one.spans[:, SPAN["runqueue_ns"]] = (one.spans[:, SPAN["ready_ns"]] - one.spans[:, SPAN["start_ns"]]) * 2 // 3
+    found = batches_of([one])
+    assert found is not None
+    assert float(found.collating.sum() / found.making.sum()) == pytest.approx(0.2, abs=0.001)
 
 
 def test_threads_of_workers_that_are_more_than_processors() -> None:

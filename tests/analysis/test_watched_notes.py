@@ -56,7 +56,7 @@ def test_memory_that_only_fills_up_at_the_start_or_varies_is_no_growth() -> None
 
 def test_every_nth_batch_is_waited_for_where_n_workers_hand_over_in_turn() -> None:
     step = np.full(200, 2.0)
-    assert any("every 4th batch" in one for one in told([segment(np.full(200, 40.0), step, 4)], workers=4))
+    assert any("one batch in 4 is waited for" in one for one in told([segment(np.full(200, 40.0), step, 4)], workers=4))
     assert told([segment(np.full(200, 40.0), step, 1)], workers=1) == []
     assert told([segment(np.full(200, 4.0), np.full(200, 10.0), 4)], workers=4) == []  # nothing is waited for
     random = np.random.default_rng(4)
