@@ -119,7 +119,7 @@ def test_a_slow_collate_is_named() -> None:
 
 
 def test_a_collate_that_waits_for_processors_as_all_work_does_is_no_slower_for_it() -> None:
-    """Workers that have a processor for a third of their time, of which a fifth is collate: it is a fifth of the work."""
+    """Workers that have a processor a third of their time, of which a fifth is collate: it is a fifth of the work."""
     making, step = np.full(300, 120.0), np.full(300, 10.0)
     one = segment(making, step, 2, collate_part=0.2)
     assert one.spans is not None
