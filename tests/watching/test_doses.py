@@ -69,6 +69,9 @@ class Loader:
         self.clock.now += self.handover_ns
         return {"inputs": np.zeros((4, 2))}
 
+    def pids(self) -> list[int]:
+        return []
+
     def is_full(self) -> bool:
         self.clock.sleep(0.001)
         begun = self.taken_at[-self.depth]
