@@ -13,6 +13,7 @@ from loaderbench.analysis.model_memory import fit_of, memory_of
 from loaderbench.analysis.model_split import split_of
 from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.precision import compare_precisions
+from loaderbench.analysis.ranks import ranks_of
 from loaderbench.analysis.selftest import score
 from loaderbench.analysis.sizing import sized
 from loaderbench.analysis.study import summarize
@@ -25,6 +26,7 @@ from loaderbench.recording.model_memory import ModelFitFacts, ModelMemoryFacts
 from loaderbench.recording.model_size import SizeFacts
 from loaderbench.recording.model_split import SplitFacts
 from loaderbench.recording.offload_study import OffloadFacts
+from loaderbench.recording.ranks import RanksFacts
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -69,6 +71,8 @@ def judge(facts: StudyFacts, records: Mapping[str, RunRecord]) -> Findings:
             return forecast_of(facts)
         case CapacityFacts():
             return capacity_of(facts)
+        case RanksFacts():
+            return ranks_of(facts, records)
         case _:
             return summarize([*records.values()])
 

@@ -69,6 +69,8 @@ class Subject:
     """Stored resolution (`--res`), None for a tree without variants."""
     cache: CacheState = "as-is"
     """State of the page cache that the files are read in."""
+    shard: str | None = None
+    """`2/4`: of the files, those with the numbers 2, 6, 10 …, counted from 0; None: all."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ class Step:
     """Of training: SGD with momentum keeps one value for each parameter, Adam two."""
     channels: int = 3
     """Of the images that the model takes; loaders deliver 3."""
+    all_reduce_bytes: int | None = None
+    """Several ranks also run windows whose every step ends with an all-reduce of so many bytes; None: they do not."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,8 @@ class Case:
         subject, feed, step = self.subject, self.feed, self.step
         where = f"{subject.dataset_name}/{subject.resolution}" if subject.resolution else subject.dataset_name
         decoder = f"+{feed.decoder}" if feed.decoder else ""
-        return f"{where} {feed.loader}{decoder} w{feed.workers} b{step.batch_size} {step.device}"
+        shard = f" shard {subject.shard}" if subject.shard else ""
+        return f"{where} {feed.loader}{decoder} w{feed.workers} b{step.batch_size} {step.device}{shard}"
 
     def changed(self, **fields: Any) -> Case:
         """The case with these fields changed, whichever part they belong to.

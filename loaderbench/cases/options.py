@@ -313,6 +313,16 @@ class CapacityOptions:
 
 
 @dataclass(frozen=True)
+class RankOptions:
+    """What `run` and `sweep` are asked under a launcher."""
+
+    all_reduce: Size | None = option(
+        "Under torchrun: also run windows whose every step ends with an all-reduce of so many bytes: 100M",
+        metavar="SIZE",
+    )
+
+
+@dataclass(frozen=True)
 class EffortOptions:
     """How long and how thoroughly to measure."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import typer
 
 from loaderbench.cases.options import Options
 from loaderbench.commands.options import OutputOptions
+from loaderbench.commands.ranked import Asked, measure_on_ranks
 from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
@@ -30,8 +32,20 @@ def measure(
     resume: bool = False,
     tag: str | None = None,
     save_profile: Path | None = None,
+    all_reduce: int | None = None,
 ) -> None:
-    """Measure the cases that the options ask for, show and store them: several as a study."""
+    """Measure the cases that the options ask for, show and store them: several as a study; under a launcher beside the
+    other ranks."""
+    from loaderbench.running.ranks import rank_of
+
+    rank = rank_of(os.environ)
+    if rank is not None and rank.world_size > 1:
+        if verify or save_profile:
+            raise ConfigError("--verify and --save-profile are for one process: run them without the launcher")
+        measure_on_ranks(rank, Asked(options, datasets, output, dry_run, resume, tag, all_reduce))
+        return
+    if all_reduce is not None:
+        raise ConfigError("--all-reduce needs several ranks: start it under torchrun (docs/ranks.md)")
     from loaderbench.cases.study import plan
     from loaderbench.devices.select import nvml_ordinal
     from loaderbench.recording.store import Store

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions, one_of_each
+from loaderbench.cases.options import (
+    EffortOptions,
+    FeedOptions,
+    Options,
+    RankOptions,
+    StepOptions,
+    SubjectOptions,
+    one_of_each,
+)
 from loaderbench.commands.measuring import measure
 from loaderbench.commands.options import Dataset, OutputOptions, with_options
 
@@ -20,6 +28,7 @@ def run(
     feed: FeedOptions,
     step: StepOptions,
     effort: EffortOptions,
+    ranks: RankOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Then run the advice, and print predicted against measured speed-up")
@@ -40,5 +49,5 @@ def run(
     one_of_each("run", options, *ONE_OF_EACH)
     measure(
         options, named_data_sets(dataset, options, (DEFAULT_RESOLUTION,)), output, dry_run=dry_run, verify=verify,
-        tag=tag, save_profile=save_profile,
+        tag=tag, save_profile=save_profile, all_reduce=ranks.all_reduce,
     )  # fmt: skip

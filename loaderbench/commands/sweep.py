@@ -9,7 +9,15 @@ import typer
 
 from loaderbench import plugins
 from loaderbench.cases import options as asked
-from loaderbench.cases.options import EffortOptions, FeedOptions, Options, StepOptions, SubjectOptions, Words
+from loaderbench.cases.options import (
+    EffortOptions,
+    FeedOptions,
+    Options,
+    RankOptions,
+    StepOptions,
+    SubjectOptions,
+    Words,
+)
 from loaderbench.commands.measuring import measure
 from loaderbench.commands.options import Changed, OutputOptions, given_on_command_line, with_options
 
@@ -33,6 +41,7 @@ def sweep(
     feed: FeedOptions,
     step: StepOptions,
     effort: EffortOptions,
+    ranks: RankOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases and the time they will take")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Take finished cases from the results folder")] = False,
     tag: Annotated[
@@ -48,7 +57,7 @@ def sweep(
         options, dataset = _from_file(Path(dataset), options, given_on_command_line(context))
     sets = None if dataset is None else dataset.split(",")
     datasets = named_data_sets(sets, options, DEFAULT_RESOLUTIONS)
-    measure(options, datasets, output, dry_run=dry_run, resume=resume, tag=tag)
+    measure(options, datasets, output, dry_run=dry_run, resume=resume, tag=tag, all_reduce=ranks.all_reduce)
 
 
 def _from_file(path: Path, options: Options, given: set[str]) -> tuple[Options, str | None]:

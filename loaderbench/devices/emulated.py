@@ -126,6 +126,10 @@ class EmulatedDevice:
         self._busy_total_ns += busy_ns
         self._log(start_ns, self._free_ns, busy_ns, KERNEL, now_ns)
 
+    def not_before(self, time_ns: int) -> None:
+        """Work that is enqueued from now on begins at `time_ns` or later: a collective ends then."""
+        self._free_ns = max(self._free_ns, time_ns)
+
     def enqueue_compute(self, duration_ns: int) -> None:
         """Enqueue one piece of compute of known length, issued at no cost to the host."""
         now_ns = time.perf_counter_ns()

@@ -211,6 +211,16 @@ def nvml_ordinal(device: str) -> int | None:
     return int(number or 0) if traits is not None and traits.is_gpu else None
 
 
+def of_local_rank(device: str, asked: str, local_rank: int) -> str:
+    """The device of one of several ranks on a node: where GPUs were asked for without a number, each has its own; a
+    launcher that shows each rank one GPU has chosen already."""
+    kind = device.partition(":")[0]
+    traits = _traits(kind)
+    if traits is None or not traits.is_gpu or ":" in asked:
+        return device
+    return f"{kind}:{0 if num_visible_gpus() == 1 else local_rank}"
+
+
 def open_device(step: Step, image_size: int | None) -> Device:
     """Start the case's device, importing what it needs now.
 

@@ -21,6 +21,7 @@ from loaderbench.cases.case import CacheState, Case, Change
 from loaderbench.cases.traits import LoaderTraits
 from loaderbench.plain import Json, JsonObject
 from loaderbench.recording.caveats import Caveat
+from loaderbench.recording.rank_place import RankClock, RankPlace
 
 SCHEMA = 2
 
@@ -903,12 +904,25 @@ class Facts:
 
 
 @dataclass
+class RankRecording:
+    """What a rank of several measured beside its arms."""
+
+    place: RankPlace
+    clocks: tuple[RankClock, ...]
+    """At the begin and at the end."""
+    joint: list[Segment] = field(default_factory=list)
+    """Windows of `real` whose every step ended with an all-reduce of all ranks; `done_ns` is the rank's own arrival."""
+
+
+@dataclass
 class Recording:
     """Everything that one process measured."""
 
     segments: list[Segment]
     facts: Facts
     caveats: list[Caveat] = field(default_factory=list)
+    rank: RankRecording | None = None
+    """None for a run of one process."""
 
     def of(self, arm: Arm) -> list[Segment]:
         """The segments of one arm, in the order in which they were measured."""

@@ -65,5 +65,15 @@ class EpochDone:
     """From the start of the process, without what evicting or reading the files before the epochs took."""
 
 
-Message = Phase | Notice | SoFar | SegmentDone | StepsDone | EpochDone
+@dataclass(frozen=True)
+class Alive:
+    """A sign of life of one of several ranks."""
+
+    waits_s: float | None
+    """Since its last step; None outside a window."""
+    longest_s: float
+    """Longest step so far."""
+
+
+Message = Alive | Phase | Notice | SoFar | SegmentDone | StepsDone | EpochDone
 Report = Callable[[Message], None]

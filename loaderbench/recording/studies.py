@@ -25,6 +25,7 @@ from loaderbench.recording.model_memory import ModelFit, ModelFitFacts, ModelMem
 from loaderbench.recording.model_size import SizeFacts, Sizing
 from loaderbench.recording.model_split import ModelSplit, SplitFacts
 from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
+from loaderbench.recording.ranks import Ranks, RanksFacts
 from loaderbench.recording.record import (
     Bottleneck,
     Bound,
@@ -40,7 +41,7 @@ from loaderbench.recording.record import (
 
 StudyKind = Literal[
     "sweep", "compare", "tune", "selftest", "precision", "model_layers", "model_memory", "model_fit", "model_size",
-    "model_offload", "model_split", "model_io", "forecast", "capacity",
+    "model_offload", "model_split", "model_io", "forecast", "capacity", "ranks",
 ]  # fmt: skip
 SideName = Literal["a", "b"]
 SIDE_NAMES: tuple[SideName, ...] = get_args(SideName)
@@ -615,9 +616,9 @@ class PrecisionResult:
 
 ModelFacts = LayersFacts | ModelMemoryFacts | ModelFitFacts | SizeFacts | OffloadFacts | SplitFacts | IoFacts
 ModelFindings = LayersResult | ModelMemory | ModelFit | Sizing | ModelOffload | ModelSplit | ModelIo
-PagedFacts = ModelFacts | ForecastFacts | CapacityFacts
-"""Of studies whose facts are all that their findings need; a report gives each a page of its own."""
-PagedFindings = ModelFindings | Forecast | Capacity
+PagedFacts = ModelFacts | ForecastFacts | CapacityFacts | RanksFacts
+"""Of studies that a report gives a page of their own."""
+PagedFindings = ModelFindings | Forecast | Capacity | Ranks
 StudyFacts = SweepFacts | CompareFacts | TuneFacts | SelfTestFacts | PrecisionFacts | PagedFacts
 Findings = Sweep | Comparison | Tuning | SelfTest | PrecisionResult | PagedFindings
 
@@ -643,6 +644,7 @@ KINDS: Mapping[StudyKind, StudyTypes] = {
     "model_io": StudyTypes(IoFacts, ModelIo),
     "forecast": StudyTypes(ForecastFacts, Forecast),
     "capacity": StudyTypes(CapacityFacts, Capacity),
+    "ranks": StudyTypes(RanksFacts, Ranks),
 }
 
 

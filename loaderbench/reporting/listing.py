@@ -14,6 +14,7 @@ from loaderbench.recording.forecast import ForecastFacts
 from loaderbench.recording.model_io import IoFacts
 from loaderbench.recording.model_size import SizeFacts
 from loaderbench.recording.model_split import SplitFacts
+from loaderbench.recording.ranks import RanksFacts
 from loaderbench.recording.store import StoredRun, StoredStudy
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -137,6 +138,8 @@ def about(facts: StudyFacts) -> str:
             return f"{facts.source.model}, {facts.asked.epochs} epochs of {facts.asked.images:,} images"
         case CapacityFacts():
             return f"{facts.case.subject.dataset_name}, up to {facts.max_ranks} ranks"
+        case RanksFacts():
+            return f"{facts.ranks} ranks, {len(facts.cases)} of {facts.num_cases} cases"
         case IoFacts():
             return f"{facts.model}, {facts.device_name}"
         case _:

@@ -13,6 +13,7 @@ from loaderbench.recording.model_memory import ModelFit, ModelMemory
 from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.model_split import ModelSplit
 from loaderbench.recording.offload_study import ModelOffload
+from loaderbench.recording.ranks import Ranks
 from loaderbench.recording.studies import KINDS, Findings, PagedFindings
 from loaderbench.reporting import sizing as of_sizing
 from loaderbench.reporting import words
@@ -25,6 +26,7 @@ from loaderbench.reporting.model_memory import fit_page, memory_page
 from loaderbench.reporting.model_memory_figures import memory_figures
 from loaderbench.reporting.model_split import split_page
 from loaderbench.reporting.offload import offload_page
+from loaderbench.reporting.ranks import ranks_page
 from loaderbench.reporting.sizing_figure import sizing_figure
 from loaderbench.reporting.tables import Page, Table
 
@@ -51,6 +53,8 @@ def page_of(findings: Findings, name: str, *, drawn: bool) -> Page:
             return forecast_page(findings, name, drawn=drawn)
         case Capacity():
             return capacity_page(findings, name, drawn=drawn)
+        case Ranks():
+            return ranks_page(findings, name, drawn=drawn)
         case Sizing():
             return _size_page(findings, name, drawn=drawn)
         case _:

@@ -69,7 +69,7 @@ def write_trace(path: Path, run: Run) -> int:
             "stages": "a worker's stages are sums over the images of its batch, laid end to end",
         },
     }
-    _write(path, trace)
+    write_events(path, trace)
     return len(events)
 
 
@@ -88,7 +88,7 @@ def write_split_trace(path: Path, facts: SplitFacts) -> int:
     for number, member in enumerate(["whole batch", *(member.device for member in facts.members)]):
         name: Json = member if not number else f"{member} (member {number})"
         events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}})
-    pens = [_Pen(events, 1, number, 0) for number in range(len(facts.members) + 1)]
+    pens = [Pen(events, 1, number, 0) for number in range(len(facts.members) + 1)]
     for turn, (start, parts) in enumerate(zip(turns.split_start_ns.tolist(), turns.split_ns.tolist(), strict=True)):
         pens[0].slice("split", start, max(end for _, end in parts), turn=turn)
         for number, (begin, end) in enumerate(parts):
@@ -103,11 +103,12 @@ def write_split_trace(path: Path, facts: SplitFacts) -> int:
         pens[turns.alone + 1].slice(f"{facts.batch_size} images, alone", begin, end, turn=turn)
     clock = "CLOCK_MONOTONIC, 0 is the first start"
     other: Json = {"model": facts.model, "batch_size": facts.batch_size, "clock": clock}
-    _write(path, {"traceEvents": [*events], "displayTimeUnit": "ms", "otherData": other})
+    write_events(path, {"traceEvents": [*events], "displayTimeUnit": "ms", "otherData": other})
     return len(events)
 
 
-def _write(path: Path, trace: JsonObject) -> None:
+def write_events(path: Path, trace: JsonObject) -> None:
+    """The whole file, gzipped where the name ends in .gz."""
     with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
         json.dump(trace, file, separators=(",", ":"))
 
@@ -122,15 +123,15 @@ class _Sheet:
     def process(self, group: int) -> int:
         return group + self._above
 
-    def pen(self, group: int, track: int) -> _Pen:
-        return _Pen(self._events, self.process(group), track, self._begun_ns)
+    def pen(self, group: int, track: int) -> Pen:
+        return Pen(self._events, self.process(group), track, self._begun_ns)
 
     def new_name(self, number: int) -> int:
         """A name that no other arrow has; `number`: the segment's."""
         return (number << 32) + len(self._events)
 
 
-class _Pen:
+class Pen:
     """Draws on one track. Times in ns, on the clock of the stamps."""
 
     def __init__(self, events: list[Event], process: int, track: int, begun_ns: int) -> None:
@@ -250,7 +251,7 @@ def _draw_kernels(sheet: _Sheet, segment: Segment, table: Table, number: int) ->
                 _draw_arrow(sheet, pen, segment, int(step), begin, number)
 
 
-def _draw_arrow(sheet: _Sheet, gaps: _Pen, segment: Segment, step: int, stalled_from: int, number: int) -> None:
+def _draw_arrow(sheet: _Sheet, gaps: Pen, segment: Segment, step: int, stalled_from: int, number: int) -> None:
     """From the gap to the batch that ended it: delivered batches and their spans are in the same order."""
     if segment.spans is None or step >= len(segment.spans):
         return

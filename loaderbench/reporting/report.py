@@ -168,7 +168,9 @@ class Content:
         self.by_id = {record.run_id: record for record in records}
         self.comparisons = [study for study in known if study.kind == "compare"]
         self.tunings = [study for study in known if study.kind == "tune"]
-        compared = {run for study in (*self.comparisons, *self.tunings) for run in study.runs if run in self.by_id}
+        of_ranks = [study for study in known if study.kind == "ranks"]
+        apart = (*self.comparisons, *self.tunings, *of_ranks)
+        compared = {run for study in apart for run in study.runs if run in self.by_id}
         groups = gather(record for record in records if record.run_id not in compared)
         shown = {record.run_id for group in groups for record in group} | compared
         self.records = [record for record in reversed(records) if record.run_id in shown]
@@ -236,7 +238,7 @@ def read_report(
         on_done(len(parts), total)
     for number, study in enumerate(reversed(content.of_models), 1):
         try:
-            parts.append(_page_part(study, f"model{number}", drawn=number <= MOST_DRAWN))
+            parts.append(_page_part(study, content.by_id, f"model{number}", drawn=number <= MOST_DRAWN))
         except Exception as error:  # a record that was edited by hand; the others are shown
             senseless_ones.append([study.study_id, "study", "unreadable", senseless(error)])
         on_done(len(parts) + len(senseless_ones), total)
@@ -262,8 +264,8 @@ def with_records(study: StudyRecord, by_id: Mapping[str, RunRecord]) -> Findings
     return judge(study.facts, {run: by_id[run] for run in study.runs if run in by_id})
 
 
-def _page_part(study: StudyRecord, name: str, *, drawn: bool) -> Part:
-    page = page_of(judge(study.facts, {}), name, drawn=drawn)
+def _page_part(study: StudyRecord, by_id: Mapping[str, RunRecord], name: str, *, drawn: bool) -> Part:
+    page = page_of(with_records(study, by_id), name, drawn=drawn)
     return Part(
         name=name,
         title=page.title,

@@ -17,6 +17,7 @@ from loaderbench.recording.model_memory import ModelFit, ModelMemory
 from loaderbench.recording.model_size import Sizing
 from loaderbench.recording.model_split import ModelSplit
 from loaderbench.recording.offload_study import ModelOffload
+from loaderbench.recording.ranks import Ranks
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.studies import (
     CompareFacts,
@@ -41,6 +42,8 @@ from loaderbench.reporting.model_split import print_split
 from loaderbench.reporting.offload import answer_lines as offload_lines
 from loaderbench.reporting.offload import print_offload
 from loaderbench.reporting.precision import print_precision
+from loaderbench.reporting.ranks import answer_lines as ranks_lines
+from loaderbench.reporting.ranks import print_ranks
 from loaderbench.reporting.selftest import print_selftest
 from loaderbench.reporting.sizing import answer_lines, demand_lines, print_sizing
 from loaderbench.reporting.snippet import snippet
@@ -70,6 +73,8 @@ def as_json(facts: StudyFacts, findings: Findings, study_id: str | None = None) 
         found = {**figures_json(findings), **found}
     if isinstance(findings, Capacity):
         found = {"answer": [*capacity_lines(findings)], **found}
+    if isinstance(findings, Ranks):
+        found = {"answer": [*ranks_lines(findings)], **found}
     if isinstance(findings, ModelSplit):
         found = {"answer": [*split_lines(findings)], **found}
     if isinstance(findings, ModelOffload):
@@ -159,3 +164,5 @@ def print_findings(
             print_forecast(findings, console)
         case Capacity():
             print_capacity(findings, console)
+        case Ranks():
+            print_ranks(findings, console)

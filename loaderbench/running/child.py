@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -53,9 +54,12 @@ def main() -> int:
         config: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
         config["tempdir"] = folder
 
+    one_at_a_time = threading.Lock()  # a rank's signs of life come from a thread of their own
+
     def send(message: Message | Answer) -> None:
         try:
-            pipe.send(message)
+            with one_at_a_time:
+                pipe.send(message)
         except ConnectionError:
             raise SystemExit(1) from None  # the supervisor is gone
 

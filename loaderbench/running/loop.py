@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.devices.base import Device, Event
+from loaderbench.devices.collective import Collective
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch
 from loaderbench.recording.facts import STEP, STEP_FIELDS
 from loaderbench.workloads.base import Workload
@@ -36,6 +37,8 @@ class StepLoop:
         self._resident = resident
         if workload is not None:
             workload.phases.clear()
+        self.collective: Collective | None = None
+        """What ends each step together with the other ranks'; set before the first step."""
         self._in_flight: deque[Event] = deque()
         self._first_event: Event = None
         self.host: list[tuple[int, int, int, int, int, int]] = []
@@ -58,15 +61,20 @@ class StepLoop:
         copy_in: Callable[[Any, Any], tuple[Any, Any]] = _keep if self._resident else device.copy_in
         record_copy = record if self._resident else device.record_copy
         in_flight, host, events = self._in_flight, self.host, self.events
+        collective = self.collective
         for number in range(num_steps):
             called = clock()
             batch = next(batches)
             returned = clock()
+            if collective is not None:
+                collective.end()
             begin = record_copy()
             inputs, targets = copy_in(batch.inputs, batch.targets)
             copied = record_copy()
             step(inputs, targets)
             done = record()
+            if collective is not None:
+                collective.begin(done)
             issued = clock()
             in_flight.append(done)
             if len(in_flight) > MAX_STEPS_IN_FLIGHT:
@@ -100,6 +108,8 @@ class StepLoop:
 
     def steps(self) -> NDArray[np.int64]:
         """The table [N, len(STEP_FIELDS)] of all steps run. Synchronizes the device: call it at the end."""
+        if self.collective is not None:
+            self.collective.end()
         host = np.array(self.host, dtype=np.int64).reshape(-1, 6)
         table = np.full((len(host), len(STEP_FIELDS)), -1, dtype=np.int64)
         for position, name in enumerate(("called_ns", "returned_ns", "issued_ns", "waited_ns")):

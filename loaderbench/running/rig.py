@@ -7,10 +7,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
+import numpy as np
+
 from loaderbench import plugins
 from loaderbench.cases.case import Case
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import open_device
+from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet, open_data_set
 from loaderbench.loaders import fetch
 from loaderbench.loaders.base import Loader, LoaderContext, Slowdown
@@ -65,6 +68,24 @@ def loader_context(case: Case, data: DataSet, *, gpu: int | None) -> LoaderConte
     )
 
 
+def part_of(data: DataSet, case: Case) -> DataSet:
+    """The images of the case's shard; all without one.
+
+    Raises:
+        ConfigError: they are in containers, or too few.
+    """
+    if case.subject.shard is None:
+        return data
+    if data.shards is not None:
+        raise ConfigError(
+            f"several ranks share single files, and --loader {case.feed.loader} reads containers: give another loader"
+        )
+    rank, ranks = map(int, case.subject.shard.split("/"))
+    if len(data.images) < ranks:
+        raise ConfigError(f"{case.subject.dataset} has {len(data.images)} images, fewer than the {ranks} ranks")
+    return DataSet(data.images.select(np.arange(rank, len(data.images), ranks)))
+
+
 class Rig:
     """Everything that a case runs on. Closed with `stack`.
 
@@ -82,6 +103,7 @@ class Rig:
             self.traits.format,
             lambda num: progress(f"listing the images: {num:,} so far"),
         )
+        self.data = part_of(self.data, case)
         self.images = self.data.images
         plugins.check_formats(case.feed, self.images.formats, case.subject.dataset)
         report(Phase("opening the device"))

@@ -89,55 +89,56 @@ def measure_rounds(
     on_findings: Callable[[], None] = lambda: None,
 ) -> RoundFacts:
     """Measure the arms in turns, adding their windows to `segments`. `on_findings` is called behind each window of
-    the first round and behind each further round.
+    the first round and behind each further round. Where there are other ranks, rank 0 decides what comes next.
 
     `storage_idle`: whether the windows so far prove that the storage has nothing to do. `ram` would then be the same as
     `real`, and its time goes to `real`.
     """
-    effort, feed = windows.rig.case.effort, windows.rig.case.feed
+    effort, feed, lead = windows.rig.case.effort, windows.rig.case.feed, windows.peers.lead
     target_s = float(np.clip(budget.seconds / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
+    budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
     deadline = time.perf_counter() + budget.seconds
     number, turns, spares, uneven = 0, arms, tuple[Arm, ...](), False
-    least = max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
     while True:
         for place, planned in enumerate(turns):
-            left_s = deadline - time.perf_counter()
+            left_s = lead(deadline - time.perf_counter())
             if number and left_s < 0:
                 break
             arm = planned
-            if planned is Arm.RAM and storage_idle(segments):
+            if planned is Arm.RAM and lead(storage_idle(segments)):
                 if steps is not None or left_s < 0:
                     continue
                 arm = Arm.REAL
             if steps is None and not number and not spares:
-                spares = () if _has_time(budget.seconds, left_s, segments, arms, least) else _spared(segments)
+                spares = lead(() if _has_time(budget.seconds, left_s, segments, arms, least) else _spared(segments))
             if planned in spares:
                 continue
             wanted_s = max(target_s * arm.weight, _least_s(arm, segments, feed.lanes))
             if spares and arm is Arm.REAL:
                 wanted_s = max(wanted_s, min(_missing_s(segments, least), REAL_PART * left_s))
+            wanted_s = lead(wanted_s)
             to_come = [one for one in arms[place:] if one not in spares]
             longest_s = max(MIN_SEGMENT_S, left_s * (1 if number else _share(arm, to_come)))
             length = Length(wanted_s, steps, longest_s)
             segments.append(windows.measure(arm, number, length))
             if not number:
                 on_findings()
-            if number and steps is None and not uneven and _least_s(Arm.REAL, segments, feed.lanes):
+            if number and steps is None and not uneven and lead(_least_s(Arm.REAL, segments, feed.lanes) > 0):
                 break  # `real` first, whatever is left of the round
         if number:
             on_findings()
         number += 1
-        uneven = steps is None and _least_s(Arm.REAL, segments, feed.lanes) > 0
+        uneven = steps is None and lead(_least_s(Arm.REAL, segments, feed.lanes) > 0)
         turns = _turns(arms, uneven=uneven, short=bool(spares))
         if steps is not None and number >= num_rounds:
             return RoundFacts(_measured(arms, segments), number, "steps")
-        if time.perf_counter() > deadline:
+        if lead(time.perf_counter() > deadline):
             return RoundFacts(_measured(arms, segments), number, "duration")
         if number >= TARGET_ROUNDS and budget.most_bytes:
             return RoundFacts(_measured(arms, segments), number, "max_bytes")
-        if steps is None and number >= MIN_ROUNDS and _precise(windows.rig.case, arms, segments):
+        if steps is None and number >= MIN_ROUNDS and windows.peers.every(_precise(windows.rig.case, arms, segments)):
             return RoundFacts(_measured(arms, segments), number, "ci_target")
 
 

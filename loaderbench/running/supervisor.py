@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from loaderbench.cases.case import Case
 from loaderbench.devices.select import nvml_ordinal
@@ -29,6 +29,7 @@ from loaderbench.recording.progress import Message, Report
 from loaderbench.recording.store import RunFolder
 from loaderbench.running.guard import Guard
 from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, Judge, MeasureRequest, Q, Request
+from loaderbench.running.peers import Seat
 from loaderbench.running.temporary import TemporaryFolder
 from loaderbench.samplers.base import SamplerThread
 from loaderbench.samplers.sources import samplers_for
@@ -222,8 +223,25 @@ def prefix_of_decoder(decoder: str | None) -> Path | None:
         raise JobFailed(Failure(type(error).__name__, str(error))) from error
 
 
-def supervise(case: Case, folder: RunFolder, on_message: Report, judge: Judge | None = None) -> Run:
-    """Run `case`, writing the child's output to the folder's worker.log. `judge`: for the verdict so far.
+class Ranked(Protocol):
+    """What goes on around a case that several ranks measure together (running/meeting.py)."""
+
+    def hears(self, message: Message) -> None: ...
+    def watching(self, process: subprocess.Popen[bytes]) -> AbstractContextManager[None]: ...
+    def cause_of(self, failure: Failure) -> Failure: ...
+
+
+def supervise(
+    case: Case,
+    folder: RunFolder,
+    on_message: Report,
+    judge: Judge | None = None,
+    *,
+    ranked: Ranked | None = None,
+    seat: Seat | None = None,
+) -> Run:
+    """Run `case`, writing the child's output to the folder's worker.log. `judge`: for the verdict so far; `ranked` and
+    `seat`: of one of several ranks.
 
     Never raises for anything that happens to the child: the Run says how it ended. KeyboardInterrupt and SystemExit
     in this process end the child and its workers, and propagate.
@@ -238,16 +256,20 @@ def supervise(case: Case, folder: RunFolder, on_message: Report, judge: Judge | 
         try:
             started_ns = time.perf_counter_ns()
             child = stack.enter_context(Child(folder.log_path, prefix_of_decoder(case.feed.decoder)))
+            if ranked is not None:
+                stack.enter_context(ranked.watching(child.process))
+                on_message = _heard_by(ranked, on_message)
             samplers, caveats = samplers_for(case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device))
             sampling = SamplerThread(samplers)
             try:
                 sampling.start()
-                recording = child.ask(MEASURE, MeasureRequest(case, started_ns=started_ns, judge=judge), on_message)
+                request = MeasureRequest(case, started_ns=started_ns, judge=judge, seat=seat)
+                recording = child.ask(MEASURE, request, on_message)
             finally:
                 series, sampler_caveats, sampling_cpu_ns = sampling.stop()
                 caveats = [*caveats, *sampler_caveats]
         except JobFailed as error:
-            failed = error
+            failed = error if ranked is None else JobFailed(ranked.cause_of(error.failure))
     return Run(
         run_id=folder.run_id,
         case=case,
@@ -261,6 +283,14 @@ def supervise(case: Case, folder: RunFolder, on_message: Report, judge: Judge | 
         failure=None if failed is None else failed.failure,
         sampling_cpu_s=None if sampling_cpu_ns is None else sampling_cpu_ns / 1e9,
     )
+
+
+def _heard_by(ranked: Ranked, on_message: Report) -> Report:
+    def heard(message: Message) -> None:
+        ranked.hears(message)
+        on_message(message)
+
+    return heard
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -31,10 +31,12 @@ from loaderbench.recording.facts import (
     tells_idle,
 )
 from loaderbench.recording.progress import Report, SegmentDone
+from loaderbench.running.alive import Pulse
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.feeds import Feeds
 from loaderbench.running.kernel_window import keep_log
 from loaderbench.running.loop import StepLoop
+from loaderbench.running.peers import ALONE, Peers
 from loaderbench.running.read_times import read_times
 from loaderbench.running.rig import Rig
 from loaderbench.running.streams import Pace, Stream, is_as_before, pace_of
@@ -110,6 +112,9 @@ class Windows:
     failures: list[ImageFailure] = field(default_factory=list)
     """Every read of an image that could not be decoded."""
     cpu: CpuClock = field(default_factory=CpuClock)
+    peers: Peers = ALONE
+    """They begin each window together."""
+    pulse: Pulse = field(default_factory=Pulse)
     _paces: dict[Arm, Pace | None] = field(default_factory=dict)
     """How the loader fed the last window of each arm."""
 
@@ -123,7 +128,8 @@ class Windows:
         can be counted, and the kernel tells of this file system whatever reaches the storage."""
         in_memory = self.rig.case.subject.cache != "cold" and not self.cache.measured_once
         counted = self.feeds.reads_files and self.rig.traits.can_be_cold
-        return counted and in_memory and tells_idle(self.storage.file_system.kind)
+        # Where several ranks share a client, what it asks a server for is not one rank's.
+        return counted and in_memory and tells_idle(self.storage.file_system.kind) and self.peers.ranks == 1
 
     def storage_idle(self, segments: Sequence[Segment]) -> bool:
         """Whether the windows of `real` so far provably took nothing from the storage; False before the first."""
@@ -134,7 +140,8 @@ class Windows:
         """A loop over a stream of the arm's batches."""
         device, workload = (self.rig.device, self.rig.workload) if arm.on_device else (None, None)
         resident = arm.source == "resident" or self.feeds.owns_transfer
-        return StepLoop(stream.batches, device, workload, resident=resident)
+        self.pulse.loop = StepLoop(stream.batches, device, workload, resident=resident)
+        return self.pulse.loop
 
     def _goes_on(self, arm: Arm, warm_up: WarmUp | None) -> bool:
         """Whether the stream of a window may go on behind it: nothing reads cold files then, or more than it may."""
@@ -165,6 +172,7 @@ class Windows:
         self.feeds.take_reads(arm)  # those of whoever used the loader before are not this window's
         readings = self._readings()
         device.anchor()
+        self.peers.meet()
         opened = time.perf_counter_ns()
         stream = self.feeds.stream(arm)
         loop, loader = self.new_loop(arm, stream), stream.loader
@@ -230,6 +238,7 @@ class Windows:
         drained: Table | None,
     ) -> Segment:  # fmt: skip
         """The segment of a loop's run; counts its broken images."""
+        self.pulse.loop = None
         self.count_failures(arm, loop)
         return Segment(
             arm=arm,
@@ -335,7 +344,8 @@ class Windows:
     ) -> StorageWindow:
         after, data = self._readings(), self.rig.data
         moved = None
-        if after.storage is not None and before.storage is not None:
+        # A node's counters hold what all of its ranks read.
+        if after.storage is not None and before.storage is not None and self.peers.num_local == 1:
             known = [name for name in after.storage if name in before.storage]
             moved = {name: after.storage[name] - before.storage[name] for name in known}
         spans = loop.table_of_spans(drained)

@@ -19,7 +19,8 @@ from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import NotStored, RunFolder, Store
 from loaderbench.reporting.words import worded
 from loaderbench.running.jobs.table import MEASURE, MeasureRequest
-from loaderbench.running.supervisor import Child, JobFailed, supervise
+from loaderbench.running.peers import Seat
+from loaderbench.running.supervisor import Child, JobFailed, Ranked, supervise
 
 if TYPE_CHECKING:
     from loaderbench.loaders.base import Slowdown
@@ -55,11 +56,13 @@ def measure_case(
     on_record: Callable[[RunRecord], None] = lambda record: None,
     *,
     tag: str | None = None,
+    ranked: Ranked | None = None,
+    seat: Seat | None = None,
 ) -> RunRecord:
     """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and raised again.
 
     `on_record` is called once the record is stored, here or elsewhere; an interruption during the call waits until it
-    returns. `tag`: a name that the user gave the run.
+    returns. `tag`: a name that the user gave the run. `ranked`, `seat`: of one of several ranks.
 
     Raises:
         ConfigError: the results folder cannot be written.
@@ -68,7 +71,9 @@ def measure_case(
     """
     folder = store.open_run(case)
     try:
-        run = supervise(case, folder, lambda message: on_message(case, message), verdict_so_far)
+        run = supervise(
+            case, folder, lambda message: on_message(case, message), verdict_so_far, ranked=ranked, seat=seat
+        )
     except (KeyboardInterrupt, SystemExit):
         with interrupts_held():
             stored(folder, replace(_interrupted(folder, case), tag=tag))

@@ -29,6 +29,7 @@ from loaderbench.recording.facts import (
     Segment,
 )
 from loaderbench.running import rounds
+from loaderbench.running.peers import ALONE
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
 from loaderbench.running.window import Length, Windows
 from tests.made import make_case, make_segment
@@ -48,7 +49,7 @@ class FakeWindows:
     """Windows whose length and step times are scripted."""
 
     def __init__(self, clock: Clock, case: Case, step_s: Callable[[Arm, int], float], window_s: float) -> None:
-        self.rig = SimpleNamespace(case=case)
+        self.rig, self.peers = SimpleNamespace(case=case), ALONE
         self.asked: list[tuple[Arm, int, Length]] = []
         self.cpu: CpuWindow | None = None
         self._clock, self._step_s, self._window_s = clock, step_s, window_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
+from loaderbench.devices.collective import all_reduce_of
 from loaderbench.errors import CaseFailed
 from loaderbench.loaders.base import Batch
 from loaderbench.machine import usable_cpus
@@ -22,21 +23,26 @@ from loaderbench.recording.facts import (
     Facts,
     FailureFacts,
     PrepProbe,
+    RankRecording,
     Recording,
     RoundFacts,
     Segment,
     StorageFacts,
 )
 from loaderbench.recording.progress import Phase, Report, SoFar
+from loaderbench.recording.rank_place import RankPlace
+from loaderbench.running.alive import Pulse, told
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.deadline import AFTER_ROUNDS_S, Deadline
 from loaderbench.running.feeds import Feeds, arms_of_a_round
 from loaderbench.running.jobs.table import MeasureRequest
+from loaderbench.running.joint import joint_seconds, measure_joint
 from loaderbench.running.kernel_window import MAX_PART, TracedLoop, free_recorder, num_steps_for, trace_kernels
 from loaderbench.running.link import link_bytes_per_s
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
+from loaderbench.running.peers import ALONE, Together, joined
 from loaderbench.running.prep_probe import probe_preparation
 from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
@@ -71,23 +77,48 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
     """
     begun_ns = time.perf_counter_ns()
     with ExitStack() as stack:
+        pulse = Pulse() if request.seat is None else stack.enter_context(told(report))
         rig = Rig(request.case, stack, report, request.slowdown)
         opened_ns = time.perf_counter_ns()
+        if request.seat is not None:
+            report(Phase("meeting the other ranks"))
+        together = None if request.seat is None else stack.enter_context(joined(request.seat, gpu=rig.device.gpu))
+        peers = ALONE if together is None else together
         started_s = None if request.started_ns is None else request.started_ns / 1e9
         deadline = Deadline(request.case.effort.duration_s, report, started_s)
         cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report), deadline)
-        once = cache.survey()  # before a loader looks into the files
+        once = not peers.every(not cache.survey())  # before a loader looks into the files
         feeds = Feeds(rig, stack, report, deadline)
         feeds.process_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
         feeds.open_s = (opened_ns - begun_ns) / 1e9
         storage = StorageCounter(rig.case.subject.dataset)
         stack.callback(storage.close)
-        windows = Windows(rig, feeds, cache, storage, report)
+        windows = Windows(rig, feeds, cache, storage, report, peers=peers, pulse=pulse)
         windows.log = free_recorder(rig.device) if request.case.effort.kernels else None
         try:
-            return _Measurement(windows, deadline, request, once=once and feeds.reads_files).run(stack)
+            measurement = _Measurement(windows, deadline, request, once=once and feeds.reads_files)
+            if together is None or request.seat is None:
+                return measurement.run(stack)
+            return as_rank(measurement.run, stack, windows, together, request.seat.place)
         except CaseFailed as error:
             raise type(error)(feeds.in_terms_of_the_data_set(str(error))) from error
+
+
+def as_rank(
+    run: Callable[[ExitStack], Recording], stack: ExitStack, windows: Windows, together: Together, place: RankPlace
+) -> Recording:
+    """Measure together with the other ranks, their clocks compared before and behind it."""
+    before = together.align()
+    recording = run(stack)
+    together.meet()
+    num_bytes, joint = windows.rig.case.step.all_reduce_bytes, list[Segment]()
+    if num_bytes is not None:
+        offset_ns = round(before.offset_s * 1e9)
+        joint = measure_joint(windows, together, all_reduce_of(windows.rig.device, num_bytes, offset_ns))
+    after = together.align()
+    together.meet()  # nobody leaves while others still need it
+    recording.rank = RankRecording(place, (before, after), joint)
+    return recording
 
 
 class _Measurement:
@@ -121,8 +152,12 @@ class _Measurement:
             self._windows.cache.time_cold_reads(self._case.effort.max_bytes)
         if self._case.feed.buffer_ratio is not None:
             self._measure_short_runs()
-        ceiling = self._probe_ceiling() if self._probes_ceiling else None
-        prep_probe = self._probe_preparation()
+        # One rank alone: beside others each would find its part of the storage, and of the processors.
+        self._windows.peers.meet()
+        leads = self._windows.peers.rank == 0
+        ceiling = self._probe_ceiling() if self._probes_ceiling and leads else None
+        prep_probe = self._probe_preparation() if leads else None
+        self._windows.peers.meet()
         peak_memory_bytes = device.peak_memory_bytes()  # of the arms, before anything else is allocated there
         overhead_s = loop_overhead_s(device)
         link = self._measure_link()
@@ -181,6 +216,8 @@ class _Measurement:
             return RoundFacts((Arm.REAL,), 1, "measured_once")
         spent_s = sum(segment.wall_s or 0.0 for segment in self._segments)
         ceiling_s = self._ceiling_s if self._probes_ceiling else 0.0
+        joint_s = 0.0 if self._case.step.all_reduce_bytes is None else joint_seconds(self._case.effort.duration_s)
+        ceiling_s += joint_s
         behind_s = ceiling_s + AFTER_ROUNDS_S
         self._foresee_a_round(behind_s)
         seconds = min(self._case.effort.duration_s - ceiling_s - spent_s, self._deadline.left_s() - behind_s)

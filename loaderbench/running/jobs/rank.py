@@ -25,7 +25,6 @@ from loaderbench.cases.case import Case
 from loaderbench.devices.emulated import sleep_until
 from loaderbench.devices.rank_queue import RankQueue, rank_queue
 from loaderbench.devices.select import open_device
-from loaderbench.errors import CaseFailed
 from loaderbench.images.shards import DataSet, open_data_set
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, Batch, Loader
 from loaderbench.loaders.read_log import ReadLog
@@ -42,6 +41,7 @@ from loaderbench.running.jobs.table import (
     Surveyed,
     SurveyRequest,
 )
+from loaderbench.running.peers import PeerGone
 from loaderbench.running.rig import loader_context, once_a_second, progress_of
 from loaderbench.running.streams import close
 from loaderbench.running.supervisor import HANG_S
@@ -54,10 +54,6 @@ LONGEST = 4.0
 """Times the seconds asked for after which a rank stops though it has fewer than the least steps."""
 FEWEST_STEPS = 4
 """Of any look: a step that is left out and a window of two ends."""
-
-
-class PeerGone(CaseFailed):
-    """Another rank is gone, for which this one waited. Crew knows it by its name."""
 
 
 class Rank:

@@ -24,6 +24,7 @@ from loaderbench.recording.model_size import StepRound
 from loaderbench.recording.offload_study import OffloadTurn
 from loaderbench.recording.record import Verdict
 from loaderbench.recording.studies import NumberFacts, TimingFacts
+from loaderbench.running.peers import Seat
 
 if TYPE_CHECKING:
     from loaderbench.loaders.base import Slowdown
@@ -74,6 +75,8 @@ class MeasureRequest:
     judge: Judge | None = None
     """What is asked between windows for the verdict so far, with what was recorded up to then; None: nobody waits for
     it. A function that can be imported in the measuring process."""
+    seat: Seat | None = None
+    """Of one of several ranks, which measure together; None: a process by itself."""
 
     @property
     def waits_for(self) -> str:

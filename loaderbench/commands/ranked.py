@@ -1,0 +1,138 @@
+"""`run` and `sweep` under a launcher: the same command on every rank, and rank 0 shows what all found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import typer
+
+from loaderbench.cases.options import Options
+from loaderbench.commands.options import OutputOptions
+from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, write_json
+from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
+
+if TYPE_CHECKING:
+    from loaderbench.cases.case import Case
+    from loaderbench.recording.ranks import RankEnd
+    from loaderbench.recording.record import RunRecord
+    from loaderbench.running.meeting import Meeting
+    from loaderbench.running.ranks import Rank
+    from loaderbench.studies.ranks import RanksStudy
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command was given."""
+
+    options: Options
+    datasets: Sequence[tuple[str | None, int | None]]
+    output: OutputOptions
+    dry_run: bool
+    resume: bool
+    tag: str | None
+    all_reduce: int | None
+
+
+def measure_on_ranks(rank: Rank, asked: Asked) -> None:
+    """One rank's part. Raises what ends the command, on the rank that speaks for all with the reason."""
+    from loaderbench.running.meeting import Meeting
+
+    study: RanksStudy | None = None
+    with Meeting(rank, os.environ) as meeting:
+        try:
+            cases = _cases(asked, meeting)
+            if asked.dry_run:
+                if meeting.rank == 0:
+                    show_plan(cases)
+                return
+            study = _study(cases, asked, meeting)
+            _run(study, asked.output, meeting)
+        except (LoaderbenchError, KeyboardInterrupt, SystemExit) as stop:
+            end = meeting.settle(stop)
+            if not meeting.is_to_speak():
+                raise typer.Exit(
+                    stop.code if isinstance(stop, SystemExit) and isinstance(stop.code, int) else 1
+                ) from stop
+            if study is not None and study.begun:
+                study.ended(end)
+                _show(study, asked.output, meeting)
+            raise _reason(stop, end, study) from stop
+        except Exception as error:
+            meeting.settle(error)
+            raise
+        _show(study, asked.output, meeting)
+
+
+def _reason(stop: BaseException, end: RankEnd | None, study: RanksStudy | None) -> LoaderbenchError:
+    from loaderbench.running.meeting import sentence
+
+    kept = "" if study is None else f"; {study.num_finished} of {len(study.cases)} cases were finished and are kept"
+    if end is not None:
+        kind = ConfigError if isinstance(stop, ConfigError) else CaseFailed
+        return kind(f"{sentence(end)}{kept}")
+    if isinstance(stop, LoaderbenchError):
+        return CaseFailed(f"{stop}{kept}")
+    return Interrupted(f"interrupted{kept}", stop)
+
+
+def _cases(asked: Asked, meeting: Meeting) -> list[Case]:
+    from loaderbench.cases.study import plan
+    from loaderbench.studies.ranks import cases_of_rank, check_same
+    from loaderbench.studies.request import resolve
+
+    def note(line: str) -> None:
+        if meeting.rank == 0 and not asked.output.quiet:
+            say(line)
+
+    meeting.doing("preparing the data set")
+    request = meeting.behind_rank_0("planned", lambda: resolve(asked.options, asked.datasets, on_note=note))
+    # The ranks of a node share its processors.
+    request = replace(request, usable_cpus=max(1, request.usable_cpus // meeting.num_local))
+    cases = cases_of_rank(plan(request), meeting, device=asked.options.step.device, all_reduce=asked.all_reduce)
+    check_same(cases, meeting)
+    return cases
+
+
+def _study(cases: Sequence[Case], asked: Asked, meeting: Meeting) -> RanksStudy:
+    from loaderbench.recording.store import Store
+    from loaderbench.studies.ranks import RanksStudy
+
+    store = Store(asked.output.results)
+    store.check_writable()
+    if meeting.rank == 0:
+        check_json_target(asked.output.json_out)
+    return RanksStudy(cases, store, meeting, resume=asked.resume, tag=asked.tag)
+
+
+def _run(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:
+    from loaderbench.cases.study import expected_seconds
+    from loaderbench.reporting.live import Progress
+
+    quiet = output.quiet or meeting.rank > 0
+    expected_s = [expected_seconds(case) for case in study.cases]
+    with Progress(len(study.cases), quiet=quiet, expected_s=expected_s) as view:
+
+        def finished(record: RunRecord) -> None:
+            if len(study.cases) > 1 and not quiet:
+                view.finished(record)
+
+        study.measure(view.message, finished)
+
+
+def _show(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:
+    """Store, print and write what all ranks found: on rank 0, which keeps the study."""
+    from loaderbench.reporting.console import make_console
+    from loaderbench.reporting.studies import as_json, print_findings
+
+    if meeting.rank:
+        return
+    stored = study.keep()
+    assert stored.findings is not None
+    if not output.quiet:
+        print_findings(stored.facts, stored.findings, make_console(stderr=output.on_stderr))
+        say(f"study {stored.study_id}")
+    if output.json_out is not None:
+        write_json(as_json(stored.facts, stored.findings, stored.study_id), output.json_out)

@@ -1,0 +1,224 @@
+"""What many ranks did: as text, and as a page of a report with a strip a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from loaderbench.recording.ranks import ImbalancePart, LateBy, RankedFigures, Ranks, StripBar
+from loaderbench.reporting import format as fmt
+from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
+from loaderbench.reporting.figures import HATCHES, Figure, colour, legend
+from loaderbench.reporting.tables import Cells, Page, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+    from rich.console import Console
+
+LATE_WORDS: Mapping[LateBy, str] = {
+    "reading": "reading its files",
+    "preparing": "preparing its batches",
+    "data": "its batches",
+    "device": "its device (copying, issuing or computing)",
+}
+COLUMNS = ("rank", "node", "images/s", "step", "data", "late by", "last", "AU", "limited by", "clock")
+NOTE = (
+    "Images/s: of the rank by itself. Step: from its begin to the rank's own arrival; data: the part in which its "
+    "device waited for the batch. Late by: against the mean of the ranks; last: of the steps, those in which it "
+    "arrived last. Clock: against rank 0's, and how sure."
+)
+MOST_ROWS = 64
+"""Ranks of which a row is printed; of more, those that are late most."""
+BAR_LOOKS = {"data": "prep", "step": "compute", "others": "rest"}
+BAR_WORDS = {"data": "waits for its batch", "step": "copy and compute", "others": "waits for the others"}
+MOST_STRIPS = 32
+
+
+def late_one(part: ImbalancePart) -> str:
+    """`Rank 1 (node a) is late by reading its files.`"""
+    by = LATE_WORDS[part.late_by]
+    if part.pattern == "rotating":
+        return f"One rank after the other is late by {by}."
+    if part.pattern == "node":
+        return f"All ranks of node {part.node} are late by {by}; rank {part.rank} most."
+    return f"Rank {part.rank} (node {part.node}) is late by {by}."
+
+
+def headline(case: RankedFigures) -> str:
+    """What limits all ranks together, in a sentence or two."""
+    verdict, imbalance = case.verdict, case.imbalance
+    cost = "" if imbalance is None else fmt.percent(imbalance.fraction.value, decimals=1)
+    if verdict.limited_by == "imbalance" and verdict.part is not None and imbalance is not None:
+        would = "" if imbalance.joint else " would"
+        return f"The ranks{would} wait for each other {cost} of a step. {late_one(verdict.part)}"
+    even = f"The ranks are even (imbalance {cost} of a step)" if cost else "The imbalance was not measured"
+    if verdict.limited_by is None:
+        return f"{even}; what limits them is not known."
+    return f"{even}; {verdict.limited_by} limits {verdict.agree} of {len(case.ranks)}."
+
+
+def answer_lines(found: Ranks) -> list[str]:
+    """A line for each case, and how it ended."""
+    lines = [f"{case.title}: {headline(case)}" if len(found.cases) > 1 else headline(case) for case in found.cases]
+    if found.ended is not None:
+        whose = "" if found.ended.rank is None else f"rank {found.ended.rank} on {found.ended.node}: "
+        lines.append(f"It ended early: {whose}{found.ended.what}.")
+    return lines or ["No case was finished."]
+
+
+def settings(found: Ranks) -> list[str]:
+    nodes = f"{len(found.nodes)} node{'s' * (len(found.nodes) != 1)}"
+    of = f"{len(found.cases)} of {found.num_cases} cases" if found.num_cases != 1 else ""
+    return [part for part in (f"{found.ranks} ranks", nodes, found.launcher, of) if part]
+
+
+def figure_lines(case: RankedFigures) -> list[str]:
+    """All ranks together."""
+    lines = []
+    if case.samples_per_s is not None:
+        flow = "" if case.bytes_per_s is None else f", {fmt.size(case.bytes_per_s, '/s')} of files"
+        lines.append(f"all ranks, each by itself: {fmt.number(case.samples_per_s)} images/s{flow}")
+    imbalance = case.imbalance
+    if imbalance is not None and case.together_samples_per_s is not None:
+        how = "measured with an all-reduce in each step" if imbalance.joint else "if each step ended with a collective"
+        lines.append(f"together, {how}: {fmt.number(case.together_samples_per_s)} images/s")
+        low, high = imbalance.fraction.low, imbalance.fraction.high
+        spread = "" if low is None or high is None else f" [{fmt.percent(low, '', 1)}, {fmt.percent(high, '', 1)}]"
+        lines.append(
+            f"a step: {fmt.duration(imbalance.step_s)} until the last rank arrives, {fmt.duration(imbalance.mean_s)} "
+            f"in the mean; E[max] − mean is {fmt.percent(imbalance.fraction.value, decimals=1)}{spread} of it"
+            f" ({imbalance.num_steps:,} steps)"
+        )
+    return lines
+
+
+def part_lines(case: RankedFigures) -> list[str]:
+    """Where E[max] − mean comes from."""
+    imbalance = case.imbalance
+    if imbalance is None:
+        return []
+    return [
+        f"{fmt.percent(part.seconds / imbalance.step_s, decimals=1)} of a step: {late_one(part)}"
+        for part in imbalance.parts
+        if part.seconds > 0.005 * imbalance.step_s
+    ]
+
+
+def rank_rows(case: RankedFigures) -> Cells:
+    """A row for each rank."""
+    ranks = case.ranks
+    if len(ranks) > MOST_ROWS:
+        latest = sorted(ranks, key=lambda one: -(one.lateness_s or 0.0))[:MOST_ROWS]
+        ranks = tuple(sorted(latest, key=lambda one: one.place.rank))
+    return [
+        [
+            str(one.place.rank),
+            one.place.node,
+            fmt.number(one.samples_per_s),
+            fmt.duration(one.own_step_s),
+            fmt.duration(one.data_s),
+            _signed(one.lateness_s),
+            fmt.percent(one.last_fraction),
+            fmt.percent(one.utilization_fraction),
+            one.bottleneck or fmt.MISSING,
+            fmt.MISSING
+            if one.clock_offset_s is None
+            else f"{1e3 * one.clock_offset_s:+.2f} ± {1e3 * (one.clock_uncertainty_s or 0.0):.2f} ms",
+        ]
+        for one in ranks
+    ]
+
+
+def _signed(seconds: float | None) -> str:
+    if seconds is None:
+        return fmt.MISSING
+    return f"{'+' if seconds >= 0 else '−'}{fmt.duration(abs(seconds))}"
+
+
+def print_ranks(found: Ranks, console: Console | None = None) -> None:
+    """Print each case: the verdict over all ranks, a row a rank, and what it costs that they differ."""
+    console, found = console or make_console(), fmt.cleaned(found)
+    console.print(styled(" · ".join(settings(found)), "bold"))
+    for case in found.cases:
+        console.print(styled(headline(case), "bold"))
+        console.print(styled(case.title))
+        console.print()
+        table = plain_table()
+        for title in COLUMNS:
+            left = title in ("node", "limited by")
+            table.add_column(title, justify="left" if left else "right", overflow="fold")
+        for cells in rank_rows(case):
+            table.add_row(*(styled(cell) for cell in cells))
+        console.print(table)
+        for heading, lines in notes(case):
+            print_bullets(console, heading, lines)
+    if found.ended is not None or not found.cases:
+        console.print(styled(answer_lines(found)[-1], "bold"))
+
+
+def notes(case: RankedFigures) -> list[tuple[str, list[str]]]:
+    """(heading, lines) behind the table."""
+    listed = [
+        ("All ranks", figure_lines(case)),
+        ("What the imbalance is made of", part_lines(case)),
+        ("What it means", [NOTE]),
+        ("Without a figure", [f"{name}: {why}" for name, why in case.missing.items()]),
+    ]
+    return [(heading, lines) for heading, lines in listed if lines]
+
+
+# -- the report ------------------------------------------------------------------------------------------
+
+
+def ranks_page(found: Ranks, name: str, *, drawn: bool) -> Page:
+    """The study in a report. `name`: prefix of its figures' names; `drawn`: whether it has any."""
+    many = len(found.cases) > 1
+    tables, findings, figures = [], [("Answer", answer_lines(found))], []
+    for number, case in enumerate(found.cases, 1):
+        called = f": {case.title}" if many else ""
+        columns = tuple((title, "") for title in COLUMNS)
+        tables.append(Table(f"Ranks{called}", columns, rank_rows(case), 2, NOTE))
+        findings += [(f"{heading}{called}", lines) for heading, lines in notes(case) if lines != [NOTE]]
+        if drawn and case.strip:
+            figures.append(_strips(case, f"{name}-strips{number}", called))
+    return Page(
+        title=f"{found.ranks} ranks on {len(found.nodes)} node{'s' * (len(found.nodes) != 1)}",
+        sentence=answer_lines(found)[0],
+        settings=settings(found),
+        tables=tables,
+        findings=findings,
+        figures=figures,
+    )
+
+
+def _strips(case: RankedFigures, name: str, called: str) -> Figure:
+    bars = [bar for bar in case.strip if bar.rank < MOST_STRIPS]
+    ranks = sorted({bar.rank for bar in bars})
+    joint = case.imbalance is not None and case.imbalance.joint
+    how = "with an all-reduce in each step" if joint else "each rank by itself"
+    return Figure(
+        name,
+        f"A few steps of every rank, over time{called}",
+        f"One strip a rank, {how}, on rank 0's clock. A rank that waits for the others has arrived before them.",
+        ("rank", "what", "step", "begin_ms", "end_ms"),
+        [(bar.rank, bar.what, bar.step, bar.begin_ms, bar.end_ms) for bar in bars],
+        0.9 + 0.32 * len(ranks),
+        partial(_draw, bars=bars, ranks=ranks),
+    )
+
+
+def _draw(drawing: Drawing, bars: Sequence[StripBar], ranks: Sequence[int]) -> None:
+    axes = drawing.subplots()
+    for bar in bars:
+        look = BAR_LOOKS[bar.what]
+        axes.barh(
+            ranks.index(bar.rank), bar.end_ms - bar.begin_ms, left=bar.begin_ms, height=0.8, color=colour(look),
+            hatch=HATCHES.get(look, ""), edgecolor=colour("page"), linewidth=0.3,
+        )  # fmt: skip
+    axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("ms")
+    shown = [what for what in BAR_LOOKS if any(bar.what == what for bar in bars)]
+    legend(drawing, [BAR_LOOKS[what] for what in shown], [BAR_WORDS[what] for what in shown])

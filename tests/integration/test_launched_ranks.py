@@ -1,0 +1,155 @@
+"""Real torchrun, gloo and emulated devices: what is measured, and what happens where a rank is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from loaderbench.recording.store import Store
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+PROFILE = """
+machine = "toy"
+device_name = "toy card"
+model = "resnet50"
+mode = "train"
+precision = "fp32"
+input_size = 64
+issue_ms = {{ value = 0.1, label = "assumed", source = "a test" }}
+tail_ms = {{ value = 0.0, label = "assumed", source = "a test" }}
+link_bytes_per_s = {{ value = 5e10, label = "assumed", source = "a test" }}
+[[steps]]
+batch_size = 4
+duration_ms = {{ value = {ms}, label = "assumed", source = "a test" }}
+busy_ms = {{ value = {ms}, label = "assumed", source = "a test" }}
+"""
+ENDS_S = 10.0
+"""What the issue allows, from the loss of a rank to the end of the launch."""
+
+
+@contextmanager
+def launched(data: Path, folder: Path, *more: str, seconds: float, slow: int | None = None) -> Iterator[Any]:
+    """`torchrun -m loaderbench run`, 2 ranks. `slow`: a rank whose device takes twice as long."""
+    for name, ms in (("even", 40.0), ("slow", 80.0)):
+        (folder / f"{name}.toml").write_text(PROFILE.format(ms=ms))
+    script = folder / "rank.py"
+    script.write_text(
+        "import os, runpy, sys\n"
+        f"name = 'slow' if os.environ['RANK'] == '{slow}' else 'even'\n"
+        f"sys.argv = ['loaderbench', *sys.argv[1:], '--device', 'emulated:{folder}/' + name + '.toml']\n"
+        "runpy.run_module('loaderbench', run_name='__main__')\n"
+    )
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), "run",
+        str(data), "--batch-size", "4", "--input-size", "64", "--loader", "serial", "--cache", "as-is", "--no-kernels",
+        "--duration", str(seconds), "--results", str(folder / "results"), *more,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            for process in psutil.Process(started.pid).children(recursive=True):
+                process.kill()
+            started.kill()
+        started.communicate()
+
+
+def measuring(launch: Any, folder: Path) -> dict[int, tuple[psutil.Process, psutil.Process]]:
+    """Rank → (its command, its measuring process), once windows are measured."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        found = {}
+        for one in psutil.Process(launch.pid).children(recursive=True):
+            try:
+                if "loaderbench.running.child" in one.cmdline():
+                    command = one.parent()
+                    assert command is not None
+                    found[int(command.environ()["RANK"])] = (command, one)
+            except psutil.Error:
+                continue
+        if len(found) == 2:
+            time.sleep(6)
+            return found
+        time.sleep(0.2)
+    raise AssertionError("no measuring processes")
+
+
+def ended(launch: Any, begun: float, pids: list[psutil.Process]) -> str:
+    """What the launch said. It must have ended in time, and nothing of it be left."""
+    _, said = launch.communicate(timeout=90)
+    assert launch.returncode != 0
+    spoke = [line for line in said.splitlines() if line.startswith("loaderbench: ")]
+    assert len(spoke) == 1, said
+    assert time.monotonic() - begun < ENDS_S + 2, said
+    until = time.monotonic() + 8
+    while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in pids) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not [one for one in pids if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return spoke[0]
+
+
+@pytest.mark.alone
+def test_a_slow_device_is_named_whether_an_all_reduce_hides_it_or_not(small_set: Path, tmp_path: Path) -> None:
+    for number, more in enumerate((["--all-reduce", "1M"], [])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        answer = folder / "answer.json"
+        with launched(
+            small_set / "96", folder, "--arms", "real", *more, "--json", str(answer), seconds=4, slow=1
+        ) as launch:
+            out, said = launch.communicate(timeout=120)
+            assert launch.returncode == 0, said
+        (case,) = json.loads(answer.read_text())["cases"]
+        part = case["verdict"]["part"]
+        assert (case["verdict"]["limited_by"], part["pattern"], part["late_by"], part["rank"]) == (
+            "imbalance", "rank", "device", 1,
+        )  # fmt: skip
+        assert case["imbalance"]["joint"] == bool(more)
+        assert case["imbalance"]["step_s"] == pytest.approx(0.080, rel=0.05)
+        assert case["imbalance"]["mean_s"] == pytest.approx(0.060, rel=0.05)
+        assert "Rank 1" in out
+        store = Store(folder / "results")
+        assert len(store.runs()) == 2 and [one.study.kind for one in store.studies() if one.study] == ["ranks"]
+        assert {run.record.case.subject.shard for run in store.runs() if run.record} == {"0/2", "1/2"}
+
+
+@pytest.mark.parametrize("victim", ["measuring process", "command"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_ends_the_launch_by_name(
+    small_set: Path, tmp_path: Path, victim: str, number: signal.Signals
+) -> None:
+    with launched(small_set / "96", tmp_path, "--ci-target", "0.00001", seconds=100) as launch:
+        ranks = measuring(launch, tmp_path)
+        command, child = ranks[1]
+        everybody = [one for pair in ranks.values() for one in pair]
+        begun = time.monotonic()
+        (child if victim == "measuring process" else command).send_signal(number)
+        said = ended(launch, begun, everybody)
+    assert "rank 1 on " in said and "ended the run" in said
+
+
+def test_a_data_set_that_vanishes_ends_the_launch_by_name(small_set: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(small_set / "96", data)
+    with launched(data, tmp_path, "--ci-target", "0.00001", "--arms", "real", seconds=100) as launch:
+        ranks = measuring(launch, tmp_path)
+        begun = time.monotonic()
+        shutil.rmtree(data)
+        said = ended(launch, begun, [one for pair in ranks.values() for one in pair])
+    assert "ended the run: cannot read" in said
