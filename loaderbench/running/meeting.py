@@ -81,6 +81,8 @@ class _Heard:
     at: float = 0.0
     state: str = "works"
     doing: str = ""
+    looks_gone: int = 0
+    """Looks in a row at which its process was not there, on this node."""
 
 
 class Meeting:
@@ -354,7 +356,11 @@ class Meeting:
 
     def _missing(self, now: float) -> RankEnd | None:
         for number in self._others:
-            heard = self._heard[number]
+            heard, (pid, started) = self._heard[number], self._pids[number]
+            local = self.nodes[number] == self.nodes[self.rank] and started is not None
+            heard.looks_gone = heard.looks_gone + 1 if local and _started(pid) != started else 0
+            if heard.state != "left" and heard.looks_gone > 1:  # at the first, its last word may be on its way
+                return RankEnd(number, self.nodes[number], "its command is gone (killed?)", heard.doing)
             if heard.state != "left" and now - heard.at > STALE_S:
                 what = f"no sign of life for {STALE_S:.0f} s (killed, stopped, or cut off from the network)"
                 return RankEnd(number, self.nodes[number], what, heard.doing)
@@ -398,4 +404,4 @@ def _state(pid: int) -> str | None:
 def _started(pid: int) -> int | None:
     """When it started, in ticks since the boot: no later process of the same number has that."""
     fields = _stat(pid)
-    return None if fields is None else int(fields[19])
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
