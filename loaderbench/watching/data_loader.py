@@ -84,16 +84,20 @@ def uses_cuda() -> bool:
 
 
 def start_shadow(watcher: Watcher, loader: Any) -> None:
-    """Where there is none yet, before the loader's own workers are made."""
+    """Where there is none yet, or one of a loader that turned out to be another than the training's; before the
+    loader's own workers are made."""
     from torch.utils.data import IterableDataset
 
+    main, source = watcher.main, source_of(loader)
     if watcher.shadow is not None:
-        return
+        if watcher.shadow_of == source or main is None or main.source != source:
+            return
+        watcher.shadow.close()
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         watcher.no_shadow = "an iterable data set's samples have no numbers"
         return
-    watcher.shadow, watcher.shadow_of, watcher.no_shadow = Shadow(data, len(data)), source_of(loader), None
+    watcher.shadow, watcher.shadow_of, watcher.no_shadow = Shadow(data, len(data)), source, None
 
 
 def _note(seen: Seen, loader: Any, times: Times | None) -> None:
