@@ -137,7 +137,7 @@ def _shared(seen: WatchedFacts) -> Iterator[Reason]:
     if shared is None or not seen.loaders[0].workers or not shared.size_bytes:
         return
     if shared.least_free_bytes < LITTLE_FREE * shared.size_bytes:
-        yield Reason("shared_memory", {"size": shared.size_bytes, "free": shared.least_free_bytes})
+        yield Reason("shared_memory", {"size": shared.size_bytes, "free_bytes": shared.least_free_bytes})
 
 
 def _first_epoch(epochs: Sequence[WatchedEpoch]) -> Iterator[Reason]:

@@ -184,7 +184,7 @@ WATCHED_NOTES: Mapping[str, Sequence[Details]] = {
         {"workers": 4, "each": 4, "own": 0, "cpus": 8, "starved": None},
         {"workers": 4, "each": 1, "own": 8, "cpus": 8, "starved": 0.3},
     ],
-    "shared_memory": [{"size": 67108864, "free": 1000000}],
+    "shared_memory": [{"size": 67108864, "free_bytes": 1000000}],
     "first_epoch": [{"first_s": 0.04, "later_s": 0.01}, {"first_s": 0.01, "later_s": 0.04}],
 }
 WATCHED_ADVICE: Mapping[str, Sequence[tuple[Any, Details]]] = {

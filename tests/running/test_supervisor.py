@@ -159,7 +159,7 @@ def test_a_measured_case_is_stored_though_ctrl_c_comes_while_it_is_written(
     case = case_of(tmp_path)
     finished: list[RunRecord] = []
 
-    def ended(case: Case, folder: RunFolder, on_message: object, judge: object) -> Run:
+    def ended(case: Case, folder: RunFolder, on_message: object, judge: object, **ranks: object) -> Run:
         failure = Failure("CaseFailed", "why")
         return Run(folder.run_id, case, "failed", folder.started_at, 1.0, None, failure=failure)
 

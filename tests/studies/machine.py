@@ -71,7 +71,9 @@ class Machine:
         monkeypatch.setattr(measure, "supervise", self.supervise)
         return self
 
-    def supervise(self, case: Case, folder: RunFolder, on_message: Report, judge: Judge | None = None) -> Run:
+    def supervise(
+        self, case: Case, folder: RunFolder, on_message: Report, judge: Judge | None = None, **ranks: object
+    ) -> Run:
         recording, failure = None, None
         try:
             recording = self.record(case, Injection())
