@@ -82,12 +82,12 @@ def headline(comparison: Comparison, labels: Labels) -> str:
     ratio, record, outcome = comparison.ratio, comparison.a, comparison.outcome
     if ratio is None or record is None:
         return f"{b} and {a} cannot be compared: no configuration was measured on both."
-    if outcome == "from_memory":
-        return _from_memory(comparison, labels)
+    pair = _leading(comparison)
+    if outcome == "from_memory" and pair is not None:
+        return _from_memory(comparison, pair, labels)
     word = "cannot be told from" if outcome == "indistinguishable" else f"is {outcome} than"
     unknown = "; its interval is not known: measure longer, or more rounds" if ratio.low is None else ""
     where = configuration(record.case.subject.cache, record.case.feed.workers)
-    pair = _leading(comparison)
     unsure = [] if pair is None else [labels[name] for name in SIDES if _read_from(pair, name) == "unknown"]
     if unsure and set(comparison.factor) & set(DATA_SET):
         unknown += f"; that the images came from the storage of {' and '.join(unsure)} is not proven"
@@ -108,10 +108,8 @@ def _read_from(pair: Pair, name: SideName) -> ReadFrom | None:
     return "storage" if storage.cold_proven else storage.read_from
 
 
-def _from_memory(comparison: Comparison, labels: Labels) -> str:
+def _from_memory(comparison: Comparison, pair: Pair, labels: Labels) -> str:
     """`Nothing is said of the storages: nvme and nfs answered from memory (warm, 8 workers). …`"""
-    pair = _leading(comparison)
-    assert pair is not None
     sides = " and ".join(labels[name] for name in SIDES if _read_from(pair, name) == "memory")
     how = "measure with --cache cold"
     if pair.cache == "cold":

@@ -122,7 +122,7 @@ NOTES: Mapping[str, Callable[[Details], str]] = {
     ),
     "threads": _threads,
     "shared_memory": lambda d: (
-        f"/dev/shm, through which workers hand over batches, was nearly full: {_size(_figure(d, 'free'))} of "
+        f"/dev/shm, through which workers hand over batches, was nearly full: {_size(_figure(d, 'free_bytes'))} of "
         f"{_size(_figure(d, 'size'))} free (raise it: docker run --shm-size)"
     ),
     "first_epoch": _first_epoch,
