@@ -100,7 +100,7 @@ def _grows(d: Details) -> str:
 
 
 def _threads(d: Details) -> str:
-    theirs = f"{d['workers']} workers with {d['each']} thread{'s' * (d['each'] != 1)} each"
+    theirs = f"{d['workers']} worker{'s' * (d['workers'] != 1)} with {d['each']} thread{'s' * (d['each'] != 1)} each"
     own = f", and {d['own']} of the script," if d.get("own") else ""
     waits = (
         "" if d.get("starved") is None else f"; a worker waits for one {_percent(_figure(d, 'starved'))} of its time"

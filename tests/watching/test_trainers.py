@@ -148,6 +148,7 @@ def test_the_callback_of_hugging_face_follows_its_trainer(tmp_path: Any) -> None
     assert current() is None
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_the_callback_of_lightning_follows_its_trainer(tmp_path: Any) -> None:
     lightning = pytest.importorskip("lightning")
     from loaderbench.integrations.lightning import Watch
