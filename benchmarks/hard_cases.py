@@ -154,13 +154,7 @@ class Bench:
     def run(self, command: str, case_flags: list[str], prefix: list[str]) -> tuple[dict[str, Any], float]:
         """(what `--json` gave, seconds from its start to its answer). Raises LoaderbenchError where it fails."""
         target, begun = self.folder / "answer.json", time.perf_counter()
-        store = [
-            "--results",
-            os.environ.get("HARD_RESULTS", str(self.folder / "results")),
-            "--json",
-            str(target),
-            "--quiet",
-        ]
+        store = ["--results", str(self.folder / "results"), "--json", str(target), "--quiet"]
         done = subprocess.run(
             [*prefix, sys.executable, "-m", "loaderbench", command, *case_flags, *store],
             capture_output=True, text=True, check=False,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.advice import AS_FAST, KNEE, MODEL_ERROR, MOST_ACTIONS, MOST_READERS, WORTH_TRYING
+from loaderbench.analysis.advice import AS_FAST, KNEE, MODEL_ERROR, MOST_ACTIONS, MOST_READERS, WORTH_TRYING, Action
 from loaderbench.analysis.batch_queue import step_seconds
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.statistics import interval
@@ -90,15 +90,6 @@ def batches_of(segments: Sequence[Segment]) -> Batches | None:
         step=np.asarray((stamps[:, STEP["done_ns"]] - stamps[:, STEP["returned_ns"]]) / 1e9),
         read_bytes=float(asked.mean()),
     )
-
-
-@dataclass(frozen=True)
-class Action:
-    cause: Cause
-    code: AdviceCode
-    change: Change | None = None
-    predicted: Estimate | None = None
-    details: Mapping[str, Json] | None = None
 
 
 class Follower:
