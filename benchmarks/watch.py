@@ -1,6 +1,6 @@
 """User scripts with something slow built in: what it truly costs, and what is said of it.
 
-    python benchmarks/watch.py [--only NAME,NAME] [--quick] [--rounds 3] [--traceml COMMAND] [--json FILE]
+    python benchmarks/watch.py [--only NAME,NAME] [--quick] [--rounds 3] [--traceml COMMAND] [--json FILE] [--resume]
     python benchmarks/watch.py --overhead [--rounds 8] [--seconds 5] [--json FILE]
 
 The scripts (benchmarks/watched) are such as users have: plain loops, accumulation, AMP, several loaders, a loader for
@@ -331,10 +331,11 @@ def make_data(folder: Path) -> Path:
     return folder
 
 
-def ask_all(chosen: dict[str, Asked], arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """(rows, name → why there is none)"""
-    rows: list[dict[str, Any]] = []
+def ask_all(chosen: dict[str, Asked], arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Add rows to those that are there already. Returns name → why there is none."""
     left_out: dict[str, str] = {}
+    known = {row["name"] for row in rows}
+    chosen = {name: one for name, one in chosen.items() if name not in known}
     with tempfile.TemporaryDirectory(prefix="loaderbench-watch-") as folder:
         data = make_data(Path(folder, "data"))
         for name, one in chosen.items():
@@ -351,7 +352,7 @@ def ask_all(chosen: dict[str, Asked], arguments: argparse.Namespace) -> tuple[li
             except KeyboardInterrupt:
                 print("interrupted: what was finished counts")
                 break
-    return rows, left_out
+    return left_out
 
 
 def measure_overhead(arguments: argparse.Namespace) -> None:
@@ -374,6 +375,7 @@ def main() -> None:
     parser.add_argument("--only", help="cases, or beginnings of their names, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
     parser.add_argument("--json", type=Path, help="write all rows, with the environment")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that --json FILE has, and add the others")
     arguments = parser.parse_args()
     if arguments.overhead:
         measure_overhead(arguments)
@@ -386,7 +388,10 @@ def main() -> None:
     chosen = {name: one for name, one in known.items() if name.startswith(wanted)}
     if unknown := [begin for begin in wanted if not any(name.startswith(begin) for name in known)]:
         parser.error(f"--only: no case begins with {', '.join(unknown)}; there are {', '.join(known)}")
-    rows, left_out = ask_all(chosen, arguments)
+    rows: list[dict[str, Any]] = []
+    if arguments.resume and arguments.json and arguments.json.exists():
+        rows = json.loads(arguments.json.read_text())["rows"]
+    left_out = ask_all(chosen, arguments, rows)
     found = summarize(rows)
     print(f"\n{found['clear']} clear of {found['asked']} cases; samples or losses differ in {len(found['differing'])}")
     print("watch, of the clear cases: " + ", ".join(f"{num} {kind}" for kind, num in found["outcomes"].items() if num))

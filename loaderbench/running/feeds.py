@@ -234,12 +234,11 @@ def _copy_of(batch: Batch) -> Batch:
     return Batch(batch.inputs.clone(), batch.targets.clone(), batch.num_samples, batch.encoded_bytes)
 
 
-def arms_of_a_round(
-    case: Case, *, reads_files: bool, owns_transfer: bool, once: bool, may_be_idle: bool = False
-) -> tuple[Arm, ...]:
+def arms_of_a_round(case: Case, *, reads_files: bool, owns_transfer: bool, once: bool) -> tuple[Arm, ...]:
     """The arms of a round, in order. `once`: the data set's own cache state has been measured and is gone.
 
-    `may_be_idle`: `real` may show that the storage has nothing to do, so that `ram` behind it need not be measured.
+    `real` comes as soon as it can be compared, so that there is something to say early; `ram` behind it, since `real`
+    may show that the storage has nothing to do.
     """
     wanted = set(case.effort.arms)
     arms = [arm for arm in (Arm.DEVICE,) if arm in wanted]
@@ -248,7 +247,7 @@ def arms_of_a_round(
     if Arm.RAM in wanted and reads_files:
         arms.append(Arm.RAM)
     if Arm.REAL in wanted and not once:
-        arms.insert(len(arms) - (may_be_idle and Arm.RAM in arms), Arm.REAL)
+        arms.insert(len(arms) - (Arm.RAM in arms), Arm.REAL)
     if Arm.FREE in wanted:
         arms.append(Arm.PREP if once else Arm.FREE)
     if reads_files and case.subject.cache == "cold" and {Arm.RAM, Arm.FREE} <= wanted:

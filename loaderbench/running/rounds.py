@@ -35,6 +35,8 @@ of `real`."""
 WAITING = 0.1
 """Of the time in which the run's threads could have run, the part in which they waited for a processor, from which on
 contention may be worth naming: a gain counts from 1.10× on (WORTH)."""
+EXACT, EXACT_ROUNDS = 0.001, 2
+"""What an emulated device does alone is known once so many windows differ by no more: its clock does not drift."""
 REAL_PART = 0.8
 """Of the time that is left, the longest window of `real` there."""
 ARMS_PART = 0.6
@@ -113,7 +115,7 @@ def measure_rounds(
                 arm = Arm.REAL
             if steps is None and not number and not spares:
                 spares = lead(() if _has_time(budget.seconds, left_s, segments, arms, least) else _spared(segments))
-            if planned in spares:
+            if planned in spares or (steps is None and lead(_is_exact(windows.rig.case, planned, segments))):
                 continue
             wanted_s = max(target_s * arm.weight, _least_s(arm, segments, feed.lanes))
             if spares and arm is Arm.REAL:
@@ -150,6 +152,14 @@ def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool) -> tuple[Arm, ..
         first = tuple(arm for arm in (Arm.REAL, Arm.FETCH, Arm.REAL) if arm in arms)
         return (*first, *(arm for arm in arms if arm not in COMPARED))
     return tuple(sorted(arms, key=lambda arm: arm is not Arm.REAL)) if short else arms
+
+
+def _is_exact(case: Case, arm: Arm, segments: Sequence[Segment]) -> bool:
+    """Whether the arm is an emulated device's own, and paced by its clock alone: its time goes to arms that vary."""
+    if arm.source not in ("resident", "ready") or not case.step.device.startswith("emulated"):
+        return False
+    means = [float(durations(one).mean()) for one in segments if one.arm is arm]
+    return len(means) >= EXACT_ROUNDS and max(means) - min(means) <= EXACT * min(means)
 
 
 def _share(arm: Arm, left: Sequence[Arm]) -> float:

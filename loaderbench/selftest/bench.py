@@ -41,8 +41,8 @@ TAIL_PART = 0.03
 """Of the files that are slow, in `tails`."""
 STALL_PERIOD_S, STALL_PERIODS = 1.5, 3
 """Of the standstills, in `stalls`; how many of them a turn of the stopwatch spans."""
-STALLS_LEAST_S = 16.0
-"""Least seconds of measuring of a run with standstills: it has a few in each of its windows."""
+UNEVEN_LEAST_S = 16.0
+"""Least seconds of measuring of a run with standstills or slow files: it has a few in each of its windows."""
 TAIL_TURNS = 3
 """How many times longer a turn of the stopwatch is where the slow files are few."""
 TURNS_ALONE = 3
@@ -237,12 +237,11 @@ class _Builder:
             for key in amounts:
                 sides[names[key]] = Side(self._case, _injection(_sum(base, _without(amounts, key))))
         turn_s = self._bench.turn_s
-        if scenario.hard == "stalls":
-            turn_s = STALL_PERIODS * STALL_PERIOD_S
-            slow = slow.changed(duration_s=max(slow.effort.duration_s, STALLS_LEAST_S))
-        elif scenario.hard == "tails":
-            turn_s *= TAIL_TURNS
-        return Built(slow, full, sides, turn_s, mean=scenario.hard in ("stalls", "tails"), groups=groups)
+        uneven = scenario.hard in ("stalls", "tails")
+        if uneven:
+            turn_s = STALL_PERIODS * STALL_PERIOD_S if scenario.hard == "stalls" else TAIL_TURNS * turn_s
+            slow = slow.changed(duration_s=max(slow.effort.duration_s, UNEVEN_LEAST_S))
+        return Built(slow, full, sides, turn_s, mean=uneven, groups=groups)
 
     def _amounts(self) -> Amounts:
         """The extra work that is built in besides the slowed device."""

@@ -66,6 +66,11 @@ class FakeWindows:
         return segment
 
 
+def computing_case(**case: Any) -> Case:
+    """A case on a device that computes: each of its arms is measured in every round."""
+    return make_case(**{"device": "cpu", **case})
+
+
 def steady(arm: Arm, number: int) -> float:
     return 0.010
 
@@ -74,7 +79,7 @@ def measured(
     monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...] = COLD, *, seconds: float = 60.0, window_s: float = 0.1,
     step_s: Callable[[Arm, int], float] = steady, most_bytes: bool = False, cpu: CpuWindow | None = None, **case: Any,
 ) -> tuple[RoundFacts, list[tuple[Arm, int, Length]], list[Segment]]:  # fmt: skip
-    windows = FakeWindows(Clock(monkeypatch), make_case(**case), step_s, window_s)
+    windows = FakeWindows(Clock(monkeypatch), computing_case(**case), step_s, window_s)
     windows.cpu = cpu
     segments: list[Segment] = []
     facts = measure_rounds(cast(Windows, windows), arms, Budget(seconds, most_bytes), segments)
@@ -252,7 +257,7 @@ WARM = (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.RAM, Arm.FREE, Arm.FETCH)
 
 def in_turns(monkeypatch: pytest.MonkeyPatch, idle: Callable[[int], bool], **case: Any) -> tuple[RoundFacts, list[Arm]]:
     """The arms as they are measured, where `idle` says of the windows of `real` so far whether they prove it."""
-    windows = FakeWindows(Clock(monkeypatch), make_case(**case), steady, 0.1)
+    windows = FakeWindows(Clock(monkeypatch), computing_case(**case), steady, 0.1)
     segments: list[Segment] = []
 
     def proven(seen: Sequence[Segment]) -> bool:
@@ -304,7 +309,7 @@ def test_once_the_storage_stood_still_real_and_fetch_come_first(monkeypatch: pyt
                 segment.reads = reads
             return segment
 
-    windows = Uneven(clock, make_case(workers=2), steady, 0.5)
+    windows = Uneven(clock, computing_case(workers=2), steady, 0.5)
     segments: list[Segment] = []
     measure_rounds(cast(Windows, windows), COLD, Budget(40.0, most_bytes=False), segments)
     asked = [(arm, number) for arm, number, _ in windows.asked]
@@ -314,3 +319,29 @@ def test_once_the_storage_stood_still_real_and_fetch_come_first(monkeypatch: pyt
     third = [(arm, length.target_s) for arm, number, length in windows.asked if number == 2]
     assert [arm for arm, _ in third[:4]] == [Arm.REAL, Arm.FETCH, Arm.REAL, Arm.DEVICE]
     assert third[0][1] > 1.0 and third[2][1] > 1.0 and third[3][1] < 1.0
+
+
+# -- arms that an emulated device paces ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "moves", "windows"), [("emulated:h200-resnet50-train", 0.0, 2), ("cpu", 0.0, 6), ("emulated", 0.01, 6)]
+)
+def test_the_time_of_arms_that_a_clock_paces_goes_to_those_that_vary(
+    device: str, moves: float, windows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `free` is never known well enough; `host` and `device` are, unless issuing, which is real work, paces them
+    def step_s(arm: Arm, number: int) -> float:
+        if arm in (Arm.DEVICE, Arm.HOST):
+            return 0.010 * (1 + moves * (number % 2))
+        return 0.010 * (1 + number % 2) if arm is Arm.FREE else 0.010
+
+    facts, asked, _ = measured(monkeypatch, seconds=4.1, window_s=0.125, step_s=step_s, device=device)
+    counts = {arm: sum(one is arm for one, _, _ in asked) for arm in COLD}
+    assert facts.stopped_by == "duration" and counts[Arm.REAL] >= 5
+    assert counts[Arm.HOST] == counts[Arm.DEVICE] and (counts[Arm.HOST] == 2) == (windows == 2)
+
+
+def test_a_number_of_steps_is_measured_of_every_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, asked, _ = measured(monkeypatch, device="emulated", steps=30)
+    assert sum(arm is Arm.HOST for arm, _, _ in asked) == 3

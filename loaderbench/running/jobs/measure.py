@@ -134,7 +134,6 @@ class _Measurement:
             reads_files=self._feeds.reads_files,
             owns_transfer=self._feeds.owns_transfer,
             once=once,
-            may_be_idle=windows.may_be_idle,
         )
         self._segments: list[Segment] = []
         self._caveats: list[Caveat] = []
