@@ -15,6 +15,9 @@ than 1.10× in truth, so nothing is judged. The exit status is 1 where one was c
 The oversubscribed case scores advice: each of the first two is run by the stopwatch, and so is a worker for each
 processor; an advice whose predicted gain is off by more than 10 %, and whose interval does not hold the measured one,
 is wrong.
+
+`--only bench-table --rounds 20` (a bit more than an hour) also counts how many of the rows' intervals hold the median
+of their row's repeats.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ import argparse
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -65,6 +69,8 @@ LATE_S = 10.0
 """Seconds that an answer may take beyond `--duration`: processes start, and images are copied."""
 WIDE = 3.0
 """An interval whose ends differ by more than this factor bounds nothing."""
+FEWEST_REPEATS = 3
+"""Of the table, to score its intervals."""
 TABLE_RESOLUTIONS, TABLE_LOADERS = "256,512,1024", "serial,multiprocess,threaded,dali"
 """Of `make bench`."""
 
@@ -113,6 +119,8 @@ class Line:
     said: Said | None = None
     gains: list[Gain] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    rates: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Of a table: each row's images/s with its interval."""
 
 
 class Bench:
@@ -423,27 +431,36 @@ def ask_oversubscribed(bench: Bench, name: str) -> Line:
 def ask_table(bench: Bench, name: str, loaders: str, resolutions: str) -> Line:
     """`make bench` beside a busy process for each processor: is every row decided, finite, and has it kernel gaps?"""
     asked = [
-        "--res",
-        resolutions,
-        "--loader",
-        loaders,
-        "--device",
-        "emulated",
-        "--precision",
-        "fp32",
-        "--cache",
-        "warm",
-    ]
+        "--res", resolutions, "--loader", loaders, "--device", "emulated", "--precision", "fp32", "--cache", "warm",
+        "--duration", "10",
+    ]  # fmt: skip
     with neighbours(usable_cpus()) as busy:
         assert isinstance(busy, Neighbours)
-        answer, seconds = bench.run("sweep", [*asked, "--cache", "warm", "--duration", "10"], [])
+        answer, seconds = bench.run("sweep", asked, [])
     rows = answer["runs"]
     decided = sum((row["verdict"] or {}).get("bottleneck") not in (None, "undetermined") for row in rows)
     finite = sum(not is_wide(row["throughput"]["low"], row["throughput"]["high"]) for row in rows if row["throughput"])
     gaps = sum((row["device"] or {}).get("kernel_gap") is not None for row in rows)
     notes = [f"{decided} of {len(rows)} rows decided, {finite} with a bounded interval, {gaps} with kernel gaps"]
     mark = "right" if decided == finite == gaps == len(rows) else "undetermined"
-    return Line(name, f"{len(rows)} rows", mark, seconds, None, [], notes)
+    rates = {
+        row["case"]["key"]: (row["throughput"]["value"], row["throughput"]["low"], row["throughput"]["high"])
+        for row in rows
+        if row["throughput"]
+    }
+    return Line(name, f"{len(rows)} rows", mark, seconds, None, [], notes, rates)
+
+
+def held(lines: Sequence[Line]) -> str | None:
+    """How many intervals of the table's repeats hold the median of their row's repeats; None with fewer than 3."""
+    tables = [line.rates for line in lines if line.rates]
+    if len(tables) < FEWEST_REPEATS:
+        return None
+    found = []
+    for row in sorted(set.intersection(*map(set, tables))):
+        median = statistics.median(table[row][0] for table in tables)
+        found += [low <= median <= high for _, low, high in (table[row] for table in tables)]
+    return f"{len(tables)} repeats: {sum(found)} of {len(found)} intervals hold their row's median"
 
 
 def told(line: Line) -> str:
@@ -486,6 +503,8 @@ def main() -> None:
     if arguments.json is not None:
         facts = {"lines": [asdict(line) for line in lines], "environment": to_json(environment())}
         arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+    if coverage := held(lines):
+        print(coverage)
     marks = [line.mark for line in lines]
     print(", ".join(f"{marks.count(mark)} {mark}" for mark in dict.fromkeys(marks)))
     sys.exit(1 if {"WRONG", "failed"} & {*marks} else 0)

@@ -52,7 +52,8 @@ NUM_FILES, FILE_FLOATS = 1024, 1024
 BATCH_SIZE, WORKERS = 8, 2
 """Of the scripts."""
 LIMIT_S = 240.0
-"""Of one run of a script."""
+"""Of one run of a script. All run in the folder of the scripts: Python finds what lies in the working directory, and a
+folder `datasets` there hides the package of that name, which Hugging Face asks for."""
 NEEDS = {
     "hf_trainer": ("transformers", "accelerate"),
     "lightning_fit": ("lightning",),
@@ -139,7 +140,7 @@ def absent(script: str) -> list[str]:
 def timed(command: list[str]) -> dict[str, Any]:
     """What the script's stopwatch printed. Raises LoaderbenchError where the command fails or prints none."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=SCRIPTS)
     except subprocess.TimeoutExpired:
         raise LoaderbenchError(f"took more than {LIMIT_S:.0f} s") from None
     told = [line for line in done.stdout.splitlines() if line.startswith("TIMED ")]
@@ -227,7 +228,9 @@ def by_traceml(one: Asked, data: Path, command: str) -> str:
     with tempfile.TemporaryDirectory(prefix="loaderbench-traceml-") as folder, built_in(one, data) as read:
         _, script, *arguments = command_of(one, read, injected=True)
         asked = [command, "run", script, "--mode=summary", "--run-name", "run", "--logs-dir", folder, "--args"]
-        done = subprocess.run([*asked, *arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        done = subprocess.run(
+            [*asked, *arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=SCRIPTS
+        )
         summary = Path(folder, "run", "final_summary.json")
         if done.returncode or not summary.exists():
             raise LoaderbenchError(f"ended with {done.returncode}: {done.stderr[-400:]}")

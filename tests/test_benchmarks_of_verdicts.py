@@ -112,3 +112,15 @@ def test_time_to_verdict_asks_about_every_hard_class(monkeypatch: pytest.MonkeyP
     assert set(HARD) <= set(asked) and {"nothing", "prep ×1.5", "storage ×2.5"} <= set(asked)
     assert {one.loader for one in asked.values()} == {"multiprocess"}
     assert {asked[name].cause for name in HARD} == {"storage", "contention", "either", "prep"}
+
+
+def test_intervals_of_a_repeated_table_are_held_against_the_median_of_the_repeats(hard: ModuleType) -> None:
+    def table(*rates: tuple[float, float, float]) -> Any:
+        return hard.Line("bench-table", "", "right", 0.0, rates=dict(zip("ab", rates, strict=True)))
+
+    two = [table((10, 9, 11), (5, 4, 6)), table((12, 11, 13), (5, 4, 6))]
+    assert hard.held(two) is None
+    # medians 11 and 5: the first row's last interval misses its own
+    assert (
+        hard.held([*two, table((11, 11.5, 12), (5.5, 5, 6))]) == "3 repeats: 5 of 6 intervals hold their row's median"
+    )

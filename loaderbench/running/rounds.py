@@ -20,7 +20,8 @@ from loaderbench.running.window import LONGEST_WINDOW_S, MIN_WINDOW_STEPS, Lengt
 
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
-MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 2.5
+MIN_SEGMENT_S, MAX_SEGMENT_S, FIRST_SEGMENT_S = 0.25, 2.5, 1.0
+"""Length of windows, and at most of those of the first round: a rough verdict is there early, and is refined."""
 KNOWN = 0.10
 """Half-width within which the arms behind a gain alone must be known: a gain counts from 1.10× on (WORTH)."""
 COMPARED = (Arm.REAL, Arm.FETCH)
@@ -117,7 +118,8 @@ def measure_rounds(
                 spares = lead(() if _has_time(budget.seconds, left_s, segments, arms, least) else _spared(segments))
             if planned in spares or (steps is None and lead(_is_exact(windows.rig.case, planned, segments))):
                 continue
-            wanted_s = max(target_s * arm.weight, _least_s(arm, segments, feed.lanes))
+            usual_s = target_s if number else min(target_s, FIRST_SEGMENT_S)
+            wanted_s = max(usual_s * arm.weight, _least_s(arm, segments, feed.lanes))
             if spares and arm is Arm.REAL:
                 wanted_s = max(wanted_s, min(_missing_s(segments, least), REAL_PART * left_s))
             wanted_s = lead(wanted_s)
