@@ -418,7 +418,7 @@ class Model:
         least = real - real * part.scaled(seen.queued_fraction)
         if self.synchronous:  # the loader works in the thread that issues
             waited = seen.queued_fraction if seen.consumer_queued is None else seen.consumer_queued
-            return largest(real - real * part.scaled(min(1.0, waited)), least)
+            return self._no_faster_than_fed(largest(real - real * part.scaled(min(1.0, waited)), least))
         waited = seen.queued_fraction
         if self.starved is not None and self.runnable is not None:  # handing over waits as the work does
             waited = max(self.starved, self.runnable * seen.queued_fraction)
@@ -427,11 +427,15 @@ class Model:
         if self.watched is not None and self.starved is None:  # what its workers do besides waiting is not known
             exposed = exposed.at_most(real * part.scaled(seen.queued))
         left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least)
-        return left if self.base is None else largest(left, self._consumer_without_others(self.base)).at_most(real)
+        return self._no_faster_than_fed(left)
 
-    def _consumer_without_others(self, base: Quantity) -> Quantity:
+    def _no_faster_than_fed(self, left: Quantity) -> Quantity:
+        """The step without others: at least what it takes with data always ready, itself without them."""
+        if self.base is None:
+            return left
         behind = self._issue_behind_others(Arm.DEVICE if self.owns_transfer else Arm.HOST)
-        return base if behind is None else (base - behind).at_least(0.0)
+        fed = self.base if behind is None else (self.base - behind).at_least(0.0)
+        return largest(left, fed).at_most(self.real)
 
     def _issue_behind_others(self, arm: Arm) -> Quantity | None:
         """Seconds a step that issuing waited behind others for a processor, where the step is longer for it."""

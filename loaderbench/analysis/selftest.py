@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from loaderbench.analysis.model import WORTH
+from loaderbench.analysis.verdict import HELD_UP
 from loaderbench.recording.record import Bottleneck, RunRecord, Share
 from loaderbench.recording.studies import (
     HardClass,
@@ -116,8 +117,8 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
         shares_true = {}  # they lengthen every part
         if of_neighbours >= max(WORTH, EQUAL * gain):
             truth, gain, best_alone = "contention", of_neighbours, 1.0
-        elif of_neighbours >= max(WORTH, gain / EQUAL):
-            also = "contention"
+        elif of_neighbours >= max(WORTH, min(gain / EQUAL, gain**0.5, HELD_UP)):
+            also = "contention"  # either is true, and which is named first is the verdict's rule
     verdict = record.verdict
     assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"
     wanted = "prep" if truth == "either" else truth  # the gain is the same without either

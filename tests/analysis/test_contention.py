@@ -114,6 +114,20 @@ def test_others_on_the_processors_are_named_with_the_gain_of_their_absence(
     assert "other processes use" in record.verdict.summary
 
 
+@pytest.mark.parametrize(("decode", "expected"), [(0.010, 1.0), (0.090, 92 / (0.7 * 92))])
+def test_a_serial_loader_that_the_device_outlasts_loses_nothing_to_neighbours(decode: float, expected: float) -> None:
+    # 3 of 10 s its one thread waits for a processor, whether the device still computes or not
+    waits = CpuWindow(10.0, 6.0, 3.0, 3.0, 20.0, 0.0, 2, None, None)
+    segments = simulate.run(replace(EVEN, decode=decode, workers=0))
+    for segment in segments:
+        segment.cpu = waits
+    case = make_case(workers=0, cache="warm", loader="serial")
+    record = analyze(make_run(case, segments, facts=make_facts(device=make_device(), loader=make_loader())))
+    assert record.verdict is not None and record.verdict.bottleneck == ("compute" if expected == 1.0 else "prep")
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None and gain.value == pytest.approx(expected, rel=0.02)
+
+
 @pytest.mark.parametrize("quota", [0.5, 0.7, 1.0])
 def test_a_quota_is_named_with_the_gain_of_its_end(quota: float):
     machine = Machine(2, quota=quota)

@@ -211,6 +211,12 @@ def test_beside_busy_processes_the_larger_of_both_gains_is_the_truth() -> None:
     assert all(is_right(outcome_of(close, record(named))) for named in ("prep", "contention"))
     assert not is_confidently_wrong(outcome_of(close, record("contention")))
     assert is_confidently_wrong(outcome_of(close, record("transfer")))
+    # they cost 1.7, which the verdict names first, whatever else could be gained
+    much = beside("prep", 0.080, 0.020, 0.080 / 1.7)
+    assert all(is_right(outcome_of(much, record(named))) for named in ("prep", "contention"))
+    assert is_confidently_wrong(outcome_of(beside("prep", 0.060, 0.020, 0.040), record("contention")))
+    # the cause gives no more beyond them: 1.96 of 1.4
+    assert is_right(outcome_of(beside("prep", 0.0392, 0.020, 0.028), record("contention")))
     # a run without a cause that they hold up is no false positive
     null = outcome_of(beside("none", 0.040, 0.040, 0.020), record("contention"))
     assert (null.truth, null.is_null) == ("contention", False) and is_right(null)
