@@ -6,7 +6,7 @@ docs/ranks.md defines every figure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,8 @@ class Steps:
     read: Times
     prep: Times
     """Of the batch, in its worker; NaN where unknown."""
+    queued: Times
+    """Part of both in which the worker could have run and had no processor; NaN where unknown."""
 
     @property
     def work(self) -> Times:
@@ -162,18 +164,16 @@ def _steps(tables: NDArray[np.int64], begins: NDArray[np.int64]) -> Steps:
     called, returned, done = (tables[:, :, RANK_STEP[name]] for name in ("called_ns", "returned_ns", "done_ns"))
     own = (done - begins) / 1e9
     data = np.clip((returned - np.maximum(called, begins)) / 1e9, 0.0, np.maximum(own, 0.0))
-    read, prep = (tables[:, :, RANK_STEP[name]].astype(np.float64) for name in ("read_ns", "prep_ns"))
-    unknown = (read < 0) | (prep < 0)
-    return Steps(own, data, np.where(unknown, np.nan, read / 1e9), np.where(unknown, np.nan, prep / 1e9))
+    stages = [tables[:, :, RANK_STEP[name]].astype(np.float64) for name in ("read_ns", "prep_ns", "queued_ns")]
+    read, prep, queued = (np.where(stage < 0, np.nan, stage / 1e9) for stage in stages)
+    return Steps(own, data, read, prep, queued)
 
 
 def _pooled(windows: Sequence[Steps]) -> Steps | None:
     if not windows:
         return None
-    joined = (
-        np.concatenate([getattr(one, name) for one in windows], axis=1) for name in ("own", "data", "read", "prep")
-    )
-    return Steps(*joined)
+    names = ("own", "data", "read", "prep", "queued")
+    return Steps(*(np.concatenate([getattr(one, name) for one in windows], axis=1) for name in names))
 
 
 # -- what imbalance costs --------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def _by_cause(
     def excess(times: Times) -> float:
         return float(times[late].mean() - times[others].mean())
 
-    split = _split(excess(steps.data), excess(steps.work), excess(steps.read), excess(steps.prep))
+    split = _split(steps, excess)
     return [ImbalancePart(pattern, cause, part * seconds, rank, node) for cause, part in split.items()]
 
 
@@ -244,22 +244,30 @@ def _rotating(steps: Steps) -> list[ImbalancePart]:
     def excess(times: Times) -> float:
         return float((times - times.mean(axis=1, keepdims=True))[last, every].mean())
 
-    split = _split(excess(steps.data), excess(steps.work), excess(steps.read), excess(steps.prep))
+    split = _split(steps, excess)
     return [ImbalancePart("rotating", cause, part * seconds, None, None) for cause, part in split.items()]
 
 
-def _split(data: float, work: float, read: float, prep: float) -> Mapping[LateBy, float]:
-    """Parts, that sum to 1. What is shorter than usual is nobody's excuse."""
-    data, work = max(data, 0.0), max(work, 0.0)
+def _split(steps: Steps, excess: Callable[[Times], float]) -> Mapping[LateBy, float]:
+    """Parts, that sum to 1, as the late ones exceed what is usual. What is shorter than usual is nobody's excuse."""
+    data, work = max(excess(steps.data), 0.0), max(excess(steps.work), 0.0)
     if data + work <= 0:
         return {"device": 1.0}
     by_data = data / (data + work)
     found: dict[LateBy, float] = {"device": 1 - by_data}
+    read, prep, queued = (excess(times) for times in (steps.read, steps.prep, steps.queued))
     if np.isnan(read) or np.isnan(prep) or max(read, prep) <= 0:
         found["data"] = by_data
-    else:
-        reading = max(read, 0.0) / (max(read, 0.0) + max(prep, 0.0))
-        found |= {"reading": by_data * reading, "preparing": by_data * (1 - reading)}
+        return found
+    read, prep = max(read, 0.0), max(prep, 0.0)
+    whole = read + prep
+    queued = 0.0 if np.isnan(queued) else min(max(queued, 0.0), whole)
+    of_prep = min(queued, prep)  # which wants a processor all the time, and reading hardly
+    found |= {
+        "reading": by_data * (read - (queued - of_prep)) / whole,
+        "preparing": by_data * (prep - of_prep) / whole,
+        "processors": by_data * queued / whole,
+    }
     return found
 
 

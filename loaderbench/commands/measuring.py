@@ -40,9 +40,9 @@ def measure(
 
     rank = rank_of(os.environ)
     if rank is not None and rank.world_size > 1:
-        if verify or save_profile:
-            raise ConfigError("--verify and --save-profile are for one process: run them without the launcher")
-        measure_on_ranks(rank, Asked(options, datasets, output, dry_run, resume, tag, all_reduce))
+        given = {"--verify": verify, "--save-profile": save_profile is not None}
+        alone = [name for name, is_given in given.items() if is_given]
+        measure_on_ranks(rank, Asked(options, datasets, output, dry_run, resume, tag, all_reduce, alone))
         return
     if all_reduce is not None:
         raise ConfigError("--all-reduce needs several ranks: start it under torchrun (docs/ranks.md)")

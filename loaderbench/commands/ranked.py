@@ -34,6 +34,21 @@ class Asked:
     resume: bool
     tag: str | None
     all_reduce: int | None
+    alone: Sequence[str] = ()
+    """Options that were given, and are for one process."""
+
+
+def check_for_ranks(asked: Asked) -> None:
+    """Raises ConfigError for what several ranks cannot do."""
+    from loaderbench import plugins
+
+    if asked.alone:
+        raise ConfigError(f"{' and '.join(asked.alone)}: for one process only; run it without the launcher")
+    for name in asked.options.feed.loader or ():
+        if plugins.LOADERS.find(name).traits.format is not None:
+            raise ConfigError(
+                f"--loader {name} reads containers, and several ranks share single files: give another loader"
+            )
 
 
 def measure_on_ranks(rank: Rank, asked: Asked) -> None:
@@ -43,6 +58,7 @@ def measure_on_ranks(rank: Rank, asked: Asked) -> None:
     study: RanksStudy | None = None
     with Meeting(rank, os.environ) as meeting:
         try:
+            check_for_ranks(asked)
             cases = _cases(asked, meeting)
             if asked.dry_run:
                 if meeting.rank == 0:
@@ -69,7 +85,13 @@ def measure_on_ranks(rank: Rank, asked: Asked) -> None:
 def _reason(stop: BaseException, end: RankEnd | None, study: RanksStudy | None) -> LoaderbenchError:
     from loaderbench.running.meeting import sentence
 
-    kept = "" if study is None else f"; {study.num_finished} of {len(study.cases)} cases were finished and are kept"
+    kept = ""
+    if study is not None:
+        kept = f"; {study.num_finished} of {len(study.cases)} cases were finished and are kept"
+        if len(study.cases) > 1:
+            kept += "; the same command with --resume measures the rest"
+    if study is None and end is not None and isinstance(stop, ConfigError) and str(stop).rstrip(".") == end.what:
+        return stop  # refused before anything began, most often by all ranks
     if end is not None:
         kind = ConfigError if isinstance(stop, ConfigError) else CaseFailed
         return kind(f"{sentence(end)}{kept}")
@@ -104,7 +126,10 @@ def _study(cases: Sequence[Case], asked: Asked, meeting: Meeting) -> RanksStudy:
     store.check_writable()
     if meeting.rank == 0:
         check_json_target(asked.output.json_out)
-    return RanksStudy(cases, store, meeting, resume=asked.resume, tag=asked.tag)
+    study = RanksStudy(cases, store, meeting, resume=asked.resume, tag=asked.tag)
+    if study.num_taken and meeting.rank == 0 and not asked.output.quiet:
+        say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {asked.output.results}")
+    return study
 
 
 def _run(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:

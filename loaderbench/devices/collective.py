@@ -15,6 +15,9 @@ from loaderbench.devices.emulated import EmulatedDevice
 class Collective(Protocol):
     """Called by the step loop, on all ranks alike."""
 
+    waits: bool
+    """The host stands at it now, for another rank."""
+
     def begin(self, done: Event) -> None:
         """The step was issued, and `done` recorded behind it."""
         ...
@@ -31,6 +34,7 @@ class VirtualAllReduce:
     def __init__(self, device: EmulatedDevice, offset_ns: int) -> None:
         """`offset_ns`: of this rank's clock to rank 0's."""
         self._device, self._offset_ns = device, offset_ns
+        self.waits = False
         self._pending: Any = None
         self._last: Any = None
 
@@ -43,7 +47,9 @@ class VirtualAllReduce:
 
     def end(self) -> None:
         if self._pending is not None:
+            self.waits = True
             self._pending.wait()
+            self.waits = False
             self._device.not_before(int(self._last[0]) - self._offset_ns)
             self._pending = None
 
@@ -55,13 +61,16 @@ class HostAllReduce:
     def __init__(self, device: Device, num_bytes: int) -> None:
         import torch
 
+        self.waits = False
         self._device, self._payload = device, torch.zeros(max(1, num_bytes // 4))
 
     def begin(self, done: Event) -> None:
         from torch import distributed
 
         self._device.wait(done)
+        self.waits = True
         distributed.all_reduce(self._payload)
+        self.waits = False
 
     def end(self) -> None:
         """It has ended."""
@@ -69,6 +78,9 @@ class HostAllReduce:
 
 class StreamAllReduce:
     """Of a GPU: nccl's kernel follows `done` in the stream, and later steps follow it; the host goes on."""
+
+    waits = False
+    """The host waits for the device at last, and cannot tell for whom that waits."""
 
     def __init__(self, device: Device, num_bytes: int) -> None:
         import torch

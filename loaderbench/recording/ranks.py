@@ -31,8 +31,9 @@ RANK_STEP: Mapping[str, int] = {name: number for number, name in enumerate(RANK_
 
 Pattern = Literal["rank", "node", "rotating"]
 """`rank`, `node`: the same one is late again and again. `rotating`: one after the other is."""
-LateBy = Literal["reading", "preparing", "data", "device"]
-"""`data`: the batch was late, and the loader does not tell by what. `device`: copying, issuing or computing."""
+LateBy = Literal["reading", "preparing", "processors", "data", "device"]
+"""`processors`: the workers had none while they could have worked. `data`: the batch was late, and the loader does not
+tell by what. `device`: copying, issuing or computing."""
 
 # -- facts -----------------------------------------------------------------------------------------------
 

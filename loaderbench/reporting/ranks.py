@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LATE_WORDS: Mapping[LateBy, str] = {
     "reading": "reading its files",
     "preparing": "preparing its batches",
+    "processors": "waiting for processors that others use",
     "data": "its batches",
     "device": "its device (copying, issuing or computing)",
 }

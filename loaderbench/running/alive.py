@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from loaderbench.recording.progress import Alive, Report
@@ -15,20 +15,55 @@ EVERY_S = 0.5
 
 
 class Pulse:
-    """Watches the loop that runs now."""
+    """Watches what must come to an end: the steps of the loop that runs now, its first batches, and what is done with
+    the files between windows."""
 
-    def __init__(self) -> None:
-        self.loop: StepLoop | None = None
-        """None between windows."""
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._loop: StepLoop | None = None
+        self._doing, self._since_ns = "", 0
+        self._longest_ns: dict[str, int] = {}
+        """By what was done. What was done for the first time may have taken long."""
+
+    def begins(self, loop: StepLoop, arm: str) -> None:
+        """A window of the arm, and its first batches."""
+        self._doing, self._since_ns, self._loop = arm, self._clock(), loop
+
+    def ends(self) -> None:
+        """The window."""
+        loop, self._loop = self._loop, None
+        if loop is not None and len(loop.host) > 1:
+            self._took(self._doing, loop.host[1][3] - self._since_ns)
+        self._doing = ""
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Something between windows that takes about as long each time."""
+        self._doing, self._since_ns = what, self._clock()
+        try:
+            yield
+        finally:
+            self._took(what, self._clock() - self._since_ns)
+            self._doing = ""
+
+    def _took(self, what: str, duration_ns: int) -> None:
+        self._longest_ns[what] = max(self._longest_ns.get(what, 0), duration_ns)
 
     def look(self) -> Alive:
-        host = [] if self.loop is None else self.loop.host
+        loop, doing, now = self._loop, self._doing, self._clock()
+        host = [] if loop is None else loop.host
         num = len(host)
-        if num < 2:  # the first batches of a loader may take long
-            return Alive(None, 0.0)
+        if loop is not None and loop.collective is not None and loop.collective.waits:
+            return Alive(None, 0.0)  # for another rank, whose fault it is
+        if num < 2:
+            longest_ns = self._longest_ns.get(doing)
+            if longest_ns is None:
+                return Alive(None, 0.0)
+            since_ns = host[-1][3] if num else self._since_ns
+            return Alive((now - since_ns) / 1e9, longest_ns / 1e9)
         ended = [row[3] for row in host[max(0, num - 64) : num]]
         longest = max((after - before for before, after in itertools.pairwise(ended)), default=0)
-        return Alive((time.perf_counter_ns() - ended[-1]) / 1e9, longest / 1e9)
+        return Alive((now - ended[-1]) / 1e9, longest / 1e9)
 
 
 @contextmanager

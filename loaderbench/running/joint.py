@@ -43,7 +43,7 @@ def _window(windows: Windows, peers: Peers, collective: Collective, number: int,
     feed, effort = rig.case.feed, rig.case.effort
     loader = feeds.loader(Arm.REAL)
     if feeds.reads_files:
-        windows.cache.before_segment(loader.evicts_own_reads)
+        windows.before_segment(Arm.REAL)
     feeds.rest(None)
     rig.device.anchor()
     peers.meet()

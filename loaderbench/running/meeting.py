@@ -27,6 +27,7 @@ from loaderbench.recording.facts import Failure
 from loaderbench.recording.progress import Alive, Message, Phase, SegmentDone
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.recording.ranks import RankEnd
+from loaderbench.running.file_waits import FileWaits
 from loaderbench.running.peers import PeerGone, Seat
 from loaderbench.running.ranks import Rank
 
@@ -37,8 +38,12 @@ STALE_S = 5.0
 """Without a sign of life a rank is gone."""
 SILENT_S, STOPPED_S = 6.0, 3.0
 """Without one of its measuring process, and with that stopped."""
-OVERDUE_S, OVERDUE = 8.0, 20.0
+OVERDUE_S, OVERDUE = 6.5, 20.0
 """A step hangs that takes so long, and so many times as long as any before it."""
+FILE_S, LOOK_FROM_S = 5.0, 1.0
+"""A storage hangs that does not answer one call for so long; after how long without a step it is looked at."""
+DIES_S = 1.0
+"""A killed process that is still there waits in the kernel, for a storage that does not answer."""
 JOIN_S = 300.0
 """For all ranks to come."""
 ABSENT_S = 1.0
@@ -97,10 +102,12 @@ class Meeting:
         self._prefix = f"loaderbench/{variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self.ended: RankEnd | None = None
         """Why the launch ends early."""
+        self._ended_at = 0.0
         self._state, self._doing, self._count = "works", "starting", 0
         self._process: subprocess.Popen[bytes] | None = None
         self._alive: Alive | None = None
         self._alive_at = self._stopped_since = 0.0
+        self._file_waits = FileWaits()
         self._heard = [_Heard() for _ in range(self.ranks)]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch_others, daemon=True)
@@ -234,6 +241,7 @@ class Meeting:
     def watching(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
         """Its measuring process, for the block: killed where the launch ends, as it may wait for one that is gone."""
         self._alive, self._stopped_since, self._process = None, 0.0, process
+        self._file_waits = FileWaits()
         try:
             yield
         except BaseException:
@@ -241,6 +249,10 @@ class Meeting:
             raise
         finally:
             self._process = None
+
+    def is_over(self) -> bool:
+        """Whether the launch has ended, and its measuring process should be gone."""
+        return self.ended is not None and time.monotonic() - self._ended_at > DIES_S
 
     def cause_of(self, failure: Failure) -> Failure:
         """A failure of its measuring process: by itself, or because the launch has ended."""
@@ -292,7 +304,7 @@ class Meeting:
 
     def _end(self, end: RankEnd) -> None:
         if self.ended is None:
-            self.ended = end
+            self.ended, self._ended_at = end, time.monotonic()
             process = self._process
             if process is not None:
                 process.kill()
@@ -378,12 +390,19 @@ class Meeting:
                 what = "its measuring process was stopped"
         else:
             self._stopped_since = 0.0
-            if alive is not None and now - self._alive_at > SILENT_S:
+            looks = alive is None or alive.waits_s is None or alive.waits_s > LOOK_FROM_S
+            file_wait = self._file_waits.look(process.pid) if looks else None
+            if file_wait is not None and file_wait.seconds > FILE_S:
+                what = (
+                    f"its measuring process has waited for {file_wait.seconds:.0f} s for one file ({file_wait.call}): "
+                    "does its storage hang?"
+                )
+            elif alive is not None and now - self._alive_at > SILENT_S:
                 what = f"no sign of life of its measuring process for {SILENT_S:.0f} s"
             elif alive is not None and (alive.waits_s or 0.0) > max(OVERDUE_S, OVERDUE * alive.longest_s):
                 what = (
-                    f"a step has not ended for {alive.waits_s:.0f} s, where none took longer than "
-                    f"{alive.longest_s:.2g} s before: does its storage hang?"
+                    f"a step, or what comes before it, has not ended for {alive.waits_s:.0f} s, where none took longer "
+                    f"than {alive.longest_s:.2g} s before: does its storage hang?"
                 )
         return None if what is None else RankEnd(self.rank, self.nodes[self.rank], what, self._doing)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import UTC, datetime
 from multiprocessing import Pipe
@@ -36,8 +37,11 @@ from loaderbench.samplers.sources import samplers_for
 
 HANG_S = 900.0
 """Seconds without a message after which the child counts as hung (a dead NFS server, a deadlock) and is ended."""
-GRACE_S = 5.0
-"""Seconds that the child gets to end its workers before the whole session is killed."""
+GRACE_S, STUCK_GRACE_S = 5.0, 0.3
+"""Seconds that the child gets to end its workers before the whole session is killed; where it was killed and is still
+there."""
+LOOK_S = 0.5
+"""Between two looks at whether it was killed."""
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
@@ -56,6 +60,8 @@ class Child:
     def __init__(self, log_path: Path, prefix: Path | None = None) -> None:
         self.log_path = log_path
         self._prefix = prefix
+        self._stuck = False
+        """It was killed, and is still there."""
         self._has_loader = False
         """Of the last job: its memory depends on the number of workers too."""
         self._temporary: TemporaryFolder | None = None
@@ -105,20 +111,21 @@ class Child:
             self.pipe.close()  # the child ends when it next asks for a job
             if kind is None:
                 _wait(self.process, GRACE_S)
-            end_session(self.process)
+            end_session(self.process, STUCK_GRACE_S if self._stuck else GRACE_S)
             self._guard.end()
             if self._temporary is not None:
                 self._temporary.remove()
 
-    def ask(self, job: Job[Q, A], request: Q, on_message: Report) -> A:
-        """Run one job, passing its progress messages to `on_message`. Returns its result.
+    def ask(self, job: Job[Q, A], request: Q, on_message: Report, is_over: Callable[[], bool] | None = None) -> A:
+        """Run one job, passing its progress messages to `on_message`. Returns its result. `is_over`: whether the
+        process was killed and should be gone: it may wait in the kernel, for a storage that does not answer.
 
         Raises:
             JobFailed: the job raised an error, the child died, or there was no sign of life.
         """
         self.begin(job, request)
         while True:
-            if not self.pipe.poll(HANG_S):
+            if not self._has_told(is_over):
                 raise JobFailed(no_sign_of_life(request))
             told = self.receive()
             if not isinstance(told, Answer):
@@ -126,6 +133,19 @@ class Child:
             else:
                 result: A = told.result
                 return result
+
+    def _has_told(self, is_over: Callable[[], bool] | None) -> bool:
+        """Wait for a message; False where none comes. Raises JobFailed where the process was killed and stays."""
+        if is_over is None:
+            return self.pipe.poll(HANG_S)
+        until = time.monotonic() + HANG_S
+        while not self.pipe.poll(LOOK_S):
+            if is_over():
+                self._stuck = True
+                raise JobFailed(Failure("CaseFailed", "the measuring process does not end: it waits for its storage"))
+            if time.monotonic() > until:
+                return False
+        return True
 
     def begin(self, job: Job[Q, A], request: Q) -> None:
         """Give it a job. `receive` has the messages and the answer. Raises ProcessDied where the process is gone."""
@@ -229,6 +249,7 @@ class Ranked(Protocol):
     def hears(self, message: Message) -> None: ...
     def watching(self, process: subprocess.Popen[bytes]) -> AbstractContextManager[None]: ...
     def cause_of(self, failure: Failure) -> Failure: ...
+    def is_over(self) -> bool: ...
 
 
 def supervise(
@@ -264,7 +285,7 @@ def supervise(
             try:
                 sampling.start()
                 request = MeasureRequest(case, started_ns=started_ns, judge=judge, seat=seat)
-                recording = child.ask(MEASURE, request, on_message)
+                recording = child.ask(MEASURE, request, on_message, None if ranked is None else ranked.is_over)
             finally:
                 series, sampler_caveats, sampling_cpu_ns = sampling.stop()
                 caveats = [*caveats, *sampler_caveats]
@@ -316,8 +337,8 @@ def session_members(session: int, *, zombies: bool = False) -> list[int]:
     return members
 
 
-def end_session(process: subprocess.Popen[bytes]) -> None:
-    """End the child and everything in its session: SIGTERM and GRACE_S seconds, then SIGKILL until nothing is left.
+def end_session(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
+    """End the child and everything in its session: SIGTERM and `grace_s` seconds, then SIGKILL until nothing is left.
 
     Orphans are reaped, and files that killed processes left in /dev/shm are removed.
     """
@@ -325,8 +346,8 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         members.update(session_members(process.pid))
         process.send_signal(signal.SIGTERM)
-        _wait(process, GRACE_S)
-    deadline = time.monotonic() + GRACE_S
+        _wait(process, grace_s)
+    deadline = time.monotonic() + grace_s
     # Zombies too: workers may have died with their parent before this search, and leave the same files behind.
     while (left := session_members(process.pid, zombies=True)) and time.monotonic() < deadline:
         members.update(left)
@@ -338,7 +359,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
                     os.waitpid(pid, os.WNOHANG)
         process.poll()
         time.sleep(0.02)
-    _wait(process, GRACE_S)
+    _wait(process, grace_s)
     remove_leftovers()
     for pid in members:  # torch creates a batch's memory file, then unlinks it: a worker killed in between leaves it
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):

@@ -140,8 +140,9 @@ class Windows:
         """A loop over a stream of the arm's batches."""
         device, workload = (self.rig.device, self.rig.workload) if arm.on_device else (None, None)
         resident = arm.source == "resident" or self.feeds.owns_transfer
-        self.pulse.loop = StepLoop(stream.batches, device, workload, resident=resident)
-        return self.pulse.loop
+        loop = StepLoop(stream.batches, device, workload, resident=resident)
+        self.pulse.begins(loop, arm.value)
+        return loop
 
     def _goes_on(self, arm: Arm, warm_up: WarmUp | None) -> bool:
         """Whether the stream of a window may go on behind it: nothing reads cold files then, or more than it may."""
@@ -159,6 +160,11 @@ class Windows:
             loop.indices if cold and loader is not None and not loader.evicts_own_reads else None
         )
 
+    def before_segment(self, arm: Arm) -> float | None:
+        """Bring the cache into the case's state for a window of the arm."""
+        with self.pulse.during("preparing the cache"):
+            return self.cache.before_segment(self.feeds.loader(arm).evicts_own_reads)
+
     def measure(self, arm: Arm, number: int, length: Length, warm_up: WarmUp | None = None) -> Segment:
         """One window of `arm` in round `number`. `warm_up`: what runs before it; None: until the loader is steady."""
         begun = time.perf_counter_ns()
@@ -168,7 +174,7 @@ class Windows:
         self.feeds.rest(arm)
         touches_storage = self.feeds.reads_files and arm.touches_storage
         most = self.most_steps if touches_storage else sys.maxsize
-        before = self.cache.before_segment(self.feeds.loader(arm).evicts_own_reads) if touches_storage else None
+        before = self.before_segment(arm) if touches_storage else None
         self.feeds.take_reads(arm)  # those of whoever used the loader before are not this window's
         readings = self._readings()
         device.anchor()
@@ -238,7 +244,7 @@ class Windows:
         drained: Table | None,
     ) -> Segment:  # fmt: skip
         """The segment of a loop's run; counts its broken images."""
-        self.pulse.loop = None
+        self.pulse.ends()
         self.count_failures(arm, loop)
         return Segment(
             arm=arm,

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,8 @@ def cases_of_rank(cases: Sequence[Case], meeting: Meeting, *, device: str, all_r
 
 def check_same(cases: Sequence[Case], meeting: Meeting) -> None:
     """Raises ConfigError where a rank was asked for something else. The folder and the device may differ."""
-    alike = [case.changed(shard=None, dataset="", device="").key for case in cases]
+    apart: Any = {"shard": None, "dataset": "", "dataset_name": "", "resolution": None, "device": ""}
+    alike = [case.changed(**apart).key for case in cases]
     digest = hashlib.sha256(json.dumps(alike).encode()).hexdigest().encode()
     for number, told in enumerate(meeting.gather("asked", digest)):
         if told != digest:
@@ -67,7 +69,13 @@ class RanksStudy:
         self, cases: Sequence[Case], store: Store, meeting: Meeting, *, resume: bool = False, tag: str | None = None
     ) -> None:
         self.cases, self.store, self._tag, self._meeting = list(cases), store, tag, meeting
-        self._finished = finished_records(store, cases) if resume else {}
+        finished = finished_records(store, cases) if resume else {}
+        mine = json.dumps([case.key in finished for case in cases]).encode()
+        of_all = [json.loads(told) for told in meeting.gather("finished", mine)]
+        self._taken = {
+            number: finished[case.key] for number, case in enumerate(cases) if all(told[number] for told in of_all)
+        }
+        """Finished runs of `--resume`, by the case's number, where every rank has one."""
         names = list(dict.fromkeys(case.feed.loader for case in cases))
         self._folder = store.new_study("ranks", [f"{meeting.ranks}-ranks", *names])
         self._facts = RanksFacts(environment(), meeting.ranks, meeting.place.launcher, len(cases))
@@ -82,7 +90,7 @@ class RanksStudy:
             LoaderbenchError, KeyboardInterrupt, SystemExit: this one does.
         """
         for number, case in enumerate(self.cases):
-            record = self._taken_over(number, case)
+            record = self._taken.get(number)
             if record is None:
                 self._meeting.doing(f"beginning {case.title}")
                 record = measure_case(
@@ -101,12 +109,10 @@ class RanksStudy:
             self.records.append(record)
             on_record(record)
 
-    def _taken_over(self, number: int, case: Case) -> RunRecord | None:
-        """The finished run of `--resume`, where every rank has one."""
-        record = self._finished.get(case.key)
-        if all(told == b"1" for told in self._meeting.gather(f"has{number}", str(int(record is not None)).encode())):
-            return record
-        return None
+    @property
+    def num_taken(self) -> int:
+        """Cases that are taken from the store."""
+        return len(self._taken)
 
     @property
     def begun(self) -> bool:

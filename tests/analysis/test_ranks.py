@@ -20,8 +20,9 @@ MS = 1_000_000
 
 
 def table(
-    data: NDArray[np.float64], work: NDArray[np.float64], read: NDArray[np.float64], *, joint: bool, shift_s: float
-) -> list[NDArray[np.int64]]:
+    data: NDArray[np.float64], work: NDArray[np.float64], read: NDArray[np.float64], prep: NDArray[np.float64],
+    queued: NDArray[np.float64], *, joint: bool, shift_s: float,
+) -> list[NDArray[np.int64]]:  # fmt: skip
     """Steps of ranks [ranks, steps] that wait for data for `data` s from the begin of a step and then work; with a
     barrier the next one begins when the last has arrived. `shift_s`: rank r's clock is r times this behind."""
     ranks, num = data.shape
@@ -32,21 +33,24 @@ def table(
         for rank in range(ranks):
             back = -rank * shift_s
             stamps = [begin[rank] + back, returned[rank] + back, returned[rank] + back, done[rank] + back]
-            rows[rank].append([*stamps, 4, 400, read[rank, step], 0.001, 0])
+            rows[rank].append([*stamps, 4, 400, read[rank, step], prep[rank, step], queued[rank, step]])
         begin = np.full(ranks, done.max()) if joint else done
-    factor = np.array([1e9] * 4 + [1, 1, 1e9, 1e9, 1])
+    factor = np.array([1e9] * 4 + [1, 1, 1e9, 1e9, 1e9])
     return [np.rint(np.array(one) * factor).astype(np.int64) for one in rows]
 
 
 def found(
     data: NDArray[np.float64], work: NDArray[np.float64] | None = None, read: NDArray[np.float64] | None = None, *,
+    prep: NDArray[np.float64] | None = None, queued: NDArray[np.float64] | None = None,
     joint: bool = True, nodes: Sequence[str] | None = None, shift_s: float = 0.0, uncertainty_s: float = 1e-4,
 ) -> RankedFigures:  # fmt: skip
     ranks = len(data)
     work = np.full_like(data, WORK) if work is None else work
     read = np.full_like(data, 0.002) if read is None else read
     nodes = ["a"] * ranks if nodes is None else nodes
-    tables = table(data, work, read, joint=joint, shift_s=shift_s)
+    prep = np.full_like(data, 0.001) if prep is None else prep
+    queued = none(ranks) if queued is None else queued
+    tables = table(data, work, read, prep, queued, joint=joint, shift_s=shift_s)
     assert tables[0].shape[1] == len(RANK_STEP_FIELDS)
     parts = tuple(
         RankRun(
@@ -113,6 +117,35 @@ def test_a_rank_that_prepares_slowly_one_whose_loader_does_not_tell_and_a_slow_d
     assert named(found(late)) == ("rank", "data", 0)
     assert named(found(none(4), work=WORK + one_late(4, 3))) == ("rank", "device", 3)
     assert named(found(late, read=np.full_like(late, -1e-9))) == ("rank", "data", 0)
+
+
+@pytest.mark.parametrize(
+    ("queued", "named_cause", "others"),
+    [
+        (0.004, "processors", {"preparing": 0.001}),
+        (0.001, "preparing", {"processors": 0.001}),
+        (-1e-9, "preparing", {}),
+    ],
+)
+def test_a_rank_whose_workers_wait_for_processors(queued: float, named_cause: str, others: dict[str, float]) -> None:
+    # 5 ms late, all of it in preparing; `queued` of it without a processor. It costs half of that at 2 ranks.
+    late = one_late(2, 1)
+    known = np.where(late > 0, queued, min(queued, 0.0))
+    figures = found(late, prep=0.001 + late, queued=known)
+    assert named(figures) == ("rank", named_cause, 1)
+    assert figures.imbalance is not None
+    parts = {part.late_by: part.seconds for part in figures.imbalance.parts if part.late_by != named_cause}
+    assert parts == {name: pytest.approx(seconds / 2) for name, seconds in others.items()}
+
+
+def test_what_was_queued_beyond_preparing_was_queued_in_reading() -> None:
+    # 5 ms more in reading and 1 ms in preparing, 3 ms of both without a processor
+    late = one_late(2, 1, 0.006)
+    stages = {"read": 0.002 + late * 5 / 6, "prep": 0.001 + late / 6, "queued": late / 2}
+    figures = found(late, **stages)
+    assert figures.imbalance is not None
+    parts = {part.late_by: part.seconds for part in figures.imbalance.parts}
+    assert parts == {"reading": pytest.approx(0.0015), "processors": pytest.approx(0.0015)}
 
 
 def test_a_node_all_of_whose_ranks_are_late() -> None:

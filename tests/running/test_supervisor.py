@@ -130,6 +130,16 @@ def test_a_child_that_ignores_sigterm_is_killed_with_its_own_children(
     assert session_members(child.process.pid, zombies=True) == []
 
 
+def test_a_killed_child_that_stays_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A stopped process stands in for one that waits in the kernel: it neither answers nor goes away by itself.
+    replace_child(monkeypatch, "os.kill(os.getpid(), signal.SIGSTOP)")
+    begun = time.monotonic()
+    with pytest.raises(JobFailed, match="does not end: it waits for its storage"), Child(tmp_path / "log") as child:
+        child.ask(MEASURE, MeasureRequest(case_of(tmp_path)), quiet, lambda: time.monotonic() - begun > 1)
+    assert time.monotonic() - begun < 4  # GRACE_S would be 5 more
+    assert child.process.poll() is not None
+
+
 def test_end_session_ends_orphans_of_a_dead_child() -> None:
     code = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
