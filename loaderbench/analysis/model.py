@@ -499,7 +499,8 @@ class Model:
             return None
         exposed = device - busy
         if device.value >= WORTH * busy.value:
-            exposed = exposed + self.issue_growth(Arm.REAL)
+            grown = Quantity.of(self.arms[Arm.REAL], "issue") - Quantity.of(self.arms[Arm.DEVICE], "issue")
+            exposed = exposed + grown.at_least(0.0)
         return largest(exposed, Quantity.of(self.arms[Arm.REAL], "issue")) if self.synchronous else exposed
 
     def _without_compute(self) -> Quantity | None:

@@ -21,7 +21,8 @@ History
        fewer processors than beside `real` are left out; no contention by a gain without an interval; no copy limits a
        device that copies nothing;
        watched scripts: advice and notes; a batch that its worker sent late was waited for
-    5  the run of a serial loader is no faster without others than its device when data are always ready
+    5  the run of a serial loader is no faster without others than its device when data are always ready; of a device
+       that waits for launches, what issuing grew by beside the loader counts from `device`, not from `host`
 """
 
 from __future__ import annotations

@@ -116,16 +116,15 @@ def measure_rounds(
                 arm = Arm.REAL
             if steps is None and not number and not spares:
                 spares = lead(() if _has_time(budget.seconds, left_s, segments, arms, least) else _spared(segments))
-            if planned in spares or (steps is None and lead(_is_exact(windows.rig.case, planned, segments))):
+            if planned in spares or (steps is None and lead(_is_exact(windows, planned, segments))):
                 continue
-            usual_s = target_s if number else min(target_s, FIRST_SEGMENT_S)
-            wanted_s = max(usual_s * arm.weight, _least_s(arm, segments, feed.lanes))
+            usual_s = arm.weight * (target_s if number else min(target_s, FIRST_SEGMENT_S))
+            wanted_s = max(usual_s, _least_s(arm, segments, feed.lanes))
             if spares and arm is Arm.REAL:
                 wanted_s = max(wanted_s, min(_missing_s(segments, least), REAL_PART * left_s))
-            wanted_s = lead(wanted_s)
             to_come = [one for one in arms[place:] if one not in spares]
             longest_s = max(MIN_SEGMENT_S, left_s * (1 if number else _share(arm, to_come)))
-            length = Length(wanted_s, steps, longest_s)
+            length = Length(lead(wanted_s), steps, longest_s)
             segments.append(windows.measure(arm, number, length))
             if not number:
                 on_findings()
@@ -156,9 +155,10 @@ def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool) -> tuple[Arm, ..
     return tuple(sorted(arms, key=lambda arm: arm is not Arm.REAL)) if short else arms
 
 
-def _is_exact(case: Case, arm: Arm, segments: Sequence[Segment]) -> bool:
-    """Whether the arm is an emulated device's own, and paced by its clock alone: its time goes to arms that vary."""
-    if arm.source not in ("resident", "ready") or not case.step.device.startswith("emulated"):
+def _is_exact(windows: Windows, arm: Arm, segments: Sequence[Segment]) -> bool:
+    """Whether the arm is that of a device on which nothing computes (an emulated one), and paced by its clock alone:
+    its time goes to arms that vary."""
+    if arm.source not in ("resident", "ready") or windows.rig.device.torch_device is not None:
         return False
     means = [float(durations(one).mean()) for one in segments if one.arm is arm]
     return len(means) >= EXACT_ROUNDS and max(means) - min(means) <= EXACT * min(means)

@@ -49,7 +49,8 @@ class FakeWindows:
     """Windows whose length and step times are scripted."""
 
     def __init__(self, clock: Clock, case: Case, step_s: Callable[[Arm, int], float], window_s: float) -> None:
-        self.rig, self.peers = SimpleNamespace(case=case), ALONE
+        computes = None if case.step.device.startswith("emulated") else "cpu"
+        self.rig, self.peers = SimpleNamespace(case=case, device=SimpleNamespace(torch_device=computes)), ALONE
         self.asked: list[tuple[Arm, int, Length]] = []
         self.cpu: CpuWindow | None = None
         self._clock, self._step_s, self._window_s = clock, step_s, window_s
