@@ -81,8 +81,10 @@ class Writing:
             self.folder = self._store.open_run(run.case)
         folder = self.folder
         run = self.with_cost(replace(run, run_id=folder.run_id), taken.wall_s)
+        record = judged(run)  # before anything is written: a script may be killed at any time, and they must agree
         written = folder.write_run(run, f"arrays-{self._num_writes + 1}.npz")
-        record = judged(written)
+        if written is not run:
+            record = judged(written)
         folder.write_case(run.case)
         folder.write_record(record, goes_on=True)
         self._num_writes += 1
