@@ -118,6 +118,8 @@ class Watched:
     """Low end of the part by which known delays lengthened the steps; None where there were none, or too few."""
     knows_arrivals: bool
     """Whether the stalls end when a batch was complete, not when it was handed over."""
+    of_many_ranks: bool = False
+    """It steps together with others: in its own steps it waits for theirs."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,9 @@ class Model:
         real, steps = times.real, self.arms[Arm.REAL]
         stall = Quantity.of(steps, "stall")
         device = times.device if times.device is not None and self._ready_arm is not None else real - stall
+        if watched.of_many_ranks and device is times.device:
+            # In a burst the batches of all ranks are there: such a step lacks the waits for other ranks' batches too.
+            device = largest(device, real - self.data_stall(Arm.REAL))
         if self.steps_pace:  # it waits only while batches that are ready are handed over
             device = real
         times = replace(times, device=device)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis.rank_steps import Steps, Times, common_steps, last_by_data, ready_step_s, steps_between
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.ranks import (
@@ -38,26 +39,6 @@ LEAST_STEPS = 8
 """Fewer common steps do not tell who is late."""
 STRIP_STEPS = 24
 
-Times = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Common steps of all ranks, [ranks, steps] seconds each."""
-
-    own: Times
-    """From the begin of a step to the rank's arrival."""
-    data: Times
-    """Part of it in which its device waited for the batch."""
-    read: Times
-    prep: Times
-    """Of the batch, in its worker; NaN where unknown."""
-    queued: Times
-    """Part of both in which the worker could have run and had no processor; NaN where unknown."""
-
-    @property
-    def work(self) -> Times:
-        return self.own - self.data
 
 
 def ranks_of(facts: RanksFacts, records: Mapping[str, RunRecord]) -> Ranks:
@@ -68,7 +49,7 @@ def ranks_of(facts: RanksFacts, records: Mapping[str, RunRecord]) -> Ranks:
         nodes=tuple(dict.fromkeys(place.node for place in places)),
         launcher=facts.launcher,
         num_cases=facts.num_cases,
-        cases=tuple(_case_of(case, records) for case in facts.cases),
+        cases=tuple(_case_of(case, records, facts.ranks) for case in facts.cases),
         ended=facts.ended,
     )
 
@@ -81,7 +62,9 @@ def offset_ns(part: RankRun) -> int:
     return round(float(np.average([clock.offset_s for clock in part.clocks], weights=weights)) * 1e9)
 
 
-def _case_of(case: RankedCase, records: Mapping[str, RunRecord]) -> RankedFigures:
+def _case_of(case: RankedCase, records: Mapping[str, RunRecord], ranks: int) -> RankedFigures:
+    if case.watched:
+        return _script_of(case, records, ranks)
     parts = case.parts
     together = [_steps_of(parts, group) for group in _groups(parts, joint=True)]
     joint = any(steps is not None for steps in together)
@@ -94,10 +77,7 @@ def _case_of(case: RankedCase, records: Mapping[str, RunRecord]) -> RankedFigure
     else:
         imbalance = imbalance_of(known, parts, joint=joint)
     figures = tuple(_figures(part, pooled, number, records) for number, part in enumerate(parts))
-    if any(one.bottleneck is None for one in figures):
-        away = [str(part.place.rank) for part in parts if part.run_id not in records]
-        if away:
-            missing["shares"] = f"the runs of ranks {', '.join(away)} are not in this store"
+    missing |= _away(parts, records)
     rates = [one.samples_per_s for one in figures]
     flows = [one.bytes_per_s for one in figures]
     return RankedFigures(
@@ -112,6 +92,50 @@ def _case_of(case: RankedCase, records: Mapping[str, RunRecord]) -> RankedFigure
         strip=_strip(parts, joint=joint),
         missing=missing,
     )
+
+
+def _script_of(case: RankedCase, records: Mapping[str, RunRecord], ranks: int) -> RankedFigures:
+    """Of a script that is not ours: how long each rank waits for its own batches."""
+    parts, missing = case.parts, dict[str, str]()
+    away = sorted({*range(ranks)} - {part.place.rank for part in parts})
+    if away:
+        missing["ranks"] = f"nothing was handed over by rank {', '.join(map(str, away))}"
+    windows, why = common_steps(parts)
+    pooled = _pooled(windows)
+    imbalance = None if pooled is None else imbalance_of(windows, parts, joint=False)
+    if why is not None:
+        missing["imbalance"] = why
+    figures = tuple(
+        replace(
+            _figures(part, pooled, number, records),
+            own_step_s=None,
+            last_fraction=None if pooled is None else last_by_data(pooled, number),
+            bytes_per_s=None,
+        )
+        for number, part in enumerate(parts)
+    )
+    one_node = len({part.place.node for part in parts}) == 1  # whose processes share one clock
+    if not one_node:
+        missing["strips"] = "the clocks of the nodes were not compared"
+    return RankedFigures(
+        title=case.case.title,
+        case=case.case,
+        ranks=figures,
+        samples_per_s=None if away else _sum([one.samples_per_s for one in figures]),
+        together_samples_per_s=None,
+        bytes_per_s=None,
+        imbalance=imbalance,
+        verdict=_verdict(imbalance, figures),
+        strip=_strip(parts, joint=False) if one_node else (),
+        missing={**missing, **_away(parts, records)},
+        watched=True,
+        ready_step_s=ready_step_s(parts),
+    )
+
+
+def _away(parts: Sequence[RankRun], records: Mapping[str, RunRecord]) -> Mapping[str, str]:
+    away = [str(part.place.rank) for part in parts if part.run_id not in records]
+    return {"shares": f"the runs of ranks {', '.join(away)} are not in this store"} if away else {}
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
@@ -144,7 +168,7 @@ def _steps_of(parts: Sequence[RankRun], group: Sequence[RankWindow]) -> Steps | 
     offsets = np.array([offset_ns(part) for part in parts], dtype=np.int64)[:, None]
     ends = (tables[:, :, RANK_STEP["done_ns"]] + offsets).max(axis=0)
     begins = ends[None, first - 1 : -1] - offsets
-    return _steps(tables[:, first:], begins)
+    return steps_between(tables[:, first:], begins)
 
 
 def _alone(group: Sequence[RankWindow]) -> Steps | None:
@@ -157,16 +181,6 @@ def _alone(group: Sequence[RankWindow]) -> Steps | None:
         first = max(1, window.num_warmup)
         tables.append(window.steps[first : first + num])
         begins.append(window.steps[first - 1 : first - 1 + num, RANK_STEP["done_ns"]])
-    return _steps(np.stack(tables), np.stack(begins))
-
-
-def _steps(tables: NDArray[np.int64], begins: NDArray[np.int64]) -> Steps:
-    called, returned, done = (tables[:, :, RANK_STEP[name]] for name in ("called_ns", "returned_ns", "done_ns"))
-    own = (done - begins) / 1e9
-    data = np.clip((returned - np.maximum(called, begins)) / 1e9, 0.0, np.maximum(own, 0.0))
-    stages = [tables[:, :, RANK_STEP[name]].astype(np.float64) for name in ("read_ns", "prep_ns", "queued_ns")]
-    read, prep, queued = (np.where(stage < 0, np.nan, stage / 1e9) for stage in stages)
-    return Steps(own, data, read, prep, queued)
 
 
 def _pooled(windows: Sequence[Steps]) -> Steps | None:

@@ -187,9 +187,11 @@ class Judged:
         """None where the workers' spans are not known: then the timeline alone tells, and nothing tells the storage
         from preparation."""
         spans, response = self.spans, self.responses.get("host")
+        of_many = self.recording.rank is not None
         low = None if response is None else response.value.low
         if spans is None:
-            return Watched(self.shadow_part, Quantity.of(self.real, "wait"), low, knows_arrivals=False)
+            waits = Quantity.of(self.real, "wait")
+            return Watched(self.shadow_part, waits, low, knows_arrivals=False, of_many_ranks=of_many)
         lanes = self.case.feed.lanes
         busy = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).astype(np.float64)
         rounds = blocks_of([[busy, spans[:, SPAN["read_ns"]].astype(np.float64)]], lanes)
@@ -200,9 +202,8 @@ class Judged:
         part = Quantity(mean_read / mean_busy, drawn[:, 1] / drawn[:, 0], len(rounds)) if known and read else None
         if not known:
             part = self.shadow_part
-        return Watched(
-            part, Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds)), low, knows_arrivals=True
-        )
+        busy_s = Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds))
+        return Watched(part, busy_s, low, knows_arrivals=True, of_many_ranks=of_many)
 
     def _prep_s(self) -> float | None:
         """Worker seconds of a batch besides reading; None where the loader does not tell."""
@@ -339,14 +340,23 @@ class Judged:
         seen = self.facts.watched
         if seen is None:
             return ()
-        return tuple(notes_of(seen, self.recording.segments, self.usable_cpus, self.starved_fraction))
+        notes, rank = (
+            notes_of(seen, self.recording.segments, self.usable_cpus, self.starved_fraction),
+            self.recording.rank,
+        )
+        if rank is None:
+            return tuple(notes)
+        place = rank.place
+        return (Reason("of_many_ranks", {"rank": place.rank, "ranks": place.ranks, "node": place.node}), *notes)
 
     @property
     def usable_cpus(self) -> int | None:
-        """None where an older version did not store it."""
-        environment, probe = self.run.environment, self.facts.prep_probe
+        """Of this process: a watched script's ranks share their node's. None where an older version did not store
+        it."""
+        environment, probe, rank = self.run.environment, self.facts.prep_probe, self.recording.rank
         if environment is not None:
-            return environment.cpus_usable
+            num_local = 1 if rank is None else rank.num_local or 1
+            return max(1, environment.cpus_usable // num_local)
         return None if probe is None else probe.num_cpus
 
     def _consumer_cpu_s(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -58,6 +59,7 @@ def watch(
     from loaderbench.recording.store import Store
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
+    from loaderbench.studies.watch_ranks import WatchedRank
 
     given = list(command or ())
     if module is None and not given:
@@ -67,14 +69,21 @@ def watch(
     probes = _parsed(probes)
     if every and not every >= LEAST_EVERY_S:
         raise ConfigError(f"--every {every:g} is too often: give {LEAST_EVERY_S:g} s or more, or 0 for never")
-    check_json_target(json_out)
+    rank = WatchedRank.of_launch(os.environ)
+    if rank is not None and (apply or "delay" in probes):
+        raise ConfigError(
+            f"{'--apply' if apply else '--probes delay'} is for one process: leave it out under a launcher"
+        )
+    if rank is None or rank.speaks:
+        check_json_target(json_out)
     store = Store(results)
     store.check_writable()
     line = WatchLine()
     script, arguments = (given[0], given[1:]) if module is None else (module, given)
     watch = ScriptWatch(
         script, arguments, store, as_module=module is not None, probes=probes,
-        tell=line.show if sys.stderr.isatty() else None, every_s=every or None, apply=apply,
+        tell=line.show if sys.stderr.isatty() and (rank is None or rank.speaks) else None, every_s=every or None,
+        apply=apply, rank=rank,
     )  # fmt: skip
     _end(watch, line, json_out)
 
@@ -104,12 +113,15 @@ def _parsed(probes: str) -> str:
 
 
 def _print(watch: ScriptWatch, json_out: str | None) -> None:
-    from loaderbench.reporting.console import make_console
-    from loaderbench.reporting.terminal import print_run
+    from loaderbench.reporting.studies import as_json
+    from loaderbench.studies.watch import say_watched
 
-    if watch.record is None:
-        say(f"loaderbench: {watch.nothing}")
+    rank = watch.rank
+    say_watched(watch.record, watch.nothing, rank)
+    if json_out is None or watch.record is None or (rank is not None and not rank.speaks):
         return
-    if json_out is not None:
+    study = None if rank is None else rank.study
+    if study is None or study.findings is None:
         write_json(watch.record, json_out)
-    print_run(watch.record, make_console(stderr=True))
+    else:
+        write_json(as_json(study.facts, study.findings, study.study_id), json_out)

@@ -912,6 +912,8 @@ class RankRecording:
     """At the begin and at the end."""
     joint: list[Segment] = field(default_factory=list)
     """Windows of `real` whose every step ended with an all-reduce of all ranks; `done_ns` is the rank's own arrival."""
+    num_local: int | None = None
+    """Ranks of a watched script that share this machine; None where the launcher does not tell, and of other runs."""
 
 
 @dataclass

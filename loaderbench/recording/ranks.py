@@ -49,6 +49,8 @@ class RankWindow:
     num_warmup: int
     steps: NDArray[np.int64]
     """[N, len(RANK_STEP_FIELDS)], warm-up included."""
+    first_batch: int = 0
+    """Of a watched script: the number of its first step's batch, among all of its loader's."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ class RankedCase:
     case: Case
     """Rank 0's."""
     parts: tuple[RankRun, ...]
+    watched: bool = False
+    """A script that is not ours: what a rank computes before it waits for the others is not told apart. `returned_ns`
+    of its steps is when the batch was there; `done_ns`, when the script asked for the next or its device was done."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,11 @@ class RankedFigures:
     verdict: RanksVerdict
     strip: tuple[StripBar, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
+    watched: bool = False
+    """A script that is not ours: lateness and imbalance are those of the batches alone (docs/ranks.md, `Your own
+    script`)."""
+    ready_step_s: float | None = None
+    """Of such a script: a step where the batches of all ranks are there (bursts)."""
 
 
 @dataclass(frozen=True)

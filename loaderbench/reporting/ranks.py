@@ -23,6 +23,12 @@ LATE_WORDS: Mapping[LateBy, str] = {
     "data": "its batches",
     "device": "its device (copying, issuing or computing)",
 }
+SCRIPT_COLUMNS = ("rank", "node", "samples/s", "data", "late by", "last", "AU", "limited by")
+SCRIPT_NOTE = (
+    "Data: how long a rank waits for its own batches; late by: against the mean of the ranks; last: of the steps, "
+    "those in which its batch clearly came last. Not told: what a rank computes before it meets the others in a collective. "
+    "A rank that computes longer makes the steps of all longer, and is not named."
+)
 COLUMNS = ("rank", "node", "images/s", "step", "data", "late by", "last", "AU", "limited by", "clock")
 NOTE = (
     "Images/s: of the rank by itself. Step: from its begin to the rank's own arrival; data: the part in which its "
@@ -50,6 +56,8 @@ def headline(case: RankedFigures) -> str:
     """What limits all ranks together, in a sentence or two."""
     verdict, imbalance = case.verdict, case.imbalance
     cost = "" if imbalance is None else fmt.percent(imbalance.fraction.value, decimals=1)
+    if case.watched:
+        return _headline_of_script(case, cost)
     if verdict.limited_by == "imbalance" and verdict.part is not None and imbalance is not None:
         would = "" if imbalance.joint else " would"
         return f"The ranks{would} wait for each other {cost} of a step. {late_one(verdict.part)}"
@@ -57,6 +65,19 @@ def headline(case: RankedFigures) -> str:
     if verdict.limited_by is None:
         return f"{even}; what limits them is not known."
     return f"{even}; {verdict.limited_by} limits {verdict.agree} of {len(case.ranks)}."
+
+
+def _headline_of_script(case: RankedFigures, cost: str) -> str:
+    verdict = case.verdict
+    if verdict.limited_by == "imbalance" and verdict.part is not None:
+        return f"The ranks wait for each other's batches {cost} of a step. {late_one(verdict.part)}"
+    even = f"The ranks' batches come evenly ({cost} of a step)" if cost else "Whose batches come late is not known"
+    if verdict.limited_by is None:
+        return f"{even}; what limits the ranks is not known."
+    what = {"compute": "their own step", "undetermined": "what cannot be determined"}.get(
+        verdict.limited_by, verdict.limited_by
+    )
+    return f"{even}; {what} limits {verdict.agree} of {len(case.ranks)}."
 
 
 def answer_lines(found: Ranks) -> list[str]:
@@ -77,6 +98,8 @@ def settings(found: Ranks) -> list[str]:
 def figure_lines(case: RankedFigures) -> list[str]:
     """All ranks together."""
     lines = []
+    if case.watched:
+        return _lines_of_script(case)
     if case.samples_per_s is not None:
         flow = "" if case.bytes_per_s is None else f", {fmt.size(case.bytes_per_s, '/s')} of files"
         lines.append(f"all ranks, each by itself: {fmt.number(case.samples_per_s)} images/s{flow}")
@@ -92,6 +115,33 @@ def figure_lines(case: RankedFigures) -> list[str]:
             f" ({imbalance.num_steps:,} steps)"
         )
     return lines
+
+
+def _lines_of_script(case: RankedFigures) -> list[str]:
+    lines, imbalance = [], case.imbalance
+    if case.samples_per_s is not None:
+        lines.append(f"all ranks together: {fmt.number(case.samples_per_s)} samples/s")
+    if imbalance is not None:
+        low, high = imbalance.fraction.low, imbalance.fraction.high
+        spread = "" if low is None or high is None else f" [{fmt.percent(low, '', 1)}, {fmt.percent(high, '', 1)}]"
+        lines.append(
+            f"a step takes {fmt.duration(imbalance.step_s)}; if every rank waited as long as the mean of them, "
+            f"{fmt.duration(imbalance.mean_s)}: {fmt.percent(imbalance.fraction.value, decimals=1)}{spread} less "
+            f"({imbalance.num_steps:,} steps)"
+        )
+    if case.ready_step_s is not None:
+        lines.append(f"where the batches of all ranks were there, a step took {fmt.duration(case.ready_step_s)}")
+    return lines
+
+
+def columns_of(case: RankedFigures) -> Sequence[str]:
+    """Titles of `rank_rows`."""
+    return SCRIPT_COLUMNS if case.watched else COLUMNS
+
+
+def note_of(case: RankedFigures) -> str:
+    """What the columns mean."""
+    return SCRIPT_NOTE if case.watched else NOTE
 
 
 def part_lines(case: RankedFigures) -> list[str]:
@@ -112,6 +162,20 @@ def rank_rows(case: RankedFigures) -> Cells:
     if len(ranks) > MOST_ROWS:
         latest = sorted(ranks, key=lambda one: -(one.lateness_s or 0.0))[:MOST_ROWS]
         ranks = tuple(sorted(latest, key=lambda one: one.place.rank))
+    if case.watched:
+        return [
+            [
+                str(one.place.rank),
+                one.place.node,
+                fmt.number(one.samples_per_s),
+                fmt.duration(one.data_s),
+                _signed(one.lateness_s),
+                fmt.percent(one.last_fraction),
+                fmt.percent(one.utilization_fraction),
+                one.bottleneck or fmt.MISSING,
+            ]
+            for one in ranks
+        ]
     return [
         [
             str(one.place.rank),
@@ -146,7 +210,7 @@ def print_ranks(found: Ranks, console: Console | None = None) -> None:
         console.print(styled(case.title))
         console.print()
         table = plain_table()
-        for title in COLUMNS:
+        for title in columns_of(case):
             left = title in ("node", "limited by")
             table.add_column(title, justify="left" if left else "right", overflow="fold")
         for cells in rank_rows(case):
@@ -163,7 +227,7 @@ def notes(case: RankedFigures) -> list[tuple[str, list[str]]]:
     listed = [
         ("All ranks", figure_lines(case)),
         ("What the imbalance is made of", part_lines(case)),
-        ("What it means", [NOTE]),
+        ("What it means", [note_of(case)]),
         ("Without a figure", [f"{name}: {why}" for name, why in case.missing.items()]),
     ]
     return [(heading, lines) for heading, lines in listed if lines]
@@ -178,9 +242,9 @@ def ranks_page(found: Ranks, name: str, *, drawn: bool) -> Page:
     tables, findings, figures = [], [("Answer", answer_lines(found))], []
     for number, case in enumerate(found.cases, 1):
         called = f": {case.title}" if many else ""
-        columns = tuple((title, "") for title in COLUMNS)
-        tables.append(Table(f"Ranks{called}", columns, rank_rows(case), 2, NOTE))
-        findings += [(f"{heading}{called}", lines) for heading, lines in notes(case) if lines != [NOTE]]
+        columns, note = tuple((title, "") for title in columns_of(case)), note_of(case)
+        tables.append(Table(f"Ranks{called}", columns, rank_rows(case), 2, note))
+        findings += [(f"{heading}{called}", lines) for heading, lines in notes(case) if lines != [note]]
         if drawn and case.strip:
             figures.append(_strips(case, f"{name}-strips{number}", called))
     return Page(
@@ -198,6 +262,8 @@ def _strips(case: RankedFigures, name: str, called: str) -> Figure:
     ranks = sorted({bar.rank for bar in bars})
     joint = case.imbalance is not None and case.imbalance.joint
     how = "with an all-reduce in each step" if joint else "each rank by itself"
+    if case.watched:
+        how = "what a rank does with a batch being one with its waiting for the others"
     return Figure(
         name,
         f"A few steps of every rank, over time{called}",

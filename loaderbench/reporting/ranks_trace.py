@@ -20,10 +20,12 @@ def write_ranks_trace(path: Path, facts: RanksFacts) -> int:
     number of events.
 
     Raises:
-        ConfigError: no case was finished.
+        ConfigError: no case was finished, or its ranks are a script's on several nodes.
         OSError: it cannot be written.
     """
     events: list[Event] = []
+    if any(case.watched and len({part.place.node for part in case.parts}) > 1 for case in facts.cases):
+        raise ConfigError("the clocks of the nodes were not compared: `trace RUN` draws one rank's run")
     for process, case in enumerate(facts.cases, 1):
         drawn = [
             (joint, bars)

@@ -121,6 +121,10 @@ NOTES: Mapping[str, Callable[[Details], str]] = {
         f"{d['workers']} workers finish together and hand over in turn; what matters is the mean"
     ),
     "threads": _threads,
+    "of_many_ranks": lambda d: (
+        f"this is rank {d['rank']} of {d['ranks']}: in its own steps it also waits for the others, in collectives; the "
+        "other ranks of its node count among the processors' other users"
+    ),
     "shared_memory": lambda d: (
         f"/dev/shm, through which workers hand over batches, was nearly full: {_size(_figure(d, 'free_bytes'))} of "
         f"{_size(_figure(d, 'size'))} free (raise it: docker run --shm-size)"

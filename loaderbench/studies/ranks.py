@@ -171,13 +171,14 @@ def part_of(run: Run) -> RankRun:
     assert recording is not None and recording.rank is not None, "a rank's run that ended well"
     rank: RankRecording = recording.rank
     windows = [
-        *(_window(one, joint=False) for one in recording.segments if one.arm in (Arm.REAL, Arm.DEVICE)),
-        *(_window(one, joint=True) for one in rank.joint),
+        *(window_of(one, joint=False) for one in recording.segments if one.arm in (Arm.REAL, Arm.DEVICE)),
+        *(window_of(one, joint=True) for one in rank.joint),
     ]
     return RankRun(rank.place, run.run_id, run.status, rank.clocks, tuple(windows), recording.facts.storage.num_images)
 
 
-def _window(segment: Segment, *, joint: bool) -> RankWindow:
+def window_of(segment: Segment, *, joint: bool) -> RankWindow:
+    """What the study keeps of a window."""
     steps = segment.steps[:MOST_STEPS]
     named = ("called_ns", "returned_ns", "issued_ns", "done_ns", "num_samples", "encoded_bytes")
     columns = [steps[:, STEP[name]] for name in named]

@@ -7,7 +7,6 @@ import os
 import runpy
 import signal
 import sys
-import time
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,50 +16,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from loaderbench.analysis.doses import LEAST_PAIRS
 from loaderbench.analysis.record import analyze
-from loaderbench.analysis.shadow import LEAST_READS
-from loaderbench.cases.arms import Arm
-from loaderbench.cases.case import Case, Change, Effort, Feed, Step, Subject
+from loaderbench.cases.case import Change
 from loaderbench.cases.options import RESULTS
-from loaderbench.cases.traits import LoaderTraits
 from loaderbench.errors import ConfigError
 from loaderbench.interrupts import interrupts_held
-from loaderbench.machine import environment
-from loaderbench.recording.facts import (
-    CacheFacts,
-    DeviceFacts,
-    Facts,
-    FailureFacts,
-    LoaderFacts,
-    Recording,
-    RoundFacts,
-    Run,
-    StartupFacts,
-    StorageFacts,
-    WatchedFacts,
-    WatchedLoader,
-    WatchedSeconds,
-    WatchedShadow,
-    WorkloadFacts,
-)
+from loaderbench.recording.facts import Run
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.reporting.console import make_console
+from loaderbench.reporting.studies import print_findings
 from loaderbench.reporting.terminal import print_run
+from loaderbench.running.beside import Beside
 from loaderbench.studies.measure import stored
+from loaderbench.studies.watch_ranks import WatchedRank
 from loaderbench.studies.watch_writing import Writing
-from loaderbench.studies.watched import nothing_seen, surrounded, trials_of
+from loaderbench.studies.watched import nothing_seen
+from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.applying import Applier
-from loaderbench.watching.cost import cost_of
-from loaderbench.watching.data_loader import noticed, uses_cuda
-from loaderbench.watching.doses import PART
+from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
 from loaderbench.watching.others import others_noticed
-from loaderbench.watching.watcher import Kind, Probes, Seen, Watcher
+from loaderbench.watching.watcher import Probes, Watcher
 
 T = TypeVar("T")
-KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "held", "after")
 
 
 class ScriptWatch:
@@ -77,9 +56,10 @@ class ScriptWatch:
         tell: Callable[[Watcher], None] | None = None,
         apply: bool = False,
         every_s: float | None = None,
+        rank: WatchedRank | None = None,
     ) -> None:
         """`apply`: set arguments of the script's loader as is advised. `every_s`: store the run so often while it goes
-        on.
+        on. `rank`: of one of several.
 
         Raises:
             ConfigError: there is no such script, or this process is watched already.
@@ -94,7 +74,7 @@ class ScriptWatch:
         self._applier = Applier(self._advised) if apply else None
         self.record: RunRecord | None = None
         self.watcher: Watcher | None = None
-        self._pid = os.getpid()
+        self.rank, self._pid, self._is_stored = rank, os.getpid(), False
 
     @property
     def name(self) -> str:
@@ -122,9 +102,11 @@ class ScriptWatch:
             leave(code)
 
         self._be_the_program()
-        watcher = Watcher(self._probes, self._told)
+        rank = self.rank
+        watcher = Watcher(self._probes, self._told, None if rank is None else rank.beside)
         if self._every_s is not None:
-            make = lambda taken: _run(taken, self.name, self.script, started_at)  # noqa: E731
+            beside = None if rank is None else rank.beside
+            make = lambda taken: run_of(taken, self.name, self.script, started_at, None, beside)  # noqa: E731
             self._writing = Writing(self._store, self._every_s, make, watcher)
         with all_noticed(watcher, self._applier):
             self.watcher = _Watch.current = watcher
@@ -159,6 +141,8 @@ class ScriptWatch:
             return 130
         except BaseException as error:
             _print_error(error)
+            if self.rank is not None and self.watcher is not None:
+                self.rank.failed(error, self.watcher)
             return 1
         return None
 
@@ -166,10 +150,11 @@ class ScriptWatch:
         """Store what was seen, once."""
         watcher = self.watcher
         assert watcher is not None
-        if self.record is not None:
+        if self._is_stored:
             return
+        self._is_stored = True
         self.record = store_watched(
-            watcher, self.name, self.script, self._store, started_at, self._writing, self._applier
+            watcher, self.name, self.script, self._store, started_at, self._writing, self._applier, self.rank
         )
 
     def _told(self, watcher: Watcher) -> None:
@@ -181,7 +166,7 @@ class ScriptWatch:
 
     def _advised(self, watcher: Watcher) -> Sequence[Change]:
         """On what was seen so far, the changes of a DataLoader, the best first."""
-        run = _run(watcher, self.name, self.script, "")
+        run = run_of(watcher, self.name, self.script, "")
         verdict = None if run is None else analyze(run).verdict
         advice = () if verdict is None else verdict.advice
         return [one.change for one in advice if one.change is not None]
@@ -196,20 +181,32 @@ def all_noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[No
 
 def store_watched(
     watcher: Watcher, name: str, script: str, store: Store, started_at: str, writing: Writing | None = None,
-    applier: Applier | None = None,
+    applier: Applier | None = None, rank: WatchedRank | None = None,
 ) -> RunRecord | None:  # fmt: skip
     """End the watch; the record of what was seen, as it is stored; None where no steps were. `writing`: what stored it
-    meanwhile.
+    meanwhile. `rank`: hands it over; a launcher that ends all ranks meanwhile waits for that.
 
     Raises:
         ConfigError, Spilled: the results folder cannot be written.
     """
+    if rank is not None:
+        with interrupts_held(drop=True):
+            run, record = _stored(watcher, name, script, store, started_at, writing, None, rank.beside)
+            rank.end(run, record, store)
+        return record
+    return _stored(watcher, name, script, store, started_at, writing, applier, None)[1]
+
+
+def _stored(
+    watcher: Watcher, name: str, script: str, store: Store, started_at: str, writing: Writing | None,
+    applier: Applier | None, beside: Beside | None,
+) -> tuple[Run | None, RunRecord | None]:  # fmt: skip
     watcher.close()
     if writing is not None:
         writing.end()
-    run = _run(watcher, name, script, started_at, applier)
+    run = run_of(watcher, name, script, started_at, applier, beside)
     if run is None:
-        return None
+        return None, None
     folder = None
     if writing is not None:
         run, folder = writing.with_cost(run), writing.folder
@@ -217,28 +214,9 @@ def store_watched(
         folder = store.open_run(run.case)
     else:
         folder.write_case(run.case)
+    run = replace(run, run_id=folder.run_id)
     with interrupts_held():
-        return stored(folder, replace(run, run_id=folder.run_id))
-
-
-def _run(watcher: Watcher, name: str, script: str, started_at: str, applier: Applier | None = None) -> Run | None:
-    """What was seen, without a name; None where no steps were."""
-    main = watcher.main
-    if main is None or not main.segments:
-        return None
-    case, facts = _case(name, script, main, watcher), _facts(name, main, watcher)
-    assert facts.watched is not None
-    facts = replace(facts, watched=surrounded(facts.watched, main, watcher, applier))
-    return Run(
-        run_id="",
-        case=case,
-        status="ok",
-        started_at=started_at,
-        wall_s=(time.perf_counter_ns() - watcher.begun_ns) / 1e9,
-        environment=environment(),
-        recording=Recording(main.segments, facts),
-        trials=trials_of(case, facts, watcher, applier),
-    )
+        return run, stored(folder, run)
 
 
 def _ended(number: int, frame: Any) -> NoReturn:
@@ -262,122 +240,6 @@ def _print_error(error: BaseException) -> None:
     ):
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace)
-
-
-def _case(name: str, script: str, main: Seen, watcher: Watcher) -> Case:
-    source = main.source
-    batch_size = source.batch_size or round(main.num_samples / max(1, main.num_batches)) or 1
-    return Case(
-        Subject(str(Path(script).resolve()), name, None, "as-is"),
-        Feed(source.kind, None, source.workers, source.prefetch),
-        Step(name, "unknown", "unknown", "cuda" if uses_cuda() else "cpu", batch_size, None),
-        Effort(arms=(Arm.DEVICE, Arm.REAL), duration_s=watcher.wall_s, kernels=False),
-    )
-
-
-def _facts(name: str, main: Seen, watcher: Watcher) -> Facts:
-    source, cuda = main.source, uses_cuda()
-    return Facts(
-        device=DeviceFacts(
-            "cuda" if cuda else "cpu",
-            "a GPU" if cuda else "this machine's processors",
-            copies=cuda,
-            on_host_cpus=not cuda,
-            has_counters=False,
-        ),
-        workload=WorkloadFacts(name, "unknown", "unknown"),
-        loader=LoaderFacts(
-            decodes=True,
-            owns_transfer=True,  # nothing tells a copy from the script's own step
-            traits=LoaderTraits("processes" if source.workers else "in line", decodes="own", can_be_cold=False),
-            num_readers=max(1, source.workers),
-        ),
-        cache=CacheFacts("as-is", measured_once=True),
-        storage=StorageFacts(main.num_samples, None, None, "which files a script reads is not watched"),
-        startup=StartupFacts(),
-        failures=FailureFacts(),
-        rounds=RoundFacts((Arm.REAL, Arm.DEVICE), watcher.num_bursts, "ended"),
-        watched=_watched(name, main, watcher, cuda=cuda),
-    )
-
-
-def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedFacts:
-    others = sorted(
-        (one for one in watcher.seen.values() if one is not main), key=lambda one: -watcher.spent_ns(one.source)
-    )
-    no_burst = None if watcher.num_bursts else watcher.no_burst
-    if no_burst is None and not watcher.num_bursts and watcher.wants("burst"):
-        no_burst = "it has no workers" if not main.source.workers else "too few batches"
-        no_burst = no_burst if main.source.tells else "what was iterated tells nothing of a queue"
-    shadow = _shadow(main, watcher)
-    no_spans = None
-    if not main.has_spans:
-        no_spans = "too few batches" if not main.segments else "its workers were not forked, or do not take turns"
-        no_spans = no_spans if main.source.tells else "what was iterated tells nothing of workers"
-    return WatchedFacts(
-        script=name,
-        loaders=tuple(_loader(one, watcher) for one in (main, *others)),
-        wall_s=watcher.wall_s,
-        before_s=watcher.times_ns[None, "before"] / 1e9,
-        probes=watcher.probes,
-        num_bursts=watcher.num_bursts,
-        paused_s=watcher.paused_ns / 1e9,
-        no_burst=no_burst,
-        no_spans=no_spans,
-        uses_cuda=cuda,
-        device_stamped=cuda and watcher.device is not None and bool(main.segments),
-        no_device_stamps=_no_device_stamps(main, watcher) if cuda else None,
-        shadow=shadow,
-        no_shadow=_no_shadow(shadow, watcher),
-        no_doses=_no_doses(main, watcher),
-        cost=cost_of(watcher),
-    )
-
-
-def _no_device_stamps(main: Seen, watcher: Watcher) -> str | None:
-    """Why the device did not tell when the steps were done."""
-    device = watcher.device
-    if device is None:
-        return "it was first used when no more windows of steps followed"
-    if device.problem is not None or main.segments:
-        return device.problem
-    return "too few steps, or the device reached none of their ends before the script's"
-
-
-def _shadow(main: Seen, watcher: Watcher) -> WatchedShadow | None:
-    """What was read beside the loader that the verdict is about."""
-    reader = watcher.shadow
-    if reader is None or watcher.shadow_of != main.source:
-        return None
-    return WatchedShadow((*reader.reads,), reader.start_ns / 1e9, reader.problem or "it goes on")
-
-
-def _no_shadow(shadow: WatchedShadow | None, watcher: Watcher) -> str | None:
-    """Why it tells nothing, where it was wanted."""
-    if not watcher.wants("shadow") or (shadow is not None and len(shadow.reads) >= LEAST_READS):
-        return None
-    if shadow is None:
-        return watcher.no_shadow or "another loader, which was iterated first, took most of the time no more"
-    return f"it read {len(shadow.reads)} samples, of {LEAST_READS} at least: {shadow.stopped_by}"
-
-
-def _no_doses(main: Seen, watcher: Watcher) -> str | None:
-    """Why the windows with known delays are too few, where they were wanted."""
-    num = sum(one.delay is not None for one in main.segments)
-    if not watcher.wants("delay") or num >= LEAST_PAIRS:
-        return None
-    return (
-        f"{num} windows had one, of {LEAST_PAIRS} at least: the run was too short for delays of {PART:.0%} of its time"
-    )
-
-
-def _loader(one: Seen, watcher: Watcher) -> WatchedLoader:
-    source = one.source
-    return WatchedLoader(
-        source.kind, source.data, source.num_samples, source.batch_size, source.workers, source.prefetch,
-        one.num_iterators, one.num_batches,
-        WatchedSeconds(**{kind: watcher.times_ns[source, kind] / 1e9 for kind in KINDS}), one.phase,
-    )  # fmt: skip
 
 
 # -- from within a script ------------------------------------------------------------------------------------
@@ -424,7 +286,8 @@ class OwnWatch:
 
     def __init__(self, store: Store) -> None:
         self._script, self._store = Path(sys.argv[0] or "notebook"), store
-        self.watcher = Watcher()
+        rank = self._rank = WatchedRank.of_launch(os.environ)
+        self.watcher = Watcher(others=None if rank is None else rank.beside)
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._watching, self._owner = all_noticed(self.watcher), os.getpid()
         self._watching.__enter__()
@@ -445,10 +308,24 @@ class OwnWatch:
         atexit.unregister(self.end)
         self._watching.__exit__(None, None, None)
         _Watch.current = _Watch.own = None
-        record = store_watched(self.watcher, self._script.name, str(self._script), self._store, self._started_at)
-        console = make_console(stderr=True)
-        if record is None:
-            console.print(f"loaderbench: {nothing_seen(self.watcher)}", soft_wrap=True, highlight=False)
-        else:
-            print_run(record, console)
+        record = store_watched(
+            self.watcher, self._script.name, str(self._script), self._store, self._started_at, None, None, self._rank
+        )
+        say_watched(record, nothing_seen(self.watcher), self._rank)
         return record
+
+
+def say_watched(record: RunRecord | None, nothing: str, rank: WatchedRank | None) -> None:
+    """Print on stderr what was seen: of several ranks once, what all saw. `nothing`: to say where nothing was."""
+    console = make_console(stderr=True)
+    if rank is not None and not rank.speaks:
+        return
+    if rank is not None and rank.problem is not None:
+        console.print(f"loaderbench: {rank.problem}", soft_wrap=True, highlight=False)
+    if rank is not None and rank.study is not None and rank.study.findings is not None:
+        print_findings(rank.study.facts, rank.study.findings, console)
+        console.print(f"study {rank.study.study_id}", soft_wrap=True, highlight=False)
+    elif record is None:
+        console.print(f"loaderbench: {nothing}", soft_wrap=True, highlight=False)
+    else:
+        print_run(record, console)

@@ -34,6 +34,7 @@ from loaderbench.recording.facts import (
 )
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses, num_steps, warmup_steps
+from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
 from loaderbench.watching.surroundings import Surroundings
@@ -47,10 +48,8 @@ Kind = Literal["before", "opening", "first", "wait", "step", "held", "after"]
 working on a batch; it is held by a burst; something else, behind an iterator's end."""
 
 EPOCH_KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "after")
-LEAST_STEPS, LEAST_S = 24, 0.5
-"""Of a window of the run as it is, between two bursts."""
-QUICK_BURSTS, LATER_S = 20, 30.0
-"""So many bursts follow each other at once; later ones keep this distance."""
+LEAST_S, LATER_S = 0.5, 30.0
+"""Between two bursts; later ones, behind QUICK_BURSTS, keep the longer distance."""
 PATIENCE_S, MOST_FAILED = 5.0, 3
 """A queue that is not full by then is left as it is; after so many of these in a row no burst is tried any more."""
 WINDOW_STEPS = 2048
@@ -125,8 +124,12 @@ class Seen:
 class Watcher:
     """All loaders of one script, on the thread that first takes a batch."""
 
-    def __init__(self, probes: Probes = "burst", tell: Callable[[Watcher], None] | None = None) -> None:
+    def __init__(
+        self, probes: Probes = "burst", tell: Callable[[Watcher], None] | None = None, others: Others | None = None
+    ) -> None:
+        """`others`: of several ranks, which are all held at the same steps."""
         self.probes, self._tell = probes, tell
+        self._in_step = None if others is None else InStep(others)
         self._wanted = frozenset(probes.split(","))
         self.doses = Doses()
         self.follows_device = True
@@ -285,11 +288,6 @@ class Watcher:
         could_burst = self.wants("burst") and queue is not None and self.no_burst is None
         return not could_burst or self._random.random() < 0.5
 
-    def steps_until_burst(self, depth: int) -> int:
-        """Drawn anew each time, so that bursts meet every phase of what repeats after some steps (accumulation)."""
-        least = max(LEAST_STEPS, 6 * depth)
-        return self._random.randrange(least, 2 * least)
-
     def wants(self, probe: str) -> bool:
         return probe in self._wanted
 
@@ -306,8 +304,25 @@ class Watcher:
     def may_burst(self, watched: Watched, open_ns: int) -> bool:
         if not self.wants("burst") or watched.queue is None or self.no_burst is not None:
             return False
+        if self._in_step is not None:
+            return self._in_step.is_due(self, watched)
         least_s = LEAST_S if self.num_bursts < QUICK_BURSTS else LATER_S
         return open_ns >= least_s * 1e9 and self.main is watched.seen
+
+    def rows_until_turn(self, seen: Seen) -> int:
+        """Steps of a window that begins now, before it may end."""
+        until = drawn_steps(seen.source.depth, self._random)
+        return until if self._in_step is None else min(until, self._in_step.steps_left(seen))
+
+    def hold(self, watched: Watched, queue: Queue) -> bool:
+        """Hold the script until the queue is full; on several ranks until those of all are. Whether they are."""
+        begun = time.perf_counter_ns()
+        if self._in_step is None:
+            full = self.fill(queue)
+        else:
+            full = self._in_step.hold(self, watched.seen, queue, self.fill)
+        self.paused_ns += time.perf_counter_ns() - begun
+        return full
 
     def fill(self, queue: Queue) -> bool:
         """Wait until the queue is full. Whether it is."""
@@ -323,7 +338,6 @@ class Watcher:
         self._failed = 0 if full else self._failed + 1
         if self._failed >= MOST_FAILED and self.no_burst is None:
             self.no_burst = f"its queue was not full after {PATIENCE_S:g} s"
-        self.paused_ns += time.perf_counter_ns() - begun
         return full
 
     def told(self) -> None:
@@ -344,8 +358,8 @@ class Watched:
         self._batch = 0
         self._arm, self._rows = Arm.REAL, list[list[int]]()
         self._warmup = max(1, 2 * self._source.depth)
-        self._until_burst = watcher.steps_until_burst(self._source.depth)
-        self._first, self._started = 0, False
+        self._until_burst = watcher.rows_until_turn(seen)
+        self._first, self._number, self._started = 0, seen.num_batches, False
         self._cpu_begun, self._cpu_s = False, 0.0
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
@@ -386,11 +400,15 @@ class Watched:
         if self._arm is Arm.REAL and not self._cpu_begun and len(self._rows) == self._warmup:
             if watcher.look_for_device():
                 self._rows.clear()
-                self._first = self._batch
+                self._first, self._number = self._batch, self.seen.num_batches
                 return batch
             watcher.clock.begin()
             self._cpu_begun, self._cpu_s = True, time.thread_time()
         return batch
+
+    @property
+    def num_batches(self) -> int:
+        return self._batch
 
     def is_whole(self, made: Sequence[int]) -> bool:
         """Whether all that its workers made, `made` by now, was handed over."""
@@ -429,7 +447,7 @@ class Watched:
         assert queue is not None
         self._close()
         watcher.enter(self._source, "held", called)
-        if watcher.fill(queue):
+        if watcher.hold(self, queue):
             watcher.num_bursts += 1
             # On the processors one step, before the workers are at work again. It begins where the pause ends. A device
             # was left without work, so that the first step shows its launches, which else are hidden.
@@ -452,15 +470,15 @@ class Watched:
         self.watcher.windows_ns += time.perf_counter_ns() - begun
 
     def _end_window(self) -> None:
-        rows, arm, first = self._rows, self._arm, self._first
+        rows, arm, first, number = self._rows, self._arm, self._first, self._number
         warmup, cpu_begun = self._warmup, self._cpu_begun
         while rows and rows[-1][2] < 0:
             rows.pop()
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first, self._cpu_begun = [], Arm.REAL, self._batch, False
-        self._warmup = max(1, 2 * self._source.depth)
-        self._until_burst = self.watcher.steps_until_burst(self._source.depth)
+        self._warmup, self._number = max(1, 2 * self._source.depth), self.seen.num_batches
+        self._until_burst = self.watcher.rows_until_turn(self.seen)
         if len(rows) <= warmup:
             return
         cpu = self.watcher.clock.end() if cpu_begun else None
@@ -474,7 +492,10 @@ class Watched:
         seen = self.seen  # a window of the run as it is, and the burst behind it, are one round
         seen.num_rounds = max(0, seen.num_rounds + (arm is Arm.REAL))
         on_device = self.watcher.device is not None
-        make = partial(_segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, on_device=on_device)
+        make = partial(
+            _segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, on_device=on_device,
+            first_batch=number - (arm is Arm.DEVICE),  # its first row is the pause
+        )  # fmt: skip
         self.watcher.keep(Unsettled(seen, rows, dose, make, on_device=on_device))
         pids = [] if self.queue is None else self.queue.pids()
         seen.surroundings.look(seen.num_batches, seen.num_iterators, pids)
@@ -510,7 +531,7 @@ class Unsettled:
 
 def _segment(
     arm: Arm, number: int, warmup: int, rows: list[list[int]], spans: Any, cpu: CpuWindow | None,
-    consumer_s: float | None, *, on_device: bool,
+    consumer_s: float | None, *, on_device: bool, first_batch: int,
 ) -> Segment:  # fmt: skip
     """A step ends where the script asks for the next batch: a script that computes on the processors waits for its
     work. On a device it ends when that has done what was enqueued by then. Nothing is known of copies. Files are not
@@ -527,7 +548,7 @@ def _segment(
     return Segment(
         arm=arm, round=number, num_warmup=warmup, steady=True, steps=table, spans=spans, opened_ns=int(called[0]),
         closed_ns=int(done[-1]), lane=SCRIPT_LANE, wall_s=(int(done[-1]) - int(called[0])) / 1e9, cpu=cpu,
-        consumer_cpu_s=consumer_s,
+        consumer_cpu_s=consumer_s, first_batch=first_batch,
     )  # fmt: skip
 
 

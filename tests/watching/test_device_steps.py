@@ -11,7 +11,8 @@ from loaderbench.cases.arms import Arm
 from loaderbench.devices import brackets, step_events
 from loaderbench.devices.step_events import NEVER, StepEvents
 from loaderbench.recording.facts import STEP
-from loaderbench.studies import watch as watching
+from loaderbench.studies import watched_run
+from loaderbench.studies.watched_run import run_of
 from loaderbench.watching import doses
 from loaderbench.watching import watcher as stamps
 from loaderbench.watching.watcher import Source, Watcher
@@ -104,7 +105,7 @@ def watched(
     """A script that enqueues `device_ms` of work for each batch, and waits for it (`waits`) or runs ahead."""
     made = gpu or Gpu(clock)
     monkeypatch.setattr(stamps, "step_events", lambda: StepEvents(made))
-    monkeypatch.setattr(watching, "uses_cuda", lambda: True)
+    monkeypatch.setattr(watched_run, "uses_cuda", lambda: True)
     watcher = Watcher(probes)
     watcher.clock = NoCpuClock()  # type: ignore[assignment]
     source = Source("DataLoader", "Files", 10_000, 4, workers, 2 if workers else 0, "RandomSampler")
@@ -120,7 +121,7 @@ def watched(
             made.synchronize()
     one.ended()
     watcher.close()
-    run = watching._run(watcher, "train.py", "train.py", "")
+    run = run_of(watcher, "train.py", "train.py", "")
     assert run is not None and run.recording is not None
     judged = judged_run(run, run.recording)
     assert judged is not None
@@ -215,7 +216,7 @@ def test_a_device_that_never_tells_leaves_the_verdict_open(clock: Clock, monkeyp
     assert watcher.device is not None
     assert watcher.device.problem == "CUDA error: an illegal memory access was encountered"
     assert judged.real.num_steps < 300
-    run = watching._run(watcher, "train.py", "train.py", "")
+    run = run_of(watcher, "train.py", "train.py", "")
     assert run is not None and run.recording is not None and run.recording.facts.watched is not None
     assert run.recording.facts.watched.no_device_stamps == watcher.device.problem
 

@@ -9,7 +9,7 @@ from loaderbench.analysis.doses import response_of
 from loaderbench.analysis.record import judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import Run, Segment
-from loaderbench.studies import watch as watching
+from loaderbench.studies.watched_run import run_of
 from loaderbench.watching import doses
 from loaderbench.watching import watcher as stamps
 from loaderbench.watching.doses import PART, Doses, num_steps
@@ -99,7 +99,7 @@ def watched(
     one.ended()
     watcher.close()
     monkeypatch.undo()
-    run = watching._run(watcher, "train.py", "train.py", "")
+    run = run_of(watcher, "train.py", "train.py", "")
     assert run is not None
     return run, watcher
 
