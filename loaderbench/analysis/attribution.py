@@ -36,14 +36,16 @@ class Witnesses:
 def witnesses(model: Model) -> Witnesses | None:
     """Both witnesses; None where the wait for data does not follow from the arms."""
     real, base = model.real, model.base
-    if base is None or model.times.ram is None:
+    if base is None or (model.times.ram is None and model.watched is None):
         return None
     by_arms = (real - base) / real
     by_timeline = model.data_stall(Arm.REAL) / real
     host = model.host_growth
     if host is not None:
-        excess = by_arms - by_timeline
-        by_arms = by_arms - excess.clipped(0.0, host / real)
+        excess, most = by_arms - by_timeline, host / real
+        if model.watched is not None:
+            most = most.clipped(0.0, model.most_own_growth)
+        by_arms = by_arms - excess.clipped(0.0, most)
     return Witnesses(by_arms, by_timeline)
 
 
@@ -59,7 +61,7 @@ def shares(model: Model) -> dict[Share, Quantity | None]:
     if times.ram is not None:
         share["storage"] = (real - times.ram) / real
     seen = witnesses(model)
-    if seen is None:
+    if seen is None or times.ram is None:
         return share
     base, ram, storage, contention = model.base, times.ram, share["storage"], model.contention_time
     assert base is not None and ram is not None and storage is not None and contention is not None

@@ -38,6 +38,12 @@ NEAR_ONE = 0.7
 """A known delay in each step that lengthens it by more than this part shows that the step paces the run."""
 LEAST_BURSTS = 4
 """Fewer steps of a watched script with data ready do not tell their spread; the timeline then tells the step."""
+UNLIKE_STEPS = 0.15
+"""Of a step: the standard error of so many of a watched script's own steps, taken at random, from which on bursts do
+not tell its mean step; the timeline then does."""
+OWN_GROWTH = 0.25
+"""Of a watched script's step: by so much more than its threads wait for processors its own step may be longer than in
+bursts, beside workers that share memory and caches with it. What is beyond contradicts the timeline."""
 STALLED_ROUNDS = 0.7
 """The loader paces the run if the device waited for data in more than this fraction of the workers' rounds."""
 
@@ -174,9 +180,15 @@ class Model:
 
     @property
     def _ready_arm(self) -> ArmSteps | None:
-        """A watched script's steps with data ready; None where there are too few to know their spread."""
-        arm = self.arms.get(Arm.DEVICE)
-        return arm if arm is not None and arm.num_blocks >= LEAST_BURSTS else None
+        """A watched script's steps with data ready; None where there are too few to know their spread, or to stand for
+        all of its steps: of those that take unlike times (batches of a gradient accumulation that are taken first, and
+        worked on behind the last of them), a few can all be of one kind, and look alike."""
+        arm, real = self.arms.get(Arm.DEVICE), self.arms[Arm.REAL]
+        if arm is None or arm.num_blocks < LEAST_BURSTS:
+            return None
+        own = real.all("duration") - real.all("stall")
+        unlike = float(own.std()) / arm.num_steps**0.5
+        return arm if unlike <= UNLIKE_STEPS * real.mean("duration") else None
 
     def _with_stand_ins(self, times: Times, watched: Watched) -> Times:
         """The times of arms that a watched script does not run, from its timeline and its workers' spans
@@ -220,6 +232,12 @@ class Model:
         """The step time when data are always ready. Where the loader owns the transfer, the whole difference between
         `device` and `ram` is preparation."""
         return self.times.device if self.owns_transfer else self.times.host
+
+    @property
+    def most_own_growth(self) -> float:
+        """Of a watched script's step, the part by which its own work can be longer than in bursts."""
+        seen = self.processors.get(Arm.REAL)
+        return OWN_GROWTH + (0.0 if seen is None else seen.queued_fraction)
 
     # -- parts of a step ---------------------------------------------------------------------------------
 

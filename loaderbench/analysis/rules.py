@@ -22,7 +22,10 @@ History
        device that copies nothing;
        watched scripts: advice and notes; a batch that its worker sent late was waited for
     5  the run of a serial loader is no faster without others than its device when data are always ready; of a device
-       that waits for launches, what issuing grew by beside the loader counts from `device`, not from `host`
+       that waits for launches, what issuing grew by beside the loader counts from `device`, not from `host`;
+       watched scripts: bursts that do not stand for steps of unlike lengths are left out; an own step that is longer
+       than in bursts by more than contention and memory explain contradicts the timeline, also where storage and
+       preparation are not told apart
 """
 
 from __future__ import annotations

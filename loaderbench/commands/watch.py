@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 PROBES = ("none", "burst", "delay", "shadow")
 EVERY_S = 600.0
-LEAST_EVERY_S = 1.0
 
 
 def watch(
@@ -60,6 +59,7 @@ def watch(
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
     from loaderbench.studies.watch_ranks import WatchedRank
+    from loaderbench.studies.watch_writing import check_every
 
     given = list(command or ())
     if module is None and not given:
@@ -67,8 +67,7 @@ def watch(
     if json_out == "-":
         raise ConfigError("standard output is the script's own: give --json a FILE")
     probes = _parsed(probes)
-    if every and not every >= LEAST_EVERY_S:
-        raise ConfigError(f"--every {every:g} is too often: give {LEAST_EVERY_S:g} s or more, or 0 for never")
+    check_every(every)
     rank = WatchedRank.of_launch(os.environ)
     if rank is not None and (apply or "delay" in probes):
         raise ConfigError(

@@ -727,6 +727,9 @@ class WatchedApplied:
     """The first epoch with them, from 1."""
     epochs: tuple[WatchedEpoch, ...]
     """Those that followed."""
+    loader: WatchedLoader | None = None
+    """The loader as it was changed, which is none of the script's others; None where no batch followed, and in runs
+    that did not store it."""
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ LATE_WORDS: Mapping[LateBy, str] = {
 }
 SCRIPT_COLUMNS = ("rank", "node", "samples/s", "data", "late by", "last", "AU", "limited by")
 SCRIPT_NOTE = (
-    "Data: how long a rank waits for its own batches; late by: against the mean of the ranks; last: of the steps, "
-    "those in which its batch clearly came last. Not told: what a rank computes before it meets the others in a collective. "
-    "A rank that computes longer makes the steps of all longer, and is not named."
+    "Data: how long a rank waits for its own batches; late by: against the mean of the ranks; last: of the "
+    "steps, those in which its batch clearly came last. Not told: what a rank computes before it meets the others "
+    "in a collective. A rank that computes longer makes the steps of all longer, and is not named."
 )
 COLUMNS = ("rank", "node", "images/s", "step", "data", "late by", "last", "AU", "limited by", "clock")
 NOTE = (

@@ -38,6 +38,8 @@ class Beside:
         """Why there are no bursts (any more)."""
         self.cut_off: str | None = None
         """Why the ranks cannot hand anything over."""
+        self.patience_s = READY_S
+        """For which rank 0 waits for what the others hand over; it may become less meanwhile."""
         self._server: Any = None
         self._store: Any = None
         self._join(variables)
@@ -127,17 +129,17 @@ class Beside:
             except RuntimeError as error:
                 self._lost(f"the place where the ranks met is gone ({_said(error)})")
 
-    def hand_over(self, part: bytes, seconds: float) -> tuple[list[bytes | None], RankEnd | None]:
-        """Give what this rank saw to rank 0. There: what each gave, None where it did not within `seconds`, and whose
-        script ended first with an error; elsewhere nothing."""
+    def hand_over(self, part: bytes) -> tuple[list[bytes | None], RankEnd | None]:
+        """Give what this rank saw to rank 0. There: what each gave, None where it did not within `patience_s`, and
+        whose script ended first with an error; elsewhere nothing."""
         if self._store is None:
             return [], None
         try:
             self._store.set(f"part/{self.place.rank}", part)
             if self.place.rank:
                 return [], None
-            keys, until = [f"part/{number}" for number in range(self.place.ranks)], time.monotonic() + seconds
-            while not self._store.check(keys) and time.monotonic() < until:
+            keys, begun = [f"part/{number}" for number in range(self.place.ranks)], time.monotonic()
+            while not self._store.check(keys) and time.monotonic() < begun + self.patience_s:
                 time.sleep(0.05)
             parts = [bytes(self._store.get(key)) if self._store.check([key]) else None for key in keys]
             ended = bytes(self._store.get("ended")) if self._store.check(["ended"]) else None

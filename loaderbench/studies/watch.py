@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +32,7 @@ from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
 from loaderbench.studies.measure import stored
 from loaderbench.studies.watch_ranks import WatchedRank
-from loaderbench.studies.watch_writing import Writing
+from loaderbench.studies.watch_writing import EVERY_S, Writing, check_every
 from loaderbench.studies.watched import nothing_seen
 from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.applying import Applier
@@ -74,7 +76,8 @@ class ScriptWatch:
         self._applier = Applier(self._advised) if apply else None
         self.record: RunRecord | None = None
         self.watcher: Watcher | None = None
-        self.rank, self._pid, self._is_stored = rank, os.getpid(), False
+        self.rank, self._pid = rank, os.getpid()
+        self._is_over = self._is_stored = False
 
     @property
     def name(self) -> str:
@@ -113,6 +116,8 @@ class ScriptWatch:
             os._exit = leaving  # type: ignore[assignment]
             try:
                 code = self._executed()
+            except SystemExit as stop:  # a signal, while the script's own error was handled
+                code = _code_of(stop)
             finally:
                 os._exit, _Watch.current = leave, None
         if os.getpid() != self._pid:  # a process that the script forked came back here
@@ -126,7 +131,14 @@ class ScriptWatch:
         sys.path[0] = str(Path.cwd() if self._as_module else Path(self.script).resolve().parent)
         sys.excepthook = sys.__excepthook__
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _ended)  # so that what was seen is kept; a script may set its own
+            signal.signal(signal.SIGTERM, self._ended)  # so that what was seen is kept; a script may set its own
+
+    def _ended(self, number: int, frame: Any) -> None:
+        """SIGTERM, as a launcher sends it to all ranks when one has failed."""
+        if self.rank is not None:
+            self.rank.hurries()
+        if not self._is_over:  # else it ends anyway, and what was seen is being stored
+            raise SystemExit(128 + number)
 
     def _executed(self) -> int | str | None:
         try:
@@ -135,11 +147,11 @@ class ScriptWatch:
             else:
                 _execute(self.script)
         except SystemExit as stop:
-            code: Any = stop.code
-            return code if code is None or isinstance(code, int) else str(code)
+            return _code_of(stop)
         except KeyboardInterrupt:
             return 130
         except BaseException as error:
+            self._is_over = True
             _print_error(error)
             if self.rank is not None and self.watcher is not None:
                 self.rank.failed(error, self.watcher)
@@ -152,7 +164,7 @@ class ScriptWatch:
         assert watcher is not None
         if self._is_stored:
             return
-        self._is_stored = True
+        self._is_stored = self._is_over = True
         self.record = store_watched(
             watcher, self.name, self.script, self._store, started_at, self._writing, self._applier, self.rank
         )
@@ -190,11 +202,27 @@ def store_watched(
         ConfigError, Spilled: the results folder cannot be written.
     """
     if rank is not None:
-        with interrupts_held(drop=True):
+        with interrupts_held(rank.hurries, drop=True), _workers_may_end():
             run, record = _stored(watcher, name, script, store, started_at, writing, None, rank.beside)
             rank.end(run, record, store)
         return record
-    return _stored(watcher, name, script, store, started_at, writing, applier, None)[1]
+    with _workers_may_end():
+        return _stored(watcher, name, script, store, started_at, writing, applier, None)[1]
+
+
+@contextmanager
+def _workers_may_end() -> Iterator[None]:
+    """A launcher, and Ctrl-C, end a loader's workers too, and PyTorch then raises an error in the main thread, wherever
+    that is; not in this block."""
+    handler = signal.getsignal(signal.SIGCHLD)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def _stored(
@@ -219,8 +247,9 @@ def _stored(
         return run, stored(folder, run)
 
 
-def _ended(number: int, frame: Any) -> NoReturn:
-    raise SystemExit(128 + number)
+def _code_of(stop: SystemExit) -> int | str | None:
+    code: Any = stop.code
+    return code if code is None or isinstance(code, int) else str(code)
 
 
 def _execute(script: str) -> None:
@@ -245,7 +274,9 @@ def _print_error(error: BaseException) -> None:
 # -- from within a script ------------------------------------------------------------------------------------
 
 
-def watch(batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS) -> WatchedBatches[T]:
+def watch(
+    batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS, every: float = EVERY_S
+) -> WatchedBatches[T]:
     """What a training loop iterates, watched: `for batch in loaderbench.watch(loader): …`.
 
     Any iterable of batches: a DataLoader, a generator, an iterator of another library. Under `loaderbench watch` it
@@ -256,13 +287,15 @@ def watch(batches: Iterable[T], *, results: str | os.PathLike[str] = RESULTS) ->
     Args:
         batches: what the loop iterates; it is iterated as it is.
         results: the folder in which the run is stored.
+        every: it is stored so many seconds apart while it goes on, so that a script that is killed leaves what was
+            seen; 0: only at its end. Of the call that begins the watch.
 
     Raises:
-        ConfigError: the results folder cannot be written.
+        ConfigError: the results folder cannot be written; `every` is too small.
     """
     watcher = _Watch.current
     if watcher is None:
-        watcher = OwnWatch.begin(results).watcher
+        watcher = OwnWatch.begin(results, every).watcher
     own = _Watch.own
     kind = WatchedGenerator if hasattr(type(batches), "__next__") else WatchedBatches
     return kind(batches, watcher, None if own is None else own.end)
@@ -284,22 +317,35 @@ class _Watch:
 class OwnWatch:
     """A watch that a script began itself."""
 
-    def __init__(self, store: Store) -> None:
-        self._script, self._store = Path(sys.argv[0] or "notebook"), store
+    def __init__(self, store: Store, every_s: float | None = None) -> None:
+        self._script, self._store = Path(_program()), store
         rank = self._rank = WatchedRank.of_launch(os.environ)
-        self.watcher = Watcher(others=None if rank is None else rank.beside)
-        self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        beside = None if rank is None else rank.beside
+        self.watcher = Watcher(tell=self._told, others=beside)
+        started_at = self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._writing: Writing | None = None
+        if every_s is not None:
+            make = lambda taken: run_of(  # noqa: E731
+                taken, self._script.name, str(self._script), started_at, None, beside
+            )
+            self._writing = Writing(store, every_s, make, self.watcher)
         self._watching, self._owner = all_noticed(self.watcher), os.getpid()
         self._watching.__enter__()
         _Watch.current, _Watch.own = self.watcher, self
         atexit.register(self.end)
 
     @classmethod
-    def begin(cls, results: str | os.PathLike[str] = RESULTS) -> OwnWatch:
-        """Raises ConfigError where the results folder cannot be written."""
+    def begin(cls, results: str | os.PathLike[str] = RESULTS, every_s: float = EVERY_S) -> OwnWatch:
+        """Raises ConfigError where the results folder cannot be written, or `every_s` is too small."""
+        check_every(every_s)
         store = Store(results)
         store.check_writable()
-        return cls(store)
+        return cls(store, every_s or None)
+
+    def _told(self, watcher: Watcher) -> None:
+        """A window has ended."""
+        if self._writing is not None:
+            self._writing.tick(watcher)
 
     def end(self) -> RunRecord | None:
         """Store what was seen, and print it on stderr, once. None where nothing was, and in a forked process."""
@@ -309,10 +355,16 @@ class OwnWatch:
         self._watching.__exit__(None, None, None)
         _Watch.current = _Watch.own = None
         record = store_watched(
-            self.watcher, self._script.name, str(self._script), self._store, self._started_at, None, None, self._rank
-        )
+            self.watcher, self._script.name, str(self._script), self._store, self._started_at, self._writing, None,
+            self._rank,
+        )  # fmt: skip
         say_watched(record, nothing_seen(self.watcher), self._rank)
         return record
+
+
+def _program() -> str:
+    """What runs: the script, or a session that has none."""
+    return "session" if hasattr(builtins, "__IPYTHON__") else sys.argv[0] or "session"
 
 
 def say_watched(record: RunRecord | None, nothing: str, rank: WatchedRank | None) -> None:

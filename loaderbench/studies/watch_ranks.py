@@ -25,15 +25,17 @@ from loaderbench.watching.watcher import Watcher
 
 MOST_STEPS = 20_000
 """Of a rank, the last ones, that the study keeps."""
-PARTS_S, PARTS_OF_FAILED_S = 60.0, 1.0
-"""For which rank 0 waits for the others; where its own script failed, they may wait for its end themselves."""
+PARTS_S, HURRIED_S, FAILED_S = 60.0, 10.0, 1.0
+"""For which rank 0 waits for the others; where the launcher ends all; where its own script failed, for whose end the
+others may wait themselves."""
 
 
 class WatchedRank:
     """One rank of a script, beside the others."""
 
     def __init__(self, beside: Beside) -> None:
-        self.beside, self._failed = beside, False
+        self.beside = beside
+        beside.patience_s = PARTS_S
         self.study: StudyRecord | None = None
         """Of all ranks: on rank 0, once the script has ended."""
 
@@ -56,15 +58,19 @@ class WatchedRank:
 
     def failed(self, error: BaseException, watcher: Watcher) -> None:
         """Its script ended with an error."""
-        self._failed = True
+        self.beside.patience_s = FAILED_S
         said = (str(error).strip().splitlines() or [""])[0][:200]
         num = sum(one.num_batches for one in watcher.seen.values())
         self.beside.failed(f"its script ended with {type(error).__name__}: {said}".rstrip(": "), f"batch {num}")
 
+    def hurries(self) -> None:
+        """The launcher ends all ranks."""
+        self.beside.patience_s = min(self.beside.patience_s, HURRIED_S)
+
     def end(self, run: Run | None, record: RunRecord | None, store: Store) -> None:
         """Hand over what was stored; rank 0 keeps the study. Raises CaseFailed where it cannot be written."""
         part = b"" if run is None or record is None else bytes_of(part_of_script(run))
-        parts, ended = self.beside.hand_over(part, PARTS_OF_FAILED_S if self._failed else PARTS_S)
+        parts, ended = self.beside.hand_over(part)
         known = tuple(part_from(one) for one in parts if one)
         if run is None or not self.speaks or not known:
             return

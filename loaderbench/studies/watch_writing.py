@@ -19,8 +19,16 @@ from loaderbench.recording.store import NotStored, RunFolder, Store
 from loaderbench.studies.measure import judged
 from loaderbench.watching.watcher import Watcher
 
+EVERY_S, LEAST_EVERY_S = 600.0, 1.0
+
 _no_forks = threading.Lock()
 os.register_at_fork(before=_no_forks.acquire, after_in_parent=_no_forks.release, after_in_child=_no_forks.release)
+
+
+def check_every(every_s: float) -> None:
+    """Raises ConfigError where it is too often; 0: never."""
+    if every_s and not every_s >= LEAST_EVERY_S:
+        raise ConfigError(f"storing every {every_s:g} s is too often: give {LEAST_EVERY_S:g} s or more, or 0 for never")
 
 
 class Writing:

@@ -15,12 +15,16 @@ from loaderbench.recording.facts import (
     Trial,
     WatchedApplied,
     WatchedFacts,
+    WatchedLoader,
+    WatchedSeconds,
     WatchedSettings,
     WatchedTransform,
 )
 from loaderbench.watching.applying import Applier
 from loaderbench.watching.transforms import THREADS, TORCH_THREADS
-from loaderbench.watching.watcher import Seen, Watcher
+from loaderbench.watching.watcher import Kind, Seen, Watcher
+
+KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "held", "after")
 
 
 def nothing_seen(watcher: Watcher) -> str:
@@ -39,8 +43,10 @@ def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Appli
     torch, around = sys.modules.get("torch"), main.surroundings
     memory, _ = available_memory_bytes()
     applied = None if applier is None else _applied(applier, watcher)
+    changed = None if applied is None else applied.loader
     return replace(
         facts,
+        loaders=tuple(one for one in facts.loaders if one != changed),
         settings=None if main.settings is None else _told(main, main.settings),
         epochs=watcher.epochs(main),
         memory=tuple(around.readings),
@@ -51,6 +57,16 @@ def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Appli
         applied=applied,
         not_applied=applier.why_nothing if applier is not None and applied is None else None,
     )
+
+
+def loader_of(one: Seen, watcher: Watcher) -> WatchedLoader:
+    """What was seen of it."""
+    source = one.source
+    return WatchedLoader(
+        source.kind, source.data, source.num_samples, source.batch_size, source.workers, source.prefetch,
+        one.num_iterators, one.num_batches,
+        WatchedSeconds(**{kind: watcher.times_ns[source, kind] / 1e9 for kind in KINDS}), one.phase,
+    )  # fmt: skip
 
 
 def _told(main: Seen, settings: WatchedSettings) -> WatchedSettings:
@@ -83,7 +99,9 @@ def _applied(applier: Applier, watcher: Watcher) -> WatchedApplied | None:
     if applier.change is None:
         return None
     after = _after(applier, watcher)
-    return WatchedApplied(applier.change, applier.epoch, () if after is None else watcher.epochs(after))
+    if after is None:
+        return WatchedApplied(applier.change, applier.epoch, ())
+    return WatchedApplied(applier.change, applier.epoch, watcher.epochs(after), loader_of(after, watcher))
 
 
 def trials_of(case: Case, facts: Facts, watcher: Watcher, applier: Applier | None) -> list[Trial]:

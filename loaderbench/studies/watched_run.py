@@ -25,20 +25,16 @@ from loaderbench.recording.facts import (
     StartupFacts,
     StorageFacts,
     WatchedFacts,
-    WatchedLoader,
-    WatchedSeconds,
     WatchedShadow,
     WorkloadFacts,
 )
 from loaderbench.running.beside import Beside
-from loaderbench.studies.watched import surrounded, trials_of
+from loaderbench.studies.watched import loader_of, surrounded, trials_of
 from loaderbench.watching.applying import Applier
 from loaderbench.watching.cost import cost_of
 from loaderbench.watching.data_loader import uses_cuda
 from loaderbench.watching.doses import PART
-from loaderbench.watching.watcher import Kind, Seen, Watcher
-
-KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "held", "after")
+from loaderbench.watching.watcher import Seen, Watcher
 
 
 def run_of(
@@ -117,7 +113,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         no_spans = no_spans if main.source.tells else "what was iterated tells nothing of workers"
     return WatchedFacts(
         script=name,
-        loaders=tuple(_loader(one, watcher) for one in (main, *others)),
+        loaders=tuple(loader_of(one, watcher) for one in (main, *others)),
         wall_s=watcher.wall_s,
         before_s=watcher.times_ns[None, "before"] / 1e9,
         probes=watcher.probes,
@@ -170,12 +166,3 @@ def _no_doses(main: Seen, watcher: Watcher) -> str | None:
     return (
         f"{num} windows had one, of {LEAST_PAIRS} at least: the run was too short for delays of {PART:.0%} of its time"
     )
-
-
-def _loader(one: Seen, watcher: Watcher) -> WatchedLoader:
-    source = one.source
-    return WatchedLoader(
-        source.kind, source.data, source.num_samples, source.batch_size, source.workers, source.prefetch,
-        one.num_iterators, one.num_batches,
-        WatchedSeconds(**{kind: watcher.times_ns[source, kind] / 1e9 for kind in KINDS}), one.phase,
-    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
@@ -23,7 +24,7 @@ class WatchedBatches(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         begun = time.perf_counter_ns()
         iterator = iter(self._batches)
-        if hasattr(iterator, MARK):  # a DataLoader's own
+        if hasattr(iterator, MARK) or is_loader(self._batches):  # stamped by itself
             return iterator
         watched = self._watcher.opened(source_of_unknown(self._batches), begun, None, (), None)
         return iterator if watched is None else WatchedIterator(iterator, watched)
@@ -85,6 +86,17 @@ class WatchedIterator(Generic[T]):
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         return type(self._iterator)
+
+
+def is_loader(batches: object) -> bool:
+    """Whether it is a DataLoader, whose iterator may be wrapped (Accelerate's), or only hands one's batches on
+    (WebDataset's WebLoader without stages behind it)."""
+    torch = sys.modules.get("torch.utils.data")
+    if torch is None:
+        return False
+    stages = getattr(batches, "pipeline", None)
+    inner = stages[0] if isinstance(stages, list) and len(stages) == 1 else batches
+    return isinstance(inner, torch.DataLoader)
 
 
 def source_of_unknown(batches: object) -> Source:

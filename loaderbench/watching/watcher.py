@@ -145,6 +145,8 @@ class Watcher:
         self._doing: tuple[Source | None, Kind] = (None, "before")
         self.seen: dict[Source, Seen] = {}
         self._thread: int | None = None
+        self.taking: Watched | None = None
+        """The iterator whose next batch the thread waits for: one within it is a part of it."""
         self._active: Watched | None = None
         self.paused_ns = self.num_bursts = 0
         self.no_burst: str | None = None
@@ -173,10 +175,10 @@ class Watcher:
         self, source: Source, begun: int, ring: SpanRing | None, made: Sequence[int], queue: Queue | None
     ) -> Watched | None:
         """An iterator was made, from `begun` until now; `made`: what each worker had made before. None on another
-        thread than that of the first iterator, whose times would overlap."""
+        thread than that of the first iterator, whose times would overlap, and for one within another's."""
         if self._thread is None:
             self._thread = threading.get_ident()
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread or self.taking is not None:
             return None
         seen = self.seen.setdefault(source, Seen(source))
         seen.num_iterators += 1
@@ -368,6 +370,8 @@ class Watched:
         """The next batch, by `take(iterator)`."""
         called = time.perf_counter_ns()
         watcher = self.watcher
+        if watcher.taking is not None:
+            return take(iterator)
         watcher.takes_over(self, called)
         device = watcher.device
         if device is not None:
@@ -384,11 +388,14 @@ class Watched:
             watcher.enter(self._source, "held", called)
             called = watcher.doses.give(self._dose, called, device)
         watcher.enter(self._source, "wait" if self._started else "first", called)
+        watcher.taking = self
         try:
             batch = take(iterator)
         except BaseException:
             self.ended()
             raise
+        finally:
+            watcher.taking = None
         returned = time.perf_counter_ns()
         watcher.enter(self._source, "step", returned)
         self._started = True

@@ -131,10 +131,10 @@ def test_ranks_meet_beside_the_script_s_own_port_and_hand_over_what_they_saw() -
     assert [rank.num_local for rank in ranks] == [2, 2]
     assert at_once(ranks, lambda rank: rank.all_here(0, 5.0)) == [True, True]
     assert at_once(ranks, lambda rank: rank.all_ready(0, full=True)) == [True, True]
-    assert ranks[1].hand_over(b"one", 5.0) == ([], None)
+    assert ranks[1].hand_over(b"one") == ([], None)
     ranks[1].failed("its script ended with ValueError: no such class", "batch 60")
     ranks[0].failed("its script ended with RuntimeError: connection closed", "batch 60")
-    parts, ended = ranks[0].hand_over(b"zero", 5.0)
+    parts, ended = ranks[0].hand_over(b"zero")
     assert parts == [b"zero", b"one"] and ended is not None
     assert (ended.rank, ended.what) == (1, "its script ended with ValueError: no such class")
 
@@ -144,7 +144,8 @@ def test_a_rank_that_stays_away_or_is_not_ready_ends_the_bursts_of_all() -> None
     assert not first.all_here(0, 0.2)
     assert first.problem is not None and "not all came to burst 1" in first.problem
     assert not second.all_here(0, 5.0) and second.problem == first.problem
-    parts, _ = first.hand_over(b"zero", 0.1)
+    first.patience_s = 0.1
+    parts, _ = first.hand_over(b"zero")
     assert parts == [b"zero", None]
     ranks = two(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     assert at_once(ranks, lambda rank: rank.all_ready(0, full=rank.place.rank == 0)) == [False, False]
@@ -155,4 +156,4 @@ def test_a_rank_that_stays_away_or_is_not_ready_ends_the_bursts_of_all() -> None
 def test_without_a_place_each_is_watched_by_itself(variables: dict[str, str]) -> None:
     (first, _) = two(**variables)
     assert first.cut_off is not None and "MASTER_PORT" in first.cut_off
-    assert not first.all_here(0, 1.0) and first.hand_over(b"", 1.0) == ([], None)
+    assert not first.all_here(0, 1.0) and first.hand_over(b"") == ([], None)

@@ -1,0 +1,97 @@
+"""Bursts beside a watched script's timeline, by facts made by hand: what they stand for, where both cannot be true."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loaderbench.analysis.record import analyze
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import SCRIPT_LANE, STEP, STEP_FIELDS, Run, Segment
+from loaderbench.recording.record import RunRecord
+from tests.watched_facts import MS, run_of, segment
+
+Times = NDArray[np.float64]
+
+
+def burst(step_ms: float, number: int, begun_ms: float) -> Segment:
+    """The pause, which is no step, and one step with its batch there."""
+    steps = np.full((2, len(STEP_FIELDS)), -1, dtype=np.int64)
+    for row, done in enumerate((begun_ms, begun_ms + step_ms)):
+        for name in ("called_ns", "returned_ns", "copy_begin_ns", "copy_end_ns"):
+            steps[row, STEP[name]] = begun_ms * MS
+        for name in ("issued_ns", "waited_ns", "done_ns"):
+            steps[row, STEP[name]] = done * MS
+        steps[row, STEP["num_samples"]] = 8 * row
+    begun, ended = round(begun_ms * MS), round((begun_ms + step_ms) * MS)
+    return Segment(Arm.DEVICE, number, 1, True, steps, None, begun, ended, lane=SCRIPT_LANE)
+
+
+def run_with(making_ms: float, step_ms: Times, bursts_ms: Sequence[float], *, workers: int = 2) -> Run:
+    """A run whose batches take their worker so long, nearly all of it reading."""
+    random, num = np.random.default_rng(1), len(step_ms)
+    real = [
+        segment(making_ms * random.normal(1.0, 0.02, num), step_ms, workers, 2, read_part=0.9, cpu_part=0.1)
+        for _ in range(3)
+    ]
+    run = run_of(real[0], workers, num_bursts=len(bursts_ms))
+    assert run.recording is not None
+    bursts = [burst(ms, number, 9000.0 + 100 * number) for number, ms in enumerate(bursts_ms)]
+    run.recording.segments[:] = [*real, *bursts]
+    return run
+
+
+def judged(making_ms: float, step_ms: Times, bursts_ms: Sequence[float], *, workers: int = 2) -> RunRecord:
+    record = analyze(run_with(making_ms, step_ms, bursts_ms, workers=workers))
+    assert record.verdict is not None and record.verdict.waiting_for_data is not None
+    return record
+
+
+def test_an_accumulation_whose_batches_are_taken_first_is_no_loader_s_fault() -> None:
+    # Hugging Face: four batches are taken, then worked on for 40 ms. The queue of four holds them: nobody waits.
+    steps = np.tile([0.1, 0.1, 0.1, 40.0], 20)
+    record = judged(4.0, steps, [0.10, 0.11, 0.10, 0.12, 0.10, 0.11])
+    verdict = record.verdict
+    assert verdict is not None and verdict.waiting_for_data is not None
+    assert verdict.waiting_for_data.by_timeline.value < 0.05
+    assert verdict.bottleneck == "compute"
+    storage = (record.shares or {})["storage"]
+    assert storage is not None and storage.value < 0.05
+
+
+def test_an_accumulation_that_waits_is_told_by_its_timeline() -> None:
+    # One worker of 30 ms a batch; four batches are worked on for 40 ms: 120 ms for every 40 of work.
+    steps = np.tile([0.1, 0.1, 0.1, 40.0], 20)
+    record = judged(30.0, steps, [0.10, 0.11, 0.10, 0.12, 40.0, 0.11], workers=1)
+    verdict = record.verdict
+    assert verdict is not None and verdict.waiting_for_data is not None
+    assert verdict.waiting_for_data.by_timeline.value == pytest.approx(2 / 3, abs=0.05)
+    assert verdict.bottleneck == "storage"
+    gain = verdict.speedup_if_removed["storage"]
+    assert gain is not None and gain.value == pytest.approx(3.0, rel=0.1)
+
+
+def test_bursts_that_contradict_the_timeline_leave_the_verdict_open_with_that_reason() -> None:
+    # The batches are always there; yet in bursts a step takes 8 of its 26 ms.
+    steps = np.random.default_rng(2).normal(26.0, 0.2, 80)
+    verdict = judged(1.0, steps, [8.0, 8.1, 8.0, 7.9, 8.1, 8.0]).verdict
+    assert verdict is not None
+    assert verdict.bottleneck == "undetermined"
+    (reason,) = verdict.reasons
+    assert reason.code == "witnesses_disagree"
+    assert reason.details["by_timeline"] == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_step_that_workers_slow_down_a_little_is_no_contradiction() -> None:
+    steps = np.random.default_rng(2).normal(10.0, 0.1, 80)
+    verdict = judged(1.0, steps, [8.6, 8.5, 8.7, 8.5, 8.6, 8.5]).verdict
+    assert verdict is not None and verdict.bottleneck != "undetermined"
+
+
+def test_a_loader_that_paces_even_steps_is_told_as_before() -> None:
+    steps = np.random.default_rng(2).normal(5.0, 0.1, 80)
+    verdict = judged(20.0, steps, [5.0, 5.1, 4.9, 5.0, 5.0, 5.1]).verdict
+    assert verdict is not None and verdict.bottleneck == "storage"
+    gain = verdict.speedup_if_removed["storage"]
+    assert gain is not None and gain.value == pytest.approx(2.0, rel=0.1)

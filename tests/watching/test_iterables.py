@@ -1,0 +1,125 @@
+"""`loaderbench.watch` around what iterates a DataLoader itself, and around loaders whose iterators are wrapped."""
+
+import builtins
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, Dataset
+
+from loaderbench.cases.arms import Arm
+from loaderbench.errors import ConfigError
+from loaderbench.recording.facts import STEP
+from loaderbench.recording.store import Store
+from loaderbench.studies.watch import OwnWatch, watch
+from loaderbench.watching.watcher import Watcher
+
+
+class Slow(Dataset[int]):
+    def __len__(self) -> int:
+        return 160
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.001)
+        return index
+
+
+class Wrapped(DataLoader[int]):
+    """As Accelerate's: its iterator is a generator around the DataLoader's own."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        yield from super().__iter__()
+
+
+class Pipeline:
+    """As WebDataset's WebLoader: stages, of which the first is a DataLoader."""
+
+    def __init__(self, *stages: Any) -> None:
+        self.pipeline = [*stages]
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.pipeline[0])
+        for stage in self.pipeline[1:]:
+            batches = stage(batches)
+        return batches  # type: ignore[no-any-return]
+
+
+def worked_on(batches: Iterator[Any]) -> Iterator[Any]:
+    """In the loop's own process, between the DataLoader and the loop."""
+    for batch in batches:
+        time.sleep(0.006)
+        yield batch
+
+
+def seen_of(given: Any, folder: Path) -> Watcher:
+    """Two epochs, of which each batch is worked on for 2 ms."""
+    watched = watch(given, results=folder, every=0)
+    own = watched._watcher
+    for _ in range(2):
+        for _batch in watched:
+            time.sleep(0.002)
+    watched.close()
+    return own
+
+
+@pytest.mark.parametrize("make", [lambda: Wrapped(Slow(), 4, num_workers=1), lambda: Pipeline(DataLoader(Slow(), 4))])
+def test_a_loader_that_is_only_handed_on_is_watched_as_the_data_loader_that_it_is(make: Any, tmp_path: Path) -> None:
+    watcher = seen_of(make(), tmp_path)
+    (only,) = watcher.seen.values()
+    assert (only.source.kind, only.num_batches, only.num_iterators) == ("DataLoader", 80, 2)
+    assert only.has_spans
+
+
+def test_what_works_on_batches_before_the_loop_is_a_part_of_the_wait_for_them(tmp_path: Path) -> None:
+    watcher = seen_of(Pipeline(DataLoader(Slow(), 4), worked_on), tmp_path)
+    main = watcher.main
+    assert main is not None and (main.source.kind, main.num_batches) == ("Pipeline", 80)
+    assert sum(one.num_batches for one in watcher.seen.values()) == 80  # the loader within it is not counted again
+    rows = [row for one in main.segments if one.arm is Arm.REAL for row in one.window]
+    waits = [(row[STEP["returned_ns"]] - row[STEP["called_ns"]]) / 1e9 for row in rows]
+    assert len(waits) > 50 and min(waits) > 0.009  # 4 samples of 1 ms, and 6 ms of work
+
+
+OWN = """
+import time, loaderbench
+def batches():
+    for number in range(4000):
+        yield [number] * 4
+for number, batch in enumerate(loaderbench.watch(batches(), results="results", every=1)):
+    time.sleep(0.004)
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_script_that_watches_itself_leaves_what_was_stored_as_it_went(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    with subprocess.Popen(
+        [sys.executable, "own.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) == 700:  # 2.8 s
+                process.kill()
+    assert process.wait() == -signal.SIGKILL
+    (run,) = Store(tmp_path / "results").runs()
+    assert run.record is not None and run.record.so_far_s is not None and run.record.so_far_s > 1.0
+    assert run.record.watched is not None and run.record.watched.script == "own.py"
+
+
+def test_storing_too_often_is_refused_before_anything_is_watched(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="too often"):
+        watch([1, 2], results=tmp_path, every=0.5)
+
+
+def test_a_session_without_a_script_is_called_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
+    own = OwnWatch.begin(tmp_path)
+    for _ in watch(DataLoader(Slow(), 4)):
+        pass
+    record = own.end()
+    assert record is not None and record.watched is not None and record.watched.script == "session"
