@@ -15,6 +15,7 @@ from loaderbench.errors import ConfigError
 if TYPE_CHECKING:
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
+    from loaderbench.studies.watch_ranks import WatchedRank
 
 PROBES = ("none", "burst", "delay", "shadow")
 EVERY_S = 600.0
@@ -58,7 +59,6 @@ def watch(
     from loaderbench.recording.store import Store
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
-    from loaderbench.studies.watch_ranks import WatchedRank
     from loaderbench.studies.watch_writing import check_every
 
     given = list(command or ())
@@ -68,13 +68,7 @@ def watch(
         raise ConfigError("standard output is the script's own: give --json a FILE")
     probes = _parsed(probes)
     check_every(every)
-    rank = WatchedRank.of_launch(os.environ)
-    if rank is not None and (apply or "delay" in probes):
-        raise ConfigError(
-            f"{'--apply' if apply else '--probes delay'} is for one process: leave it out under a launcher"
-        )
-    if rank is None or rank.speaks:
-        check_json_target(json_out)
+    rank = _rank(json_out, apply=apply, delays="delay" in probes)
     store = Store(results)
     store.check_writable()
     line = WatchLine()
@@ -85,6 +79,20 @@ def watch(
         apply=apply, rank=rank,
     )  # fmt: skip
     _end(watch, line, json_out)
+
+
+def _rank(json_out: str | None, *, apply: bool, delays: bool) -> WatchedRank | None:
+    """Which of several ranks this is. Raises ConfigError where these cannot have what is asked for."""
+    from loaderbench.studies.watch_ranks import WatchedRank
+
+    rank = WatchedRank.of_launch(os.environ)
+    if rank is not None and (apply or delays):
+        raise ConfigError(
+            f"{'--apply' if apply else '--probes delay'} is for one process: leave it out under a launcher"
+        )
+    if rank is None or rank.speaks:
+        check_json_target(json_out)
+    return rank
 
 
 def _end(watch: ScriptWatch, line: WatchLine, json_out: str | None) -> NoReturn:

@@ -118,7 +118,11 @@ class ScriptWatch:
                 code = self._executed()
             except SystemExit as stop:  # a signal, while the script's own error was handled
                 code = _code_of(stop)
+            except BaseException:  # PyTorch's, of workers that were ended with the script
+                code = 1
             finally:
+                self._is_over = True
+                _let_workers_end()
                 os._exit, _Watch.current = leave, None
         if os.getpid() != self._pid:  # a process that the script forked came back here
             leave(code if isinstance(code, int) else int(code is not None))
@@ -152,6 +156,7 @@ class ScriptWatch:
             return 130
         except BaseException as error:
             self._is_over = True
+            _let_workers_end()
             _print_error(error)
             if self.rank is not None and self.watcher is not None:
                 self.rank.failed(error, self.watcher)
@@ -202,27 +207,18 @@ def store_watched(
         ConfigError, Spilled: the results folder cannot be written.
     """
     if rank is not None:
-        with interrupts_held(rank.hurries, drop=True), _workers_may_end():
+        with interrupts_held(rank.hurries, drop=True):
             run, record = _stored(watcher, name, script, store, started_at, writing, None, rank.beside)
             rank.end(run, record, store)
         return record
-    with _workers_may_end():
-        return _stored(watcher, name, script, store, started_at, writing, applier, None)[1]
+    return _stored(watcher, name, script, store, started_at, writing, applier, None)[1]
 
 
-@contextmanager
-def _workers_may_end() -> Iterator[None]:
-    """A launcher, and Ctrl-C, end a loader's workers too, and PyTorch then raises an error in the main thread, wherever
-    that is; not in this block."""
-    handler = signal.getsignal(signal.SIGCHLD)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGCHLD, handler)
+def _let_workers_end() -> None:
+    """A launcher, and Ctrl-C, end a loader's workers too. PyTorch then raises an error in the main thread, wherever
+    that is: no more, once the script is over."""
+    if callable(signal.getsignal(signal.SIGCHLD)) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _stored(

@@ -98,9 +98,7 @@ for number, batch in enumerate(loaderbench.watch(batches(), results="results", e
 
 def test_a_killed_script_that_watches_itself_leaves_what_was_stored_as_it_went(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    with subprocess.Popen(
-        [sys.executable, "own.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "own.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if int(line) == 700:  # 2.8 s
