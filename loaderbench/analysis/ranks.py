@@ -181,6 +181,7 @@ def _alone(group: Sequence[RankWindow]) -> Steps | None:
         first = max(1, window.num_warmup)
         tables.append(window.steps[first : first + num])
         begins.append(window.steps[first - 1 : first - 1 + num, RANK_STEP["done_ns"]])
+    return steps_between(np.stack(tables), np.stack(begins))
 
 
 def _pooled(windows: Sequence[Steps]) -> Steps | None:
