@@ -40,7 +40,6 @@ LEAST_STEPS = 8
 STRIP_STEPS = 24
 
 
-
 def ranks_of(facts: RanksFacts, records: Mapping[str, RunRecord]) -> Ranks:
     """The figures of a launch. `records`: run id → record, of the ranks' runs that are in this store."""
     places = [part.place for case in facts.cases for part in case.parts]
