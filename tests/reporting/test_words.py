@@ -186,6 +186,7 @@ WATCHED_NOTES: Mapping[str, Sequence[Details]] = {
     ],
     "shared_memory": [{"size": 67108864, "free_bytes": 1000000}],
     "first_epoch": [{"first_s": 0.04, "later_s": 0.01}, {"first_s": 0.01, "later_s": 0.04}],
+    "of_many_ranks": [{"rank": 1, "ranks": 4, "node": "node7"}],
 }
 WATCHED_ADVICE: Mapping[str, Sequence[tuple[Any, Details]]] = {
     "num_workers": [
