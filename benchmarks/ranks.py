@@ -40,6 +40,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from capacity import PROFILE
+
 from loaderbench.errors import LoaderbenchError, UnavailableError
 from loaderbench.images.synthesize import make_dataset
 from loaderbench.machine import environment
@@ -67,22 +69,6 @@ OFFSET_S, OFF_S = 0.050, 1e-3
 """Of a shifted clock, and how far the recorded one may be off."""
 LIMIT_S = 120.0
 """Of one launch."""
-PROFILE = """
-machine = "bench"
-device_name = "made for benchmarks/ranks.py"
-model = "resnet50"
-mode = "train"
-precision = "fp32"
-input_size = 64
-issue_ms = {{ value = 0.1, label = "assumed", source = "benchmarks/ranks.py" }}
-tail_ms = {{ value = 0.0, label = "assumed", source = "benchmarks/ranks.py" }}
-link_bytes_per_s = {{ value = 50e9, label = "assumed", source = "benchmarks/ranks.py" }}
-
-[[steps]]
-batch_size = {batch}
-duration_ms = {{ value = {ms}, label = "assumed", source = "benchmarks/ranks.py" }}
-busy_ms = {{ value = {ms}, label = "assumed", source = "benchmarks/ranks.py" }}
-"""
 Truth = tuple[str, str, int | None] | None
 """(pattern, cause, rank) as the verdict names them; None: nobody is late."""
 

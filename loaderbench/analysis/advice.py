@@ -119,7 +119,8 @@ def advise(verdict: Verdict, model: Model, measured: Measured) -> tuple[Advice, 
     unique = {repr(sorted(one.change.items())) if one.change else one.code: one for one in reversed(known)}
     chosen = [one for one in known if one in unique.values()]
     chosen += [one for one in actions if one.predicted is None]
-    return tuple(_plain(action, verdict) for action in chosen[:MOST_ACTIONS])
+    gains = verdict.speedup_if_removed
+    return tuple(advice_of(action, gains.get(action.cause)) for action in chosen[:MOST_ACTIONS])
 
 
 def _least(action: Action) -> float:
@@ -127,13 +128,14 @@ def _least(action: Action) -> float:
     return AS_FAST if action.code == "fewer_workers" else WORTH_TRYING
 
 
-def _plain(action: Action, verdict: Verdict) -> Advice:
+def advice_of(action: Action, at_most: Estimate | None) -> Advice:
+    """The action without its weights, as the record has it. `at_most`: the gain without its cause."""
     return Advice(
         code=action.code,
         cause=action.cause,
         change=action.change,
         predicted_speedup=action.predicted,
-        at_most=verdict.speedup_if_removed.get(action.cause),
+        at_most=at_most,
         details=action.details or {},
     )
 

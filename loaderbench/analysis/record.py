@@ -340,13 +340,10 @@ class Judged:
         seen = self.facts.watched
         if seen is None:
             return ()
-        notes, rank = (
-            notes_of(seen, self.recording.segments, self.usable_cpus, self.starved_fraction),
-            self.recording.rank,
-        )
-        if rank is None:
+        notes = notes_of(seen, self.recording.segments, self.usable_cpus, self.starved_fraction)
+        if self.recording.rank is None:
             return tuple(notes)
-        place = rank.place
+        place = self.recording.rank.place
         return (Reason("of_many_ranks", {"rank": place.rank, "ranks": place.ranks, "node": place.node}), *notes)
 
     @property

@@ -117,7 +117,7 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
         shares_true = {}  # they lengthen every part
         if of_neighbours >= max(WORTH, EQUAL * gain):
             truth, gain, best_alone = "contention", of_neighbours, 1.0
-        elif of_neighbours >= max(WORTH, min(gain / EQUAL, gain**0.5, HELD_UP)):
+        elif of_neighbours >= max(WORTH, min(gain**0.5, HELD_UP)):
             also = "contention"  # either is true, and which is named first is the verdict's rule
     verdict = record.verdict
     assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"

@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.advice import AS_FAST, KNEE, MODEL_ERROR, MOST_ACTIONS, MOST_READERS, WORTH_TRYING, Action
+from loaderbench.analysis.advice import (
+    AS_FAST,
+    KNEE,
+    MODEL_ERROR,
+    MOST_ACTIONS,
+    MOST_READERS,
+    WORTH_TRYING,
+    Action,
+    advice_of,
+)
 from loaderbench.analysis.batch_queue import step_seconds
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.statistics import interval
@@ -196,23 +205,16 @@ def _chosen(actions: Sequence[Action], seen: WatchedFacts) -> list[Action]:
 
 
 def _least(action: Action) -> float:
-    now = (action.details or {}).get("now")
-    fewer = action.code == "num_workers" and action.change is not None and isinstance(now, int)
-    if fewer and isinstance(now, int) and action.change is not None:
-        workers = action.change.get("workers")
-        return AS_FAST if isinstance(workers, int) and workers < now else WORTH_TRYING
+    """What an action must be predicted to give. Fewer workers take less memory: they need not be faster."""
+    now, workers = (action.details or {}).get("now"), (action.change or {}).get("workers")
+    if action.code == "num_workers" and isinstance(now, int) and isinstance(workers, int) and workers < now:
+        return AS_FAST
     return WORTH_TRYING
 
 
 def _plain(action: Action, verdict: Verdict) -> Advice:
-    return Advice(
-        code=action.code,
-        cause=action.cause,
-        change=action.change,
-        predicted_speedup=action.predicted,
-        at_most=None if action.code in ("keep_loader", "pin_memory") else verdict.speedup_if_removed.get(action.cause),
-        details=action.details or {},
-    )
+    of_its_own = action.code in ("keep_loader", "pin_memory")
+    return advice_of(action, None if of_its_own else verdict.speedup_if_removed.get(action.cause))
 
 
 def _with_the_applied(actions: Sequence[Action], change: Change, follower: Follower) -> list[Action]:

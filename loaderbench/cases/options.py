@@ -21,6 +21,8 @@ G = TypeVar("G")
 
 RESULTS = "results"
 """The default folder of stored runs."""
+EVERY_S = 600.0
+"""How often a watched script's run is stored while it goes on, where nothing else is asked for."""
 TUNE_BUDGET_S = 300.0
 """Seconds that `tune` may take where nothing else is asked for."""
 COMPARE_ROUNDS = 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from loaderbench.cases.options import RESULTS
+from loaderbench.cases.options import EVERY_S, RESULTS
 from loaderbench.commands.terminal import check_json_target, say, write_json
 from loaderbench.errors import ConfigError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from loaderbench.studies.watch_ranks import WatchedRank
 
 PROBES = ("none", "burst", "delay", "shadow")
-EVERY_S = 600.0
 
 
 def watch(

@@ -23,7 +23,7 @@ from loaderbench.machine import environment
 from loaderbench.recording.facts import SCHEMA, SPAN, STEP, RankRecording, Run, Segment
 from loaderbench.recording.ranks import RankedCase, RankEnd, RankRun, Ranks, RanksFacts, RankWindow
 from loaderbench.recording.record import RunRecord
-from loaderbench.recording.store import Store
+from loaderbench.recording.store import Store, StudyFolder
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.running.meeting import Meeting, RankGone
 from loaderbench.running.peers import PeerGone
@@ -132,16 +132,7 @@ class RanksStudy:
         return ranks_of(self._facts, self._found_records())
 
     def study(self) -> StudyRecord:
-        return StudyRecord(
-            schema=SCHEMA,
-            rules_version=RULES_VERSION,
-            study_id=self._folder.study_id,
-            kind="ranks",
-            started_at=self._folder.started_at,
-            facts=self._facts,
-            findings=self.findings(),
-            runs=tuple(self._found_records()),
-        )
+        return study_of(self._folder, self._facts, self._found_records())
 
     def keep(self) -> StudyRecord:
         """Store it. Raises CaseFailed where it cannot be written."""
@@ -150,19 +141,37 @@ class RanksStudy:
         return study
 
     def _found_records(self) -> Mapping[str, RunRecord]:
-        """Of the runs that are in this store: those of other nodes may be elsewhere."""
-        found = {}
-        for part in (part for case in self._facts.cases for part in case.parts):
-            try:
-                stored = self.store.find(str(self.store.root / part.run_id))
-            except LoaderbenchError:
-                continue
-            if stored.record is not None:
-                found[part.run_id] = stored.record
-        return found
+        return records_of(self.store, [part for case in self._facts.cases for part in case.parts])
 
 
 # -- one rank's part -------------------------------------------------------------------------------------
+
+
+def records_of(store: Store, parts: Sequence[RankRun]) -> Mapping[str, RunRecord]:
+    """Run id → record, of the runs that are in this store: those of other nodes may be elsewhere."""
+    found = {}
+    for part in parts:
+        try:
+            stored = store.find(str(store.root / part.run_id))
+        except LoaderbenchError:
+            continue
+        if stored.record is not None:
+            found[part.run_id] = stored.record
+    return found
+
+
+def study_of(folder: StudyFolder, facts: RanksFacts, records: Mapping[str, RunRecord]) -> StudyRecord:
+    """The study of a launch, as it is stored. `records`: of the ranks' runs, as far as this store has them."""
+    return StudyRecord(
+        schema=SCHEMA,
+        rules_version=RULES_VERSION,
+        study_id=folder.study_id,
+        kind="ranks",
+        started_at=folder.started_at,
+        facts=facts,
+        findings=ranks_of(facts, records),
+        runs=tuple(records),
+    )
 
 
 def part_of(run: Run) -> RankRun:

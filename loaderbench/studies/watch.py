@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Change
-from loaderbench.cases.options import RESULTS
+from loaderbench.cases.options import EVERY_S, RESULTS
 from loaderbench.errors import ConfigError
 from loaderbench.interrupts import interrupts_held
 from loaderbench.recording.facts import Run
@@ -32,7 +32,7 @@ from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
 from loaderbench.studies.measure import stored
 from loaderbench.studies.watch_ranks import WatchedRank
-from loaderbench.studies.watch_writing import EVERY_S, Writing, check_every
+from loaderbench.studies.watch_writing import Writing, check_every
 from loaderbench.studies.watched import nothing_seen
 from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.applying import Applier

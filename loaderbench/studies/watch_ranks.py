@@ -7,20 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from loaderbench.analysis.ranks import ranks_of
-from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.steps import handover_of, window_quantities
 from loaderbench.cases.arms import Arm
-from loaderbench.errors import LoaderbenchError
 from loaderbench.machine import environment
-from loaderbench.recording.facts import SCHEMA, Run, Segment
+from loaderbench.recording.facts import Run, Segment
 from loaderbench.recording.ranks import RANK_STEP, RankedCase, RankEnd, RankRun, RanksFacts, RankWindow
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.running.beside import Beside
 from loaderbench.running.ranks import rank_of
-from loaderbench.studies.ranks import bytes_of, part_from, window_of
+from loaderbench.studies.ranks import bytes_of, part_from, records_of, study_of, window_of
 from loaderbench.watching.watcher import Watcher
 
 MOST_STEPS = 20_000
@@ -81,25 +78,8 @@ def _kept(run: Run, parts: tuple[RankRun, ...], ended: RankEnd | None, beside: B
     place = beside.place
     cases = (RankedCase(run.case, parts, watched=True),)
     facts = RanksFacts(environment(), place.ranks, place.launcher, 1, cases, ended)
-    records = {}
-    for part in parts:
-        try:
-            found = store.find(str(store.root / part.run_id)).record
-        except LoaderbenchError:  # another node's, in a store of its own
-            continue
-        if found is not None:
-            records[part.run_id] = found
     folder = store.new_study("ranks", [f"{place.ranks}-ranks", run.case.subject.dataset_name or "script"])
-    study = StudyRecord(
-        schema=SCHEMA,
-        rules_version=RULES_VERSION,
-        study_id=folder.study_id,
-        kind="ranks",
-        started_at=folder.started_at,
-        facts=facts,
-        findings=ranks_of(facts, records),
-        runs=tuple(records),
-    )
+    study = study_of(folder, facts, records_of(store, parts))
     folder.write(study)
     return study
 

@@ -19,7 +19,7 @@ from loaderbench.recording.store import NotStored, RunFolder, Store
 from loaderbench.studies.measure import judged
 from loaderbench.watching.watcher import Watcher
 
-EVERY_S, LEAST_EVERY_S = 600.0, 1.0
+LEAST_EVERY_S = 1.0
 
 _no_forks = threading.Lock()
 os.register_at_fork(before=_no_forks.acquire, after_in_parent=_no_forks.release, after_in_child=_no_forks.release)
