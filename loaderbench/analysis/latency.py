@@ -381,8 +381,9 @@ class Slowness:
     of it."""
 
 
-def slowness(recording: Recording, readers: int, bound: Bound | None) -> Slowness:
-    """By the reads of the arms. `bound`: what the storage probe found."""
+def slowness(recording: Recording, readers: int, bound: Bound | None, *, idle: bool = False) -> Slowness:
+    """By the reads of the arms. `bound`: what the storage probe found. `idle`: the storage did nothing, so that a slow
+    read waited for a processor, not for a file."""
 
     def of(*arms: Arm) -> Reads | None:
         return reads_of([one.reads for arm in arms for one in recording.of(arm)], readers)
@@ -390,11 +391,11 @@ def slowness(recording: Recording, readers: int, bound: Bound | None) -> Slownes
     real, fetch = of(Arm.REAL), of(Arm.FETCH)
     if real is None:
         return Slowness(bound, None, None, None, None, None, None)
-    stood = stalls(real)
+    stood = None if idle else stalls(real)
     if stood is not None:
         period_s, regular = _period(of(Arm.REAL, Arm.FREE, Arm.FETCH) or real)
         stood = replace(stood, period_s=period_s, regular=regular)
-    few = tail(real, of(Arm.RAM), recording.facts.storage, stood is not None)
+    few = None if idle else tail(real, of(Arm.RAM), recording.facts.storage, stood is not None)
     opening = opens_cost(real)
     kind = _kind(stood, few, bound, opening)
     latency_of: Literal["open", "read"] | None = None
@@ -409,7 +410,7 @@ def slowness(recording: Recording, readers: int, bound: Bound | None) -> Slownes
         fetch_saw(real, fetch, stood, few),
         real,
         fetch,
-        missed(recording, readers),
+        None if idle else missed(recording, readers),
     )
 
 

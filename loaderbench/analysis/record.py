@@ -574,7 +574,17 @@ def _operator_stages(case: Case, segments: Sequence[Segment]) -> dict[str, float
 def slowness_of(case: Case, recording: Recording) -> Slowness:
     """What makes the storage slow, by the times of single files and the storage probe."""
     readers = recording.facts.loader.num_readers or case.feed.lanes
-    return slowness(recording, readers, probed.bound_by(recording.facts.storage.ceiling, readers))
+    bound = probed.bound_by(recording.facts.storage.ceiling, readers)
+    return slowness(recording, readers, bound, idle=_moved_nothing(recording))
+
+
+def _moved_nothing(recording: Recording) -> bool:
+    """Whether a counter proves that the storage did nothing in the windows of `real`."""
+    segments = recording.of(Arm.REAL)
+    windows = [one.storage for one in segments if one.storage is not None]
+    if not windows or len(windows) < len(segments):
+        return False
+    return probed.is_idle(recording.facts.storage, windows, in_processes=recording.facts.loader.traits.can_be_cold)
 
 
 def storage_figures(case: Case, recording: Recording, slow: Slowness) -> StorageFigures | None:
@@ -611,9 +621,7 @@ def storage_figures(case: Case, recording: Recording, slow: Slowness) -> Storage
         nfs=probed.nfs_operations(moved.counters, seconds) if seconds else None,
         cold_proof=proof,
         cold_read_ratio=slowdown,
-        idle_proof=facts.storage.kind
-        if known and probed.is_idle(facts.storage, windows, in_processes=counted)
-        else None,
+        idle_proof=facts.storage.kind if _moved_nothing(recording) else None,
         others_read_bytes=moved.others_read_bytes,
         kind=slow.kind,
         latency_of=slow.latency_of,

@@ -26,8 +26,10 @@ History
        watched scripts: bursts that do not stand for steps of unlike lengths are left out; an own step that is longer
        than in bursts by more than contention and memory explain contradicts the timeline, also where storage and
        preparation are not told apart
+    6  no contention where causes that the arms do not tell apart may give more; of a storage that provably did nothing
+       no read is slow (it waited for a processor), and `fetch` counts
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 5
+RULES_VERSION = 6

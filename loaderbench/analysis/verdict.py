@@ -190,7 +190,9 @@ class _Judge:
             return False
         if self.model.held_up_by_others and gain.value >= HELD_UP:
             return True
-        return gain.value * gain.value >= self.best
+        joined = self.unseparated  # what the arms do not tell apart may give more, too
+        best = self.best if joined is None else max(self.best, joined.gain.value)
+        return gain.value * gain.value >= best
 
     def of_the_gains(self) -> Ruling:
         joined = self.unseparated

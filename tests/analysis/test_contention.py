@@ -168,6 +168,18 @@ def test_one_neighbour_beside_slow_preparation_leaves_preparation_the_cause():
     assert gain.value == pytest.approx(1.5, rel=0.06)
 
 
+def test_preparation_that_was_not_measured_may_give_more_than_the_absence_of_others():
+    """Without `fetch`, storage and preparation are not told apart: together they give 4.5, the neighbour takes 1.5."""
+    run = stored(Machine(2, 1), FAST)
+    assert run.recording is not None
+    run.recording.segments[:] = [one for one in run.recording.segments if one.arm is not Arm.FETCH]
+
+    verdict = analyze(run).verdict
+
+    assert verdict is not None and verdict.bottleneck in ("prep", "mixed")
+    assert verdict.joint_speedup is not None and verdict.joint_speedup.value == pytest.approx(4.5, rel=0.06)
+
+
 def test_without_the_loader_s_time_alone_a_queue_behind_its_own_threads_leaves_it_open():
     """The workers of four wait for half of their time; `free`, which would tell what that costs, is missing."""
     run = stored(Machine(4), Pipeline(device=0.030, decode=0.060))

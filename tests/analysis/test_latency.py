@@ -253,6 +253,16 @@ def test_stalls_come_before_slow_files_and_these_before_the_probe() -> None:
     assert (late.kind, late.latency_of) == ("latency", "read")
 
 
+@pytest.mark.parametrize("table", [{"slow": same}, {"stall": (2.7, 0.8)}], ids=["slow reads", "standstills"])
+def test_of_a_storage_that_did_nothing_no_read_is_slow(table: dict[str, Slow]) -> None:
+    """A reader that waits for a processor looks the same."""
+    made = recording(real=readers_at_work(4, 8, **table), fetch=readers_at_work(4, 4))
+    assert slowness(made, 4, "bandwidth").fetch_saw is False
+    idle = slowness(made, 4, "bandwidth", idle=True)
+    assert (idle.kind, idle.stalls, idle.tail, idle.fetch_saw, idle.missed) == ("bandwidth", None, None, None, None)
+    assert idle.reads is not None
+
+
 def test_runs_without_times_of_single_reads_keep_what_the_probe_found() -> None:
     for told in (slowness(recording(real=None), 4, "bandwidth"), slowness(recording(), 4, "bandwidth")):
         assert (told.kind, told.reads, told.stalls, told.tail, told.fetch_saw) == ("bandwidth", None, None, None, None)
