@@ -2,6 +2,10 @@
 
     python benchmarks/capacity.py [--only NAME,NAME] [--duration 15] [--ranks 10.5] [--batch 4] [--steps N]
                                   [--json FILE]
+    python benchmarks/capacity.py --dlio VENV [--only 1x60,2x150] [--json FILE]
+
+With --dlio instead: AU by dlio-benchmark beside ours (benchmarks/dlio.py, which says how to install it), for so many
+ranks of so many images/s.
 
 `fuse` and `disk` cap the bandwidth (a FUSE mount; a loop device throttled in the block layer, as root). The emulated
 device is made so fast that C ÷ (0.9 · demand) is the number of --ranks, C the cap in images of the set's mean size and
@@ -28,6 +32,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import dlio
 
 from loaderbench.errors import LoaderbenchError, UnavailableError
 from loaderbench.images.index import index_images
@@ -170,6 +176,19 @@ def judged(name: str, asked: Asked, answer: dict[str, Any], seconds: float) -> L
     )  # fmt: skip
 
 
+def beside_dlio(installed: Path, only: str | None, target: Path | None) -> None:
+    places: Sequence[tuple[int, float]] = dlio.PLACES
+    if only is not None:
+        places = [(int(ranks), float(demand)) for ranks, demand in (one.split("x") for one in only.split(","))]
+    with tempfile.TemporaryDirectory(prefix="loaderbench-capacity-", dir=os.environ.get("TMPDIR")) as folder:
+        side = SIDES["fuse"]
+        make_dataset(Path(folder, "set"), [side], NUM_IMAGES)
+        pairs = dlio.compare(installed, Path(folder, "set", str(side)), Path(folder), PROFILE, places)
+    if target is not None:
+        facts = {"pairs": [asdict(pair) for pair in pairs], "environment": to_json(environment())}
+        target.write_text(json.dumps(facts, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help=f"some of {', '.join(BEDS)}, comma separated")
@@ -177,8 +196,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4, help="images of a step")
     parser.add_argument("--steps", type=int, default=10, help="least steps of a look")
     parser.add_argument("--ranks", type=float, default=10.5, help="that the capped beds are to feed")
+    parser.add_argument("--dlio", type=Path, metavar="VENV", help="compare with dlio-benchmark, installed there")
     parser.add_argument("--json", type=Path, help="write all lines, with the environment")
     arguments = parser.parse_args()
+    if arguments.dlio is not None:
+        beside_dlio(arguments.dlio, arguments.only, arguments.json)
+        return
     names = [*BEDS] if arguments.only is None else arguments.only.split(",")
     if set(names) - set(BEDS):
         parser.error(f"--only takes some of {', '.join(BEDS)}")

@@ -165,6 +165,49 @@ def test_a_storage_that_hangs_ends_the_launch_by_name(small_set: Path, tmp_path:
     assert "rank 1 on " in said and "does its storage hang?" in said
 
 
+def ended_well(store: Store) -> set[str]:
+    """Ids of the runs that are finished."""
+    if not store.root.exists():
+        return set()
+    return {run.run_id for run in store.runs() if run.record is not None and run.record.status == "ok"}
+
+
+@pytest.mark.bed
+def test_a_storage_that_hangs_leaves_the_finished_cases_of_a_sweep(small_set: Path, tmp_path: Path) -> None:
+    """All ranks read it. Once it answers again, --resume measures the rest."""
+    store, options = Store(tmp_path / "results"), ("--arms", "real", "--cache", "cold", "--batch-size", "2,4")
+    with slow_fuse(small_set / "96") as bed:
+        data = Path(bed.path)
+        with launched(data, tmp_path, *options, seconds=4, command="sweep") as launch:
+            until = time.monotonic() + 90
+            while len(ended_well(store)) < 2 and time.monotonic() < until:  # a run a rank
+                time.sleep(0.2)
+            of_first = bed.bytes_served()
+            while bed.bytes_served() == of_first and time.monotonic() < until:
+                time.sleep(0.2)
+            assert bed.bytes_served() > of_first  # the second case reads
+            pids = psutil.Process(launch.pid).children(recursive=True)
+            begun = time.monotonic()
+            os.kill(bed.daemon_pid, signal.SIGSTOP)
+            try:
+                said = ended(launch, begun, pids)
+            finally:
+                os.kill(bed.daemon_pid, signal.SIGCONT)
+        assert "does its storage hang?" in said
+        before = ended_well(store)
+        assert len(before) == 2
+        (study,) = [one.study for one in store.studies() if one.study]
+        (kept,) = study.facts.cases
+        assert kept.case.step.batch_size == 2 and {part.run_id for part in kept.parts} == before
+        assert "does its storage hang?" in study.facts.ended.what
+
+        with launched(data, tmp_path, *options, "--resume", seconds=4, command="sweep") as launch:
+            _, errors = launch.communicate(timeout=120)
+            assert launch.returncode == 0, errors
+    assert "1 of 2 cases are finished and taken" in errors
+    assert before < ended_well(store) and len(ended_well(store)) == 4
+
+
 def test_a_data_set_that_vanishes_ends_the_launch_by_name(small_set: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(small_set / "96", data)
