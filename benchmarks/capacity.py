@@ -2,6 +2,7 @@
 
     python benchmarks/capacity.py [--only NAME,NAME] [--duration 15] [--ranks 10.5] [--batch 4] [--steps N]
                                   [--json FILE]
+    python benchmarks/capacity.py --only nfs --ranks 8.5 --batch 1 --duration 10
     python benchmarks/capacity.py --dlio VENV [--only 1x60,2x150] [--json FILE]
 
 With --dlio instead: AU by dlio-benchmark beside ours (benchmarks/dlio.py, which says how to install it), for so many
@@ -10,9 +11,10 @@ ranks of so many images/s.
 `fuse` and `disk` cap the bandwidth (a FUSE mount; a loop device throttled in the block layer, as root). The emulated
 device is made so fast that C ÷ (0.9 · demand) is the number of --ranks, C the cap in images of the set's mean size and
 demand the images/s of one rank at AU 1. Right: the number found is within 1 of the truth's whole part, and the
-storage's bandwidth is what stops the next one. `latency` delays each read instead, beyond what one rank can hide: it
-must be called latency. `cpu` is the impostor: images on tmpfs, and ranks that decode more than the processors do. It
-must be called the processors.
+storage's bandwidth is what stops the next one. `nfs` asks the same of a real NFS mount whose wire is capped, inside
+User-Mode Linux, where all runs on one slow processor (only where --only names it). `latency` delays each
+read instead, beyond what one rank can hide: it must be called latency. `cpu` is the impostor: images on tmpfs, and
+ranks that decode more than the processors do. It must be called the processors.
 
 The exit status is 1 where one is wrong.
 """
@@ -43,10 +45,13 @@ from loaderbench.plain import to_json
 from loaderbench.selftest.slow_fuse import slow_fuse
 from loaderbench.selftest.throttled_loop import throttled_loop
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.beds.uml_nfs import INSIDE_OUT, UmlNfsBed, uml_nfs
+
 AU = 0.9
-IMAGES_PER_S = {"fuse": 200.0, "disk": 200.0}
+IMAGES_PER_S = {"fuse": 200.0, "disk": 200.0, "nfs": 20.0}
 """C of each capped bed: low, so that the processors have little to do."""
-SIDES, NUM_IMAGES, NUM_COPIES = {"fuse": 96, "latency": 96, "disk": 384}, 400, 10
+SIDES, NUM_IMAGES, NUM_COPIES = {"fuse": 96, "latency": 96, "disk": 384, "nfs": 384}, 400, 10
 """Pixels of a side; files made; copies of each, so that a look reads none twice. The throttled disk gives its rate to
 few readers only where files are large: its clock ticks every 4 ms."""
 LATENCY_S = 0.04
@@ -82,7 +87,8 @@ class Asked:
     cause: str
     most: int
     prefix: Sequence[str] = ()
-    more: Sequence[str] = ()
+    inside: UmlNfsBed | None = None
+    """Where the command runs."""
 
 
 @dataclass
@@ -125,6 +131,15 @@ def capped(name: str, tree: Path, ranks: float) -> Iterator[Asked]:
 
 
 @contextmanager
+def over_nfs(name: str, tree: Path, ranks: float) -> Iterator[Asked]:
+    """As `capped`, by the wire between an NFS client and its server."""
+    rate = IMAGES_PER_S[name]
+    bits_per_s = 8 * rate * float(index_images(str(tree)).sizes.mean())
+    with uml_nfs(tree, bandwidth_bits_per_s=bits_per_s, memory="8G") as bed:
+        yield Asked(bed.path, rate / (AU * ranks), int(ranks), "storage_bandwidth", int(ranks) + 3, inside=bed)
+
+
+@contextmanager
 def late(name: str, tree: Path, ranks: float) -> Iterator[Asked]:
     """Each read is late: a rank, which reads one file after the other, has 0.8 of what it takes."""
     with slow_fuse(tree, latency_s=LATENCY_S) as bed:
@@ -141,24 +156,33 @@ def impostor(name: str, tree: Path, ranks: float) -> Iterator[Asked]:
 
 
 BEDS: dict[str, Callable[[str, Path, float], Any]] = {
-    "fuse": capped, "disk": capped, "latency": late, "cpu": impostor,
+    "fuse": capped, "disk": capped, "latency": late, "cpu": impostor, "nfs": over_nfs,
 }  # fmt: skip
+USUAL = ("fuse", "disk", "latency", "cpu")
+INSIDE_S = 1200.0
+"""At most, inside User-Mode Linux."""
 
 
 def ask(asked: Asked, folder: Path, duration: float, steps: int, batch: int) -> tuple[dict[str, Any], float]:
     """(what `--json` gave, seconds). Raises LoaderbenchError where it fails."""
     profile, target = folder / "rank.toml", folder / "answer.json"
+    out = folder if asked.inside is None else Path(INSIDE_OUT)
     profile.write_text(PROFILE.format(batch=batch, ms=1e3 * batch / asked.demand))
     command = [
         *asked.prefix, sys.executable, "-m", "loaderbench", "capacity", asked.path, "--device", f"emulated:{profile}",
         "--batch-size", str(batch), "--input-size", "64", "--au", str(AU), "--max-ranks", str(asked.most),
-        "--duration", str(duration), "--steps", str(steps), "--results", str(folder / "results"), "--json", str(target),
-        *asked.more,
+        "--duration", str(duration), "--steps", str(steps), "--results", str(out / "results"),
+        "--json", str(out / target.name),
     ]  # fmt: skip
     begun = time.perf_counter()
-    done = subprocess.run(command, check=False)
-    if done.returncode:
-        raise LoaderbenchError(f"capacity ended with {done.returncode}")
+    if asked.inside is None:
+        status = subprocess.run(command, check=False).returncode
+    else:
+        ended = asked.inside.run(command, out_dir=folder, timeout_s=INSIDE_S)
+        status = ended.rc
+        print(ended.stderr, ended.stdout, flush=True)
+    if status:
+        raise LoaderbenchError(f"capacity ended with {status}")
     answer: dict[str, Any] = json.loads(target.read_text())
     return answer, time.perf_counter() - begun
 
@@ -202,7 +226,7 @@ def main() -> None:
     if arguments.dlio is not None:
         beside_dlio(arguments.dlio, arguments.only, arguments.json)
         return
-    names = [*BEDS] if arguments.only is None else arguments.only.split(",")
+    names = [*USUAL] if arguments.only is None else arguments.only.split(",")
     if set(names) - set(BEDS):
         parser.error(f"--only takes some of {', '.join(BEDS)}")
     lines: list[Line] = []
