@@ -1,21 +1,37 @@
-"""What watching costs a script: processor time of its main thread, bare and watched, in turns.
+"""What watching costs a script: processor time of its main thread beside that of steps that are not watched.
 
-Part of benchmarks/watch.py (`--overhead`). The script is the plain loop of benchmarks/watched; its own stopwatch counts
-the main thread's processor time from the end of the warm-up to the last step, so that starts are left out and all that
-the watch does between steps is in it. What is judged is the extra time as a part of the step.
+Part of benchmarks/watch.py (`--overhead`). The script is benchmarks/watch_turns.py: one process, one model, two loaders
+in turns of a few steps, of which `loaderbench watch` notices one. What the machine's speed does from one second to the
+next, which makes the same script take 1.0 to 2.1 ms a step from run to run, then meets both sides of a pair.
+
+All that the watch does on that thread is in it: stamps, ends of windows, bursts. These come by the clock, so that half
+as many steps meet as many bursts: of a script all of whose steps are watched they cost less. What the watch's presence
+costs the steps that it does not see (the modules that it loads) is not in it.
+
+The same loop, not watched, with a known time of spinning in each step of the first loader checks the method: what is
+found must be that time.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from turns import judged, median_interval, spread
+import numpy as np
+from turns import Interval, judged, spread
+from watch_turns import BLOCK
 
-SIDES = {"bare": None, "default probes": "burst", "no probes": "none"}
+from loaderbench.analysis.statistics import t_quantile
+
+SCRIPT = Path(__file__).parent / "watch_turns.py"
+SPUN = 0.03
+"""Of the step's length, added to each step where nobody watches."""
+KNOWN = "3 % more spinning"
+SIDES: dict[str, str | None] = {"default probes": "burst", "no probes": "none", KNOWN: None}
 AIMS = {
     ("default probes", 10.0): 0.02,
     ("no probes", 10.0): 0.01,
@@ -23,22 +39,26 @@ AIMS = {
     ("no probes", 1.0): 0.02,
 }
 """Most that the watch may add to a step, by side and length of the step in ms."""
-EPOCHS = 3
+WIDE = {10.0: 0.01, 1.0: 0.02}
+"""Most that an interval may reach to either side, by the length of the step."""
+GROUPS = 20
+"""Of pairs that follow each other: their means are the interval's values, so that pairs need not be independent."""
 
 
-def _command(script: Path, data: Path, results: str, step_ms: float, probes: str | None, seconds: float) -> list[str]:
-    steps = round(seconds * 1e3 / EPOCHS / (step_ms + 1.0))
+def _command(data: Path, results: str, step_ms: float, side: str, seconds: float) -> list[str]:
+    steps = round(seconds * 1e3 / (step_ms + 1.3) / 2)  # of each of two loaders
     own = [
-        str(script), str(data), "--base", "0.2", "--step-ms", str(step_ms), "--epoch-steps", str(steps),
-        "--epochs", str(EPOCHS),
+        str(SCRIPT), str(data), "--base", "0.2", "--step-ms", str(step_ms),
+        "--epoch-steps", str(max(steps // BLOCK, 2 * GROUPS) * BLOCK),
     ]  # fmt: skip
+    probes = SIDES[side]
     if probes is None:
-        return [sys.executable, *own]
+        return [sys.executable, *own, "--spin", str(SPUN * step_ms)]
     return [sys.executable, "-m", "loaderbench", "watch", "--probes", probes, "--results", results, *own]
 
 
 def overhead(
-    script: Path, data: Path, rounds: int, seconds: float, timed: Callable[[list[str]], dict[str, Any]]
+    data: Path, rounds: int, seconds: float, timed: Callable[[list[str]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """A row for each side and length of step; each side is first in turn."""
     rows = []
@@ -48,36 +68,64 @@ def overhead(
             order = [*SIDES][number % len(SIDES) :] + [*SIDES][: number % len(SIDES)]
             for side in order:
                 with tempfile.TemporaryDirectory(prefix="loaderbench-overhead-") as results:
-                    seen[side].append(timed(_command(script, data, results, step_ms, SIDES[side], seconds)))
-        for side in [*SIDES][1:]:
-            rows.append(_row(side, step_ms, seen["bare"], seen[side]))
+                    seen[side].append(timed(_command(data, results, step_ms, side, seconds)))
+        same = len({one["losses_and_order"] for runs in seen.values() for one in runs}) == 1
+        for side, runs in seen.items():
+            rows.append(row_of(side, step_ms, [one["pairs"] for one in runs], same=same))
             print(line(rows[-1]), flush=True)
     return rows
 
 
-def _row(side: str, step_ms: float, bare: list[dict[str, Any]], watched: list[dict[str, Any]]) -> dict[str, Any]:
-    key, pairs = "main_cpu_s_per_step", list(zip(bare, watched, strict=True))
-    aim = AIMS[side, step_ms]
-    part = median_interval([(one[key] - alone[key]) / alone["seconds_per_step"] for alone, one in pairs])
-    return {
+def row_of(side: str, step_ms: float, runs: Sequence[Sequence[Any]], *, same: bool) -> dict[str, Any]:
+    """`runs`: of each its pairs of blocks, ((processor time, time), (the same, not watched)), seconds a step."""
+    pairs = np.concatenate([np.asarray(run, dtype=np.float64) for run in runs])
+    (_, _), (bare_cpu_s, bare_s) = pairs.mean(axis=0)
+    more = (pairs[:, 0, 0] - pairs[:, 1, 0]) / bare_s
+    part = mean_interval(more)
+    row = {
         "side": side,
         "step_ms": step_ms,
-        "bare_cpu_s_per_step": [one[key] for one in bare],
-        "watched_cpu_s_per_step": [one[key] for one in watched],
+        "num_pairs": len(pairs),
+        "block_steps": BLOCK,
+        "bare_s_per_step": bare_s,
+        "bare_cpu_s_per_step": bare_cpu_s,
         "part_of_step": part,
-        "cpu_ratio": median_interval([one[key] / alone[key] for alone, one in pairs]),
-        "wall_ratio": median_interval([one["seconds_per_step"] / alone["seconds_per_step"] for alone, one in pairs]),
-        "aim": aim,
-        "judged": judged(part, -1.0, aim),
-        "same": len({one["losses_and_order"] for pair in pairs for one in pair}) == 1,
+        "part_of_step_by_run": [_part(np.asarray(run, dtype=np.float64)) for run in runs],
+        "time_part": mean_interval((pairs[:, 0, 1] - pairs[:, 1, 1]) / bare_s),
+        "same": same,
     }
+    if side == KNOWN:
+        known = SPUN * step_ms / 1e3 / bare_s
+        return {**row, "known": known, "judged": "found" if part[1] <= known <= part[2] else "NOT FOUND"}
+    aim = AIMS[side, step_ms]
+    return {**row, "aim": aim, "judged": judged(part, -math.inf, aim)}
+
+
+def _part(pairs: Any) -> float:
+    (cpu_s, _), (bare_cpu_s, bare_s) = pairs.mean(axis=0)
+    return float((cpu_s - bare_cpu_s) / bare_s)
+
+
+def mean_interval(values: Any) -> tuple[float, float, float]:
+    """The mean with its 95 % interval, by the means of GROUPS groups of values that follow each other."""
+    groups = np.array([group.mean() for group in np.array_split(values, GROUPS)])
+    half = t_quantile(GROUPS - 1) * float(groups.std(ddof=1)) / GROUPS**0.5
+    mean = float(np.mean(values))
+    return mean, mean - half, mean + half
+
+
+def _in_percent(interval: Interval) -> Interval:
+    value, low, high = interval
+    return 100 * value, None if low is None else 100 * low, None if high is None else 100 * high
 
 
 def line(row: dict[str, Any]) -> str:
-    value, low, high = (None if one is None else 100 * one for one in row["part_of_step"])
     same = "" if row["same"] else "  LOSSES OR ORDER DIFFER"
+    wanted = f"known {row['known']:.2%}" if row["side"] == KNOWN else f"aim {row['aim']:.0%}"
+    _, low, high = row["part_of_step"]
+    wide = "" if (high - low) / 2 <= WIDE[row["step_ms"]] else "  WIDE"
     return (
-        f"{row['step_ms']:g} ms, {row['side']:15s} {spread((value, low, high), 2)} % of a step (aim {row['aim']:.0%}: "
-        f"{row['judged']}); processor time {spread(row['cpu_ratio'])}, time {spread(row['wall_ratio'])} of the bare "
-        f"script's{same}"
+        f"{row['step_ms']:g} ms, {row['side']:18s} {spread(_in_percent(row['part_of_step']), 2)} % of a step of "
+        f"{row['bare_s_per_step'] * 1e3:.2f} ms ({wanted}: {row['judged']}); time "
+        f"{spread(_in_percent(row['time_part']), 2)} %; {row['num_pairs']} pairs{wide}{same}"
     )

@@ -106,9 +106,11 @@ class WorkerStart:
             burn(self.slow_s)
 
 
-def loader(arguments: argparse.Namespace, data: Any, *, shuffle: bool = True) -> Any:
-    """A DataLoader as most scripts make one."""
-    return torch.utils.data.DataLoader(
+def loader(
+    arguments: argparse.Namespace, data: Any, kind: Any = torch.utils.data.DataLoader, *, shuffle: bool = True
+) -> Any:
+    """A DataLoader as most scripts make one. `kind`: its class."""
+    return kind(
         data, BATCH_SIZE, shuffle=shuffle, num_workers=arguments.workers, collate_fn=Collate(arguments),
         worker_init_fn=WorkerStart(arguments) if arguments.workers else None, drop_last=True,
     )  # fmt: skip
@@ -144,14 +146,15 @@ class Model(torch.nn.Module):
         if self.steps == WARMUP:
             self._begun, self._begun_cpu = self._ended, self._ended_cpu
 
-    def report(self) -> None:
-        """Print the stopwatch's figures: from the end of the warm-up to the last step, all pauses included; and a hash
-        of all losses and of the samples in their order, bit for bit."""
+    def report(self, more: dict[str, Any] | None = None) -> None:
+        """Print the stopwatch's figures: from the end of the warm-up to the last step, all pauses included; a hash of
+        all losses and of the samples in their order, bit for bit; and more that the script knows."""
         steps = self.steps - WARMUP
         figures = {
             "seconds_per_step": (self._ended - self._begun) / steps,
             "main_cpu_s_per_step": (self._ended_cpu - self._begun_cpu) / steps,
             "steps": steps,
             "losses_and_order": self._seen.hexdigest(),
+            **(more or {}),
         }
         print("TIMED " + json.dumps(figures), flush=True)
