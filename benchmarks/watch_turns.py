@@ -10,7 +10,6 @@ the first: the method's own test.
 from __future__ import annotations
 
 import importlib.util
-import json
 import random
 import sys
 import time

@@ -822,6 +822,8 @@ class WatchedFacts:
     """Why its samples tell nothing, where it was wanted."""
     no_doses: str | None = None
     """Why known delays tell nothing, where they were wanted."""
+    rested_s: float = 0.0
+    """For which the workers began no batch behind bursts, while the script worked on those that were ready."""
     so_far_s: float | None = None
     """The script went on when this was written, so long after its start; None where it had ended."""
     cost: WatchCost | None = None
@@ -846,7 +848,8 @@ class WatchedFacts:
 
     @property
     def own_s(self) -> float | None:
-        """What the watch took of the script's time at most: stamps, windows, bursts, delays, storing."""
+        """What the watch took of the script's time at most: stamps, windows, bursts with the workers' rest, delays,
+        storing."""
         cost = self.cost
         if cost is None:
             return None
@@ -857,6 +860,7 @@ class WatchedFacts:
             + cost.events_s
             + cost.windows_s
             + self.paused_s
+            + self.rested_s
             + cost.delays_s
             + cost.writes_cpu_s
         )

@@ -94,7 +94,8 @@ def time_lines(seen: WatchedFacts) -> list[str]:
         lines.append(f"the script still ran when this was written, {fmt.duration(seen.so_far_s)} after its start")
     if seen.num_bursts:
         held = f"held {seen.num_bursts} times until the queue was full, {fmt.duration(seen.paused_s)} in all"
-        lines.append(f"the run was {held}; its workers went on meanwhile")
+        rested = f", and rested for {fmt.duration(seen.rested_s)} behind it" if seen.rested_s else ""
+        lines.append(f"the run was {held}; its workers went on meanwhile{rested}")
     return [*lines, *cost_lines(seen)]
 
 
@@ -121,6 +122,8 @@ def cost_lines(seen: WatchedFacts) -> list[str]:
         parts.append(f"{fmt.duration(cost.windows_s)} of readings")
     if seen.paused_s:
         parts.append(f"{fmt.duration(seen.paused_s)} of holding it")
+    if seen.rested_s:
+        parts.append(f"{fmt.duration(seen.rested_s)} of its workers' rest")
     if cost.delays_s:
         parts.append(f"{fmt.duration(cost.delays_s)} of delays")
     if cost.num_writes:

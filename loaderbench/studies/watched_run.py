@@ -119,6 +119,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         probes=watcher.probes,
         num_bursts=watcher.num_bursts,
         paused_s=watcher.paused_ns / 1e9,
+        rested_s=watcher.rested_ns / 1e9,
         no_burst=no_burst,
         no_spans=no_spans,
         uses_cuda=cuda,

@@ -27,6 +27,7 @@ ROW = (
     "faults", "read_bytes",
 )  # fmt: skip
 AT = {name: number for number, name in enumerate(ROW)}
+REST_POLL_S = 0.001
 
 
 class SpanRing:
@@ -34,15 +35,27 @@ class SpanRing:
 
     def __init__(self, workers: int) -> None:
         self.workers = max(1, workers)
-        memory = np.frombuffer(mmap.mmap(-1, self.workers * (NEXT + SLOTS * len(ROW)) * 8), dtype=np.int64)
-        self._counts: NDArray[np.int64] = memory[: self.workers * NEXT].reshape(self.workers, NEXT)[:, 0]
-        self._rows: NDArray[np.int64] = memory[self.workers * NEXT :].reshape(self.workers, SLOTS, len(ROW))
+        size = NEXT + self.workers * (NEXT + SLOTS * len(ROW))
+        memory = np.frombuffer(mmap.mmap(-1, size * 8), dtype=np.int64)
+        counts = NEXT + self.workers * NEXT
+        self._rest_until: NDArray[np.int64] = memory[:1]
+        self._counts: NDArray[np.int64] = memory[NEXT:counts].reshape(self.workers, NEXT)[:, 0]
+        self._rows: NDArray[np.int64] = memory[counts:].reshape(self.workers, SLOTS, len(ROW))
 
     def add(self, worker: int, row: tuple[int, ...]) -> None:
         """Called by the worker alone."""
         number = int(self._counts[worker])
         self._rows[worker, number % SLOTS] = row
         self._counts[worker] = number + 1
+
+    def rest_until(self, ns: int) -> None:
+        """No worker begins a batch before this time of `perf_counter_ns`; 0: each goes on at once."""
+        self._rest_until[0] = ns
+
+    def rest(self) -> None:
+        """Called by a worker before a batch: it waits as long as it is told to."""
+        while time.perf_counter_ns() < self._rest_until[0]:
+            time.sleep(REST_POLL_S)
 
     def made(self) -> list[int]:
         """Batches of each worker so far."""
@@ -144,6 +157,7 @@ class Lane:
 
     def fetch(self, make: Callable[[], Any]) -> Any:
         """What `make` gives; its span goes into the ring."""
+        self._ring.rest()
         faults, asked = self._watch.read()
         start, cpu, waited = self._watch.now()
         self._fetched = None

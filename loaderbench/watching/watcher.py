@@ -56,7 +56,9 @@ WINDOW_STEPS = 2048
 """Of the longest window: a worker's spans of it are still there when it ends."""
 POLL_S = 0.0005
 MOST_READY = 8
-"""Steps with data ready behind a burst, on a device."""
+"""Steps with data ready behind a burst, besides the first one."""
+READY_S, MOST_REST_S = 0.02, 0.1
+"""On the processors these take so long at most, and workers that begin no batch meanwhile rest no longer than that."""
 END_S = 2.0
 """For which a device is asked for its last steps when the script has ended."""
 MOST_ROWS = 200_000
@@ -148,7 +150,7 @@ class Watcher:
         self.taking: Watched | None = None
         """The iterator whose next batch the thread waits for: one within it is a part of it."""
         self._active: Watched | None = None
-        self.paused_ns = self.num_bursts = 0
+        self.paused_ns = self.rested_ns = self.num_bursts = 0
         self.no_burst: str | None = None
         """Why there are none, where some were wanted."""
         self.windows_ns = 0
@@ -365,6 +367,8 @@ class Watched:
         self._cpu_begun, self._cpu_s = False, 0.0
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
+        self._rests_since: int | None = None
+        """When the workers were told to begin no batch; None: they were not."""
 
     def step(self, take: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch, by `take(iterator)`."""
@@ -438,33 +442,54 @@ class Watched:
         if self._arm is not Arm.REAL:
             self._close()
             return called
-        rows = self._rows[self._first_row() :]
-        dose = watcher.dose(self, rows, called) if self._leads_to_delays else None
+        first = self._first_row()
+        dose = watcher.dose(self, self._rows[first:], called) if self._leads_to_delays else None
         if dose is not None:
             self._close()
             self._dose, self._arm, workers = dose, Arm.DELAYED, self._source.workers
             self._warmup, self._until_burst = warmup_steps(workers), num_steps(workers)
             return called
-        if self._leads_to_delays or not watcher.may_burst(self, called - rows[0][0]):
+        if self._leads_to_delays or not watcher.may_burst(self, called - self._rows[first][0]):
             if len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
                 self._close()
                 self._warmup = 1  # nothing was disturbed
             return called
-        queue = self.queue
+        queue, more = self.queue, self._steps_ready(self._rows[first:])
         assert queue is not None
         self._close()
         watcher.enter(self._source, "held", called)
         if watcher.hold(self, queue):
             watcher.num_bursts += 1
-            # On the processors one step, before the workers are at work again. It begins where the pause ends. A device
-            # was left without work, so that the first step shows its launches, which else are hidden.
-            now, device = time.perf_counter_ns(), watcher.device
-            more = 0 if device is None else min(MOST_READY, self._source.depth - 1)
+            # The window begins where the pause ends. The first step behind it is none to count, where more follow with
+            # their batches ready: caches are cold, and a device was left without work, so that launches show that else
+            # are hidden.
+            now = time.perf_counter_ns()
             self._arm, self._warmup, self._until_burst = Arm.DEVICE, 2 if more else 1, 2 + more
             self._rows.append([now, now, now, 0, -1])
-            if device is not None:
-                device.mark(self._rows[-1], 4)
+            if watcher.device is not None:
+                watcher.device.mark(self._rows[-1], 4)
+            elif more and self.ring is not None:
+                self.ring.rest_until(now + round(MOST_REST_S * 1e9))
+                self._rests_since = now
         return time.perf_counter_ns()
+
+    def _steps_ready(self, rows: list[list[int]]) -> int:
+        """How many steps behind a burst have their batches ready, without the first. `rows`: steps before it. A
+        device's steps go on by themselves; on the processors workers that begin batches meanwhile would slow them
+        down, so that they rest, where they can be told to."""
+        most = min(MOST_READY, self._source.depth - 1)
+        if self.watcher.device is not None:
+            return most
+        own_ns = sum(issued - returned for _, returned, issued, *_ in rows) / len(rows)
+        return 0 if self.ring is None else min(most, int(READY_S * 1e9 / max(own_ns, 1.0)))
+
+    def _go_on(self) -> None:
+        """Workers that rest behind a burst do so no more."""
+        since, self._rests_since = self._rests_since, None
+        if since is None or self.ring is None:
+            return
+        self.ring.rest_until(0)
+        self.watcher.rested_ns += min(time.perf_counter_ns() - since, round(MOST_REST_S * 1e9))
 
     def _first_row(self) -> int:
         return min(self._warmup, len(self._rows) - 1)
@@ -472,6 +497,7 @@ class Watched:
     def _close(self) -> None:
         """The window's steps become a segment; the next window begins as one of the run as it is."""
         begun = time.perf_counter_ns()
+        self._go_on()
         self._end_window()
         self.watcher.told()
         self.watcher.windows_ns += time.perf_counter_ns() - begun

@@ -1,0 +1,184 @@
+"""Steps behind a burst: which of them stand for the script's own step, and what its workers do meanwhile."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from loaderbench.analysis.record import Judged, judged_run
+from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import SPAN, STEP
+from loaderbench.studies.watched_run import run_of
+from loaderbench.watching import doses, spans
+from loaderbench.watching import watcher as stamps
+from loaderbench.watching.data_loader import noticed
+from loaderbench.watching.spans import Lane, SpanRing
+from loaderbench.watching.watcher import MOST_REST_S, Source, Watcher
+from tests.watching.test_doses import Clock, Loader, NoCpuClock
+
+
+class Orders(SpanRing):
+    """What the workers were told, on a virtual clock; they write nothing."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(2)
+        self.clock, self.since, self.rests = clock, None, list[tuple[int, int]]()
+
+    def rest_until(self, ns: int) -> None:
+        if ns:
+            assert ns - self.clock.now == MOST_REST_S * 1e9
+            self.since = self.clock.now  # type: ignore[assignment]
+        elif self.since is not None:
+            self.rests.append((self.since, self.clock.now))
+            self.since = None
+
+    def table(self, before: object, first: int, num: int) -> None:  # type: ignore[override]
+        return None
+
+
+class RestingLoader(Loader):
+    """Its workers rest when they are told to. Its step takes `step_ns`; `beside_ns` more where they work meanwhile,
+    and `cold_ns` more behind a pause."""
+
+    beside_ns = cold_ns = 0
+    orders: Orders
+
+    def take(self, iterator: object) -> dict[str, np.ndarray]:
+        for since, until in self.orders.rests[-1:]:
+            if since <= max(self.ready_at[-1], self.taken_at[-self.depth]) <= until:
+                self.ready_at[-1] = until
+        return super().take(iterator)
+
+    def step(self, *, paused: bool) -> None:
+        works = self.orders.since is None and self.batch_ns > self.step_ns
+        self.clock.now += self.step_ns + (self.beside_ns if works else 0) + (self.cold_ns if paused else 0)
+
+
+def watched(
+    monkeypatch: pytest.MonkeyPatch, *, batch_ms: float, step_ms: float, beside_ms: float = 0.0, cold_ms: float = 0.0,
+    prefetch: int = 2, steps: int = 4000,
+) -> tuple[Judged, Watcher, Orders]:  # fmt: skip
+    clock = Clock()
+    monkeypatch.setattr(stamps, "time", clock)
+    monkeypatch.setattr(doses, "time", clock)
+    watcher = Watcher("burst")
+    watcher.clock, watcher.follows_device = NoCpuClock(), False  # type: ignore[assignment]
+    source = Source("DataLoader", "Files", 12_000, 4, 2, prefetch, "RandomSampler")
+    loader = RestingLoader(clock, round(batch_ms * 1e6), round(step_ms * 1e6), depth=2 * prefetch, jitter=0.02)
+    loader.beside_ns, loader.cold_ns, loader.orders = round(beside_ms * 1e6), round(cold_ms * 1e6), Orders(clock)
+    one = watcher.opened(source, clock.now, loader.orders, (), loader)
+    assert one is not None
+    for _ in range(steps):
+        before = watcher.num_bursts
+        one.step(loader.take, None)
+        loader.step(paused=watcher.num_bursts > before)
+    one.ended()
+    watcher.close()
+    monkeypatch.undo()
+    run = run_of(watcher, "train.py", "train.py", "")
+    assert run is not None and run.recording is not None
+    judged = judged_run(run, run.recording)
+    assert judged is not None
+    return judged, watcher, loader.orders
+
+
+def test_neither_the_pause_nor_workers_at_work_lengthen_the_step_with_data_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given a step of 2 ms, of 2.6 beside workers, of 3.5 behind a pause; a batch each 7 ms
+    judged, watcher, orders = watched(monkeypatch, batch_ms=7.0, step_ms=2.0, beside_ms=0.6, cold_ms=1.5)
+    assert watcher.num_bursts >= 20
+    base = judged.model.base
+    assert base is not None and base.value == pytest.approx(2.0e-3, rel=0.01)
+    assert judged.attribution.verdict.joint_speedup is not None
+    assert judged.attribution.verdict.joint_speedup.value == pytest.approx(7.0 / 2.0, rel=0.05)
+    # and the workers rested from the end of each pause for the four steps that had their batches: 3.5 + 3 x 2 ms
+    assert len(orders.rests) == watcher.num_bursts and orders.since is None
+    assert {until - since for since, until in orders.rests} == {9_500_000}
+    assert watcher.rested_ns == 9_500_000 * watcher.num_bursts
+    assert judged.facts.watched is not None and judged.facts.watched.rested_s == watcher.rested_ns / 1e9
+
+
+@pytest.mark.parametrize(("step_ms", "prefetch", "counted"), [(8.0, 2, 2), (12.0, 2, 1), (2.0, 8, 8), (2.0, 1, 1)])
+def test_the_steps_behind_a_burst_are_few_where_they_are_long(
+    monkeypatch: pytest.MonkeyPatch, step_ms: float, prefetch: int, counted: int
+) -> None:
+    # 20 ms of them at most, without the first; no more than batches were there; 8 at most
+    judged, _, orders = watched(monkeypatch, batch_ms=3 * step_ms, step_ms=step_ms, prefetch=prefetch)
+    bursts = [one for one in judged.recording.segments if one.arm is Arm.DEVICE]
+    assert {len(one.steps) - one.num_warmup for one in bursts} == {counted}
+    assert {one.num_warmup for one in bursts} == {2}
+    assert orders.rests
+
+
+def test_behind_long_steps_one_is_counted_and_no_worker_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged, watcher, orders = watched(monkeypatch, batch_ms=60.0, step_ms=25.0, steps=1500)
+    bursts = [one for one in judged.recording.segments if one.arm is Arm.DEVICE]
+    assert bursts and {(len(one.steps), one.num_warmup) for one in bursts} == {(2, 1)}
+    assert not orders.rests and not watcher.rested_ns
+    assert judged.model.base is not None and judged.model.base.value == pytest.approx(0.025, rel=0.01)
+
+
+def test_a_worker_rests_as_long_as_it_is_told_and_its_span_begins_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(spans, "time", clock)
+    monkeypatch.setattr(clock, "process_time_ns", lambda: 0, raising=False)
+    ring = SpanRing(2)
+    lane, begun = Lane(ring, 1), clock.now
+    ring.rest_until(begun + 7_000_000)
+    lane.fetch(lambda: clock.sleep(0.001))
+    ring.rest_until(0)
+    lane.fetch(lambda: clock.sleep(0.002))
+    table = ring.table([0, 0], 1, 1)
+    assert table is not None and table[0, SPAN["start_ns"]] == begun + 7_000_000
+    assert ring.made() == [0, 2] and clock.now == begun + 10_000_000
+
+
+class Slow(torch.utils.data.Dataset[int]):
+    """A sample each millisecond."""
+
+    def __len__(self) -> int:
+        return 4000
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.001)
+        return index
+
+
+def test_pytorchs_workers_begin_no_batch_while_those_that_were_ready_are_used() -> None:
+    watcher = Watcher("burst")
+    watcher.follows_device = False
+    taken = []
+    with noticed(watcher):
+        for batch in torch.utils.data.DataLoader(Slow(), 8, num_workers=2):
+            taken += batch.tolist()
+            time.sleep(0.001)
+    watcher.close()
+    assert taken == list(range(4000))
+    (seen,) = watcher.seen.values()
+    bursts = [one for one in seen.segments if one.arm is Arm.DEVICE and len(one.steps) == 5]
+    starts = np.concatenate([one.spans[:, SPAN["start_ns"]] for one in seen.segments if one.spans is not None])
+    assert len(bursts) >= 2
+    for one in bursts:
+        # from the end of the first step behind it, at which the first batch more was asked for
+        begun, ended = one.steps[1, STEP["done_ns"]], one.steps[-1, STEP["done_ns"]]
+        assert not ((starts > begun) & (starts < ended)).any()
+    last = max(one.steps[-1, STEP["done_ns"]] for one in bursts)
+    assert (starts > last).any()
+    assert 0 < watcher.rested_ns < 20 * len(bursts) * 5e6
+
+
+def test_workers_of_an_epoch_that_is_left_behind_a_burst_rest_no_more() -> None:
+    watcher = Watcher("burst")
+    watcher.follows_device = False
+    loader = torch.utils.data.DataLoader(Slow(), 8, num_workers=2)
+    with noticed(watcher):
+        for _ in loader:
+            if watcher.num_bursts:
+                break
+        left = watcher._active
+        assert left is not None and left.ring is not None and left.ring._rest_until[0] > 0
+        next(iter(loader))
+        assert left.ring._rest_until[0] == 0
+    watcher.close()
