@@ -1,7 +1,7 @@
 """User scripts with something slow built in: what it truly costs, and what is said of it.
 
     python benchmarks/watch.py [--only NAME,NAME] [--quick] [--rounds 3] [--traceml COMMAND] [--json FILE] [--resume]
-    python benchmarks/watch.py --overhead [--rounds 2] [--seconds 19] [--json FILE]
+    python benchmarks/watch.py --overhead [--rounds 2] [--seconds 16] [--json FILE]
 
 The scripts (benchmarks/watched) are such as users have: plain loops, accumulation, AMP, several loaders, a loader for
 each epoch, an iterable data set, no workers, Hugging Face, Lightning, Accelerate, DALI. None imports loaderbench.
@@ -373,7 +373,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, help="3; with --overhead 2")
     parser.add_argument("--overhead", action="store_true", help="what watching costs a loop's main thread")
-    parser.add_argument("--seconds", type=float, default=19.0, help="of one run, with --overhead")
+    parser.add_argument("--seconds", type=float, default=16.0, help="of one run, with --overhead")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 cases")
     parser.add_argument("--only", help="cases, or beginnings of their names, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")

@@ -2,11 +2,13 @@
 
 Part of benchmarks/watch.py (`--overhead`). The script is benchmarks/watch_turns.py: one process, one model, two loaders
 in turns of a few steps, of which `loaderbench watch` notices one. What the machine's speed does from one second to the
-next, which makes the same script take 1.0 to 2.1 ms a step from run to run, then meets both sides of a pair.
+next, which makes the same script take 1.0 to 2.1 ms a step from run to run, then meets both sides. A value is an epoch,
+of some hundred steps or less, in which both loaders are new.
 
-All that the watch does on that thread is in it: stamps, ends of windows, bursts. These come by the clock, so that half
-as many steps meet as many bursts: of a script all of whose steps are watched they cost less. What the watch's presence
-costs the steps that it does not see (the modules that it loads) is not in it.
+All that the watch does on that thread between the warm-up and the epoch's end is in it: stamps, ends of windows,
+bursts. Bursts come by the clock, so that half as many steps meet as many, and each epoch ends a window: of a script all
+of whose steps are watched, in long epochs, these cost less. What the watch's presence costs the steps that it does not
+see (the modules that it loads) is not in it.
 
 The same loop, not watched, with a known time of spinning in each step of the first loader checks the method: what is
 found must be that time.
@@ -41,15 +43,15 @@ AIMS = {
 """Most that the watch may add to a step, by side and length of the step in ms."""
 WIDE = {10.0: 0.01, 1.0: 0.02}
 """Most that an interval may reach to either side, by the length of the step."""
-GROUPS = 20
-"""Of pairs that follow each other: their means are the interval's values, so that pairs need not be independent."""
+EPOCH_S = 2.0
+"""Of both loaders' steps."""
 
 
 def _command(data: Path, results: str, step_ms: float, side: str, seconds: float) -> list[str]:
-    steps = round(seconds * 1e3 / (step_ms + 1.3) / 2)  # of each of two loaders
+    steps = round(EPOCH_S * 1e3 / (step_ms + 2.0) / 2 / BLOCK) * BLOCK  # of each loader
     own = [
-        str(SCRIPT), str(data), "--base", "0.2", "--step-ms", str(step_ms),
-        "--epoch-steps", str(max(steps // BLOCK, 2 * GROUPS) * BLOCK),
+        str(SCRIPT), str(data), "--base", "0.2", "--step-ms", str(step_ms), "--epoch-steps", str(steps),
+        "--epochs", str(max(2, round(seconds / EPOCH_S))),
     ]  # fmt: skip
     probes = SIDES[side]
     if probes is None:
@@ -71,27 +73,27 @@ def overhead(
                     seen[side].append(timed(_command(data, results, step_ms, side, seconds)))
         same = len({one["losses_and_order"] for runs in seen.values() for one in runs}) == 1
         for side, runs in seen.items():
-            rows.append(row_of(side, step_ms, [one["pairs"] for one in runs], same=same))
+            rows.append(row_of(side, step_ms, [one["epochs"] for one in runs], same=same))
             print(line(rows[-1]), flush=True)
     return rows
 
 
 def row_of(side: str, step_ms: float, runs: Sequence[Sequence[Any]], *, same: bool) -> dict[str, Any]:
-    """`runs`: of each its pairs of blocks, ((processor time, time), (the same, not watched)), seconds a step."""
-    pairs = np.concatenate([np.asarray(run, dtype=np.float64) for run in runs])
-    (_, _), (bare_cpu_s, bare_s) = pairs.mean(axis=0)
-    more = (pairs[:, 0, 0] - pairs[:, 1, 0]) / bare_s
-    part = mean_interval(more)
+    """`runs`: of each its epochs, ((processor time, time), (the same, not watched)), seconds a step."""
+    epochs = np.concatenate([np.asarray(run, dtype=np.float64) for run in runs])
+    bare_cpu_s, bare_s = epochs[:, 1].mean(axis=0)
+    more = (epochs[:, 0] - epochs[:, 1]) / bare_s
+    part = mean_interval(more[:, 0])
     row = {
         "side": side,
         "step_ms": step_ms,
-        "num_pairs": len(pairs),
+        "num_epochs": len(epochs),
         "block_steps": BLOCK,
         "bare_s_per_step": bare_s,
         "bare_cpu_s_per_step": bare_cpu_s,
         "part_of_step": part,
-        "part_of_step_by_run": [_part(np.asarray(run, dtype=np.float64)) for run in runs],
-        "time_part": mean_interval((pairs[:, 0, 1] - pairs[:, 1, 1]) / bare_s),
+        "part_of_step_by_epoch": more[:, 0].tolist(),
+        "time_part": mean_interval(more[:, 1]),
         "same": same,
     }
     if side == KNOWN:
@@ -101,16 +103,10 @@ def row_of(side: str, step_ms: float, runs: Sequence[Sequence[Any]], *, same: bo
     return {**row, "aim": aim, "judged": judged(part, -math.inf, aim)}
 
 
-def _part(pairs: Any) -> float:
-    (cpu_s, _), (bare_cpu_s, bare_s) = pairs.mean(axis=0)
-    return float((cpu_s - bare_cpu_s) / bare_s)
-
-
 def mean_interval(values: Any) -> tuple[float, float, float]:
-    """The mean with its 95 % interval, by the means of GROUPS groups of values that follow each other."""
-    groups = np.array([group.mean() for group in np.array_split(values, GROUPS)])
-    half = t_quantile(GROUPS - 1) * float(groups.std(ddof=1)) / GROUPS**0.5
-    mean = float(np.mean(values))
+    """The mean of independent values, with its 95 % interval by Student's t."""
+    mean, num = float(np.mean(values)), len(values)
+    half = t_quantile(num - 1) * float(np.std(values, ddof=1)) / num**0.5
     return mean, mean - half, mean + half
 
 
@@ -127,5 +123,5 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{row['step_ms']:g} ms, {row['side']:18s} {spread(_in_percent(row['part_of_step']), 2)} % of a step of "
         f"{row['bare_s_per_step'] * 1e3:.2f} ms ({wanted}: {row['judged']}); time "
-        f"{spread(_in_percent(row['time_part']), 2)} %; {row['num_pairs']} pairs{wide}{same}"
+        f"{spread(_in_percent(row['time_part']), 2)} %; {row['num_epochs']} epochs{wide}{same}"
     )

@@ -2,7 +2,10 @@
 
 Part of benchmarks/watch.py (`--overhead`). Both loaders do the same, and one model is trained on the batches of both.
 The second is of a copy of PyTorch's own module, loaded under another name, so that nothing is replaced in it. Their
-blocks of steps come in pairs, which one first is drawn; what the machine's speed does in the meantime meets both alike.
+blocks of steps come in the order 1 2 2 1 or 2 1 1 2, which is drawn: what the machine's speed does meanwhile meets both
+alike. Both are made anew for each epoch, which one first is drawn too, since where in memory a loader lies, and which
+workers were forked first, makes its steps longer or shorter for as long as it lives.
+
 Where nobody watches, the loaders differ in nothing, and `--spin` adds a known time of the main thread to each step of
 the first: the method's own test.
 """
@@ -13,6 +16,8 @@ import importlib.util
 import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,8 +30,8 @@ import torch.utils.data.dataloader as home
 
 BLOCK = 8
 """Steps of one loader in turn."""
-WARMUP_PAIRS = 8
-"""Left out: workers start, queues fill."""
+WARMUP_BLOCKS = 2
+"""Of each epoch; left out: workers start, queues fill."""
 
 
 def copied() -> ModuleType:
@@ -50,32 +55,65 @@ def parse() -> tuple[Any, float]:
     return scene.parse(), spin_ms
 
 
+class Side:
+    """One of the loaders in one epoch, and what its steps took."""
+
+    def __init__(self, loader: Any, spin_s: float) -> None:
+        self._iterator, self._spin_s = iter(loader), spin_s
+        self.cpu_s = self.wall_s = 0.0
+        self.steps = 0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        begun, begun_cpu = time.perf_counter(), time.thread_time()
+        yield
+        self.cpu_s += time.thread_time() - begun_cpu
+        self.wall_s += time.perf_counter() - begun
+
+    def block(self, model: Any, optimizer: Any, *, counted: bool) -> None:
+        """Some steps; `counted`: among those whose time is told."""
+        cpu_s, wall_s = self.cpu_s, self.wall_s
+        with self.timed():
+            for _ in range(BLOCK):
+                batch = next(self._iterator)
+                optimizer.zero_grad()
+                model(**batch)["loss"].backward()
+                optimizer.step()
+                if self._spin_s:
+                    scene.burn(self._spin_s)
+        if counted:
+            self.steps += BLOCK
+        else:
+            self.cpu_s, self.wall_s = cpu_s, wall_s
+
+    def close(self) -> None:
+        """The epoch's end: what a watch does with the last window is a part of its cost."""
+        with self.timed():
+            for _ in self._iterator:
+                raise AssertionError("the loader gives more batches than the epoch has steps")
+
+
 def main() -> None:
     arguments, spin_ms = parse()
     model = scene.Model(arguments)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     kinds = (home, copied())
-    iterators = [iter(scene.loader(arguments, scene.Samples(arguments), kind.DataLoader)) for kind in kinds]
     drawn = random.Random(7)
-    pairs: list[list[list[float]]] = []
-    for number in range(arguments.epoch_steps // BLOCK):
-        first = drawn.randrange(2)
-        pair: list[list[float]] = [[], []]
-        for side in (first, 1 - first):
-            iterator, spin_s = iterators[side], 0.0 if side else spin_ms / 1e3
-            begun, begun_cpu = time.perf_counter(), time.thread_time()
-            for _ in range(BLOCK):
-                batch = next(iterator)
-                optimizer.zero_grad()
-                model(**batch)["loss"].backward()
-                optimizer.step()
-                if spin_s:
-                    scene.burn(spin_s)
-            cpu_s, wall_s = time.thread_time() - begun_cpu, time.perf_counter() - begun
-            pair[side] = [cpu_s / BLOCK, wall_s / BLOCK]
-        if number >= WARMUP_PAIRS:
-            pairs.append(pair)
-    model.report({"pairs": pairs})
+    epochs = []
+    for _ in range(arguments.epochs):
+        sides: list[Any] = [None, None]
+        for number in drawn.sample((0, 1), 2):
+            loader = scene.loader(arguments, scene.Samples(arguments), kinds[number].DataLoader)
+            sides[number] = Side(loader, 0.0 if number else spin_ms / 1e3)
+        for number in range(arguments.epoch_steps // BLOCK):
+            if number % 2 == 0:
+                first = drawn.randrange(2)
+            for side in (first, 1 - first) if number % 2 == 0 else (1 - first, first):
+                sides[side].block(model, optimizer, counted=number >= WARMUP_BLOCKS)
+        for number in drawn.sample((0, 1), 2):
+            sides[number].close()
+        epochs.append([[side.cpu_s / side.steps, side.wall_s / side.steps] for side in sides])
+    model.report({"epochs": epochs})
 
 
 if __name__ == "__main__":

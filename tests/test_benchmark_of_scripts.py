@@ -74,47 +74,46 @@ def watch_overhead(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("watch_overhead")
 
 
-def pairs_of(more_s: float, num: int = 400, noise: float = 0.2, jump: float = 2.0) -> list[Any]:
+def epochs_of(more_s: float, num: int = 40, noise: float = 0.02) -> list[Any]:
     """Steps of 2 ms of the processor and 4 ms in all, the watched ones longer by `more_s`. The machine is half as fast
-    for a part of the time, in both blocks of a pair, and a block's own steps differ by chance."""
+    in every second epoch, for both loaders, and each loader's steps differ by chance."""
     random = np.random.default_rng(3)
-    pairs = []
+    epochs = []
     for number in range(num):
-        speed = jump if (number // 50) % 2 else 1.0
+        speed = 2.0 if number % 2 else 1.0
         both = [speed * 2e-3 * (1 + noise * random.standard_normal()) for _ in range(2)]
-        pairs.append([[both[0] + more_s, both[0] + more_s + 2e-3], [both[1], both[1] + 2e-3]])
-    return pairs
+        epochs.append([[both[0] + more_s, both[0] + more_s + 2e-3], [both[1], both[1] + 2e-3]])
+    return epochs
 
 
 def test_a_machine_that_changes_its_speed_hides_no_overhead(watch_overhead: ModuleType) -> None:
-    more_s = 0.1e-3
-    row = watch_overhead.row_of("default probes", 1.0, [pairs_of(more_s)[:200], pairs_of(more_s)[200:]], same=True)
+    more_s, epochs = 0.1e-3, epochs_of(0.1e-3)
+    row = watch_overhead.row_of("default probes", 1.0, [epochs[:20], epochs[20:]], same=True)
     value, low, high = row["part_of_step"]
     assert row["bare_s_per_step"] == pytest.approx(5e-3, rel=0.02)  # 4 and 6 ms
-    assert low < more_s / 5e-3 < high
-    assert low <= value <= high
-    assert high - low < 0.04  # of single steps: 2 x 0.2 x 3 ms x sqrt(2) / 5 ms / sqrt(400) = 0.017 to either side
+    assert low < more_s / 5e-3 < high and low <= value <= high
+    assert 0.005 < high - low < 0.02  # 2 x 0.02 x 3.2 ms x sqrt(2) / 5 ms / sqrt(40) = 0.006 to either side
     assert row["judged"] == "reached"
-    assert row["num_pairs"] == 400
+    assert row["num_epochs"] == 40 == len(row["part_of_step_by_epoch"])
 
 
 @pytest.mark.parametrize(("more_s", "judgement"), [(0.0, "NOT FOUND"), (0.03e-3, "found"), (0.1e-3, "NOT FOUND")])
 def test_the_known_overhead_must_be_what_is_found(watch_overhead: ModuleType, more_s: float, judgement: str) -> None:
-    row = watch_overhead.row_of(watch_overhead.KNOWN, 1.0, [pairs_of(more_s, noise=0.01)], same=True)
+    row = watch_overhead.row_of(watch_overhead.KNOWN, 1.0, [epochs_of(more_s, noise=0.005)], same=True)
     assert row["known"] == pytest.approx(0.03 / 5, rel=0.02)
     assert row["judged"] == judgement
 
 
-def test_the_interval_of_a_mean_is_that_of_its_groups(watch_overhead: ModuleType) -> None:
-    # 20 groups, ten of mean 0 and ten of 2, s = sqrt(20 / 19); of Student's t, 19 degrees of freedom: 2.093 (tables).
-    value, low, high = watch_overhead.mean_interval(np.repeat([0.0, 2.0] * 10, 5))
+def test_the_interval_of_a_mean_is_student_s(watch_overhead: ModuleType) -> None:
+    # ten values of 0 and ten of 2, s = sqrt(20 / 19); of Student's t, 19 degrees of freedom: 2.093 (tables)
+    value, low, high = watch_overhead.mean_interval([0.0, 2.0] * 10)
     half = 2.093 * (20 / 19) ** 0.5 / 20**0.5
     assert (value, low, high) == pytest.approx((1.0, 1.0 - half, 1.0 + half), rel=1e-3)
 
 
 def test_of_two_loaders_in_turns_a_watch_sees_one(watch: ModuleType, tmp_path: Path) -> None:
     data = watch.make_data(tmp_path / "data")
-    script = [str(BENCHMARKS / "watch_turns.py"), str(data), "--step-ms", "1", "--epoch-steps", "160"]
+    script = [str(BENCHMARKS / "watch_turns.py"), str(data), "--step-ms", "1", "--epoch-steps", "80", "--epochs", "2"]
     record, told = tmp_path / "record.json", {}
     commands = {
         "bare": [sys.executable, *script],
@@ -128,9 +127,9 @@ def test_of_two_loaders_in_turns_a_watch_sees_one(watch: ModuleType, tmp_path: P
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         told[name] = json.loads(done.stdout.removeprefix("TIMED "))
     assert len({one["losses_and_order"] for one in told.values()}) == 1
-    assert {len(one["pairs"]) for one in told.values()} == {160 // 8 - 8}
-    more = np.median([pair[0][0] - pair[1][0] for pair in told["spun"]["pairs"]])
-    assert 0.8 * 4e-3 < more < 1.5 * 4e-3
-    assert 0.0 < told["bare"]["pairs"][0][1][0] < told["bare"]["pairs"][0][1][1]
+    assert {len(one["epochs"]) for one in told.values()} == {2}
+    for (cpu_s, wall_s), (bare_cpu_s, bare_s) in told["spun"]["epochs"]:
+        assert 0.0 < bare_cpu_s < bare_s and bare_s > 1e-3
+        assert 0.7 * 4e-3 < cpu_s - bare_cpu_s < 1.6 * 4e-3 and wall_s > bare_s
     (loader,) = json.loads(record.read_text())["watched"]["loaders"]
-    assert loader["num_batches"] == 160
+    assert (loader["num_batches"], loader["num_iterators"]) == (160, 2)

@@ -24,6 +24,9 @@ NEVER_WAITING = 0.001
 """A device that waited for data for no more of the time than this was never short of it."""
 WAITS_MUCH = 0.3
 """Of a watched script's time; it then waits for more than what handing over ready batches takes."""
+HANDED_OVER = 0.9
+"""So many of the batches that were ready were handed over in the time that this takes. The most of all is that of the
+one at which the machine stood still."""
 NEVER_RESTING = 0.97
 """Workers busy for at least this fraction of the window work at the loader's capacity."""
 
@@ -128,7 +131,8 @@ def window_quantities(segment: Segment, handover_ns: int | None = None) -> dict[
 
 
 def handover_of(segments: Sequence[Segment]) -> int | None:
-    """The most that a watched script waited for a batch that was there when it asked, ns; None where nothing tells.
+    """What a watched script waits for a batch that was there when it asked, ns: no more than this for HANDED_OVER of
+    them; None where nothing tells.
 
     A batch that is complete in its worker is not there yet: a thread of the worker sends it, and where the worker's
     Python computes, that thread waits for its lock. What is beyond a hand-over is waiting for data. Where the run was
@@ -137,7 +141,7 @@ def handover_of(segments: Sequence[Segment]) -> int | None:
     watched = [one for one in segments if one.lane == SCRIPT_LANE and len(one.steps) > max(1, one.num_warmup)]
     ready = [_waits(one) for one in watched if one.arm is Arm.DEVICE]
     if ready:
-        return int(np.concatenate(ready).max())
+        return int(np.quantile(np.concatenate(ready), HANDED_OVER, method="higher"))
     real = [one for one in watched if one.arm is Arm.REAL]
     if not real:
         return None

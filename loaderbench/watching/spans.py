@@ -69,14 +69,13 @@ class SpanRing:
         `read_ns` is the time in the data set's own code in which the worker's threads neither ran nor wanted to run:
         they waited for what they read. `decode_ns` is the rest of that code.
         """
-        rows = []
-        for batch in range(first, first + num):
-            worker = batch % self.workers
-            number = before[worker] + batch // self.workers
-            if not self._counts[worker] - SLOTS <= number < self._counts[worker]:
-                return None
-            rows.append([worker, *self._rows[worker, number % SLOTS]])
-        return _spans(np.asarray(rows, dtype=np.int64).reshape(-1, 1 + len(ROW)))
+        batch = np.arange(first, first + num)
+        worker = batch % self.workers
+        number = np.asarray(before, dtype=np.int64)[worker] + batch // self.workers
+        written = self._counts[worker]
+        if (number < written - SLOTS).any() or (number >= written).any():
+            return None
+        return _spans(np.column_stack((worker, self._rows[worker, number % SLOTS])))
 
 
 def _spans(rows: Table) -> Table:

@@ -117,3 +117,11 @@ def test_a_batch_that_its_worker_sends_late_was_waited_for() -> None:
     assert handover_of([late]) is not None  # it waits for most of its time
     quick = segment(np.full(60, 2.0), np.full(60, 5.0), 1)
     assert handover_of([quick]) is None
+
+
+def test_a_machine_that_stood_still_at_one_hand_over_hides_no_wait() -> None:
+    # 20 ready batches of 0.1 to 2 ms, and one of 30 ms: nine in ten took 1.9 ms or less
+    ready = replace(segment(np.full(22, 0.1), np.full(22, 50.0), 1), arm=Arm.DEVICE, num_warmup=1)
+    took = [0.0, *(0.1 * number for number in range(1, 21)), 30.0]
+    ready.steps[:, STEP["returned_ns"]] = ready.steps[:, STEP["called_ns"]] + np.asarray(took) * MS
+    assert handover_of([ready]) == pytest.approx(1.9 * MS)

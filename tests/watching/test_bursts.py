@@ -100,15 +100,15 @@ def test_neither_the_pause_nor_workers_at_work_lengthen_the_step_with_data_ready
     assert judged.facts.watched is not None and judged.facts.watched.rested_s == watcher.rested_ns / 1e9
 
 
-@pytest.mark.parametrize(("step_ms", "prefetch", "counted"), [(8.0, 2, 2), (12.0, 2, 1), (2.0, 8, 8), (2.0, 1, 1)])
+@pytest.mark.parametrize(("step_ms", "prefetch", "counted"), [(8.0, 2, 2), (12.0, 2, 1), (2.0, 8, 7), (2.0, 2, 2), (2.0, 1, 1)])
 def test_the_steps_behind_a_burst_are_few_where_they_are_long(
     monkeypatch: pytest.MonkeyPatch, step_ms: float, prefetch: int, counted: int
 ) -> None:
-    # 20 ms of them at most, without the first; no more than batches were there; 8 at most
+    # 20 ms of them at most, without the first; no more than batches were there; 8 at most; of many not the second
     judged, _, orders = watched(monkeypatch, batch_ms=3 * step_ms, step_ms=step_ms, prefetch=prefetch)
     bursts = [one for one in judged.recording.segments if one.arm is Arm.DEVICE]
     assert {len(one.steps) - one.num_warmup for one in bursts} == {counted}
-    assert {one.num_warmup for one in bursts} == {2}
+    assert {one.num_warmup for one in bursts} == {3 if step_ms == 2.0 and prefetch > 1 else 2}
     assert orders.rests
 
 
