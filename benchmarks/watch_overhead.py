@@ -2,8 +2,8 @@
 
 Part of benchmarks/watch.py (`--overhead`). The script is benchmarks/watch_turns.py: one process, one model, two loaders
 in turns of a few steps, of which `loaderbench watch` notices one. What the machine's speed does from one second to the
-next, which makes the same script take 1.0 to 2.1 ms a step from run to run, then meets both sides. A value is an epoch,
-of some hundred steps or less, in which both loaders are new.
+next, which makes the same script take 1.0 to 2.1 ms a step from run to run, then meets both sides. A value is a pair of
+epochs of 2 s, in each of which both loaders are new, the one and then the other made first.
 
 All that the watch does on that thread between the warm-up and the epoch's end is in it: stamps, ends of windows,
 bursts. Bursts come by the clock, so that half as many steps meet as many, and each epoch ends a window: of a script all
@@ -48,10 +48,10 @@ EPOCH_S = 2.0
 
 
 def _command(data: Path, results: str, step_ms: float, side: str, seconds: float) -> list[str]:
-    steps = round(EPOCH_S * 1e3 / (step_ms + 2.0) / 2 / BLOCK) * BLOCK  # of each loader
+    steps = round(EPOCH_S * 1e3 / (step_ms + 2.0) / 4 / BLOCK) * 2 * BLOCK  # of each loader
     own = [
         str(SCRIPT), str(data), "--base", "0.2", "--step-ms", str(step_ms), "--epoch-steps", str(steps),
-        "--epochs", str(max(2, round(seconds / EPOCH_S))),
+        "--epochs", str(2 * max(1, round(seconds / EPOCH_S / 2))),
     ]  # fmt: skip
     probes = SIDES[side]
     if probes is None:
@@ -80,19 +80,20 @@ def overhead(
 
 def row_of(side: str, step_ms: float, runs: Sequence[Sequence[Any]], *, same: bool) -> dict[str, Any]:
     """`runs`: of each its epochs, ((processor time, time), (the same, not watched)), seconds a step."""
-    epochs = np.concatenate([np.asarray(run, dtype=np.float64) for run in runs])
+    kept = [np.asarray(run, dtype=np.float64)[: len(run) // 2 * 2] for run in runs]
+    epochs = np.concatenate(kept).reshape(-1, 2, 2, 2).mean(axis=1)
     bare_cpu_s, bare_s = epochs[:, 1].mean(axis=0)
     more = (epochs[:, 0] - epochs[:, 1]) / bare_s
     part = mean_interval(more[:, 0])
     row = {
         "side": side,
         "step_ms": step_ms,
-        "num_epochs": len(epochs),
+        "num_epochs": 2 * len(epochs),
         "block_steps": BLOCK,
         "bare_s_per_step": bare_s,
         "bare_cpu_s_per_step": bare_cpu_s,
         "part_of_step": part,
-        "part_of_step_by_epoch": more[:, 0].tolist(),
+        "part_of_step_by_two_epochs": more[:, 0].tolist(),
         "time_part": mean_interval(more[:, 1]),
         "same": same,
     }

@@ -3,7 +3,7 @@
 Part of benchmarks/watch.py (`--overhead`). Both loaders do the same, and one model is trained on the batches of both.
 The second is of a copy of PyTorch's own module, loaded under another name, so that nothing is replaced in it. Their
 blocks of steps come in the order 1 2 2 1 or 2 1 1 2, which is drawn: what the machine's speed does meanwhile meets both
-alike. Both are made anew for each epoch, which one first is drawn too, since where in memory a loader lies, and which
+alike. Both are made anew for each epoch, each of them first in turn, since where in memory a loader lies, and whose
 workers were forked first, makes its steps longer or shorter for as long as it lives.
 
 Where nobody watches, the loaders differ in nothing, and `--spin` adds a known time of the main thread to each step of
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -87,7 +88,7 @@ class Side:
             self.cpu_s, self.wall_s = cpu_s, wall_s
 
     def close(self) -> None:
-        """The epoch's end: what a watch does with the last window is a part of its cost."""
+        """The epoch's end: what a watch does with the last window is a part of its cost. The workers stay."""
         with self.timed():
             for _ in self._iterator:
                 raise AssertionError("the loader gives more batches than the epoch has steps")
@@ -100,17 +101,18 @@ def main() -> None:
     kinds = (home, copied())
     drawn = random.Random(7)
     epochs = []
-    for _ in range(arguments.epochs):
+    for epoch in range(arguments.epochs):
+        order = (epoch % 2, 1 - epoch % 2)
         sides: list[Any] = [None, None]
-        for number in drawn.sample((0, 1), 2):
-            loader = scene.loader(arguments, scene.Samples(arguments), kinds[number].DataLoader)
+        for number in order:
+            kind = partial(kinds[number].DataLoader, persistent_workers=True)
+            loader = scene.loader(arguments, scene.Samples(arguments), kind)
             sides[number] = Side(loader, 0.0 if number else spin_ms / 1e3)
-        for number in range(arguments.epoch_steps // BLOCK):
-            if number % 2 == 0:
-                first = drawn.randrange(2)
-            for side in (first, 1 - first) if number % 2 == 0 else (1 - first, first):
-                sides[side].block(model, optimizer, counted=number >= WARMUP_BLOCKS)
-        for number in drawn.sample((0, 1), 2):
+        for number in range(0, arguments.epoch_steps // BLOCK, 2):
+            first = drawn.randrange(2)
+            for block, side in enumerate((first, 1 - first, 1 - first, first)):
+                sides[side].block(model, optimizer, counted=number + block // 2 >= WARMUP_BLOCKS)
+        for number in order:
             sides[number].close()
         epochs.append([[side.cpu_s / side.steps, side.wall_s / side.steps] for side in sides])
     model.report({"epochs": epochs})
