@@ -100,7 +100,9 @@ def test_neither_the_pause_nor_workers_at_work_lengthen_the_step_with_data_ready
     assert judged.facts.watched is not None and judged.facts.watched.rested_s == watcher.rested_ns / 1e9
 
 
-@pytest.mark.parametrize(("step_ms", "prefetch", "counted"), [(8.0, 2, 2), (12.0, 2, 1), (2.0, 8, 7), (2.0, 2, 2), (2.0, 1, 1)])
+@pytest.mark.parametrize(
+    ("step_ms", "prefetch", "counted"), [(8.0, 2, 2), (12.0, 2, 1), (2.0, 8, 7), (2.0, 2, 2), (2.0, 1, 1)]
+)
 def test_the_steps_behind_a_burst_are_few_where_they_are_long(
     monkeypatch: pytest.MonkeyPatch, step_ms: float, prefetch: int, counted: int
 ) -> None:
