@@ -1,6 +1,7 @@
 """How long until a verdict, and how wrong is it? Three ways, on runs whose cause was built in.
 
     python benchmarks/time_to_verdict.py [--rounds 3] [--quick] [--only CAUSE,CAUSE] [--traceml COMMAND] [--json FILE]
+                                         [--resume]
 
 - loaderbench: one process, its arms in turn (the job of `loaderbench run`), `--duration` seconds of measuring.
 - three phases: the method of DS-Analyzer (Mohan et al., VLDB 2021), three runs in processes of their own: batches that
@@ -31,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,15 +246,23 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 Way = Callable[[AskedRun, Path, argparse.Namespace], Answer]
 
 
+def is_asked(rows: Sequence[Mapping[str, Any]], number: int, name: str, ways: Collection[str]) -> bool:
+    """Whether the rows hold every way's answer about a cause in a round."""
+    return set(ways) <= {row["way"] for row in rows if (row["round"], row["built_in"]) == (number, name)}
+
+
 def ask_all(
-    chosen: dict[str, Scenario], rounds: int, ways: dict[str, Way], arguments: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
-    """A row for each answer, as it comes."""
+    chosen: dict[str, Scenario], rounds: int, ways: dict[str, Way], arguments: argparse.Namespace,
+    known: Sequence[Mapping[str, Any]] = (),
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """A row for each answer, as it comes. `known`: rows of causes that are not asked about again."""
     with tempfile.TemporaryDirectory(prefix="loaderbench-verdict-") as folder, KeptChild(Path(folder, "log")) as kept:
         log = Path(folder, "log")
         bench = Bench(kept.child(None), template(arguments.duration), TURN_S)
         for number in range(rounds):
             for name, scenario in chosen.items():
+                if is_asked(known, number, name, ways):
+                    continue
                 try:
                     with bench.build(scenario) as built:
                         for row in ask_of(scenario, built, kept.child(None), log, turned(ways, number), arguments):
@@ -310,6 +319,9 @@ def main() -> None:
     parser.add_argument("--only", help="some of the causes, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
     parser.add_argument("--json", type=Path, help="write all rows, with the environment")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the rows that --json FILE has, and ask for the others"
+    )
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
@@ -328,18 +340,29 @@ def main() -> None:
     if arguments.traceml:
         ways["TraceML"] = by_traceml
     rows: list[dict[str, Any]] = []
+    if arguments.resume and arguments.json and arguments.json.exists():
+        rows = json.loads(arguments.json.read_text())["rows"]
     try:
-        for row in ask_all(chosen, rounds, ways, arguments):
-            rows.append(row)
+        for row in ask_all(chosen, rounds, ways, arguments, tuple(rows)):
+            rows = [*(one for one in rows if not same_question(one, row)), row]
             truth = f"truth {row['true']:10s} {row['stall_true']:6.1%}{' ' if row['true'] == row['kind'] else '!'}"
             answer = f"{row['way']:13s} {row['says']:13s} {row['stall']:6.1%}  {row['seconds']:5.1f} s"
             print(f"round {row['round'] + 1} {row['built_in']:13s} {truth}  {answer}", flush=True)
+            store(rows, arguments)
     except KeyboardInterrupt:
         print("interrupted: what was finished counts")
-    found = summarize(rows)
-    show(found)
+    show(summarize(rows))
+
+
+def same_question(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows are of one way, cause and round."""
+    return all(one[name] == other[name] for name in ("round", "built_in", "way"))
+
+
+def store(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    """Write what is known so far, where a file was asked for: a run that is killed keeps its rows."""
     if arguments.json:
-        figures = {"summary": found, "rows": rows, "duration_s": arguments.duration}
+        figures = {"summary": summarize(rows), "rows": rows, "duration_s": arguments.duration}
         facts = {**figures, "environment": to_json(environment())}
         arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
 

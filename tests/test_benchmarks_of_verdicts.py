@@ -114,6 +114,16 @@ def test_time_to_verdict_asks_about_every_hard_class(monkeypatch: pytest.MonkeyP
     assert {asked[name].cause for name in HARD} == {"storage", "contention", "either", "prep"}
 
 
+def test_time_to_verdict_asks_again_only_where_a_way_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    bench = importlib.import_module("time_to_verdict")
+    rows = [{"round": 0, "built_in": "tails", "way": way} for way in ("loaderbench", "three phases")]
+    assert bench.is_asked(rows, 0, "tails", ("loaderbench", "three phases"))
+    assert not bench.is_asked(rows, 0, "tails", ("loaderbench", "three phases", "TraceML"))
+    assert not bench.is_asked(rows, 1, "tails", ("loaderbench",))
+    assert not bench.is_asked(rows, 0, "stalls", ("loaderbench",))
+
+
 def test_intervals_of_a_repeated_table_are_held_against_the_median_of_the_repeats(hard: ModuleType) -> None:
     def table(*rates: tuple[float, float, float]) -> Any:
         return hard.Line("bench-table", "", "right", 0.0, rates=dict(zip("ab", rates, strict=True)))

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -40,8 +41,15 @@ EXACT, EXACT_ROUNDS = 0.001, 2
 """What an emulated device does alone is known once so many windows differ by no more: its clock does not drift."""
 REAL_PART = 0.8
 """Of the time that is left, the longest window of `real` there."""
+LONG_WINDOWS = 3
+"""What uneven storage needs beside a first round: long windows of `real` twice, and of `fetch`."""
+HALF = 0.5
+"""Of a long window's length, the least that tells: a whole period, or half of the slow files."""
 ARMS_PART = 0.6
 """Fraction of `max_bytes` for the arms that read the storage."""
+
+
+StoppedBy = Literal["ci_target", "duration", "steps", "max_bytes"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ def measure_rounds(
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
     budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
     deadline = time.perf_counter() + budget.seconds
-    number, turns, spares, uneven = 0, arms, tuple[Arm, ...](), False
+    number, turns, spares, uneven, left_out = 0, arms, tuple[Arm, ...](), False, False
     while True:
         for place, planned in enumerate(turns):
             left_s = lead(deadline - time.perf_counter())
@@ -115,17 +123,20 @@ def measure_rounds(
                     continue
                 arm = Arm.REAL
             if steps is None and not number and not spares:
-                spares = lead(() if _has_time(budget.seconds, left_s, segments, arms, least) else _spared(segments))
+                has_time = _has_time(budget.seconds, left_s, segments, arms, least)
+                has_time = has_time and _has_time_for_long(left_s, segments, arms[place:], feed.lanes)
+                spares = lead(() if has_time else _spared(segments))
             if planned in spares or (steps is None and lead(_is_exact(windows, planned, segments))):
                 continue
             usual_s = arm.weight * (target_s if number else min(target_s, FIRST_SEGMENT_S))
-            wanted_s = max(usual_s, _least_s(arm, segments, feed.lanes))
-            if spares and arm is Arm.REAL:
-                wanted_s = max(wanted_s, min(_missing_s(segments, least), REAL_PART * left_s))
-            to_come = [one for one in arms[place:] if one not in spares]
-            longest_s = max(MIN_SEGMENT_S, left_s * (1 if number else _share(arm, to_come)))
-            length = Length(lead(wanted_s), steps, longest_s)
-            segments.append(windows.measure(arm, number, length))
+            wanted_s = lead(_wanted_s(arm, number, usual_s, left_s, segments, feed.lanes, least * bool(spares)))
+            if not wanted_s and steps is None:
+                left_out = True
+                continue
+            part = 1.0 if number else _share(arm, [one for one in arms[place:] if one not in spares])
+            longest_s = max(MIN_SEGMENT_S, left_s * part)
+            segments.append(windows.measure(arm, number, Length(wanted_s, steps, longest_s)))
+            left_out = False
             if not number:
                 on_findings()
             if number and steps is None and not uneven and lead(_least_s(Arm.REAL, segments, feed.lanes) > 0):
@@ -135,14 +146,27 @@ def measure_rounds(
         number += 1
         uneven = steps is None and lead(_least_s(Arm.REAL, segments, feed.lanes) > 0)
         turns = _turns(arms, uneven=uneven, short=bool(spares))
-        if steps is not None and number >= num_rounds:
-            return RoundFacts(_measured(arms, segments), number, "steps")
-        if lead(time.perf_counter() > deadline):
-            return RoundFacts(_measured(arms, segments), number, "duration")
-        if number >= TARGET_ROUNDS and budget.most_bytes:
-            return RoundFacts(_measured(arms, segments), number, "max_bytes")
-        if steps is None and number >= MIN_ROUNDS and windows.peers.every(_precise(windows.rig.case, arms, segments)):
-            return RoundFacts(_measured(arms, segments), number, "ci_target")
+        late = lead(time.perf_counter() > deadline) or left_out
+        asked = None if steps is None else num_rounds
+        stopped_by = _stopped_by(windows, number, asked, arms, segments, late=late, most_bytes=budget.most_bytes)
+        if stopped_by is not None:
+            return RoundFacts(_measured(arms, segments), number, stopped_by)
+
+
+def _stopped_by(
+    windows: Windows, number: int, asked: int | None, arms: Sequence[Arm], segments: Sequence[Segment], *,
+    late: bool, most_bytes: bool,
+) -> StoppedBy | None:  # fmt: skip
+    """Why `number` rounds are enough; None: they are not. `asked`: how many there are to be, of a number of steps."""
+    if asked is not None and number >= asked:
+        return "steps"
+    if late:
+        return "duration"
+    if number >= TARGET_ROUNDS and most_bytes:
+        return "max_bytes"
+    if asked is None and number >= MIN_ROUNDS and windows.peers.every(_precise(windows.rig.case, arms, segments)):
+        return "ci_target"
+    return None
 
 
 def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool) -> tuple[Arm, ...]:
@@ -182,6 +206,59 @@ def _has_time(budget_s: float, left_s: float, segments: Sequence[Segment], arms:
     return len(real.window) * budget_s / round_s >= least
 
 
+def _has_time_for_long(left_s: float, segments: Sequence[Segment], to_come: Sequence[Arm], lanes: int) -> bool:
+    """Whether the windows that uneven storage needs fit behind those that the first round still has, by what windows
+    took so far; True where the storage is not, and before it is known."""
+    least_s = _least_s(Arm.REAL, segments, lanes)
+    if not least_s or all(one.arm is not Arm.REAL for one in segments):
+        return True
+    usual_s = float(np.mean([_whole_s(one) for one in segments]))
+    return LONG_WINDOWS * (least_s + _beyond_s(Arm.REAL, segments)) + len(to_come) * usual_s <= left_s
+
+
+def _wanted_s(
+    arm: Arm, number: int, usual_s: float, left_s: float, segments: Sequence[Segment], lanes: int, least: int
+) -> float:
+    """Length of the next window of an arm; 0: it is left out. `least`: steps of `real` that tell, where the time is
+    short for them; else 0."""
+    if least and arm is Arm.REAL:
+        usual_s = max(usual_s, min(_missing_s(segments, least), REAL_PART * left_s))
+    long_s = _least_s(arm, segments, lanes)
+    if number and _least_s(Arm.REAL, segments, lanes) and left_s <= _beyond_s(arm, segments):
+        return 0.0  # what is left goes into its warm-up, which may meet a standstill
+    return _in_time(arm, usual_s, long_s, left_s, segments) if number else max(usual_s, long_s)
+
+
+def _in_time(arm: Arm, usual_s: float, long_s: float, left_s: float, segments: Sequence[Segment]) -> float:
+    """How long a window of a later round may be, so that it ends in time; 0 where it would tell nothing.
+
+    `long_s`: what it needs over uneven storage. It takes all that is left where another one would not fit behind it.
+    Where not even half of it fits, it is left out: for `fetch`, and for `real` where it has one as long.
+    """
+    fits_s = left_s - _beyond_s(arm, segments)
+    if long_s <= usual_s:
+        return min(usual_s, max(fits_s, MIN_SEGMENT_S))
+    if fits_s < HALF * long_s:
+        has_one = any(_window_s(one) >= HALF * long_s for one in segments if one.arm is arm)
+        return 0.0 if has_one or arm is not Arm.REAL else max(fits_s, MIN_SEGMENT_S)
+    is_last = fits_s - long_s - _beyond_s(arm, segments) < HALF * long_s
+    return min(fits_s, max(long_s, LONGEST_WINDOW_S) if arm is Arm.REAL and is_last else long_s)
+
+
+def _whole_s(segment: Segment) -> float:
+    """Seconds of a window with its preparation, warm-up and end."""
+    return max(segment.wall_s or 0.0, _window_s(segment))
+
+
+def _window_s(segment: Segment) -> float:
+    return float(durations(segment).sum())
+
+
+def _beyond_s(arm: Arm, segments: Sequence[Segment]) -> float:
+    """The most that a window of the arm took beyond its own time so far."""
+    return max((_whole_s(one) - _window_s(one) for one in segments if one.arm is arm), default=0.0)
+
+
 def _spared(segments: Sequence[Segment]) -> tuple[Arm, ...]:
     """Arms to leave out for want of time. Not `free` where the threads of `real` waited for processors: beside the
     device the loader is slower than alone, and by how much is the cost of contention."""
@@ -209,7 +286,7 @@ def _least_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
         return 0.0
     told = [segment.reads for segment in segments if segment.arm.touches_storage]
     wanted_s = min(window_wanted_s(told, lanes), LONGEST_WINDOW_S)
-    real_s = max((float(durations(one).sum()) for one in segments if one.arm is Arm.REAL), default=0.0)
+    real_s = max((_window_s(one) for one in segments if one.arm is Arm.REAL), default=0.0)
     return wanted_s if arm is Arm.REAL or real_s >= wanted_s / 2 else 0.0
 
 

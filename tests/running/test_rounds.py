@@ -324,6 +324,66 @@ def test_once_the_storage_stood_still_real_and_fetch_come_first(monkeypatch: pyt
     assert third[0][1] > 1.0 and third[2][1] > 1.0 and third[3][1] < 1.0
 
 
+class Stalling(FakeWindows):
+    """Windows as long as they were asked to be, and `beyond_s` more with their warm-up and their end, over a storage
+    that stood still for 1.7 s of the 4.6 s of `real`'s first window."""
+
+    def __init__(self, clock: Clock, beyond_s: float) -> None:
+        super().__init__(clock, computing_case(workers=2), steady, 0.0)
+        self.beyond_s = beyond_s
+        self.ends: list[float] = []
+
+    def measure(self, arm: Arm, number: int, length: Length) -> Segment:
+        beyond_s = self.beyond_s if arm.decodes else 0.2
+        self._window_s = length.target_s + beyond_s
+        segment = super().measure(arm, number, length)
+        segment.steps = np.repeat(segment.steps[:1], 11, axis=0)
+        segment.steps[:, 1] = np.linspace(0, length.target_s * 1e9, 11)
+        if arm.on_device:
+            segment.steps[:, 6] = segment.steps[:, 1]
+        segment.wall_s = length.target_s + beyond_s
+        if arm is Arm.REAL and number == 0:
+            segment.reads = stalled_reads(1.0, 1.7, 4.6)
+        self.ends.append(self._clock.now)
+        return segment
+
+
+def over_stalls(monkeypatch: pytest.MonkeyPatch, seconds: float, beyond_s: float) -> tuple[Stalling, list[Segment]]:
+    windows, segments = Stalling(Clock(monkeypatch), beyond_s), list[Segment]()
+    facts = measure_rounds(cast(Windows, windows), COLD, Budget(seconds, most_bytes=False), segments)
+    assert facts.stopped_by == "duration"
+    return windows, segments
+
+
+def test_windows_over_a_storage_that_stands_still_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given time for one window of two periods, 9.2 s, but not for two of them and one of `fetch`
+    windows, segments = over_stalls(monkeypatch, 20.0, 1.5)
+    long = [(arm, number, length.target_s) for arm, number, length in windows.asked if length.target_s > 3]
+    # then arms that no gain of the storage needs are left out for `real`, which gets all that is left
+    assert [(arm, number) for arm, number, _ in long] == [(Arm.REAL, 1)]
+    assert 9.2 <= long[0][2] <= 10.0
+    assert {one.arm for one in segments} == set(COLD) - set(rounds.SPARED)
+    # and nothing ends later than the shortest window does whose warm-up ended in time
+    assert windows.ends[-1] - 1000.0 <= 20.0 + rounds.MIN_SEGMENT_S
+    assert [one.arm for one in segments].count(Arm.FETCH) == 1
+
+
+@pytest.mark.parametrize("seconds", [8.0, 12.0, 16.0, 18.0, 25.0, 40.0, 60.0])
+@pytest.mark.parametrize("beyond_s", [0.5, 2.5])
+def test_whatever_the_time_the_rounds_end_with_it(
+    seconds: float, beyond_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows, segments = over_stalls(monkeypatch, seconds, beyond_s)
+    first = [end for end, (_, number, _) in zip(windows.ends, windows.asked, strict=True) if number == 0]
+    over_s = windows.ends[-1] - max(1000.0 + seconds, first[-1])
+    assert over_s <= rounds.MIN_SEGMENT_S
+    if seconds >= 60:  # time enough for all arms
+        assert {one.arm for one in segments} == set(COLD)
+    if seconds >= 40:  # and for long windows of both
+        for arm in (Arm.REAL, Arm.FETCH):
+            assert max(length.target_s for one, _, length in windows.asked if one is arm) >= 9.2
+
+
 # -- arms that an emulated device paces ----------------------------------------------------------------------
 
 
