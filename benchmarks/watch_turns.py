@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,7 +87,7 @@ class Side:
             self.cpu_s, self.wall_s = cpu_s, wall_s
 
     def close(self) -> None:
-        """The epoch's end: what a watch does with the last window is a part of its cost. The workers stay."""
+        """The epoch's end: what a watch does with the last window is a part of its cost."""
         with self.timed():
             for _ in self._iterator:
                 raise AssertionError("the loader gives more batches than the epoch has steps")
@@ -105,8 +104,7 @@ def main() -> None:
         order = (epoch % 2, 1 - epoch % 2)
         sides: list[Any] = [None, None]
         for number in order:
-            kind = partial(kinds[number].DataLoader, persistent_workers=True)
-            loader = scene.loader(arguments, scene.Samples(arguments), kind)
+            loader = scene.loader(arguments, scene.Samples(arguments), kinds[number].DataLoader)
             sides[number] = Side(loader, 0.0 if number else spin_ms / 1e3)
         for number in range(0, arguments.epoch_steps // BLOCK, 2):
             first = drawn.randrange(2)
