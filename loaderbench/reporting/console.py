@@ -57,7 +57,7 @@ def make_console(stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
-    return CleanConsole(file=stream, highlight=False)
+    return CleanConsole(file=stream, highlight=False, force_jupyter=False)  # a notebook shows each line apart else
 
 
 def styled(content: str, style: str = "") -> Text:

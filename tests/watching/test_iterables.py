@@ -121,3 +121,15 @@ def test_a_session_without_a_script_is_called_one(tmp_path: Path, monkeypatch: p
         pass
     record = own.end()
     assert record is not None and record.watched is not None and record.watched.script == "session"
+
+
+def test_in_a_notebook_what_was_seen_is_printed_on_stderr_in_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *given: shown.append(given))
+    with watch(DataLoader(Slow(), 4), results=tmp_path, every=0) as batches:
+        for _batch in batches:
+            pass
+    assert shown == [] and "Where the script's time went" in capsys.readouterr().err
