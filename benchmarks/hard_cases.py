@@ -443,12 +443,16 @@ def ask_table(bench: Bench, name: str, loaders: str, resolutions: str) -> Line:
     gaps = sum((row["device"] or {}).get("kernel_gap") is not None for row in rows)
     notes = [f"{decided} of {len(rows)} rows decided, {finite} with a bounded interval, {gaps} with kernel gaps"]
     mark = "right" if decided == finite == gaps == len(rows) else "undetermined"
-    rates = {
-        row["case"]["key"]: (row["throughput"]["value"], row["throughput"]["low"], row["throughput"]["high"])
+    return Line(name, f"{len(rows)} rows", mark, seconds, None, [], notes, rates_of(rows))
+
+
+def rates_of(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
+    """Resolution and loader → (rate, its interval's ends), of the records that have one."""
+    return {
+        f"{row['case']['resolution']} {row['case']['loader']}": (rate["value"], rate["low"], rate["high"])
         for row in rows
-        if row["throughput"]
+        if (rate := row["throughput"])
     }
-    return Line(name, f"{len(rows)} rows", mark, seconds, None, [], notes, rates)
 
 
 def held(lines: Sequence[Line]) -> str | None:

@@ -11,8 +11,10 @@ import pytest
 
 from loaderbench.cases.case import Case
 from loaderbench.errors import UnavailableError
+from loaderbench.plain import to_json
 from loaderbench.selftest.scenarios import HARD
 from tests.made import make_case
+from tests.reporting import example_records
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -134,3 +136,10 @@ def test_intervals_of_a_repeated_table_are_held_against_the_median_of_the_repeat
     assert (
         hard.held([*two, table((11, 11.5, 12), (5.5, 5, 6))]) == "3 repeats: 5 of 6 intervals hold their row's median"
     )
+
+
+def test_a_repeat_of_the_table_knows_its_rows_by_resolution_and_loader(hard: ModuleType) -> None:
+    records = [record for record in example_records.sweep() if record.throughput is not None]
+    rates = hard.rates_of([to_json(one) for one in [*records, example_records.ended_badly()]])
+    assert set(rates) == {f"{one.case.subject.resolution} {one.case.feed.loader}" for one in records}
+    assert all(low <= value <= high for value, low, high in rates.values())
