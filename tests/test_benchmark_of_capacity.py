@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def dlio(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("dlio")
+def dlio(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("dlio")
 
 
 def test_the_parts_of_a_step_are_those_of_its_epoch(dlio: ModuleType) -> None:

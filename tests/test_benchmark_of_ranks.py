@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import zlib
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def ranks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("ranks")
+def ranks(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("ranks")
 
 
 def test_there_are_as_many_launches_as_the_proof_needs(ranks: ModuleType) -> None:
@@ -81,9 +77,10 @@ def test_a_recorded_offset_is_held_against_the_clocks_own(ranks: ModuleType) -> 
     # time_namespaces(7): seconds may be negative, nanoseconds may not.
     [(0.05, "monotonic 0 50000000\n"), (-0.05, "monotonic -1 950000000\n"), (2.5, "monotonic 2 500000000\n")],
 )
-def test_the_kernel_is_told_the_offset(monkeypatch: pytest.MonkeyPatch, offset_s: float, line: str) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    assert importlib.import_module("one_rank").offsets_line(offset_s) == line
+def test_the_kernel_is_told_the_offset(
+    benchmark_module: Callable[[str], ModuleType], offset_s: float, line: str
+) -> None:
+    assert benchmark_module("one_rank").offsets_line(offset_s) == line
 
 
 def test_rows_are_counted_by_what_was_built_in(ranks: ModuleType) -> None:

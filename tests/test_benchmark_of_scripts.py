@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,9 +17,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("watch")
+def watch(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("watch")
 
 
 def side(seconds: float, seen: str = "a") -> dict[str, Any]:
@@ -69,9 +68,8 @@ def test_a_scripts_injection_takes_its_time_and_changes_no_loss(watch: ModuleTyp
 
 
 @pytest.fixture
-def watch_overhead(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("watch_overhead")
+def watch_overhead(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("watch_overhead")
 
 
 def epochs_of(more_s: float, num: int = 40, noise: float = 0.02) -> list[Any]:

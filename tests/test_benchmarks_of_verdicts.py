@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,13 +16,10 @@ from loaderbench.selftest.scenarios import HARD
 from tests.made import make_case
 from tests.reporting import example_records
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def hard(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("hard_cases")
+def hard(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("hard_cases")
 
 
 def record(bottleneck: str, *, joint: list[str] | None = None, high: float = 2.1, **more: Any) -> dict[str, Any]:
@@ -108,17 +105,17 @@ def test_a_case_that_cannot_be_made_is_skipped_with_its_reason(
     assert "skipped: no cgroup here" in capsys.readouterr().out
 
 
-def test_time_to_verdict_asks_about_every_hard_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    asked = importlib.import_module("time_to_verdict").causes()
+def test_time_to_verdict_asks_about_every_hard_class(benchmark_module: Callable[[str], ModuleType]) -> None:
+    asked = benchmark_module("time_to_verdict").causes()
     assert set(HARD) <= set(asked) and {"nothing", "prep ×1.5", "storage ×2.5"} <= set(asked)
     assert {one.loader for one in asked.values()} == {"multiprocess"}
     assert {asked[name].cause for name in HARD} == {"storage", "contention", "either", "prep"}
 
 
-def test_time_to_verdict_asks_again_only_where_a_way_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    bench = importlib.import_module("time_to_verdict")
+def test_time_to_verdict_asks_again_only_where_a_way_has_not_answered(
+    benchmark_module: Callable[[str], ModuleType],
+) -> None:
+    bench = benchmark_module("time_to_verdict")
     rows = [{"round": 0, "built_in": "tails", "way": way} for way in ("loaderbench", "three phases")]
     assert bench.is_asked(rows, 0, "tails", ("loaderbench", "three phases"))
     assert not bench.is_asked(rows, 0, "tails", ("loaderbench", "three phases", "TraceML"))

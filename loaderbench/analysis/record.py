@@ -33,7 +33,18 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import CacheState, Case
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
-from loaderbench.recording.facts import SCHEMA, SPAN, STEP, Facts, Recording, Run, Segment, Table, WatchedFacts
+from loaderbench.recording.facts import (
+    SCHEMA,
+    SPAN,
+    STEP,
+    Facts,
+    Recording,
+    Run,
+    Segment,
+    StorageWindow,
+    Table,
+    WatchedFacts,
+)
 from loaderbench.recording.record import (
     Advice,
     ArmFigures,
@@ -580,11 +591,15 @@ def slowness_of(case: Case, recording: Recording) -> Slowness:
 
 def _moved_nothing(recording: Recording) -> bool:
     """Whether a counter proves that the storage did nothing in the windows of `real`."""
+    facts = recording.facts
+    return probed.is_idle(facts.storage, _storage_windows(recording), in_processes=facts.loader.traits.can_be_cold)
+
+
+def _storage_windows(recording: Recording) -> list[StorageWindow]:
+    """What the storage did in the windows of `real`; empty where not all of them tell."""
     segments = recording.of(Arm.REAL)
-    windows = [one.storage for one in segments if one.storage is not None]
-    if not windows or len(windows) < len(segments):
-        return False
-    return probed.is_idle(recording.facts.storage, windows, in_processes=recording.facts.loader.traits.can_be_cold)
+    told = [one.storage for one in segments if one.storage is not None]
+    return told if len(told) == len(segments) else []
 
 
 def storage_figures(case: Case, recording: Recording, slow: Slowness) -> StorageFigures | None:
@@ -593,18 +608,16 @@ def storage_figures(case: Case, recording: Recording, slow: Slowness) -> Storage
     if not facts.loader.decodes:
         return None
     segments = recording.of(Arm.REAL)
-    windows = [one.storage for one in segments if one.storage is not None]
-    known = bool(windows) and len(windows) == len(segments)
-    counted = facts.loader.traits.can_be_cold
-    moved = probed.moved_by(facts.storage, windows if known else (), in_processes=counted)
-    expected = float(sum(window.expected_bytes for window in windows))
+    windows = _storage_windows(recording)
+    moved = probed.moved_by(facts.storage, windows, in_processes=facts.loader.traits.can_be_cold)
+    expected = float(sum(one.storage.expected_bytes for one in segments if one.storage is not None))
     seconds = sum((segment.closed_ns - segment.opened_ns) / 1e9 for segment in segments)
-    before = mean_of_all([window.residency_before for window in windows] if known else [])
-    after = mean_of_all([window.residency_after for window in windows] if known else [])
+    before = mean_of_all([window.residency_before for window in windows])
+    after = mean_of_all([window.residency_after for window in windows])
     ratio = moved.read_bytes / expected if moved.read_bytes is not None and expected else None
     ceiling = probed.describe(facts.storage.ceiling, facts.loader.num_readers or case.feed.lanes)
     slowdown = probed.cold_read_ratio(facts.cache.cold_reads)
-    proof = probed.cold_proof(windows, ratio, slowdown) if known and facts.cache.state == "cold" else None
+    proof = probed.cold_proof(windows, ratio, slowdown) if windows and facts.cache.state == "cold" else None
     return StorageFigures(
         bytes_read=moved.read_bytes,
         expected_bytes=int(expected),

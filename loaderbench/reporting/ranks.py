@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from loaderbench.recording.ranks import ImbalancePart, LateBy, RankedFigures, Ranks, StripBar
+from loaderbench.recording.ranks import Imbalance, ImbalancePart, LateBy, RankedFigures, Ranks, StripBar
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, styled
 from loaderbench.reporting.figures import HATCHES, Figure, colour, legend
@@ -107,14 +107,19 @@ def figure_lines(case: RankedFigures) -> list[str]:
     if imbalance is not None and case.together_samples_per_s is not None:
         how = "measured with an all-reduce in each step" if imbalance.joint else "if each step ended with a collective"
         lines.append(f"together, {how}: {fmt.number(case.together_samples_per_s)} images/s")
-        low, high = imbalance.fraction.low, imbalance.fraction.high
-        spread = "" if low is None or high is None else f" [{fmt.percent(low, '', 1)}, {fmt.percent(high, '', 1)}]"
         lines.append(
             f"a step: {fmt.duration(imbalance.step_s)} until the last rank arrives, {fmt.duration(imbalance.mean_s)} "
-            f"in the mean; E[max] − mean is {fmt.percent(imbalance.fraction.value, decimals=1)}{spread} of it"
+            f"in the mean; E[max] − mean is {_fraction_of(imbalance)} of it"
             f" ({imbalance.num_steps:,} steps)"
         )
     return lines
+
+
+def _fraction_of(imbalance: Imbalance) -> str:
+    """With its interval, where it has one."""
+    low, high = imbalance.fraction.low, imbalance.fraction.high
+    spread = "" if low is None or high is None else f" [{fmt.percent(low, '', 1)}, {fmt.percent(high, '', 1)}]"
+    return f"{fmt.percent(imbalance.fraction.value, decimals=1)}{spread}"
 
 
 def _lines_of_script(case: RankedFigures) -> list[str]:
@@ -122,11 +127,9 @@ def _lines_of_script(case: RankedFigures) -> list[str]:
     if case.samples_per_s is not None:
         lines.append(f"all ranks together: {fmt.number(case.samples_per_s)} samples/s")
     if imbalance is not None:
-        low, high = imbalance.fraction.low, imbalance.fraction.high
-        spread = "" if low is None or high is None else f" [{fmt.percent(low, '', 1)}, {fmt.percent(high, '', 1)}]"
         lines.append(
             f"a step takes {fmt.duration(imbalance.step_s)}; if every rank waited as long as the mean of them, "
-            f"{fmt.duration(imbalance.mean_s)}: {fmt.percent(imbalance.fraction.value, decimals=1)}{spread} less "
+            f"{fmt.duration(imbalance.mean_s)}: {_fraction_of(imbalance)} less "
             f"({imbalance.num_steps:,} steps)"
         )
     if case.ready_step_s is not None:

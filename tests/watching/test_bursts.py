@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from loaderbench.analysis.record import Judged, judged_run
+from loaderbench.analysis.record import Judged
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import SPAN, STEP
 from loaderbench.studies.watched_run import run_of
@@ -15,7 +15,7 @@ from loaderbench.watching import watcher as stamps
 from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.spans import Lane, SpanRing
 from loaderbench.watching.watcher import MOST_REST_S, Source, Watcher
-from tests.watching.test_doses import Clock, Loader, NoCpuClock
+from tests.watching.test_doses import Clock, Loader, NoCpuClock, judged_of
 
 
 class Orders(SpanRing):
@@ -76,11 +76,7 @@ def watched(
     one.ended()
     watcher.close()
     monkeypatch.undo()
-    run = run_of(watcher, "train.py", "train.py", "")
-    assert run is not None and run.recording is not None
-    judged = judged_run(run, run.recording)
-    assert judged is not None
-    return judged, watcher, loader.orders
+    return judged_of(run_of(watcher, "train.py", "train.py", "")), watcher, loader.orders
 
 
 def test_neither_the_pause_nor_workers_at_work_lengthen_the_step_with_data_ready(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loaderbench.analysis.record import Judged, judged_run
+from loaderbench.analysis.record import Judged
 from loaderbench.cases.arms import Arm
 from loaderbench.devices import brackets, step_events
 from loaderbench.devices.step_events import NEVER, StepEvents
@@ -16,7 +16,7 @@ from loaderbench.studies.watched_run import run_of
 from loaderbench.watching import doses
 from loaderbench.watching import watcher as stamps
 from loaderbench.watching.watcher import Source, Watcher
-from tests.watching.test_doses import Clock, Loader, NoCpuClock
+from tests.watching.test_doses import Clock, Loader, NoCpuClock, judged_of
 
 RUN_AHEAD_NS = 40_000_000
 """The host waits where the device has more work than this before it."""
@@ -121,11 +121,7 @@ def watched(
             made.synchronize()
     one.ended()
     watcher.close()
-    run = run_of(watcher, "train.py", "train.py", "")
-    assert run is not None and run.recording is not None
-    judged = judged_run(run, run.recording)
-    assert judged is not None
-    return judged, made, watcher
+    return judged_of(run_of(watcher, "train.py", "train.py", "")), made, watcher
 
 
 def said(judged: Judged) -> tuple[str, tuple[str, ...]]:

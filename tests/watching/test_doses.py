@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loaderbench.analysis.doses import response_of
-from loaderbench.analysis.record import judged_run
+from loaderbench.analysis.record import Judged, judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import Run, Segment
 from loaderbench.studies.watched_run import run_of
@@ -104,6 +104,14 @@ def watched(
     return run, watcher
 
 
+def judged_of(run: Run | None) -> Judged:
+    """What is computed from a run of which something was seen."""
+    assert run is not None and run.recording is not None
+    judged = judged_run(run, run.recording)
+    assert judged is not None
+    return judged
+
+
 @pytest.mark.parametrize(
     ("batch_ms", "step_ms", "workers", "least", "most"),
     [
@@ -119,9 +127,8 @@ def test_a_delay_lengthens_the_run_as_far_as_nothing_else_paces_it(
     run, watcher = watched(
         monkeypatch, "delay", batch_ms=batch_ms, step_ms=step_ms, workers=workers, jitter=0.02
     )  # fmt: skip
+    judged = judged_of(run)
     assert run.recording is not None
-    judged = judged_run(run, run.recording)
-    assert judged is not None
     (dose,) = judged.doses
     assert least < dose.response.value < most
     assert dose.response.low is not None and dose.response.high is not None
@@ -144,19 +151,15 @@ def test_delays_tell_where_nothing_else_does_that_a_wait_is_only_the_handing_ove
     said = {}
     for probes in ("none", "delay"):
         run, _ = watched(monkeypatch, probes, **options)
-        assert run.recording is not None
-        judged = judged_run(run, run.recording)
-        assert judged is not None
-        said[probes] = judged.attribution.verdict.bottleneck
+        said[probes] = judged_of(run).attribution.verdict.bottleneck
     # then by the timeline alone the wait is the loader's, with delays the step's own
     assert said == {"none": "mixed", "delay": "compute"}
 
 
 def test_both_probes_take_turns_and_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     run, watcher = watched(monkeypatch, "burst,delay", batch_ms=20.0, step_ms=10.0, workers=2, steps=6000)
-    assert run.recording is not None
-    judged = judged_run(run, run.recording)
-    assert judged is not None and judged.attribution.verdict.bottleneck != "undetermined"
+    judged = judged_of(run)
+    assert judged.attribution.verdict.bottleneck != "undetermined"
     assert watcher.num_bursts >= 4 and judged.doses[0].agrees is True
 
 
@@ -168,9 +171,9 @@ def test_witnesses_that_disagree_leave_the_verdict_open(monkeypatch: pytest.Monk
     for one in run.recording.segments:
         if one.delay is not None:
             _lengthen(one, round(one.delay.mean_ns))
-    judged = judged_run(run, run.recording)
+    judged = judged_of(run)
     # then nothing is named
-    assert judged is not None and judged.doses[0].agrees is False
+    assert judged.doses[0].agrees is False
     verdict = judged.attribution.verdict
     assert verdict.bottleneck == "undetermined" and verdict.reasons[0].code == "delays_disagree"
 
@@ -184,8 +187,7 @@ def test_a_short_run_has_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = watched(monkeypatch, "delay", batch_ms=4.0, step_ms=10.0, workers=2, steps=150)
     assert run.recording is not None and run.recording.facts.watched is not None
     assert "too short" in (run.recording.facts.watched.no_doses or "")
-    judged = judged_run(run, run.recording)
-    assert judged is not None and judged.doses == ()
+    assert judged_of(run).doses == ()
 
 
 def test_nothing_is_delayed_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
