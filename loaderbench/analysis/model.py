@@ -17,7 +17,7 @@ from loaderbench.analysis.latency import Queue
 from loaderbench.analysis.processors import Processors
 from loaderbench.analysis.quantities import Quantity, largest
 from loaderbench.analysis.statistics import pool_adjacent_violators
-from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps
+from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps, are_too_unlike, chance_of_so_short
 from loaderbench.cases.arms import CHAIN, Arm
 from loaderbench.recording.record import STAGES, Cause, Removable
 
@@ -38,9 +38,8 @@ NEAR_ONE = 0.7
 """A known delay in each step that lengthens it by more than this part shows that the step paces the run."""
 LEAST_BURSTS = 4
 """Fewer steps of a watched script with data ready do not tell their spread; the timeline then tells the step."""
-UNLIKE_STEPS = 0.15
-"""Of a step: the standard error of so many of a watched script's own steps, taken at random, from which on bursts do
-not tell its mean step; the timeline then does."""
+UNLIKELY = 0.01
+"""Chance by which steps of the run as it is, taken at random, would be as short as those in bursts."""
 OWN_GROWTH = 0.25
 """Of a watched script's step: by so much more than its threads wait for processors its own step may be longer than in
 bursts, beside workers that share memory and caches with it. What is beyond contradicts the timeline."""
@@ -178,17 +177,20 @@ class Model:
         times = arm_times(self.arms, has_storage=self.has_storage)
         return times if self.watched is None else self._with_stand_ins(times, self.watched)
 
-    @property
+    @cached_property
     def _ready_arm(self) -> ArmSteps | None:
         """A watched script's steps with data ready; None where there are too few to know their spread, or to stand for
-        all of its steps: of those that take unlike times (batches of a gradient accumulation that are taken first, and
-        worked on behind the last of them), a few can all be of one kind, and look alike."""
-        arm, real = self.arms.get(Arm.DEVICE), self.arms[Arm.REAL]
-        if arm is None or arm.num_blocks < LEAST_BURSTS:
+        all of its steps.
+
+        Of steps that take unlike times (batches of a gradient accumulation that are taken first, and worked on behind
+        the last of them) a few can all be of one kind, and look alike. Those in bursts stand for all if it would be too
+        great a chance that they are so short: then steps are unlike since the loader works beside them.
+        """
+        bursts, real = self.arms.get(Arm.DEVICE), self.arms[Arm.REAL]
+        if bursts is None or bursts.num_blocks < LEAST_BURSTS:
             return None
-        own = real.all("duration") - real.all("stall")
-        unlike = float(own.std()) / arm.num_steps**0.5
-        return arm if unlike <= UNLIKE_STEPS * real.mean("duration") else None
+        stand = not are_too_unlike(real, bursts) or chance_of_so_short(bursts, real) < UNLIKELY
+        return bursts if stand else None
 
     def _with_stand_ins(self, times: Times, watched: Watched) -> Times:
         """The times of arms that a watched script does not run, from its timeline and its workers' spans
@@ -478,10 +480,15 @@ class Model:
     def without_own_contention(self) -> Quantity | None:
         """The step time if the loader and the consumer had processors of their own: the longer of the two alone. More
         workers than processors gain nothing by that. None where their times alone were not measured."""
-        free, base, waited = self.times.free, self.base, self.contention_time
-        if free is None or base is None or waited is None or self.synchronous:
+        base, waited = self.base, self.contention_time
+        if base is None or waited is None or self.synchronous:
             return None
         own = 1.0 - self.processors[Arm.REAL].for_others
+        free = self.times.free
+        if self.watched is not None and self.starved is not None:
+            free = self.watched.batch_s.scaled(1.0 - self.starved * own)
+        if free is None:
+            return None
         return largest(base, free, self.real - waited.scaled(own)).at_most(self.real)
 
     @property

@@ -34,4 +34,4 @@ History
 
 from __future__ import annotations
 
-RULES_VERSION = 7
+RULES_VERSION = 8

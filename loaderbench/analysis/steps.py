@@ -27,6 +27,11 @@ WAITS_MUCH = 0.3
 HANDED_OVER = 0.9
 """So many of the batches that were ready were handed over in the time that this takes. The most of all is that of the
 one at which the machine stood still."""
+UNLIKE_STEPS = 0.15
+"""Of a step: the standard error of so many of a watched script's own steps, taken at random, from which on these do not
+tell its mean step."""
+NUM_DRAWN = 10_000
+"""Times that as many steps as the bursts have are taken at random."""
 NEVER_RESTING = 0.97
 """Workers busy for at least this fraction of the window work at the loader's capacity."""
 
@@ -97,6 +102,29 @@ class ArmSteps:
     def all(self, quantity: str) -> NDArray[np.float64]:
         """The quantity of every window step, segments joined."""
         return np.concatenate([values[quantity] for values in self.quantities])
+
+
+def are_too_unlike(real: ArmSteps, bursts: ArmSteps) -> bool:
+    """Whether a watched script's own steps differ so much that as many as are in the bursts, taken at random, would not
+    tell their mean."""
+    own = real.all("duration") - real.all("stall")
+    return bool(own.std() / bursts.num_steps**0.5 > UNLIKE_STEPS * real.mean("duration"))
+
+
+def chance_of_so_short(bursts: ArmSteps, real: ArmSteps) -> float:
+    """How often as many runs of as many steps on end as the bursts have, taken from the windows of `real` at random,
+    would be no longer than the bursts, waiting for data left out. Steps on end keep what repeats after some of them."""
+    own = [values["duration"] - values["stall"] for values in real.quantities]
+    random = np.random.default_rng(29)
+    drawn, seen = np.zeros(NUM_DRAWN), 0.0
+    for values in bursts.quantities:
+        length = len(values["duration"])
+        seen += float((values["duration"] - values["stall"]).sum())
+        sums = [np.convolve(one, np.ones(length), "valid") for one in own if len(one) >= length]
+        if not sums:
+            return 1.0
+        drawn += random.choice(np.concatenate(sums), NUM_DRAWN)
+    return float(np.mean(drawn <= seen))
 
 
 def window_quantities(segment: Segment, handover_ns: int | None = None) -> dict[str, NDArray[np.float64]] | None:
@@ -322,8 +350,20 @@ def fed_alike(segments: Sequence[Segment]) -> tuple[Arm, ...]:
 
 def join_arms(segments: Sequence[Segment], round_steps: int = 1, period_s: float = 0.0) -> dict[Arm, ArmSteps]:
     """Every arm of which a complete step was measured, traced windows and short runs left out. Their draws share what
-    moved all arms of a round (statistics.widths). `period_s`: as for `arm_steps`."""
-    found = {arm: arm_steps(segments, arm, round_steps, STREAMS[arm], period_s) for arm in (*ARMS, Arm.PREP)}
+    moved all arms of a round (statistics.widths). `period_s`: as for `arm_steps`.
+
+    Of a watched script's steps that are too unlike for those in bursts all steps behind a burst count, so that a short
+    accumulation is there as a whole: also the first, which the pause makes slower.
+    """
+
+    def joined_of(arm: Arm) -> ArmSteps | None:
+        return arm_steps(segments, arm, round_steps, STREAMS[arm], period_s)
+
+    found = {arm: joined_of(arm) for arm in (*ARMS, Arm.PREP)}
+    real, bursts = found[Arm.REAL], found[Arm.DEVICE]
+    if real is not None and bursts is not None and segments[0].lane == SCRIPT_LANE and are_too_unlike(real, bursts):
+        segments = [replace(one, num_warmup=1) if one.arm is Arm.DEVICE else one for one in segments]
+        found[Arm.DEVICE] = joined_of(Arm.DEVICE)
     joined = {arm: steps for arm, steps in found.items() if steps is not None}
     together = widths({arm: steps.blocks for arm, steps in joined.items()}, fed_alike(segments))
     return {arm: replace(steps, width=together[arm]) for arm, steps in joined.items()}

@@ -57,7 +57,7 @@ WINDOW_STEPS = 2048
 POLL_S = 0.0005
 MOST_READY = 8
 """Steps with data ready behind a burst, besides the first one."""
-READY_S, MOST_REST_S = 0.02, 0.1
+READY_S, MOST_REST_S = 0.05, 0.1
 """On the processors these take so long at most, and workers that begin no batch meanwhile rest no longer than that."""
 END_S = 2.0
 """For which a device is asked for its last steps when the script has ended."""
@@ -364,7 +364,8 @@ class Watched:
         self._warmup = max(1, 2 * self._source.depth)
         self._until_burst = watcher.rows_until_turn(seen)
         self._first, self._number, self._started = 0, seen.num_batches, False
-        self._cpu_begun, self._cpu_s = False, 0.0
+        self._clock_begun = False
+        self._cpu_since: float | None = None
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
         self._rests_since: int | None = None
@@ -408,13 +409,15 @@ class Watched:
         self.seen.num_batches += 1
         self.seen.num_samples += num
         self._batch += 1
-        if self._arm is Arm.REAL and not self._cpu_begun and len(self._rows) == self._warmup:
-            if watcher.look_for_device():
-                self._rows.clear()
-                self._first, self._number = self._batch, self.seen.num_batches
-                return batch
-            watcher.clock.begin()
-            self._cpu_begun, self._cpu_s = True, time.thread_time()
+        if self._cpu_since is None and len(self._rows) == self._warmup:
+            if self._arm is Arm.REAL:
+                if watcher.look_for_device():
+                    self._rows.clear()
+                    self._first, self._number = self._batch, self.seen.num_batches
+                    return batch
+                watcher.clock.begin()
+                self._clock_begun = True
+            self._cpu_since = time.thread_time()
         return batch
 
     @property
@@ -481,8 +484,11 @@ class Watched:
         most = min(MOST_READY, self._source.depth - 1)
         if self.watcher.device is not None:
             return most
-        own_ns = sum(issued - returned for _, returned, issued, *_ in rows) / len(rows)
-        return 0 if self.ring is None else min(most, int(READY_S * 1e9 / max(own_ns, 1.0)))
+        if self.ring is None or not any(self.ring.made()):
+            return 0
+        # In half of its steps it may have waited for the processors that the workers had.
+        own_ns = sorted(issued - returned for _, returned, issued, *_ in rows)[len(rows) // 4]
+        return min(most, int(READY_S * 1e9 / max(own_ns, 1)))
 
     def _go_on(self) -> None:
         """Workers that rest behind a burst do so no more."""
@@ -505,18 +511,19 @@ class Watched:
 
     def _end_window(self) -> None:
         rows, arm, first, number = self._rows, self._arm, self._first, self._number
-        warmup, cpu_begun = self._warmup, self._cpu_begun
+        warmup, clock_begun, cpu_since = self._warmup, self._clock_begun, self._cpu_since
         while rows and rows[-1][2] < 0:
             rows.pop()
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
-        self._rows, self._arm, self._first, self._cpu_begun = [], Arm.REAL, self._batch, False
+        self._rows, self._arm, self._first = [], Arm.REAL, self._batch
+        self._clock_begun, self._cpu_since = False, None
         self._warmup, self._number = max(1, 2 * self._source.depth), self.seen.num_batches
         self._until_burst = self.watcher.rows_until_turn(self.seen)
         if len(rows) <= warmup:
             return
-        cpu = self.watcher.clock.end() if cpu_begun else None
-        consumer_s = time.thread_time() - self._cpu_s if cpu_begun else None
+        cpu = self.watcher.clock.end() if clock_begun else None
+        consumer_s = None if cpu_since is None else time.thread_time() - cpu_since
         spans = None
         if arm is Arm.REAL:
             spans = None if self.ring is None else self.ring.table(self._made, first, len(rows))

@@ -1,6 +1,7 @@
 """Bursts beside a watched script's timeline, by facts made by hand: what they stand for, where both cannot be true."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import SCRIPT_LANE, STEP, STEP_FIELDS, Run, Segment
+from loaderbench.recording.facts import SCRIPT_LANE, SPAN, STEP, STEP_FIELDS, CpuWindow, Run, Segment
 from loaderbench.recording.record import RunRecord
 from tests.watched_facts import MS, run_of, segment
 
@@ -70,6 +71,67 @@ def test_an_accumulation_that_waits_is_told_by_its_timeline() -> None:
     assert verdict.bottleneck == "storage"
     gain = verdict.speedup_if_removed["storage"]
     assert gain is not None and gain.value == pytest.approx(3.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("bursts", "ready"), [(8, True), (5, False)])
+def test_steps_that_workers_make_unlike_are_told_by_bursts(bursts: int, ready: bool) -> None:
+    # A network on the processors: alone a step takes it 2 ms, beside its worker half of them take 60 ms. Eight bursts
+    # of 2 ms are no chance (0.5⁸ = 0.4 %), but five may be (0.5⁵ = 3 %): then the timeline counts.
+    steps = np.random.default_rng(4).permutation(np.repeat([60.0, 2.0], 40))
+    record = judged(60.0, steps, [2.0 + 0.01 * number for number in range(bursts)], workers=1)
+    compute = (record.shares or {})["compute"]
+    assert compute is not None
+    assert compute.value == pytest.approx((2.0 if ready else float(steps.mean())) / 1e3 / step_s(record), rel=0.15)
+
+
+def test_an_accumulation_of_two_is_there_as_a_whole_in_two_steps_behind_a_burst() -> None:
+    # Two batches are taken, then worked on: 8 ms alone, 8 or 60 beside the worker. Behind a burst two steps have their
+    # batches; the second of them alone would be 0 or 8 ms.
+    work = np.where(np.random.default_rng(4).random(40) < 0.4, 60.0, 8.0)
+    steps = np.column_stack((np.full(40, 0.1), work)).ravel()
+    run = run_with(35.0, steps, [], workers=1)
+    assert run.recording is not None
+    run.recording.segments += [pair((0.1, 8.0)[:: 1 if number % 3 else -1], number) for number in range(12)]
+    record = analyze(run)
+    compute = (record.shares or {})["compute"]
+    assert compute is not None
+    assert compute.value == pytest.approx(8.1e-3 / 2 / step_s(record), rel=0.05)
+
+
+def pair(step_ms: Sequence[float], number: int) -> Segment:
+    """The pause, and two steps with their batches there, of which the second counts."""
+    one = burst(step_ms[0], number, 9000.0 + 100 * number)
+    last = one.steps[-1:] + round(step_ms[0] * MS)
+    for name in ("issued_ns", "waited_ns", "done_ns"):
+        last[0, STEP[name]] = one.steps[-1, STEP["done_ns"]] + round(step_ms[1] * MS)
+    last[0, STEP["num_samples"]] = 8
+    return replace(one, steps=np.vstack((one.steps, last)), num_warmup=2)
+
+
+def test_a_training_that_shares_its_processors_with_its_worker_is_held_up_by_itself() -> None:
+    # Two processors, two threads of the script and a worker, all at work: the worker takes 54 ms for a batch and waits
+    # for a processor in 20 of them; a step takes 48 ms beside it, and 24 alone. Apart: the longer of 34 and 24 ms.
+    random = np.random.default_rng(5)
+    run = run_with(54.0, random.normal(48.0, 0.5, 80), [24.0 + 0.05 * number for number in range(6)], workers=1)
+    assert run.recording is not None
+    for one in run.recording.segments:
+        if one.spans is not None:
+            wall = one.spans[:, SPAN["ready_ns"]] - one.spans[:, SPAN["start_ns"]]
+            one.spans[:, SPAN["runqueue_ns"]] = wall * 20 // 54
+            one.spans[:, SPAN["cpu_ns"]], one.spans[:, SPAN["read_ns"]] = wall * 34 // 54, 0
+            one.spans[:, SPAN["decode_ns"]] = wall
+            one.cpu = CpuWindow(4.0, 7.6, 3.4, 0.9, 7.6, 0.0, 2, None, None)
+    record = analyze(run)
+    verdict, contention = record.verdict, record.contention
+    assert verdict is not None and verdict.bottleneck == "contention"
+    assert contention is not None and contention.by == "own threads"
+    gain = verdict.speedup_if_removed["contention"]
+    assert gain is not None and gain.value == pytest.approx(54.0 / 34.0, rel=0.05)
+
+
+def step_s(record: RunRecord) -> float:
+    assert record.step_time_s is not None
+    return record.step_time_s.mean
 
 
 def test_bursts_that_contradict_the_timeline_leave_the_verdict_open_with_that_reason() -> None:
