@@ -22,6 +22,10 @@ fraction of the step that always-ready data would save, in points. `cause` count
 one of them is enough); TraceML does not tell storage from preparation, so there `input` counts for both. The three
 phases and TraceML know no contention. Every round asks all ways about all causes, in an order that turns; in brackets
 stand the lowest and the highest answer.
+
+An answer of loaderbench has an interval, the others' have none. `equal interval`, from three rounds on: the seconds of
+as many answers of a way as it takes until the 95 % interval of their mean stall, by the spread between the rounds, is
+no wider than that of one answer of loaderbench; two at least, of each cause, then the mean over the causes.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ import numpy as np
 
 from loaderbench.analysis.record import analyze
 from loaderbench.analysis.selftest import EITHER, truth_by
+from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.case import CacheState, Case, Effort, Feed, Step, Subject
 from loaderbench.devices.select import parse_device
 from loaderbench.images.index import index_images
@@ -61,6 +66,7 @@ from loaderbench.studies.measure import quiet
 LOADER, RESOLUTION, FIRST_BATCH = "multiprocess", 256, 16
 WORTH = 1.10
 """A gain from which a cause counts as one (docs/method.md, `Verdict`), for the three phases."""
+LEAST_ROUNDS, MOST_ANSWERS = 3, 1000
 TURN_S = 1.0
 """Of the stopwatch."""
 WAITS_FOR_DATA: tuple[Share, ...] = ("prep", "contention", "storage")
@@ -112,6 +118,8 @@ class Answer:
     seconds: float
     cause: str
     stall_fraction: float
+    half_width: float | None = None
+    """Of the 95 % interval of `stall_fraction`; None where the way gives none."""
 
 
 def template(duration_s: float) -> Case:
@@ -133,7 +141,10 @@ def by_loaderbench(subject: AskedRun, log: Path, arguments: argparse.Namespace) 
     assert record.verdict is not None
     stall = sum(record.share(name) or 0.0 for name in WAITS_FOR_DATA)
     named = "+".join(record.verdict.joint) if record.verdict.bottleneck == "mixed" else record.verdict.bottleneck
-    return Answer(time.perf_counter() - begun, named or "mixed", stall)
+    known = record.verdict.waiting_for_data
+    width = None if known is None else known.by_arms
+    half_width = None if width is None or width.low is None or width.high is None else (width.high - width.low) / 2
+    return Answer(time.perf_counter() - begun, named or "mixed", stall, half_width)
 
 
 def by_three_phases(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> Answer:
@@ -236,11 +247,36 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "way": way,
                 "seconds": mean_and_range([row["seconds"] for row in mine]),
                 "error": mean_and_range([abs(row["stall"] - row["stall_true"]) for row in mine]),
+                "equal_interval_s": seconds_at_equal_interval(rows, way),
                 "named": sum(row["named"] for row in mine),
                 "asked": len(mine),
             }
         )
     return found
+
+
+def seconds_at_equal_interval(rows: Sequence[Mapping[str, Any]], way: str) -> float | None:
+    """As the text above says; None where a cause has fewer than LEAST_ROUNDS rounds, or no interval."""
+    seconds = []
+    for name in dict.fromkeys(row["built_in"] for row in rows):
+        of_cause = [row for row in rows if row["built_in"] == name]
+        widths = [row["half_width"] for row in of_cause if row.get("half_width") is not None]
+        mine = [row for row in of_cause if row["way"] == way]
+        if not widths or len(mine) < LEAST_ROUNDS:
+            return None
+        each_s = float(np.mean([row["seconds"] for row in mine]))
+        gives_one = all(row.get("half_width") is not None for row in mine)
+        answers = 1 if gives_one else answers_wanted([row["stall"] for row in mine], float(np.mean(widths)))
+        seconds.append(answers * each_s)
+    return float(np.mean(seconds)) if seconds else None
+
+
+def answers_wanted(stalls: Sequence[float], half_width: float) -> int:
+    """How many answers that spread as these do have a mean that is known to `half_width` (95 %, Student's t)."""
+    spread, num = float(np.std(stalls, ddof=1)), 2
+    while num < MOST_ANSWERS and t_quantile(num - 1) * spread / num**0.5 > half_width:
+        num += 1
+    return num
 
 
 Way = Callable[[AskedRun, Path, argparse.Namespace], Answer]
@@ -298,16 +334,17 @@ def ask_of(
         answer = answers(asked, log, arguments)
         yield {
             "kind": kind, "way": way, "true": true, "stall_true": max(0.0, 1 - watch.without_s / watch.with_s),
-            "stall": answer.stall_fraction, "says": answer.cause, "named": answer.cause in right,
-            "seconds": answer.seconds,
+            "stall": answer.stall_fraction, "half_width": answer.half_width, "says": answer.cause,
+            "named": answer.cause in right, "seconds": answer.seconds,
         }  # fmt: skip
 
 
 def show(found: list[dict[str, Any]]) -> None:
-    print(f"\n{'way':14s}{'seconds':>22s}{'stall error, points':>26s}{'cause':>12s}")
+    print(f"\n{'way':14s}{'seconds':>22s}{'equal interval, s':>19s}{'stall error, points':>26s}{'cause':>12s}")
     for one in found:
         (s, s_low, s_high), (e, e_low, e_high) = one["seconds"], [100 * value for value in one["error"]]
-        print(f"{one['way']:14s}{f'{s:.1f} [{s_low:.1f}, {s_high:.1f}]':>22s}"
+        equal = "-" if one["equal_interval_s"] is None else f"{one['equal_interval_s']:.0f}"
+        print(f"{one['way']:14s}{f'{s:.1f} [{s_low:.1f}, {s_high:.1f}]':>22s}{equal:>19s}"
               f"{f'{e:.1f} [{e_low:.1f}, {e_high:.1f}]':>26s}{one['named']:>8d} of {one['asked']}")  # fmt: skip
 
 

@@ -140,3 +140,24 @@ def test_a_repeat_of_the_table_knows_its_rows_by_resolution_and_loader(hard: Mod
     rates = hard.rates_of([to_json(one) for one in [*records, example_records.ended_badly()]])
     assert set(rates) == {f"{one.case.subject.resolution} {one.case.feed.loader}" for one in records}
     assert all(low <= value <= high for value, low, high in rates.values())
+
+
+def test_time_to_verdict_counts_the_answers_until_they_are_known_as_well(
+    benchmark_module: Callable[[str], ModuleType],
+) -> None:
+    bench = benchmark_module("time_to_verdict")
+
+    def rows(way: str, stalls: list[float], half_width: float | None, seconds: float) -> list[dict[str, Any]]:
+        return [
+            {"built_in": "tails", "way": way, "stall": stall, "half_width": half_width, "seconds": seconds}
+            for stall in stalls
+        ]
+
+    ours = rows("loaderbench", [0.5, 0.52, 0.48], 0.05, 18.0)
+    # s = 0.02: with 2 answers 12.71 · 0.02 ÷ √2 = 0.18, with 3 4.30 · 0.02 ÷ √3 = 0.0497
+    spread = [0.5, 0.52, 0.48]
+    assert bench.seconds_at_equal_interval([*ours, *rows("phases", spread, None, 14.0)], "phases") == 3 * 14.0
+    assert bench.seconds_at_equal_interval(ours, "loaderbench") == 18.0
+    # always the same answer: two, to know that; of two rounds nothing is told
+    assert bench.seconds_at_equal_interval([*ours, *rows("phases", [1.0] * 3, None, 14.0)], "phases") == 2 * 14.0
+    assert bench.seconds_at_equal_interval([*ours, *rows("phases", [0.5, 0.6], None, 14.0)], "phases") is None

@@ -123,6 +123,8 @@ class Watched:
     """Low end of the part by which known delays lengthened the steps; None where there were none, or too few."""
     knows_arrivals: bool
     """Whether the stalls end when a batch was complete, not when it was handed over."""
+    behind_threads_s: float = 0.0
+    """Seconds a step by which other Python threads of its process may hold it up: they may make its batches there."""
     of_many_ranks: bool = False
     """It steps together with others: in its own steps it waits for theirs."""
 
@@ -234,6 +236,11 @@ class Model:
         """The step time when data are always ready. Where the loader owns the transfer, the whole difference between
         `device` and `ram` is preparation."""
         return self.times.device if self.owns_transfer else self.times.host
+
+    @property
+    def behind_threads_s(self) -> float:
+        """Seconds a step by which other threads of a watched script's process may hold it up."""
+        return 0.0 if self.watched is None else self.watched.behind_threads_s
 
     @property
     def most_own_growth(self) -> float:

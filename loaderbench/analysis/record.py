@@ -202,7 +202,10 @@ class Judged:
         low = None if response is None else response.value.low
         if spans is None:
             waits = Quantity.of(self.real, "wait")
-            return Watched(self.shadow_part, waits, low, knows_arrivals=False, of_many_ranks=of_many)
+            return Watched(
+                self.shadow_part, waits, low, knows_arrivals=False, behind_threads_s=self._behind_threads_s(),
+                of_many_ranks=of_many,
+            )  # fmt: skip
         lanes = self.case.feed.lanes
         busy = (spans[:, SPAN["ready_ns"]] - spans[:, SPAN["start_ns"]]).astype(np.float64)
         rounds = blocks_of([[busy, spans[:, SPAN["read_ns"]].astype(np.float64)]], lanes)
@@ -215,6 +218,21 @@ class Judged:
             part = self.shadow_part
         busy_s = Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds))
         return Watched(part, busy_s, low, knows_arrivals=True, of_many_ranks=of_many)
+
+    def _behind_threads_s(self) -> float:
+        """Of a step of a script whose loader tells nothing: for how long its thread neither waited for a batch nor ran
+        nor wanted a processor, as far as other Python threads of its process ran meanwhile. They may have made its
+        batches, and held it up by Python's lock."""
+        blocked = ran = 0.0
+        for one in self.recording.of(Arm.REAL):
+            cpu = one.cpu
+            if cpu is None or cpu.python_threads_s is None or one.consumer_cpu_s is None:
+                return 0.0
+            rows = one.window
+            own_s = float((rows[:, STEP["issued_ns"]] - rows[:, STEP["returned_ns"]]).sum()) / 1e9
+            blocked += max(0.0, own_s - one.consumer_cpu_s - (cpu.consumer_queued_s or 0.0))
+            ran += cpu.python_threads_s
+        return min(blocked, ran) / self.real.num_steps
 
     def _prep_s(self) -> float | None:
         """Worker seconds of a batch besides reading; None where the loader does not tell."""

@@ -266,6 +266,10 @@ class _Judge:
         held_up = self.model.most_of_contention
         if held_up is not None and held_up >= WORTH and held_up * held_up >= self.best:
             reasons.append(Reason("gain_not_measured", {"cause": "contention", "most": held_up}))
+        behind_s, real_s = self.model.behind_threads_s, self.model.real.value
+        most_behind = real_s / max(real_s - behind_s, 1e-9)
+        if most_behind >= WORTH and most_behind > MORE * self.best:
+            reasons.append(Reason("threads_in_step", {"part": behind_s / real_s, "most": most_behind}))
         if self.worth and gains[self.worth[0]].low < SURE and not self.only_together:
             reasons.append(_uncertain(self.worth[0], gains[self.worth[0]]))
         possible = {str(cause): gain.high for cause, gain in gains.items()}

@@ -191,6 +191,10 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
         "the script used CUDA, whose work goes on behind the host's stamps, and the device did not tell when its steps "
         f"were done ({d['reason'] or 'for no known reason'})"
     ),
+    "threads_in_step": lambda d: (
+        f"other Python threads of the script's process ran for {_percent(d, 'part')} of its step's time while its own "
+        f"thread was held up; if they make its batches, it may be up to {_number(d, 'most'):.2f}× faster without them"
+    ),
     "delays_disagree": lambda d: (
         f"known delays lengthened the steps by {_percent(d, 'response')} of them, where bursts and timeline let expect "
         f"{_expected_part(d)}: neither is to be trusted alone"

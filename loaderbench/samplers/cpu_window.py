@@ -55,6 +55,7 @@ class CpuClock:
         # A thread that has ended meanwhile takes its counts with it; one that began has none before.
         used = {key: _growth(begun.threads.get(key, (0, 0)), counts) for key, counts in now.threads.items()}
         consumer = used.get((self._pid, threading.get_native_id()))
+        others = [one.native_id for one in threading.enumerate() if one is not threading.current_thread()]
         before, after = begun.machine, now.machine
         throttled = None
         if begun.num_throttled is not None and now.num_throttled is not None:
@@ -69,6 +70,7 @@ class CpuClock:
             cpus=len(self._cpus),
             quota_cpus=self._quota,
             num_throttled=throttled,
+            python_threads_s=sum(used.get((self._pid, one or 0), (0, 0))[0] for one in others) / 1e9,
         )
 
     def _read(self) -> _Reading:

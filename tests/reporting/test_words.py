@@ -59,6 +59,7 @@ REASONS: Mapping[str, Sequence[Details]] = {
         {"causes": ["storage", "prep"], "arms": ["ram", "fetch"]},
         {"causes": ["storage", "prep"], "arms": []},
     ],
+    "threads_in_step": [{"part": 0.5, "most": 2.0}],
     "delays_disagree": [{"response": 0.1, "expected": [0.8, 1.0]}, {"response": 0.1, "expected": [1.0, 1.0]}],
     "feeding_uncertain": [{"low": 0.7, "high": 0.99}],
     "consumer_not_separated": [{}],

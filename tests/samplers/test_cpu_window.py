@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -133,3 +134,23 @@ def test_a_group_without_a_quota_has_no_counter(tmp_path: Path):
 
     assert cpu_quota(tmp_path) is None
     assert quota_counters(tmp_path) == []
+
+
+def test_what_other_python_threads_of_the_process_used_is_told_apart() -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    clock = CpuClock()
+    clock.begin()
+    time.sleep(0.3)
+    window = clock.end()
+    stop.set()
+    thread.join()
+    assert window is not None and window.python_threads_s is not None
+    assert 0.05 < window.python_threads_s <= window.own_s
+    assert window.own_s - window.python_threads_s < 0.1  # this thread slept
