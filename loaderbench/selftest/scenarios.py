@@ -70,8 +70,8 @@ HARD: Mapping[HardClass, Hard] = {
     "neighbours": Hard("contention", (1.0, 2.0), warm=True, device_to_loader=1.4, quick=True),
     "quota": Hard("contention", (1.6, 2.4), bed="quota", warm=True, device_to_loader=1.4),
     "own threads": Hard("contention", (2.0, 1.6), warm=True, quick=True),
-    # Each alone must leave the device its time, the loader's own decoding included: more slack.
-    "either-or": Hard("either", (1.4, 1.6), bed="slow_fuse", warm=True, device_to_loader=4.0),
+    # Each alone must leave the device its time, the loader's own decoding included: more slack, 1.6 ÷ 2 + 1 ÷ 6 < 1.
+    "either-or": Hard("either", (1.4, 1.6), bed="slow_fuse", warm=True, device_to_loader=6.0),
     "warm FUSE": Hard("prep", (1.4, 2.0), ("processes", "threads", "in line"), "slow_fuse", warm=True),
 }
 
