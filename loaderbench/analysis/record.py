@@ -223,6 +223,8 @@ class Judged:
         """Of a step of a script whose loader tells nothing: for how long its thread neither waited for a batch nor ran
         nor wanted a processor, as far as other Python threads of its process ran meanwhile. They may have made its
         batches, and held it up by Python's lock."""
+        if not self.facts.device.on_host_cpus:  # it waits for the device meanwhile
+            return 0.0
         blocked = ran = 0.0
         for one in self.recording.of(Arm.REAL):
             cpu = one.cpu
