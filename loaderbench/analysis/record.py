@@ -27,6 +27,7 @@ from loaderbench.analysis.statistics import blocks_of, draws_of_mean, interval
 from loaderbench.analysis.steps import ArmSteps, join_arms
 from loaderbench.analysis.verdict import Attribution, attribute
 from loaderbench.analysis.verification import verified
+from loaderbench.analysis.waiting import waiting_part
 from loaderbench.analysis.watched_advice import advise_watched
 from loaderbench.analysis.watched_notes import notes_of
 from loaderbench.cases.arms import Arm
@@ -202,8 +203,9 @@ class Judged:
         low = None if response is None else response.value.low
         if spans is None:
             waits = Quantity.of(self.real, "wait")
+            part = self.waiting_part if self.shadow_part is None else self.shadow_part
             return Watched(
-                self.shadow_part, waits, low, knows_arrivals=False, behind_threads_s=self._behind_threads_s(),
+                part, waits, low, knows_arrivals=False, behind_threads_s=self._behind_threads_s(),
                 of_many_ranks=of_many,
             )  # fmt: skip
         lanes = self.case.feed.lanes
@@ -272,6 +274,15 @@ class Judged:
         return None if seen is None or seen.shadow is None else storage_part(seen.shadow.reads)
 
     @cached_property
+    def waiting_part(self) -> Quantity | None:
+        """The part of its loader's time in which a script whose workers are not known waits for what is read, by all
+        processors that it wants. A loader that works on a device wants none meanwhile."""
+        seen = self.facts.watched
+        if seen is None or seen.no_spans is None or not self.facts.device.on_host_cpus:
+            return None
+        return waiting_part(self.recording.of(Arm.REAL))
+
+    @cached_property
     def responses(self) -> Mapping[Place, Response]:
         return {} if self.facts.watched is None else responses(self.recording.segments)
 
@@ -335,6 +346,7 @@ class Judged:
             short_run=_short_run(self.case, self.recording, rate),
             doses=self.doses,
             storage_by_shadow=None if self.shadow_part is None else self.shadow_part.estimate("fraction"),
+            storage_by_processors=None if self.waiting_part is None else self.waiting_part.estimate("fraction"),
             watched=None if facts.watched is None else replace(facts.watched, consumer_cpu_s=self._consumer_cpu_s()),
             notes=self._notes(),
         )

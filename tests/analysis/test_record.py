@@ -220,7 +220,7 @@ MAY_BE_NULL = {
     "storage.idle_proof", "storage.others_read_bytes", "storage.kind", "storage.latency_of", "storage.tail",
     "storage.stalls", "storage.fetch_saw", "transfer.pinned", "device.held_issue_s", "short_run",
     "watched",
-    "storage_by_shadow",
+    "storage_by_shadow", "storage_by_processors",
 }  # fmt: skip
 """Null says something itself: no failure; no joint gain because one cause is named; other storage than NFS; no proof
 (`cold_not_proven` says so), no time of a cold read, nobody else on the disk; no kind of slowness that is
