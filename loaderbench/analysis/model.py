@@ -402,15 +402,29 @@ class Model:
         base, ram = self.base, self.times.ram
         if base is None or ram is None:
             return None
-        growth = ram - base
-        arm = Arm.RAM if Arm.RAM in self.arms and self.has_storage else Arm.REAL
-        stall, issue = self.data_stall(arm), self.issue_growth(arm)
-        exposed = growth.scaled(0.0)
-        if issue is not None:
-            exposed = (growth - stall).clipped(0.0, issue)
+        growth, exposed = ram - base, self.late_issue
+        assert exposed is not None
         if self.starved is not None:
+            stall = self.data_stall(self._fed_arm)
             exposed = exposed + stall.clipped(0.0, (growth - exposed).at_least(0.0)).scaled(self.starved)
         return Quantity(exposed.value, exposed.draws, growth.n)
+
+    @property
+    def _fed_arm(self) -> Arm:
+        """The arm of `times.ram`."""
+        return Arm.RAM if Arm.RAM in self.arms and self.has_storage else Arm.REAL
+
+    @property
+    def late_issue(self) -> Quantity | None:
+        """Seconds a step by which it is longer than with data always ready though its data were there: issuing came
+        later, by its own growth at most. None where the arms do not tell."""
+        base, ram = self.base, self.times.ram
+        if base is None or ram is None:
+            return None
+        growth, issue = ram - base, self.issue_growth(self._fed_arm)
+        if issue is None:
+            return growth.scaled(0.0)
+        return (growth - self.data_stall(self._fed_arm)).clipped(0.0, issue)
 
     def _without_contention(self) -> Quantity | None:
         if Arm.REAL not in self.processors:
@@ -480,7 +494,8 @@ class Model:
         if self.on_host_cpus:  # the step ends with its slowest thread
             return Quantity.of(steps, "issue") * part.scaled(seen.queued_fraction)
         if steps.mean("wait") + steps.mean("issue") < HOST_BOUND * steps.mean("duration"):
-            return None
+            late = self.late_issue if arm is Arm.REAL else None
+            return None if late is None else late * part
         return (duration * part.scaled(seen.consumer_queued)).at_most(Quantity.of(steps, "issue"))
 
     @cached_property

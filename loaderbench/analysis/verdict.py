@@ -186,13 +186,14 @@ class _Judge:
         contention; what the stage gives of its own is the ratio of both.
         """
         gain = self.model.contention_gain
-        if gain is None or gain.n < 2 or gain.value < WORTH or gain.low < SURE or _is_wide(gain):
+        if gain is None or gain.n < 2 or gain.low < SURE or _is_wide(gain):
             return False
         if self.model.held_up_by_others and gain.value >= HELD_UP:
             return True
         joined = self.unseparated  # what the arms do not tell apart may give more, too
         best = self.best if joined is None else max(self.best, joined.gain.value)
-        return gain.value * gain.value >= best
+        # A stage that is worth it only with the contention that its gain holds is no better a name than this.
+        return max(gain.value, best) >= WORTH and gain.value * gain.value >= best
 
     def of_the_gains(self) -> Ruling:
         joined = self.unseparated

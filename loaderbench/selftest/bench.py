@@ -47,6 +47,9 @@ TAIL_TURNS = 3
 """How many times longer a turn of the stopwatch is where the slow files are few."""
 TURNS_ALONE = 3
 """How often the model and the loader are timed alone where they share the processors."""
+BESIDE_ROUNDS = 5
+"""Turns of each side beside busy processes: which processor each of these has differs from turn to turn, and moves a
+run's step by a quarter."""
 CPU_MODEL = {"device": "cpu", "model": "resnet18", "mode": "infer", "precision": "fp32"}
 CPU_INPUT_SIZES = (64, 128, 224)
 """Of `own threads`: the first with which the model takes longer than the loader for the same images."""
@@ -70,6 +73,8 @@ class Built:
     """Field of Stopwatch → the run to time for it."""
     turn_s: float
     """Seconds of a turn of the stopwatch."""
+    rounds: int = 2
+    """Turns of each side."""
     mean: bool = False
     """What slows the run comes and goes: the mean of the turns tells, not the fastest."""
     disturber: Disturber | None = None
@@ -87,7 +92,8 @@ class Built:
 
     def stopwatch(self, child: Child) -> Stopwatch:
         """Time all sides, in turns. Raises JobFailed."""
-        request = WallTimeRequest(tuple(self.sides.values()), self.turn_s, mean=self.mean, disturber=self.disturber)
+        sides = tuple(self.sides.values())
+        request = WallTimeRequest(sides, self.turn_s, self.rounds, mean=self.mean, disturber=self.disturber)
         times = dict(zip(self.sides, child.ask(WALL_SECONDS, request, quiet), strict=True))
         if "without_s" not in times:  # the model and the loader share the processors: the slower of the two alone
             device = DeviceTimeRequest(self.case, self.injection)
@@ -142,7 +148,9 @@ class Bench:
                     alone = replace(built.sides["with_s"], disturbed=False)
                     busy = stack.enter_context(neighbours(beside))
                     sides = {**built.sides, "undisturbed_s": alone}
-                    built = replace(built, sides=sides, turn_s=2 * built.turn_s, mean=True, disturber=busy)
+                    built = replace(
+                        built, sides=sides, turn_s=2 * built.turn_s, rounds=BESIDE_ROUNDS, mean=True, disturber=busy
+                    )
                 yield built
         except UnavailableError as error:
             raise BedMissing(str(error)) from error

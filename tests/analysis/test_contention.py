@@ -128,6 +128,28 @@ def test_a_serial_loader_that_the_device_outlasts_loses_nothing_to_neighbours(de
     assert gain is not None and gain.value == pytest.approx(expected, rel=0.02)
 
 
+def test_an_issuing_thread_that_others_hold_up_makes_the_device_wait_though_its_data_are_there() -> None:
+    # Two busy processes beside it; data are always there. Each step is issued 5 ms later than alone, and the device
+    # begins it 4 ms after the one before has ended: 24 ms for 20. No others, no such wait.
+    machine = Machine(2, 2)
+    run = stored(machine, Pipeline(device=0.020, decode=0.010))
+    assert run.recording is not None
+    for segment in (*run.recording.of(Arm.REAL), *run.recording.of(Arm.RAM)):
+        late = np.arange(len(segment.steps)) * 4_000_000
+        for name in STEP:
+            if name.endswith("_ns") and name != "busy_ns":
+                segment.steps[:, STEP[name]] += late
+        segment.steps[:, STEP["issued_ns"]] += 5_000_000
+        for name in ("copy_begin_ns", "copy_end_ns"):  # nothing is copied, whenever that is
+            segment.steps[:, STEP[name]] = segment.steps[:, STEP["returned_ns"]]
+    record = analyze(run)
+    assert record.verdict is not None and record.contention is not None
+    gain, part = record.verdict.speedup_if_removed["contention"], record.contention.others_fraction
+    assert gain is not None and part is not None and part > 0.5
+    assert gain.value == pytest.approx(24 / (24 - 4 * part), rel=0.02)
+    assert (record.verdict.bottleneck, record.contention.by) == ("contention", "neighbours")
+
+
 @pytest.mark.parametrize("quota", [0.5, 0.7, 1.0])
 def test_a_quota_is_named_with_the_gain_of_its_end(quota: float):
     machine = Machine(2, quota=quota)
