@@ -73,13 +73,13 @@ class Built:
     """Field of Stopwatch → the run to time for it."""
     turn_s: float
     """Seconds of a turn of the stopwatch."""
-    rounds: int = 2
-    """Turns of each side."""
     mean: bool = False
     """What slows the run comes and goes: the mean of the turns tells, not the fastest."""
     disturber: Disturber | None = None
     groups: tuple[Callable[[int], None], ...] = field(default=())
     """Called with the pid of a process that is to run the case."""
+    rounds: int = 2
+    """Turns of each side."""
 
     @property
     def injection(self) -> Injection:
