@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,20 +28,27 @@ NOTICED = "_loaderbench_noticed"
 
 
 class DataLoaderQueue:
-    """The batches that an iterator's workers have ready."""
+    """The batches that an iterator's workers have ready.
+
+    The iterator is not kept by it: its workers end when the script leaves it, not when Python looks for cycles, which
+    would leave each of them waiting for 5 s.
+    """
 
     def __init__(self, iterator: Any) -> None:
-        self._iterator = iterator
+        self._reference = weakref.ref(iterator)
 
     def is_full(self) -> bool:
         """Whether all batches that were asked for are there. Raises AttributeError where this PyTorch keeps them
         elsewhere (`torch.utils.data.dataloader._MultiProcessingDataLoaderIter` of 2.11 to 2.15)."""
-        iterator = self._iterator
+        iterator: Any = self._reference()
+        if iterator is None:
+            return False
         waiting = sum(len(task) == 2 for task in iterator._task_info.values())
         return bool(waiting + iterator._data_queue.qsize() >= iterator._send_idx - iterator._rcvd_idx)
 
     def pids(self) -> list[int]:
-        return [process.pid for process in getattr(self._iterator, "_workers", []) if process.pid is not None]
+        workers = getattr(self._reference(), "_workers", [])
+        return [process.pid for process in workers if process.pid is not None]
 
 
 def source_of(loader: Any) -> Source:

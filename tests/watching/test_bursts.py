@@ -1,5 +1,7 @@
 """Steps behind a burst: which of them stand for the script's own step, and what its workers do meanwhile."""
 
+import gc
+import multiprocessing
 import time
 
 import numpy as np
@@ -195,3 +197,19 @@ def test_workers_of_an_epoch_that_is_left_behind_a_burst_rest_no_more() -> None:
         next(iter(loader))
         assert left.ring._rest_until[0] == 0
     watcher.close()
+
+
+def test_workers_of_an_iterator_that_is_left_before_its_end_end_at_once() -> None:
+    watcher = Watcher("burst")
+    watcher.follows_device = False
+    gc.collect()
+    gc.disable()  # an iterator in a cycle would live until Python looks for cycles
+    try:
+        with noticed(watcher):
+            for _ in range(3):
+                for number, _batch in enumerate(torch.utils.data.DataLoader(Slow(), 8, num_workers=1)):
+                    if number == 40:
+                        break
+                assert not multiprocessing.active_children()
+    finally:
+        gc.enable()
