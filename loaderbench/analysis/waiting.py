@@ -1,18 +1,13 @@
-"""What part of its time a loader that tells nothing of itself waits for what it reads, by the processors that all
-processes and threads of the script wanted.
+"""Whether a loader that tells nothing of itself computes, by the processors that all processes and threads of the
+script wanted.
 
-Over a window of length T in which the script waited for data for S, its own thread wanted a processor for M seconds,
-all others together for O, of C processors. A loader that works in the script's thread does so within S, and wants a
-processor for at most M of it; one that works beside it for at most O of T. So it waits for at least
+Over a window of length T in which the script waited for data for S, all its processes and threads wanted W seconds of
+C processors. While it waited they wanted at least W − C · (T − S) of them, so that at most
 
-    1 − M ÷ S − O ÷ T
+    1 − (W − C · (T − S)) ÷ (C · S)
 
-of its time. And while the script waited, the processors were wanted for at least M + O − C · (T − S) seconds, so that
-at most
-
-    1 − (M + O − C · (T − S)) ÷ (C · S)
-
-of what it waited for was no computing. Where the two are far apart, nothing is told.
+of that time can have been waiting for what is read. Only a small part tells: a loader that wants no processor may wait
+for its storage, or for something else.
 """
 
 from __future__ import annotations
@@ -27,29 +22,26 @@ from loaderbench.recording.facts import STEP, Segment
 
 LEAST_WAIT = 0.1
 """Of a window, that the script must wait for data."""
-WIDEST = 0.4
-"""Between the bounds; the verdict stays joint where they are further apart."""
+MOST_WAITING = 0.4
+"""Of that time; the verdict stays joint where more of it may be no computing."""
 
 
 def waiting_part(windows: Sequence[Segment]) -> Quantity | None:
-    """Of the loader's time, the part in which it computed nothing; draws between the bounds. `windows`: of `real`. None
-    where the kernel does not tell, or the bounds are far apart."""
-    waited_s = own_s = all_s = most_s = whole_s = 0.0
+    """Of the loader's time, the part in which it may wait for what it reads: draws from 0 to the bound. `windows`: of
+    `real`. None where the kernel does not tell, or the bound says little."""
+    waited_s = wanted_s = there_s = whole_s = 0.0
     for one in windows:
         cpu, rows = one.cpu, one.window
-        if cpu is None or cpu.own_queued_s is None or cpu.consumer_queued_s is None or one.consumer_cpu_s is None:
+        if cpu is None or cpu.own_queued_s is None:
             return None
         waited_s += float((rows[:, STEP["returned_ns"]] - rows[:, STEP["called_ns"]]).sum()) / 1e9
-        own_s += one.consumer_cpu_s + cpu.consumer_queued_s
-        all_s += cpu.own_s + cpu.own_queued_s
-        cpus = cpu.cpus if cpu.quota_cpus is None else min(cpu.cpus, cpu.quota_cpus)
-        most_s, whole_s = most_s + cpus * cpu.wall_s, whole_s + cpu.wall_s
-    if waited_s < LEAST_WAIT * whole_s or waited_s == 0.0:
+        wanted_s += cpu.own_s + cpu.own_queued_s
+        there_s += (cpu.cpus if cpu.quota_cpus is None else min(cpu.cpus, cpu.quota_cpus)) * cpu.wall_s
+        whole_s += cpu.wall_s
+    if waited_s == 0.0 or waited_s < LEAST_WAIT * whole_s:
         return None
-    cpus = most_s / whole_s
-    least = max(0.0, 1.0 - own_s / waited_s - max(0.0, all_s - own_s) / whole_s)
-    most = max(0.0, 1.0 - max(0.0, all_s - cpus * (whole_s - waited_s)) / (cpus * waited_s))
-    if least > most or most - least > WIDEST:
+    cpus = there_s / whole_s
+    most = max(0.0, 1.0 - max(0.0, wanted_s - cpus * (whole_s - waited_s)) / (cpus * waited_s))
+    if most > MOST_WAITING:
         return None
-    draws = np.random.default_rng(31).uniform(least, most, NUM_DRAWS)
-    return Quantity((least + most) / 2, draws, len(windows))
+    return Quantity(most / 2, np.random.default_rng(31).uniform(0.0, most, NUM_DRAWS), len(windows))

@@ -37,10 +37,10 @@ def evidence_lines(record: RunRecord) -> list[str]:
             f"{fmt.duration(warm_s)} for it again: {by_reader.value:.0%}{ends} of it is storage"
         )
     waits, cpu = record.storage_by_processors, record.contention
-    if waits is not None and cpu is not None and waits.low is not None and waits.high is not None:
+    if waits is not None and cpu is not None and waits.high is not None:
         lines.append(
             f"its processes and threads want {cpu.own + cpu.queued:.2f} processors of {cpu.cpus}: its loader waits for "
-            f"what it reads, or for something else, in {waits.low:.0%} to {waits.high:.0%} of its time"
+            f"what it reads in {waits.high:.0%} of its time at most"
         )
     if wait is not None:
         lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")

@@ -39,17 +39,6 @@ def record_of(*, wait_ms: float, step_ms: float, own_ms: float, others_ms: float
     return analyze(run)
 
 
-def test_a_loader_that_wants_no_processor_waits_for_its_storage() -> None:
-    # Of 22 ms a step 12 are waiting; its own thread runs for 1 ms, its loader's processes for 2: 1 - 1/12 - 2/22.
-    record = record_of(wait_ms=12.0, step_ms=10.0, own_ms=1.0, others_ms=2.0)
-    part, verdict = record.storage_by_processors, record.verdict
-    assert part is not None and part.high == pytest.approx(1.0, abs=0.02)
-    assert part.low == pytest.approx(1 - 1 / 12 - 2 / 22, abs=0.02)
-    assert verdict is not None and verdict.bottleneck == "storage"
-    gain = verdict.speedup_if_removed["storage"]
-    assert gain is not None and gain.value == pytest.approx(22 / (22 - 0.91 * 12), rel=0.02)
-
-
 def test_a_loader_that_keeps_all_processors_busy_prepares() -> None:
     # 42 of 44 ms of two processors are used; while it waits for 12 ms, for at least 42 - 2 x 10 of 24 ms.
     record = record_of(wait_ms=12.0, step_ms=10.0, own_ms=1.0, others_ms=41.0)
@@ -63,6 +52,7 @@ def test_a_loader_that_keeps_all_processors_busy_prepares() -> None:
     [
         pytest.param(11.0, 0.0, id="a generator that may compute in the script's own thread while this waits"),
         pytest.param(1.0, 21.0, id="one process, all the time, or two, half of it"),
+        pytest.param(1.0, 2.0, id="it wants no processor: it waits for its storage, or for something else"),
     ],
 )
 def test_what_processors_do_not_tell_stays_joint(own_ms: float, others_ms: float) -> None:
