@@ -17,7 +17,7 @@ from loaderbench.analysis.latency import Queue
 from loaderbench.analysis.processors import Processors
 from loaderbench.analysis.quantities import Quantity, largest
 from loaderbench.analysis.statistics import pool_adjacent_violators
-from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps, are_too_unlike, chance_of_so_short
+from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps, chance_of_so_short
 from loaderbench.cases.arms import CHAIN, Arm
 from loaderbench.recording.record import STAGES, Cause, Removable
 
@@ -123,6 +123,8 @@ class Watched:
     """Low end of the part by which known delays lengthened the steps; None where there were none, or too few."""
     knows_arrivals: bool
     """Whether the stalls end when a batch was complete, not when it was handed over."""
+    lanes: int = 1
+    """Workers; a batch costs one of them so many times `batch_s`."""
     behind_threads_s: float = 0.0
     """Seconds a step by which other Python threads of its process may hold it up: they may make its batches there."""
     of_many_ranks: bool = False
@@ -186,12 +188,13 @@ class Model:
 
         Of steps that take unlike times (batches of a gradient accumulation that are taken first, and worked on behind
         the last of them) a few can all be of one kind, and look alike. Those in bursts stand for all if it would be too
-        great a chance that they are so short: then steps are unlike since the loader works beside them.
+        great a chance that they are so short: then steps are unlike since the loader works beside them. The loader
+        makes steps of each kind longer, too, so that it must be a chance that they are nearly so short.
         """
         bursts, real = self.arms.get(Arm.DEVICE), self.arms[Arm.REAL]
         if bursts is None or bursts.num_blocks < LEAST_BURSTS:
             return None
-        stand = not are_too_unlike(real, bursts) or chance_of_so_short(bursts, real) < UNLIKELY
+        stand = not bursts.of_unlike or chance_of_so_short(bursts, real) < UNLIKELY
         return bursts if stand else None
 
     def _with_stand_ins(self, times: Times, watched: Watched) -> Times:
@@ -212,10 +215,9 @@ class Model:
         if self.synchronous:
             waited = stall * part
             return replace(times, ram=real - waited, fetch=device + waited)
-        loader = watched.batch_s.at_most(real)
-        if self.loader_paces:
-            loader = real
-        rest = largest(device, loader - loader * part).at_most(real)
+        loader = real if self.loader_paces else watched.batch_s.at_most(real)
+        # No step gains more than the loader's reading: what else it is longer than with data ready is not storage's.
+        rest = largest(device, real - loader * part).at_most(real)
         return replace(times, ram=rest, fetch=loader * part)
 
     @property
@@ -495,7 +497,7 @@ class Model:
             return Quantity.of(steps, "issue") * part.scaled(seen.queued_fraction)
         if steps.mean("wait") + steps.mean("issue") < HOST_BOUND * steps.mean("duration"):
             late = self.late_issue if arm is Arm.REAL else None
-            return None if late is None else late * part
+            return None if late is None else late.at_most(duration.scaled(seen.consumer_queued)) * part
         return (duration * part.scaled(seen.consumer_queued)).at_most(Quantity.of(steps, "issue"))
 
     @cached_property
@@ -506,12 +508,21 @@ class Model:
         if base is None or waited is None or self.synchronous:
             return None
         own = 1.0 - self.processors[Arm.REAL].for_others
-        free = self.times.free
-        if self.watched is not None and self.starved is not None:
-            free = self.watched.batch_s.scaled(1.0 - self.starved * own)
+        free = self._watched_free(own) if self.watched is not None else self.times.free
         if free is None:
             return None
         return largest(base, free, self.real - waited.scaled(own)).at_most(self.real)
+
+    def _watched_free(self, own: float) -> Quantity | None:
+        """Seconds a batch of a watched script's workers if they had the processors to themselves; None: unknown.
+        `own`: the part of their wait for processors that the run's own threads cause. Workers that are more than the
+        processors wait for each other, and still do then."""
+        watched, seen = self.watched, self.processors[Arm.REAL]
+        if watched is None or self.starved is None or self.runnable is None:
+            return None
+        cpus = seen.cpus if seen.quota_cpus is None else min(seen.cpus, seen.quota_cpus)
+        ran = (self.runnable - self.starved) * watched.lanes / min(watched.lanes, cpus)
+        return watched.batch_s.scaled(max(1.0 - self.starved * own, ran))
 
     @property
     def held_up_by_others(self) -> bool:

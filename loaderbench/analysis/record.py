@@ -113,7 +113,8 @@ def judged_run(run: Run, recording: Recording) -> Judged | None:
     slow = slowness_of(run.case, recording)
     period_s = 0.0 if slow.stalls is None else slow.stalls.period_s
     segments = beside_the_same(whole_periods(recording.segments, period_s))
-    arms = join_arms(segments, run.case.feed.lanes, period_s)
+    on_host_cpus = recording.facts.device.on_host_cpus
+    arms = join_arms(segments, run.case.feed.lanes, period_s, on_host_cpus=on_host_cpus)
     return Judged(run, recording, arms, slow) if Arm.REAL in arms else None
 
 
@@ -219,13 +220,13 @@ class Judged:
         if not known:
             part = self.shadow_part
         busy_s = Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds))
-        return Watched(part, busy_s, low, knows_arrivals=True, of_many_ranks=of_many)
+        return Watched(part, busy_s, low, knows_arrivals=True, lanes=lanes, of_many_ranks=of_many)
 
     def _behind_threads_s(self) -> float:
-        """Of a step of a script whose loader tells nothing: for how long its thread neither waited for a batch nor ran
-        nor wanted a processor, as far as other Python threads of its process ran meanwhile. They may have made its
-        batches, and held it up by Python's lock."""
-        if not self.facts.device.on_host_cpus:  # it waits for the device meanwhile
+        """Of a step of a script whose loader tells nothing: for how long at most other Python threads of its process
+        may have held it up. Its thread neither waited for a batch nor ran nor wanted a processor so long, and they ran.
+        They may have made its batches, with Python's lock."""
+        if not self.facts.device.on_host_cpus or self.recording.rank is not None:  # for the device, or other ranks
             return 0.0
         blocked = ran = 0.0
         for one in self.recording.of(Arm.REAL):

@@ -30,8 +30,18 @@ History
        no read is slow (it waited for a processor), and `fetch` counts
     7  watched scripts: a batch is handed over in the time that nine in ten ready ones take, not in the most that one
        took
+    8  contention: issuing that comes late though its data are there counts, and a stage that is worth it only with the
+       contention that its gain holds is not named;
+       watched scripts: bursts stand for steps of unlike lengths where chance does not explain them; what the script and
+       its workers take from each other has a gain; threads of its process that may hold it up leave the verdict open;
+       preparation is told from storage where workers that tell nothing keep the processors busy
+    9  contention: others make issuing late only as far as its thread waited for a processor; beside a stage that may be
+       worth nothing, it is named only where it is worth it itself;
+       watched scripts: more workers than processors wait for each other also without the script; no step is longer for
+       the storage than its loader reads; chance is asked once, before the first steps behind bursts count, and with
+       room for what the loader makes longer; processors that were wanted and not had tell nothing of a loader
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 8
+RULES_VERSION = 9

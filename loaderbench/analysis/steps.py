@@ -27,9 +27,12 @@ WAITS_MUCH = 0.3
 HANDED_OVER = 0.9
 """So many of the batches that were ready were handed over in the time that this takes. The most of all is that of the
 one at which the machine stood still."""
-UNLIKE_STEPS = 0.15
-"""Of a step: the standard error of so many of a watched script's own steps, taken at random, from which on these do not
-tell its mean step."""
+UNLIKE_STEPS = 0.10
+"""Of the mean: the standard error of so many of a watched script's own steps, taken at random, from which on these do
+not tell it."""
+GROWN, GROWN_S = 0.5, 0.0003
+"""By so much, and so many seconds more, a step of one kind may be longer beside the loader: some of a network that
+computes on the processors, and all of a step that only takes a batch."""
 NUM_DRAWN = 10_000
 """Times that as many steps as the bursts have are taken at random."""
 NEVER_RESTING = 0.97
@@ -69,6 +72,8 @@ class ArmSteps:
     """Steps in which all workers hand over once."""
     worked: float | None = None
     """Part of the windows in which the workers were at work on batches; None where the loader does not tell."""
+    of_unlike: bool = False
+    """Of bursts: the watched script's own steps differ so much that these may all be of one kind."""
 
     @property
     def num_blocks(self) -> int:
@@ -108,18 +113,19 @@ def are_too_unlike(real: ArmSteps, bursts: ArmSteps) -> bool:
     """Whether a watched script's own steps differ so much that as many as are in the bursts, taken at random, would not
     tell their mean."""
     own = real.all("duration") - real.all("stall")
-    return bool(own.std() / bursts.num_steps**0.5 > UNLIKE_STEPS * real.mean("duration"))
+    return bool(own.std() / bursts.num_steps**0.5 > UNLIKE_STEPS * own.mean())
 
 
 def chance_of_so_short(bursts: ArmSteps, real: ArmSteps) -> float:
     """How often as many runs of as many steps on end as the bursts have, taken from the windows of `real` at random,
-    would be no longer than the bursts, waiting for data left out. Steps on end keep what repeats after some of them."""
+    would be no longer than the bursts, waiting for data left out, if each of their steps had GROWN beside the loader.
+    Steps on end keep what repeats after some of them."""
     own = [values["duration"] - values["stall"] for values in real.quantities]
     random = np.random.default_rng(29)
     drawn, seen = np.zeros(NUM_DRAWN), 0.0
     for values in bursts.quantities:
         length = len(values["duration"])
-        seen += float((values["duration"] - values["stall"]).sum())
+        seen += float((values["duration"] - values["stall"]).sum()) * (1.0 + GROWN) + GROWN_S * length
         sums = [np.convolve(one, np.ones(length), "valid") for one in own if len(one) >= length]
         if not sums:
             return 1.0
@@ -348,12 +354,15 @@ def fed_alike(segments: Sequence[Segment]) -> tuple[Arm, ...]:
     return tuple(arm for arm in FED_ALIKE if arm in CHAIN)
 
 
-def join_arms(segments: Sequence[Segment], round_steps: int = 1, period_s: float = 0.0) -> dict[Arm, ArmSteps]:
+def join_arms(
+    segments: Sequence[Segment], round_steps: int = 1, period_s: float = 0.0, *, on_host_cpus: bool = False
+) -> dict[Arm, ArmSteps]:
     """Every arm of which a complete step was measured, traced windows and short runs left out. Their draws share what
     moved all arms of a round (statistics.widths). `period_s`: as for `arm_steps`.
 
-    Of a watched script's steps that are too unlike for those in bursts all steps behind a burst count, so that a short
-    accumulation is there as a whole: also the first, which the pause makes slower.
+    `on_host_cpus`: a script computes on the processors. Of its steps that are too unlike for those in bursts all steps
+    behind a burst count, so that a short accumulation is there as a whole: also the first, whose caches are cold. (On a
+    device the first one would show launches.)
     """
 
     def joined_of(arm: Arm) -> ArmSteps | None:
@@ -362,8 +371,10 @@ def join_arms(segments: Sequence[Segment], round_steps: int = 1, period_s: float
     found = {arm: joined_of(arm) for arm in (*ARMS, Arm.PREP)}
     real, bursts = found[Arm.REAL], found[Arm.DEVICE]
     if real is not None and bursts is not None and segments[0].lane == SCRIPT_LANE and are_too_unlike(real, bursts):
-        segments = [replace(one, num_warmup=1) if one.arm is Arm.DEVICE else one for one in segments]
-        found[Arm.DEVICE] = joined_of(Arm.DEVICE)
+        if on_host_cpus:
+            segments = [replace(one, num_warmup=1) if one.arm is Arm.DEVICE else one for one in segments]
+            bursts = joined_of(Arm.DEVICE) or bursts
+        found[Arm.DEVICE] = replace(bursts, of_unlike=True)
     joined = {arm: steps for arm, steps in found.items() if steps is not None}
     together = widths({arm: steps.blocks for arm, steps in joined.items()}, fed_alike(segments))
     return {arm: replace(steps, width=together[arm]) for arm, steps in joined.items()}

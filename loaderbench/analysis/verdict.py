@@ -190,15 +190,20 @@ class _Judge:
             return False
         if self.model.held_up_by_others and gain.value >= HELD_UP:
             return True
-        joined = self.unseparated  # what the arms do not tell apart may give more, too
-        best = self.best if joined is None else max(self.best, joined.gain.value)
+        found = [self.model.gains[cause] for cause in self.worth[:1]]
+        if self.unseparated is not None:  # what the arms do not tell apart may give more, too
+            found.append(self.unseparated.gain)
+        best = max(found, key=lambda one: one.value, default=gain)
+        if gain.value < WORTH and (best.value < WORTH or best.low < SURE):
+            return False
         # A stage that is worth it only with the contention that its gain holds is no better a name than this.
-        return max(gain.value, best) >= WORTH and gain.value * gain.value >= best
+        return gain.value * gain.value >= best.value
 
     def of_the_gains(self) -> Ruling:
         joined = self.unseparated
         if joined is not None and joined.gain.value > max(WORTH, MORE * self.best):
-            return self.of_unseparated(joined)
+            behind = self.behind_threads(joined.gain.value)
+            return Ruling("undetermined", tuple(behind)) if behind else self.of_unseparated(joined)
         if unsure := self.unsure():
             return Ruling("undetermined", tuple(unsure))
         return self.of_one_cause() if self.worth else self.of_none()
@@ -267,10 +272,7 @@ class _Judge:
         held_up = self.model.most_of_contention
         if held_up is not None and held_up >= WORTH and held_up * held_up >= self.best:
             reasons.append(Reason("gain_not_measured", {"cause": "contention", "most": held_up}))
-        behind_s, real_s = self.model.behind_threads_s, self.model.real.value
-        most_behind = real_s / max(real_s - behind_s, 1e-9)
-        if most_behind >= WORTH and most_behind > MORE * self.best:
-            reasons.append(Reason("threads_in_step", {"part": behind_s / real_s, "most": most_behind}))
+        reasons += self.behind_threads(self.best)
         if self.worth and gains[self.worth[0]].low < SURE and not self.only_together:
             reasons.append(_uncertain(self.worth[0], gains[self.worth[0]]))
         possible = {str(cause): gain.high for cause, gain in gains.items()}
@@ -283,6 +285,14 @@ class _Judge:
             if possible[what] >= CLEAR:
                 reasons.append(Reason("may_be_faster", {"cause": what, "high": possible[what]}))
         return reasons
+
+    def behind_threads(self, best: float) -> list[Reason]:
+        """Where threads of a watched script's process may cost it more than the best of its causes."""
+        behind_s, real_s = self.model.behind_threads_s, self.model.real.value
+        most = real_s / max(real_s - behind_s, 1e-9)
+        if most < CLEAR or most <= MORE * best:
+            return []
+        return [Reason("threads_in_step", {"part": behind_s / real_s, "most": most})]
 
     @property
     def only_together(self) -> bool:

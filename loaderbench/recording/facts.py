@@ -186,8 +186,8 @@ class CpuWindow:
     num_throttled: int | None
     """Periods in which a cgroup's quota stopped the run (`nr_throttled` of cpu.stat); None without a quota."""
     python_threads_s: float | None = None
-    """Used by the other Python threads of the calling process (`threading.enumerate`); None in runs that did not store
-    it."""
+    """Used by the other Python threads of the calling process (`threading.enumerate`), and by its threads that ended;
+    None in runs that did not store it."""
 
 
 @dataclass(frozen=True)

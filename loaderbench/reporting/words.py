@@ -192,8 +192,8 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
         f"were done ({d['reason'] or 'for no known reason'})"
     ),
     "threads_in_step": lambda d: (
-        f"other Python threads of the script's process ran for {_percent(d, 'part')} of its step's time while its own "
-        f"thread was held up; if they make its batches, it may be up to {_number(d, 'most'):.2f}× faster without them"
+        f"other Python threads of the script's process may have held its own thread up for {_percent(d, 'part')} of a "
+        f"step's time at most; if they make its batches, it may be up to {_number(d, 'most'):.2f}× faster without them"
     ),
     "delays_disagree": lambda d: (
         f"known delays lengthened the steps by {_percent(d, 'response')} of them, where bursts and timeline let expect "

@@ -27,8 +27,14 @@ from loaderbench.samplers.process_io import runqueue_off_reason, threads_of_tree
 class _Reading:
     at_ns: int
     threads: Mapping[tuple[int, int], tuple[int, int]]
+    process_s: float
+    """Of the calling process, threads that ended counted."""
     machine: CpuTimes | None
     num_throttled: int | None
+
+    @property
+    def pids(self) -> set[int]:
+        return {pid for pid, _ in self.threads}
 
 
 class CpuClock:
@@ -48,21 +54,24 @@ class CpuClock:
         self._begun = self._read()
 
     def end(self) -> CpuWindow | None:
-        """What was used since `begin`; None where the kernel counts no run-queue delay or CPU time of threads."""
+        """What was used since `begin`; None where the kernel counts no run-queue delay or CPU time of threads, and
+        where a process ended: it took its counts with it, and what it used would seem to be others'."""
         begun, now = self._begun, self._read()
-        if begun is None or not now.threads:
+        if begun is None or not now.threads or not begun.pids <= now.pids:
             return None
-        # A thread that has ended meanwhile takes its counts with it; one that began has none before.
+        # A thread of another process that has ended meanwhile takes its counts with it; one that began has none before.
         used = {key: _growth(begun.threads.get(key, (0, 0)), counts) for key, counts in now.threads.items()}
         consumer = used.get((self._pid, threading.get_native_id()))
-        others = [one.native_id for one in threading.enumerate() if one is not threading.current_thread()]
+        others = [one.native_id for one in threading.enumerate() if _is_the_scripts(one)]
+        of_process_s = sum(ran for (pid, _), (ran, _) in used.items() if pid == self._pid) / 1e9
+        ended_s = max(0.0, now.process_s - begun.process_s - of_process_s)
         before, after = begun.machine, now.machine
         throttled = None
         if begun.num_throttled is not None and now.num_throttled is not None:
             throttled = now.num_throttled - begun.num_throttled
         return CpuWindow(
             wall_s=(now.at_ns - begun.at_ns) / 1e9,
-            own_s=sum(ran for ran, _ in used.values()) / 1e9,
+            own_s=sum(ran for ran, _ in used.values()) / 1e9 + ended_s,
             own_queued_s=sum(queued for _, queued in used.values()) / 1e9,
             consumer_queued_s=None if consumer is None else consumer[1] / 1e9,
             machine_busy_s=after.busy_s - before.busy_s if after and before else None,
@@ -70,12 +79,13 @@ class CpuClock:
             cpus=len(self._cpus),
             quota_cpus=self._quota,
             num_throttled=throttled,
-            python_threads_s=sum(used.get((self._pid, one or 0), (0, 0))[0] for one in others) / 1e9,
+            python_threads_s=sum(used.get((self._pid, one or 0), (0, 0))[0] for one in others) / 1e9 + ended_s,
         )
 
     def _read(self) -> _Reading:
         threads = threads_of_tree(self._pid) if self._counts_queues else {}
-        return _Reading(time.perf_counter_ns(), threads, cpu_times_now(self._cpus), self._num_throttled())
+        machine, num_throttled = cpu_times_now(self._cpus), self._num_throttled()
+        return _Reading(time.perf_counter_ns(), threads, time.process_time(), machine, num_throttled)
 
     def _num_throttled(self) -> int | None:
         """Periods in which any of the quotas that hold for this process stopped it; None without a quota."""
@@ -88,6 +98,11 @@ class CpuClock:
             except OSError:
                 return None
         return sum(counts) if counts else None
+
+
+def _is_the_scripts(thread: threading.Thread) -> bool:
+    """Not the calling one, and none of this package's."""
+    return thread is not threading.current_thread() and not thread.name.startswith("loaderbench")
 
 
 def _growth(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from loaderbench.recording.facts import (
 )
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses, num_steps, warmup_steps
-from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps
+from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
 from loaderbench.watching.surroundings import Surroundings
@@ -318,6 +318,12 @@ class Watcher:
         until = drawn_steps(seen.source.depth, self._random)
         return until if self._in_step is None else min(until, self._in_step.steps_left(seen))
 
+    def steps_more(self, seen: Seen) -> int:
+        """Until a burst that the clock asks for; 0 where the steps alone say when."""
+        if self._in_step is not None:
+            return 0
+        return self._random.randrange(least_steps(seen.source.depth)) + 1
+
     def hold(self, watched: Watched, queue: Queue) -> bool:
         """Hold the script until the queue is full; on several ranks until those of all are. Whether they are."""
         begun = time.perf_counter_ns()
@@ -364,8 +370,8 @@ class Watched:
         self._warmup = max(1, 2 * self._source.depth)
         self._until_burst = watcher.rows_until_turn(seen)
         self._first, self._number, self._started = 0, seen.num_batches, False
-        self._clock_begun = False
         self._cpu_since: float | None = None
+        """When the readings of the window's processors began; None: they did not."""
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
         self._rests_since: int | None = None
@@ -409,15 +415,13 @@ class Watched:
         self.seen.num_batches += 1
         self.seen.num_samples += num
         self._batch += 1
-        if self._cpu_since is None and len(self._rows) == self._warmup:
-            if self._arm is Arm.REAL:
-                if watcher.look_for_device():
-                    self._rows.clear()
-                    self._first, self._number = self._batch, self.seen.num_batches
-                    return batch
+        if self._cpu_since is None and len(self._rows) == self._warmup and self._arm is Arm.REAL:
+            if watcher.look_for_device():
+                self._rows.clear()
+                self._first, self._number = self._batch, self.seen.num_batches
+            else:
                 watcher.clock.begin()
-                self._clock_begun = True
-            self._cpu_since = time.thread_time()
+                self._cpu_since = time.thread_time()
         return batch
 
     @property
@@ -452,7 +456,12 @@ class Watched:
             self._dose, self._arm, workers = dose, Arm.DELAYED, self._source.workers
             self._warmup, self._until_burst = warmup_steps(workers), num_steps(workers)
             return called
-        if self._leads_to_delays or not watcher.may_burst(self, called - self._rows[first][0]):
+        due = not self._leads_to_delays and watcher.may_burst(self, called - self._rows[first][0])
+        if due and len(self._rows) > self._until_burst and (more := watcher.steps_more(self.seen)):
+            # Time passes in long steps: what comes behind the one in which it became time is no step at random.
+            self._until_burst = len(self._rows) + more
+            return called
+        if not due:
             if len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
                 self._close()
                 self._warmup = 1  # nothing was disturbed
@@ -511,18 +520,18 @@ class Watched:
 
     def _end_window(self) -> None:
         rows, arm, first, number = self._rows, self._arm, self._first, self._number
-        warmup, clock_begun, cpu_since = self._warmup, self._clock_begun, self._cpu_since
+        warmup, cpu_since = self._warmup, self._cpu_since
         while rows and rows[-1][2] < 0:
             rows.pop()
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch
-        self._clock_begun, self._cpu_since = False, None
+        self._cpu_since = None
         self._warmup, self._number = max(1, 2 * self._source.depth), self.seen.num_batches
         self._until_burst = self.watcher.rows_until_turn(self.seen)
         if len(rows) <= warmup:
             return
-        cpu = self.watcher.clock.end() if clock_begun else None
+        cpu = None if cpu_since is None else self.watcher.clock.end()
         consumer_s = None if cpu_since is None else time.thread_time() - cpu_since
         spans = None
         if arm is Arm.REAL:

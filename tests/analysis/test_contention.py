@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
+from loaderbench.analysis.model import Model
 from loaderbench.analysis.processors import beside_the_same
+from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.record import analyze
+from loaderbench.analysis.verdict import _Judge
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import SPAN, STEP, CpuWindow, Run, Segment
 from loaderbench.recording.record import RunRecord
@@ -129,12 +134,15 @@ def test_a_serial_loader_that_the_device_outlasts_loses_nothing_to_neighbours(de
 
 
 def test_an_issuing_thread_that_others_hold_up_makes_the_device_wait_though_its_data_are_there() -> None:
-    # Two busy processes beside it; data are always there. Each step is issued 5 ms later than alone, and the device
-    # begins it 4 ms after the one before has ended: 24 ms for 20. No others, no such wait.
+    # Two busy processes beside it; data are always there. Each step is issued 5 ms later than alone, for which the
+    # thread wanted a processor, and the device begins it 4 ms after the one before has ended: 24 ms for 20. No others,
+    # no such wait.
     machine = Machine(2, 2)
     run = stored(machine, Pipeline(device=0.020, decode=0.010))
     assert run.recording is not None
     for segment in (*run.recording.of(Arm.REAL), *run.recording.of(Arm.RAM)):
+        assert segment.cpu is not None
+        segment.cpu = replace(segment.cpu, consumer_queued_s=segment.cpu.wall_s * 5 / 24)
         late = np.arange(len(segment.steps)) * 4_000_000
         for name in STEP:
             if name.endswith("_ns") and name != "busy_ns":
@@ -148,6 +156,40 @@ def test_an_issuing_thread_that_others_hold_up_makes_the_device_wait_though_its_
     assert gain is not None and part is not None and part > 0.5
     assert gain.value == pytest.approx(24 / (24 - 4 * part), rel=0.02)
     assert (record.verdict.bottleneck, record.contention.by) == ("contention", "neighbours")
+    # What it never waited for no other took from it: then it was late for something else.
+    for segment in run.recording.segments:
+        assert segment.cpu is not None
+        segment.cpu = replace(segment.cpu, consumer_queued_s=0.0)
+    gain = contention_gain(analyze(run))
+    assert gain == pytest.approx(1.0, abs=0.01)
+
+
+def contention_gain(record: RunRecord) -> float:
+    assert record.verdict is not None
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None
+    return gain.value
+
+
+@pytest.mark.parametrize(
+    ("contention", "prep", "half", "named"),
+    [
+        pytest.param(1.20, 1.05, 0.02, True, id="it is worth it by itself"),
+        pytest.param(1.07, 1.12, 0.02, True, id="a stage is surely worth it, but most of its gain is contention's"),
+        pytest.param(1.07, 1.12, 0.20, False, id="a stage may be worth nothing"),
+        pytest.param(1.07, 1.09, 0.01, False, id="nothing is worth it"),
+        pytest.param(1.07, 1.40, 0.02, False, id="a stage gives more beyond it"),
+    ],
+)
+def test_when_contention_is_named_beside_a_stage(*, contention: float, prep: float, half: float, named: bool) -> None:
+    def gain(value: float, half: float) -> Quantity:
+        return Quantity(value, np.random.default_rng(1).normal(value, half / 1.96, 500), 9)
+
+    model = SimpleNamespace(
+        contention_gain=gain(contention, 0.02), gains={"prep": gain(prep, half)}, held_up_by_others=False,
+        has_storage=False, base=gain(1.0, 0.01), times=None,
+    )  # fmt: skip
+    assert _Judge(cast("Model", model), None).is_held_up is named
 
 
 @pytest.mark.parametrize("quota", [0.5, 0.7, 1.0])

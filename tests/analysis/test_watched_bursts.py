@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loaderbench.analysis.record import analyze
+from loaderbench.analysis.record import analyze, judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import SCRIPT_LANE, SPAN, STEP, STEP_FIELDS, CpuWindow, Run, Segment
 from loaderbench.recording.record import RunRecord
@@ -73,6 +73,27 @@ def test_an_accumulation_that_waits_is_told_by_its_timeline() -> None:
     assert gain is not None and gain.value == pytest.approx(3.0, rel=0.1)
 
 
+def test_a_few_empty_steps_that_are_a_little_shorter_than_any_other_are_still_a_chance() -> None:
+    # Of four bursts of one step all are of the three in four that are empty (32 %). Beside the loader those take 0.15
+    # ms, behind a pause 0.1: no step of the run is as short, and yet they are of that kind.
+    steps = np.tile([0.15, 0.15, 0.15, 40.0], 20)
+    record = judged(15.0, steps, [0.10, 0.10, 0.11, 0.10], workers=1)
+    compute = (record.shares or {})["compute"]
+    assert compute is not None and compute.value * step_s(record) == pytest.approx(40.45e-3 / 4, rel=0.1)
+
+
+def test_whether_steps_are_unlike_is_asked_once_before_the_first_step_behind_a_burst_counts() -> None:
+    # Two batches are taken, and worked on for 12 ms behind the second, 8 of 12 ms being its own. Eight steps behind
+    # bursts are too few to tell the mean of 6 ms; with the first ones sixteen would do, and be 2 ms.
+    steps = np.tile([4.0, 8.0], 40) + np.random.default_rng(1).normal(0.0, 0.1, 80)
+    run = run_with(15.0, steps, [], workers=1)
+    assert run.recording is not None
+    run.recording.segments += [pair((4.0, 4.0), number) for number in range(8)]
+    record = analyze(run)
+    compute = (record.shares or {})["compute"]
+    assert compute is not None and compute.value * step_s(record) == pytest.approx(6.0e-3, rel=0.1)
+
+
 @pytest.mark.parametrize(("bursts", "ready"), [(8, True), (5, False)])
 def test_steps_that_workers_make_unlike_are_told_by_bursts(bursts: int, ready: bool) -> None:
     # A network on the processors: alone a step takes it 2 ms, beside its worker half of them take 60 ms. Eight bursts
@@ -87,7 +108,7 @@ def test_steps_that_workers_make_unlike_are_told_by_bursts(bursts: int, ready: b
 def test_an_accumulation_of_two_is_there_as_a_whole_in_two_steps_behind_a_burst() -> None:
     # Two batches are taken, then worked on: 8 ms alone, 8 or 60 beside the worker. Behind a burst two steps have their
     # batches; the second of them alone would be 0 or 8 ms.
-    work = np.where(np.random.default_rng(4).random(40) < 0.4, 60.0, 8.0)
+    work = np.random.default_rng(4).permutation(np.repeat([60.0, 8.0], 20))
     steps = np.column_stack((np.full(40, 0.1), work)).ravel()
     run = run_with(35.0, steps, [], workers=1)
     assert run.recording is not None
@@ -113,20 +134,54 @@ def test_a_training_that_shares_its_processors_with_its_worker_is_held_up_by_its
     # for a processor in 20 of them; a step takes 48 ms beside it, and 24 alone. Apart: the longer of 34 and 24 ms.
     random = np.random.default_rng(5)
     run = run_with(54.0, random.normal(48.0, 0.5, 80), [24.0 + 0.05 * number for number in range(6)], workers=1)
-    assert run.recording is not None
-    for one in run.recording.segments:
-        if one.spans is not None:
-            wall = one.spans[:, SPAN["ready_ns"]] - one.spans[:, SPAN["start_ns"]]
-            one.spans[:, SPAN["runqueue_ns"]] = wall * 20 // 54
-            one.spans[:, SPAN["cpu_ns"]], one.spans[:, SPAN["read_ns"]] = wall * 34 // 54, 0
-            one.spans[:, SPAN["decode_ns"]] = wall
-            one.cpu = CpuWindow(4.0, 7.6, 3.4, 0.9, 7.6, 0.0, 2, None, None)
-    record = analyze(run)
+    record = analyze(with_processors(run, 34 / 54, CpuWindow(4.0, 7.6, 3.4, 0.9, 7.6, 0.0, 2, None, None)))
     verdict, contention = record.verdict, record.contention
     assert verdict is not None and verdict.bottleneck == "contention"
     assert contention is not None and contention.by == "own threads"
     gain = verdict.speedup_if_removed["contention"]
     assert gain is not None and gain.value == pytest.approx(54.0 / 34.0, rel=0.05)
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_more_workers_than_processors_make_no_contention_of_their_work(workers: int) -> None:
+    # A batch takes 40 ms of a processor. Eight workers on two processors wait for three quarters of their time, for
+    # each other: with processors of their own, and no script beside them, they would make a batch each 20 ms as well.
+    making_ms, steps_ms = 20.0 * workers, np.random.default_rng(5).normal(4.0, 0.1, 160)
+    run = run_with(making_ms, steps_ms, [4.0 + 0.01 * number for number in range(6)], workers=workers)
+    window = CpuWindow(3.2, 6.4, 3.2 * (workers - 2.0), 0.0, 6.4, 0.0, 2, None, None)
+    record = analyze(with_processors(run, 40 / making_ms, window))
+    verdict = record.verdict
+    assert verdict is not None and verdict.bottleneck == "prep"
+    gain = verdict.speedup_if_removed["contention"]
+    assert gain is not None and gain.value == pytest.approx(1.0, abs=0.06)
+    prep = verdict.speedup_if_removed["prep"]
+    assert prep is not None and prep.value == pytest.approx(20.0 / 4.0, rel=0.1)
+
+
+def test_what_a_step_is_longer_beside_its_loader_is_no_storage_s() -> None:
+    # The loader reads for 1 ms of the 30 that a batch takes it. The step waits in part, and takes 36 ms beside it, 20
+    # with data ready. Without storage a step can be shorter by that 1 ms at most, not by all that is beyond the 29.
+    random = np.random.default_rng(5)
+    run = run_with(30.0, random.normal(36.0, 0.5, 80), [20.0 + 0.05 * number for number in range(6)], workers=1)
+    window = CpuWindow(3.0, 5.8, 2.0, 0.9, 5.8, 0.0, 2, None, None)
+    record = analyze(with_processors(run, 25 / 30, window, read_part=1 / 30))
+    storage = (record.shares or {})["storage"]
+    assert storage is not None and storage.value * step_s(record) == pytest.approx(1e-3, rel=0.1)
+
+
+def with_processors(run: Run, cpu_part: float, window: CpuWindow, *, read_part: float = 0.0) -> Run:
+    """The run whose workers run for that part of a batch's time, read for that part, and else wait for a processor."""
+    assert run.recording is not None
+    for one in run.recording.segments:
+        if one.spans is not None:
+            wall = one.spans[:, SPAN["ready_ns"]] - one.spans[:, SPAN["start_ns"]]
+            for name, part in (
+                ("cpu_ns", cpu_part), ("read_ns", read_part), ("runqueue_ns", 1 - cpu_part - read_part),
+                ("decode_ns", 1 - read_part),
+            ):  # fmt: skip
+                one.spans[:, SPAN[name]] = np.round(wall * part).astype(np.int64)
+            one.cpu = window
+    return run
 
 
 def step_s(record: RunRecord) -> float:
@@ -157,3 +212,15 @@ def test_a_loader_that_paces_even_steps_is_told_as_before() -> None:
     assert verdict is not None and verdict.bottleneck == "storage"
     gain = verdict.speedup_if_removed["storage"]
     assert gain is not None and gain.value == pytest.approx(2.0, rel=0.1)
+
+
+def test_on_a_device_the_first_step_behind_a_burst_never_counts() -> None:
+    # It had run dry: launches show in that step which others hide.
+    for on_host, counted in ((True, 2), (False, 1)):
+        run = run_with(15.0, np.tile([0.1, 0.1, 0.1, 40.0], 20), [], workers=1)
+        assert run.recording is not None
+        facts = run.recording.facts
+        run.recording.facts = replace(facts, device=replace(facts.device, on_host_cpus=on_host))
+        run.recording.segments += [pair((0.1, 0.1), number) for number in range(6)]
+        judged = judged_run(run, run.recording)
+        assert judged is not None and judged.arms[Arm.DEVICE].num_steps == 6 * counted

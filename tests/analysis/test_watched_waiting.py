@@ -48,14 +48,15 @@ def test_a_loader_that_keeps_all_processors_busy_prepares() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own_ms", "others_ms"),
+    ("own_ms", "others_ms", "queued_ms"),
     [
-        pytest.param(11.0, 0.0, id="a generator that may compute in the script's own thread while this waits"),
-        pytest.param(1.0, 21.0, id="one process, all the time, or two, half of it"),
-        pytest.param(1.0, 2.0, id="it wants no processor: it waits for its storage, or for something else"),
+        pytest.param(11.0, 0.0, 0.0, id="a generator that may compute in the script's own thread while this waits"),
+        pytest.param(1.0, 21.0, 0.0, id="one process, all the time, or two, half of it"),
+        pytest.param(10.0, 10.0, 60.0, id="a step of eight threads on two processors; the loader waits"),
+        pytest.param(1.0, 2.0, 0.0, id="it wants no processor: it waits for its storage, or for something else"),
     ],
 )
-def test_what_processors_do_not_tell_stays_joint(own_ms: float, others_ms: float) -> None:
-    record = record_of(wait_ms=12.0, step_ms=10.0, own_ms=own_ms, others_ms=others_ms)
+def test_what_processors_do_not_tell_stays_joint(own_ms: float, others_ms: float, queued_ms: float) -> None:
+    record = record_of(wait_ms=12.0, step_ms=10.0, own_ms=own_ms, others_ms=others_ms, queued_ms=queued_ms)
     assert record.storage_by_processors is None
     assert record.verdict is not None and record.verdict.joint == ("storage", "prep")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -136,21 +138,45 @@ def test_a_group_without_a_quota_has_no_counter(tmp_path: Path):
     assert quota_counters(tmp_path) == []
 
 
-def test_what_other_python_threads_of_the_process_used_is_told_apart() -> None:
+@pytest.mark.parametrize(
+    ("name", "ended", "counts"),
+    [("batches", False, True), ("batches", True, True), ("loaderbench", False, False)],
+    ids=["one that goes on", "one that has ended", "one of the watch's own"],
+)
+def test_what_other_python_threads_of_the_process_used_is_told_apart(*, name: str, ended: bool, counts: bool) -> None:
     stop = threading.Event()
 
     def work() -> None:
         while not stop.is_set():
             pass
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    thread = threading.Thread(target=work, name=name)
     clock = CpuClock()
     clock.begin()
+    thread.start()
     time.sleep(0.3)
+    if ended:
+        stop.set()
+        thread.join()
     window = clock.end()
     stop.set()
     thread.join()
     assert window is not None and window.python_threads_s is not None
-    assert 0.05 < window.python_threads_s <= window.own_s
-    assert window.own_s - window.python_threads_s < 0.1  # this thread slept
+    assert window.own_s > 0.05
+    if counts:
+        assert 0.05 < window.python_threads_s <= window.own_s
+        assert window.own_s - window.python_threads_s < 0.1  # this thread slept
+    else:
+        assert window.python_threads_s < 0.05
+
+
+def test_a_window_in_which_a_process_ended_tells_nothing() -> None:
+    # what it used went with it, and would seem to be others'
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    clock = CpuClock()
+    clock.begin()
+    child.kill()
+    child.wait()
+    assert clock.end() is None
+    clock.begin()
+    assert clock.end() is not None

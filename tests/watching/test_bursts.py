@@ -19,6 +19,9 @@ from loaderbench.watching.spans import Lane, SpanRing
 from loaderbench.watching.watcher import MOST_REST_S, Source, Watcher
 from tests.watching.test_doses import Clock, Loader, NoCpuClock, judged_of
 
+EMPTY_NS = 100_000
+"""Of a step that only takes a batch."""
+
 
 class Orders(SpanRing):
     """What the workers were told, on a virtual clock; what they wrote is not read."""
@@ -46,9 +49,10 @@ class Orders(SpanRing):
 
 class RestingLoader(Loader):
     """Its workers rest when they are told to. Its step takes `step_ns`; `beside_ns` more where they work meanwhile,
-    and `cold_ns` more behind a pause."""
+    and `cold_ns` more behind a pause. Of `every` batches all but the last are only taken."""
 
     beside_ns = cold_ns = 0
+    every, number = 1, 0
     orders: Orders
 
     def take(self, iterator: object) -> dict[str, np.ndarray]:
@@ -58,13 +62,17 @@ class RestingLoader(Loader):
         return super().take(iterator)
 
     def step(self, *, paused: bool) -> None:
+        self.number += 1
+        if self.number % self.every:
+            self.clock.now += EMPTY_NS
+            return
         works = self.orders.since is None and self.batch_ns > self.step_ns
         self.clock.now += self.step_ns + (self.beside_ns if works else 0) + (self.cold_ns if paused else 0)
 
 
 def watched(
     monkeypatch: pytest.MonkeyPatch, *, batch_ms: float, step_ms: float, beside_ms: float = 0.0, cold_ms: float = 0.0,
-    prefetch: int = 2, steps: int = 4000,
+    prefetch: int = 2, steps: int = 4000, every: int = 1,
 ) -> tuple[Judged, Watcher, Orders]:  # fmt: skip
     clock = Clock()
     monkeypatch.setattr(stamps, "time", clock)
@@ -73,6 +81,7 @@ def watched(
     watcher.clock, watcher.follows_device = NoCpuClock(), False  # type: ignore[assignment]
     source = Source("DataLoader", "Files", 12_000, 4, 2, prefetch, "RandomSampler")
     loader = RestingLoader(clock, round(batch_ms * 1e6), round(step_ms * 1e6), depth=2 * prefetch, jitter=0.02)
+    loader.every = every
     loader.beside_ns, loader.cold_ns, loader.orders = round(beside_ms * 1e6), round(cold_ms * 1e6), Orders(clock)
     one = watcher.opened(source, clock.now, loader.orders, (), loader)
     assert one is not None
@@ -101,6 +110,25 @@ def test_neither_the_pause_nor_workers_at_work_lengthen_the_step_with_data_ready
     assert {until - since for since, until in orders.rests} == {9_500_000}
     assert watcher.rested_ns == 9_500_000 * watcher.num_bursts
     assert judged.facts.watched is not None and judged.facts.watched.rested_s == watcher.rested_ns / 1e9
+
+
+@pytest.mark.parametrize("every", [2, 4, 5, 8])
+@pytest.mark.parametrize("prefetch", [1, 2, 8])
+@pytest.mark.parametrize("batch_ms", [4.0, 8.0])
+def test_bursts_meet_each_step_of_an_accumulation_though_the_clock_asks_for_them(
+    monkeypatch: pytest.MonkeyPatch, every: int, prefetch: int, batch_ms: float
+) -> None:
+    # Batches are only taken, and worked on behind the last of them, for 3 ms each. Half a second is over during that
+    # work nearly always: a burst just then would meet the first batch of the next accumulation, whose step is empty.
+    judged, watcher, _ = watched(
+        monkeypatch, batch_ms=batch_ms, step_ms=3.0 * every, beside_ms=0.3 * every, prefetch=prefetch, every=every,
+        steps=6000,
+    )  # fmt: skip
+    assert watcher.num_bursts >= 20
+    own_ms = 3.0 + 0.1 * (every - 1) / every
+    gain = judged.attribution.verdict.joint_speedup
+    assert gain is not None
+    assert gain.value == pytest.approx(judged.model.real.value * 1e3 / own_ms, rel=0.12)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +207,9 @@ def test_pytorchs_workers_begin_no_batch_while_those_that_were_ready_are_used() 
         # from the end of the first step behind it, at which the first batch more was asked for
         begun, ended = one.steps[1, STEP["done_ns"]], one.steps[-1, STEP["done_ns"]]
         assert not ((starts > begun) & (starts < ended)).any()
-    first = min(one.steps[-1, STEP["done_ns"]] for one in bursts)
-    assert (starts > first).any()
+    # and go on behind them, long before they would by themselves
+    ends = [int(one.steps[-1, STEP["done_ns"]]) for one in bursts]
+    assert min(starts[starts > end].min() - end for end in ends if (starts > end).any()) < MOST_REST_S / 2 * 1e9
     assert 0 < watcher.rested_ns < 20 * len(bursts) * 5e6
 
 
@@ -210,6 +239,8 @@ def test_workers_of_an_iterator_that_is_left_before_its_end_end_at_once() -> Non
                 for number, _batch in enumerate(torch.utils.data.DataLoader(Slow(), 8, num_workers=1)):
                     if number == 40:
                         break
+                left = time.perf_counter()
                 assert not multiprocessing.active_children()
+                assert time.perf_counter() - left < 4.0  # PyTorch gives a worker 5 s
     finally:
         gc.enable()
