@@ -33,6 +33,8 @@ ADVICE_LINES = 6
 """Lines of advice on a run's screen; the rest is behind `show --all`."""
 BAR_WIDTH = 12
 """Characters of a bar that is the whole step."""
+OF_OUR_LOOP = ("launch", "transfer", "unexplained")
+"""Shares that a watched script's own step never shows; they take no line there."""
 
 # -- one run ---------------------------------------------------------------------------------------------
 
@@ -193,6 +195,8 @@ def _print_shares(record: RunRecord, console: Console) -> None:
     for cause in SHARES:
         estimate, gain = record.shares.get(cause), gains.get(cast(Removable, cause))
         faster = styled(fmt.speedup(gain)) if gain is not None else styled("")
+        if estimate is None and record.watched is not None and cause in OF_OUR_LOOP:
+            continue
         if estimate is None:
             table.add_row(styled(f"  {cause}"), "", styled(NOT_MEASURED, "dim"), "", faster)
             continue
