@@ -240,6 +240,13 @@ class Model:
         return self.times.device if self.owns_transfer else self.times.host
 
     @property
+    def ready_step_s(self) -> float | None:
+        """Seconds of a watched script's step with data ready and no worker at work, by its bursts; None: these do not
+        tell."""
+        device = self.times.device
+        return None if device is None or self._ready_arm is None else device.value
+
+    @property
     def behind_threads_s(self) -> float:
         """Seconds a step by which other threads of a watched script's process may hold it up."""
         return 0.0 if self.watched is None else self.watched.behind_threads_s

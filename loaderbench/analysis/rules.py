@@ -39,7 +39,9 @@ History
        worth nothing, it is named only where it is worth it itself;
        watched scripts: more workers than processors wait for each other also without the script; no step is longer for
        the storage than its loader reads; chance is asked once, before the first steps behind bursts count, and with
-       room for what the loader makes longer; processors that were wanted and not had tell nothing of a loader
+       room for what the loader makes longer; loaders that tell nothing are judged by the processors that were used, not
+       by those that were wanted, and by what the script's thread ran for within next(); advice knows that steps on the
+       processors change with what works beside them
 """
 
 from __future__ import annotations

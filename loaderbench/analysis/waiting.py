@@ -1,15 +1,17 @@
-"""Whether a loader that tells nothing of itself computes, by the processors that all processes and threads of the
-script had.
+"""Whether a loader that tells nothing of itself computes or waits for what it reads, by the processors that the
+script's processes and threads used.
 
-Over a window of length T in which the script waited for data for S, all its processes and threads ran for W seconds on
-C processors. While it did not wait they ran for C · (T − S) at most, so for W − C · (T − S) at least while it waited.
-At most
+Over a window of length T the script waited for data for S. Its thread ran for M within `next()`; all its processes and
+threads together ran for W on C processors, and waited for one for Q. Of S, the loader waits for what it reads
 
-    1 − (W − C · (T − S)) ÷ (C · S)
+    in 1 − (W − C · (T − S)) ÷ (C · S) at most: while the script did not wait they ran for C · (T − S) at most, so for
+                                                the rest while it waited
+    in 1 − M ÷ S at most:                       a thread that runs waits for nothing
+    in 1 − (W − P + Q) ÷ S at least:            P is what its thread ran for in its steps; all else may have been while
+                                                it waited, one after the other
 
-of that time can have been waiting for what is read. Only a small part tells: a loader that uses no processor may wait
-for its storage, or for something else. What they wanted and did not get counts for nothing: a step of many threads may
-want more than C.
+The last holds where it read anything, and where others, of whom its loader may be one, hardly used a processor: else it
+may have waited for something else. Where the ends are far from each other nothing is told.
 """
 
 from __future__ import annotations
@@ -20,30 +22,62 @@ import numpy as np
 
 from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.statistics import NUM_DRAWS
-from loaderbench.recording.facts import STEP, Segment
+from loaderbench.recording.facts import STEP, CpuWindow, Segment
 
 LEAST_WAIT = 0.1
 """Of a window, that the script must wait for data."""
-MOST_WAITING = 0.4
-"""Of that time; the verdict stays joint where more of it may be no computing."""
+MOST_UNKNOWN = 0.4
+"""Of the time that the script waits, how far the two bounds may be apart; else the verdict stays joint."""
+READ_BYTES, READ_FAULTS = 4096, 1
+"""A batch, by read calls or page faults: fewer are those of the interpreter, of logs, and of the readings."""
+OTHERS = 0.5
+"""Processors in others' hands, from which on one of them may be the loader."""
 
 
 def waiting_part(windows: Sequence[Segment]) -> Quantity | None:
-    """Of the loader's time, the part in which it may wait for what it reads: draws from 0 to the bound. `windows`: of
-    `real`. None where the kernel does not tell, or the bound says little."""
-    waited_s = ran_s = there_s = whole_s = 0.0
-    for one in windows:
-        cpu, rows = one.cpu, one.window
-        if cpu is None:
-            return None
-        waited_s += float((rows[:, STEP["returned_ns"]] - rows[:, STEP["called_ns"]]).sum()) / 1e9
-        ran_s += cpu.own_s
-        there_s += (cpu.cpus if cpu.quota_cpus is None else min(cpu.cpus, cpu.quota_cpus)) * cpu.wall_s
-        whole_s += cpu.wall_s
+    """Of the loader's time, the part in which it waits for what it reads: draws between the bounds. `windows`: of
+    `real`. None where the kernel does not tell, or the bounds say little."""
+    known = [(one, one.cpu) for one in windows if one.cpu is not None]
+    whole_s = sum(cpu.wall_s for _, cpu in known)
+    waited_s = sum(map(_waited_s, (one for one, _ in known)))
     if waited_s == 0.0 or waited_s < LEAST_WAIT * whole_s:
         return None
-    cpus = there_s / whole_s
-    most = max(0.0, 1.0 - max(0.0, ran_s - cpus * (whole_s - waited_s)) / (cpus * waited_s))
-    if most > MOST_WAITING:
+    cpus = sum(_there(cpu) * cpu.wall_s for _, cpu in known) / whole_s
+    ran_s = sum(cpu.own_s for _, cpu in known)
+    most = 1.0 - max(0.0, ran_s - cpus * (whole_s - waited_s)) / (cpus * waited_s)
+    least = 0.0
+    timed = [(one.consumer_cpu_s, one.wait_cpu_s) for one, _ in known]
+    if all(cpu_s is not None and wait_cpu_s is not None for cpu_s, wait_cpu_s in timed):
+        in_next_s = sum(wait_cpu_s or 0.0 for _, wait_cpu_s in timed)
+        in_steps_s = sum(cpu_s or 0.0 for cpu_s, _ in timed) - in_next_s
+        most = min(most, 1.0 - in_next_s / waited_s)
+        queued = [cpu.own_queued_s for _, cpu in known if cpu.own_queued_s is not None]
+        if _read([cpu for _, cpu in known], sum(len(one.window) for one, _ in known)) and len(queued) == len(known):
+            least = 1.0 - (ran_s - in_steps_s + sum(queued)) / waited_s
+    most, least = max(0.0, most), max(0.0, least)
+    if most - least > MOST_UNKNOWN:
         return None
-    return Quantity(most / 2, np.random.default_rng(31).uniform(0.0, most, NUM_DRAWS), len(windows))
+    low = min(least, most)
+    draws = np.random.default_rng(31).uniform(low, most, NUM_DRAWS)
+    return Quantity((low + most) / 2, draws, len(known))
+
+
+def _waited_s(one: Segment) -> float:
+    rows = one.window
+    return float((rows[:, STEP["returned_ns"]] - rows[:, STEP["called_ns"]]).sum()) / 1e9
+
+
+def _there(cpu: CpuWindow) -> float:
+    return cpu.cpus if cpu.quota_cpus is None else min(cpu.cpus, cpu.quota_cpus)
+
+
+def _read(windows: Sequence[CpuWindow], num_batches: int) -> bool:
+    """Whether the script read, and nobody else may have done it in its place."""
+    told = [(one.asked_bytes, one.major_faults, one.machine_busy_s) for one in windows]
+    if any(part is None for parts in told for part in parts):
+        return False
+    asked_bytes, faults, busy_s = (sum(part or 0 for part in parts) for parts in zip(*told, strict=True))
+    others_s = busy_s - sum(one.own_s for one in windows)
+    if others_s > OTHERS * sum(one.wall_s for one in windows):
+        return False
+    return asked_bytes >= READ_BYTES * num_batches or faults >= READ_FAULTS * num_batches

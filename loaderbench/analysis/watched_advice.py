@@ -6,7 +6,9 @@ A prediction follows the recorded batches through the queue of a DataLoader that
 
 with the recorded times of each batch in its worker, without its wait for a processor, and of each step of the script.
 What other workers would read at once is not known: the point is that each batch waits for its reads as long as now,
-the interval reaches to where a storage gives no more. An epoch's start is predicted from the starts that were seen.
+the interval reaches to where a storage gives no more. Nor is it known what a step on the processors would take beside
+workers that do something else, where bursts show that it is shorter without them: anything between, the point is the
+middle. An epoch's start is predicted from the starts that were seen.
 """
 
 from __future__ import annotations
@@ -122,25 +124,32 @@ class Follower:
         picks = np.minimum(starts[:, :, None] + np.arange(BLOCK), num - 1).reshape(NUM_DRAWS, -1)
         self._picks: tuple[NDArray[np.int64], NDArray[np.int64]] = (order[None, :], picks)
         self._scaling = np.concatenate([[0.0], random.uniform(0.0, 1.0, NUM_DRAWS)])
+        own_s, ready_s = float(batches.step.mean()), model.ready_step_s
+        self._eased = 0.0 if ready_s is None else max(0.0, 1.0 - ready_s / own_s)
+        """Of a step, the part that is gone where no worker works beside it."""
+        self._easing = np.concatenate([[0.5], random.uniform(0.0, 1.0, NUM_DRAWS)])
         self._noise = np.concatenate([[1.0], np.exp(random.normal(0.0, np.log1p(MODEL_ERROR) / 1.96, NUM_DRAWS))])
-        self.now = self.step_s(self.workers, self.prefetch, batches.making, lane_cpu)
+        self.now = self.step_s(self.workers, self.prefetch, batches.making, lane_cpu, eases=False)
 
-    def step_s(self, workers: int, prefetch: int, making: Draws, lane_cpu: float) -> Draws:
-        """[1 + NUM_DRAWS]"""
+    def step_s(self, workers: int, prefetch: int, making: Draws, lane_cpu: float, *, eases: bool = True) -> Draws:
+        """[1 + NUM_DRAWS]; `eases`: the workers work otherwise than now, so that steps beside them may be shorter."""
         followed = []
         more = max(1.0, workers / max(1, self.workers))
         for number, picks in enumerate(self._picks):
             # Read waits that grow with the number of readers are those of a storage that gives no more.
             part = self._scaling[:1] if number == 0 else self._scaling[1:]
             slower = self.batches.reading[picks] * (more ** part[:, None] - 1.0)
-            followed.append(step_seconds(making[picks] + slower, self.batches.step[picks], workers, prefetch))
+            easing = self._easing[:1] if number == 0 else self._easing[1:]
+            step = self.batches.step[picks] * (1.0 - eases * self._eased * easing[:, None])
+            followed.append(step_seconds(making[picks] + slower, step, workers, prefetch))
         least = (lane_cpu + self.other_cpu) / self.available
         return np.maximum(np.concatenate(followed), least)
 
     def gain(self, change: Change) -> Draws:
         workers, prefetch = change.get("workers", self.workers), change.get("prefetch", self.prefetch)
         assert isinstance(workers, int) and isinstance(prefetch, int)
-        then = self.step_s(workers, prefetch, self.batches.making, float(self.batches.cpu.mean()))
+        lane_cpu, eases = float(self.batches.cpu.mean()), workers != self.workers
+        then = self.step_s(workers, prefetch, self.batches.making, lane_cpu, eases=eases)
         return np.asarray(self.now / then)
 
     def without(self, part: Draws, cpu_part: float) -> Estimate:

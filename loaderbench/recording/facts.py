@@ -188,6 +188,11 @@ class CpuWindow:
     python_threads_s: float | None = None
     """Used by the other Python threads of the calling process (`threading.enumerate`), and by its threads that ended;
     None in runs that did not store it."""
+    asked_bytes: int | None = None
+    """What read calls of the process and its descendants returned, from the page cache too (`rchar` of /proc/PID/io);
+    None where unknown, and where nothing asked for it."""
+    major_faults: int | None = None
+    """Pages that they had to wait for (`majflt` of /proc/PID/stat)."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +288,8 @@ class Segment:
     """Finished batches that were left in the queue; None where the loader cannot tell."""
     consumer_cpu_s: float | None = None
     """CPU time of the thread that takes batches and issues, over the window."""
+    wait_cpu_s: float | None = None
+    """The part of it within `next()`; None where it was not timed: the loader tells of itself."""
     stage_times: Mapping[str, tuple[int, int]] | None = None
     """Stage → (batches, wall ns), of a loader that counts whole batches."""
     clock_drift_ns: int | None = None

@@ -550,7 +550,7 @@ class RunRecord:
     """The part of a sample's time that is its storage's, by a shadow reader; null where there was none."""
     storage_by_processors: Estimate | None = None
     """The part of its time in which a loader that tells nothing of itself may wait for what it reads, by the processors
-    that all processes and threads of the script wanted; null where its workers tell, or that does not."""
+    that all processes and threads of the script used; null where its workers tell, or that does not."""
     doses: tuple[DoseFigures, ...] = ()
     """By how much known delays lengthened a watched script's steps."""
     notes: tuple[Reason, ...] = ()

@@ -39,8 +39,8 @@ def evidence_lines(record: RunRecord) -> list[str]:
     waits, cpu = record.storage_by_processors, record.contention
     if waits is not None and cpu is not None and waits.high is not None:
         lines.append(
-            f"its processes and threads want {cpu.own + cpu.queued:.2f} processors of {cpu.cpus}: its loader waits for "
-            f"what it reads in {waits.high:.0%} of its time at most"
+            f"its processes and threads use {cpu.own:.2f} processors of {cpu.cpus}: its loader waits for what it reads "
+            f"in {waits.low or 0.0:.0%} to {waits.high:.0%} of its time"
         )
     if wait is not None:
         lines.append(f"the script waits for data for {fmt.percent(wait.by_timeline.value)} of its steps' time")

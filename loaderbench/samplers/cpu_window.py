@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from loaderbench.machine import cpu_quota, quota_counters
 from loaderbench.recording.facts import CpuWindow
 from loaderbench.samplers.cpu import CpuTimes, cpu_times_now
-from loaderbench.samplers.process_io import runqueue_off_reason, threads_of_tree
+from loaderbench.samplers.process_io import asked_for, runqueue_off_reason, threads_of_tree
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class _Reading:
     threads: Mapping[tuple[int, int], tuple[int, int]]
     process_s: float
     """Of the calling process, threads that ended counted."""
+    asked: tuple[int, int] | None
+    """Bytes of read calls and major faults, of all its processes."""
     machine: CpuTimes | None
     num_throttled: int | None
 
@@ -43,7 +45,8 @@ class CpuClock:
     The thread that calls is the one that takes batches and issues.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_reads: bool = False) -> None:
+        self._counts_reads = counts_reads
         self._pid = os.getpid()
         self._cpus = os.sched_getaffinity(0)
         self._counts_queues = runqueue_off_reason() is None
@@ -66,6 +69,9 @@ class CpuClock:
         of_process_s = sum(ran for (pid, _), (ran, _) in used.items() if pid == self._pid) / 1e9
         ended_s = max(0.0, now.process_s - begun.process_s - of_process_s)
         before, after = begun.machine, now.machine
+        asked_bytes = faults = None
+        if begun.asked is not None and now.asked is not None and begun.pids == now.pids:
+            asked_bytes, faults = (end - begin for begin, end in zip(begun.asked, now.asked, strict=True))
         throttled = None
         if begun.num_throttled is not None and now.num_throttled is not None:
             throttled = now.num_throttled - begun.num_throttled
@@ -80,12 +86,15 @@ class CpuClock:
             quota_cpus=self._quota,
             num_throttled=throttled,
             python_threads_s=sum(used.get((self._pid, one or 0), (0, 0))[0] for one in others) / 1e9 + ended_s,
+            asked_bytes=asked_bytes,
+            major_faults=faults,
         )
 
     def _read(self) -> _Reading:
         threads = threads_of_tree(self._pid) if self._counts_queues else {}
-        machine, num_throttled = cpu_times_now(self._cpus), self._num_throttled()
-        return _Reading(time.perf_counter_ns(), threads, time.process_time(), machine, num_throttled)
+        process_s, machine = time.process_time(), cpu_times_now(self._cpus)
+        asked = asked_for({pid for pid, _ in threads}) if self._counts_reads else None
+        return _Reading(time.perf_counter_ns(), threads, process_s, asked, machine, self._num_throttled())
 
     def _num_throttled(self) -> int | None:
         """Periods in which any of the quotas that hold for this process stopped it; None without a quota."""

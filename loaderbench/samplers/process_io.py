@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -221,6 +221,21 @@ def tree_read_bytes(root_pid: int) -> int | None:
         except (OSError, KeyError):
             return None
     return None
+
+
+def asked_for(pids: Collection[int]) -> tuple[int, int] | None:
+    """(bytes that read calls of these processes returned, major page faults) until now; None where one does not tell.
+    Both hold those of children that were waited for."""
+    asked_bytes = faults = 0
+    try:
+        for pid in pids:
+            asked_bytes += parse_io(_read_file(f"/proc/{pid}/io"))["rchar"]
+            # proc(5), stat: majflt is field 12, cmajflt field 13; see parse_stat
+            text = _read_file(f"/proc/{pid}/stat")
+            faults += sum(map(int, text[text.rindex(b")") + 2 :].split()[9:11]))
+    except (OSError, KeyError):
+        return None
+    return asked_bytes, faults
 
 
 def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:

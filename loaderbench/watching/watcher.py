@@ -54,6 +54,9 @@ PATIENCE_S, MOST_FAILED = 5.0, 3
 """A queue that is not full by then is left as it is; after so many of these in a row no burst is tried any more."""
 WINDOW_STEPS = 2048
 """Of the longest window: a worker's spans of it are still there when it ends."""
+WINDOW_S = 5.0
+"""Of a window that no burst will end: where workers end with an epoch, nothing is known of the processors of its last
+one."""
 POLL_S = 0.0005
 MOST_READY = 8
 """Steps with data ready behind a burst, besides the first one."""
@@ -164,7 +167,7 @@ class Watcher:
         """What a trainer's callback tells: `train` or `evaluate`."""
         self.optimizer_steps: int | None = None
         self._random = random.Random(0)
-        self.clock = CpuClock()
+        self.clock = CpuClock(counts_reads=True)
 
     # -- what the thread does --------------------------------------------------------------------------------
 
@@ -372,6 +375,8 @@ class Watched:
         self._first, self._number, self._started = 0, seen.num_batches, False
         self._cpu_since: float | None = None
         """When the readings of the window's processors began; None: they did not."""
+        self._wait_cpu: float | None = None
+        """Of this thread within next(), seconds since then; None: its workers tell what batches cost."""
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
         self._rests_since: int | None = None
@@ -401,7 +406,7 @@ class Watched:
         watcher.enter(self._source, "wait" if self._started else "first", called)
         watcher.taking = self
         try:
-            batch = take(iterator)
+            batch = take(iterator) if self._wait_cpu is None else self._take_timed(take, iterator, self._wait_cpu)
         except BaseException:
             self.ended()
             raise
@@ -422,6 +427,13 @@ class Watched:
             else:
                 watcher.clock.begin()
                 self._cpu_since = time.thread_time()
+                self._wait_cpu = None if self.ring is not None and any(self.ring.made()) else 0.0
+        return batch
+
+    def _take_timed(self, take: Callable[[Any], Any], iterator: Any, before: float) -> Any:
+        begun = time.thread_time()
+        batch = take(iterator)
+        self._wait_cpu = before + time.thread_time() - begun
         return batch
 
     @property
@@ -456,13 +468,15 @@ class Watched:
             self._dose, self._arm, workers = dose, Arm.DELAYED, self._source.workers
             self._warmup, self._until_burst = warmup_steps(workers), num_steps(workers)
             return called
-        due = not self._leads_to_delays and watcher.may_burst(self, called - self._rows[first][0])
-        if due and len(self._rows) > self._until_burst and (more := watcher.steps_more(self.seen)):
+        open_ns = called - self._rows[first][0]
+        due = not self._leads_to_delays and watcher.may_burst(self, open_ns)
+        if due and len(self._rows) > self._until_burst and (until := watcher.steps_more(self.seen)):
             # Time passes in long steps: what comes behind the one in which it became time is no step at random.
-            self._until_burst = len(self._rows) + more
+            self._until_burst = len(self._rows) + until
             return called
         if not due:
-            if len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
+            is_long = not watcher.wants("burst") and not self._leads_to_delays and open_ns >= WINDOW_S * 1e9
+            if is_long or len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
                 self._close()
                 self._warmup = 1  # nothing was disturbed
             return called
@@ -520,13 +534,13 @@ class Watched:
 
     def _end_window(self) -> None:
         rows, arm, first, number = self._rows, self._arm, self._first, self._number
-        warmup, cpu_since = self._warmup, self._cpu_since
+        warmup, cpu_since, wait_cpu_s = self._warmup, self._cpu_since, self._wait_cpu
         while rows and rows[-1][2] < 0:
             rows.pop()
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch
-        self._cpu_since = None
+        self._cpu_since = self._wait_cpu = None
         self._warmup, self._number = max(1, 2 * self._source.depth), self.seen.num_batches
         self._until_burst = self.watcher.rows_until_turn(self.seen)
         if len(rows) <= warmup:
@@ -543,7 +557,7 @@ class Watched:
         seen.num_rounds = max(0, seen.num_rounds + (arm is Arm.REAL))
         on_device = self.watcher.device is not None
         make = partial(
-            _segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, on_device=on_device,
+            _segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, wait_cpu_s, on_device=on_device,
             first_batch=number - (arm is Arm.DEVICE),  # its first row is the pause
         )  # fmt: skip
         self.watcher.keep(Unsettled(seen, rows, dose, make, on_device=on_device))
@@ -581,7 +595,7 @@ class Unsettled:
 
 def _segment(
     arm: Arm, number: int, warmup: int, rows: list[list[int]], spans: Any, cpu: CpuWindow | None,
-    consumer_s: float | None, *, on_device: bool, first_batch: int,
+    consumer_s: float | None, wait_cpu_s: float | None, *, on_device: bool, first_batch: int,
 ) -> Segment:  # fmt: skip
     """A step ends where the script asks for the next batch: a script that computes on the processors waits for its
     work. On a device it ends when that has done what was enqueued by then. Nothing is known of copies. Files are not
@@ -598,7 +612,7 @@ def _segment(
     return Segment(
         arm=arm, round=number, num_warmup=warmup, steady=True, steps=table, spans=spans, opened_ns=int(called[0]),
         closed_ns=int(done[-1]), lane=SCRIPT_LANE, wall_s=(int(done[-1]) - int(called[0])) / 1e9, cpu=cpu,
-        consumer_cpu_s=consumer_s, first_batch=first_batch,
+        consumer_cpu_s=consumer_s, wait_cpu_s=wait_cpu_s, first_batch=first_batch,
     )  # fmt: skip
 
 

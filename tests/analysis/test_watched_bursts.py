@@ -169,6 +169,22 @@ def test_what_a_step_is_longer_beside_its_loader_is_no_storage_s() -> None:
     assert storage is not None and storage.value * step_s(record) == pytest.approx(1e-3, rel=0.1)
 
 
+@pytest.mark.parametrize(("bursts", "value"), [(6, 50 / 30), (3, 50 / 40)])
+def test_what_steps_take_beside_another_worker_is_not_known_where_they_are_shorter_without(
+    bursts: int, value: float
+) -> None:
+    # One worker makes a batch in 50 ms and paces; a step takes 40 ms beside it, 20 alone. Two workers make one each 25
+    # ms: the step paces then, with 40 ms if it stays as it is, and not at all if it takes as long as alone.
+    steps = np.random.default_rng(2).normal(40.0, 0.1, 80)
+    record = judged(50.0, steps, [20.0 + 0.05 * number for number in range(bursts)], workers=1)
+    assert record.verdict is not None
+    (found,) = [one for one in record.verdict.advice if one.code == "num_workers" and one.change == {"workers": 2}]
+    predicted = found.predicted_speedup
+    assert predicted is not None and predicted.low is not None and predicted.high is not None
+    assert predicted.value == pytest.approx(value, rel=0.03)
+    assert predicted.low < 1.25 and (predicted.high > 1.9) == (bursts == 6)
+
+
 def with_processors(run: Run, cpu_part: float, window: CpuWindow, *, read_part: float = 0.0) -> Run:
     """The run whose workers run for that part of a batch's time, read for that part, and else wait for a processor."""
     assert run.recording is not None

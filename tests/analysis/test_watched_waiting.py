@@ -2,6 +2,7 @@
 made by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,12 @@ from tests.watched_facts import MS, run_of, segment
 NUM = 80
 
 
-def record_of(*, wait_ms: float, step_ms: float, own_ms: float, others_ms: float, queued_ms: float = 0.0) -> RunRecord:
-    """Of a script that waits so long for each batch, and works on it; processor times a step of its own thread and of
-    all others, of two processors."""
+def record_of(
+    *, wait_ms: float, step_ms: float, own_ms: float, others_ms: float, queued_ms: float = 0.0,
+    in_next_ms: float | None = None, asked_bytes: int | None = None, neighbours: float = 0.0,
+) -> RunRecord:  # fmt: skip
+    """Of a script that waits so long for each batch, and works on it; processor times a step of its own thread (within
+    `next()`: `in_next_ms`) and of all others, of two processors; bytes a batch that it asked for."""
     parts, whole_ms = [], wait_ms + step_ms
     for number in range(3):
         one = segment(np.full(NUM, 0.1), np.random.default_rng(number).normal(step_ms, 0.05, NUM), 0)
@@ -30,9 +34,12 @@ def record_of(*, wait_ms: float, step_ms: float, own_ms: float, others_ms: float
         seconds = NUM / 1e3
         cpu = CpuWindow(
             whole_ms * seconds, (own_ms + others_ms) * seconds, queued_ms * seconds, 0.0,
-            (own_ms + others_ms) * seconds, 0.0, 2, None, None, python_threads_s=0.0,
+            (own_ms + others_ms + neighbours * whole_ms) * seconds, 0.0, 2, None, None, python_threads_s=0.0,
+            asked_bytes=None if asked_bytes is None else asked_bytes * NUM, major_faults=0,
         )  # fmt: skip
-        parts.append(replace(one, steps=steps, spans=None, cpu=cpu, consumer_cpu_s=own_ms * seconds, num_warmup=1))
+        in_next_s = None if in_next_ms is None else in_next_ms * seconds
+        one = replace(one, steps=steps, spans=None, cpu=cpu, consumer_cpu_s=own_ms * seconds, wait_cpu_s=in_next_s)
+        parts.append(replace(one, num_warmup=1))
     run = run_of(parts[0], 0, no_spans="what was iterated tells nothing of workers")
     assert run.recording is not None
     run.recording.segments[:] = parts
@@ -58,5 +65,46 @@ def test_a_loader_that_keeps_all_processors_busy_prepares() -> None:
 )
 def test_what_processors_do_not_tell_stays_joint(own_ms: float, others_ms: float, queued_ms: float) -> None:
     record = record_of(wait_ms=12.0, step_ms=10.0, own_ms=own_ms, others_ms=others_ms, queued_ms=queued_ms)
+    assert record.storage_by_processors is None
+    assert record.verdict is not None and record.verdict.joint == ("storage", "prep")
+
+
+def test_a_generator_that_computes_in_the_script_s_own_thread_prepares() -> None:
+    # It runs for 11.4 of the 12 ms that the script waits for its batch.
+    record = record_of(wait_ms=12.0, step_ms=10.0, own_ms=12.4, others_ms=0.2, in_next_ms=11.4)
+    part, verdict = record.storage_by_processors, record.verdict
+    assert part is not None and (part.low, part.high) == (pytest.approx(0, abs=0.01), pytest.approx(0.05, abs=0.01))
+    assert verdict is not None and verdict.bottleneck == "prep"
+    gain = verdict.speedup_if_removed["prep"]
+    assert gain is not None and gain.value == pytest.approx(22.0 / 10.3, rel=0.03)
+
+
+READS = {"wait_ms": 12.0, "step_ms": 10.0, "own_ms": 10.6, "others_ms": 1.2, "in_next_ms": 0.6, "asked_bytes": 65_536}
+
+
+def test_a_loader_that_reads_and_leaves_the_processors_idle_waits_for_its_storage() -> None:
+    # Of 12 ms its thread runs for 0.6, and all others for 1.2 at most: it waits for 10.2 to 11.4 ms.
+    record = record_of(**READS)
+    part, verdict = record.storage_by_processors, record.verdict
+    assert part is not None
+    assert (part.low, part.high) == (pytest.approx(0.85, abs=0.01), pytest.approx(0.95, abs=0.01))
+    assert verdict is not None and verdict.bottleneck == "storage"
+    gain = verdict.speedup_if_removed["storage"]
+    assert gain is not None and gain.value == pytest.approx(22.0 / (22.0 - 0.9 * 12.0), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"asked_bytes": 500}, id="it reads nothing, and waits for something else"),
+        pytest.param({"asked_bytes": None}, id="what it reads is not known"),
+        pytest.param({"neighbours": 0.9}, id="its loader may be another process"),
+        pytest.param({"others_ms": 7.0}, id="its threads may have computed while it waited"),
+        pytest.param({"queued_ms": 7.0}, id="they may have waited for a processor"),
+        pytest.param({"in_next_ms": None}, id="what its thread did is not known"),
+    ],
+)
+def test_idle_processors_are_no_storage_where_something_else_explains_them(changed: dict[str, Any]) -> None:
+    record = record_of(**{**READS, **changed})
     assert record.storage_by_processors is None
     assert record.verdict is not None and record.verdict.joint == ("storage", "prep")

@@ -170,6 +170,32 @@ def test_what_other_python_threads_of_the_process_used_is_told_apart(*, name: st
         assert window.python_threads_s < 0.05
 
 
+def test_what_the_process_and_its_children_read_in_a_window(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(3_000_000))
+    script = (
+        f"import sys; print(flush=True); sys.stdin.readline(); open({str(file)!r}, 'rb').read(); print(flush=True)\n"
+        "sys.stdin.read()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None and child.stdout is not None
+    child.stdout.readline()
+    clock = CpuClock(counts_reads=True)
+    clock.begin()
+    file.read_bytes()
+    child.stdin.write(b"\n")
+    child.stdin.flush()
+    child.stdout.readline()
+    window = clock.end()
+    child.communicate()
+    assert window is not None and window.asked_bytes is not None and window.major_faults is not None
+    assert 6_000_000 <= window.asked_bytes < 6_500_000
+    plain = CpuClock()
+    plain.begin()
+    without = plain.end()
+    assert without is not None and without.asked_bytes is None
+
+
 def test_a_window_in_which_a_process_ended_tells_nothing() -> None:
     # what it used went with it, and would seem to be others'
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

@@ -1,6 +1,7 @@
 """`loaderbench.watch` around what iterates a DataLoader itself, and around loaders whose iterators are wrapped."""
 
 import builtins
+import os
 import signal
 import subprocess
 import sys
@@ -73,6 +74,42 @@ def test_a_loader_that_is_only_handed_on_is_watched_as_the_data_loader_that_it_i
     (only,) = watcher.seen.values()
     assert (only.source.kind, only.num_batches, only.num_iterators) == ("DataLoader", 80, 2)
     assert only.has_spans
+
+
+def spinning(num: int) -> Iterator[int]:
+    for number in range(num):
+        end = time.thread_time() + 0.004
+        while time.thread_time() < end:
+            pass
+        yield number
+
+
+def read_from(pipe: int, num: int) -> Iterator[bytes]:
+    for _ in range(num):
+        yield os.read(pipe, 65_536)
+
+
+def sleeping(num: int) -> Iterator[int]:
+    for number in range(num):
+        time.sleep(0.004)
+        yield number
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("what", "said"), [("spins", "prep"), ("reads", "storage"), ("sleeps", "mixed")])
+def test_a_generator_is_told_by_what_its_thread_does_in_next(what: str, said: str, tmp_path: Path) -> None:
+    # A batch takes 4 ms: computed, read from a pipe that gives one each 6 ms, or slept.
+    script = "import os, time\nwhile True: os.write(1, bytes(65536)); time.sleep(0.006)"
+    writer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    makes = {"spins": spinning(300), "reads": read_from(writer.stdout.fileno(), 300), "sleeps": sleeping(300)}
+    watched = watch(makes[what], results=tmp_path, every=0)
+    for _ in watched:
+        time.sleep(0.002)
+    record = watched.close()
+    writer.kill()
+    writer.communicate()
+    assert record.verdict is not None and record.verdict.bottleneck == said
 
 
 def test_what_works_on_batches_before_the_loop_is_a_part_of_the_wait_for_them(tmp_path: Path) -> None:
