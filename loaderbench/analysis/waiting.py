@@ -2,13 +2,13 @@
 script's processes and threads used.
 
 Over a window of length T the script waited for data for S. Its thread ran for M within `next()`; all its processes and
-threads together ran for W on C processors, and waited for one for Q. Of S, the loader waits for what it reads
+threads together ran for W on C processors. In some calls of `next()`, which took s in all, they were looked at: there
+they ran for w, and were runnable without a processor for q. Of S, the loader waits for what it reads
 
     in 1 − (W − C · (T − S)) ÷ (C · S) at most: while the script did not wait they ran for C · (T − S) at most, so for
                                                 the rest while it waited
     in 1 − M ÷ S at most:                       a thread that runs waits for nothing
-    in 1 − (W − P + Q) ÷ S at least:            P is what its thread ran for in its steps; all else may have been while
-                                                it waited, one after the other
+    in 1 − (w + q) ÷ s at least:                if all that they did there was done one after the other
 
 The last holds where it read anything, and where others, of whom its loader may be one, hardly used a processor: else it
 may have waited for something else. Where the ends are far from each other nothing is told.
@@ -26,10 +26,12 @@ from loaderbench.recording.facts import STEP, CpuWindow, Segment
 
 LEAST_WAIT = 0.1
 """Of a window, that the script must wait for data."""
-MOST_UNKNOWN = 0.4
+MOST_UNKNOWN = 0.5
 """Of the time that the script waits, how far the two bounds may be apart; else the verdict stays joint."""
 READ_BYTES, READ_FAULTS = 4096, 1
 """A batch, by read calls or page faults: fewer are those of the interpreter, of logs, and of the readings."""
+LEAST_LOOKS = 8
+"""Of a run, for their sums to tell."""
 OTHERS = 0.5
 """Processors in others' hands, from which on one of them may be the loader."""
 
@@ -45,15 +47,15 @@ def waiting_part(windows: Sequence[Segment]) -> Quantity | None:
     cpus = sum(_there(cpu) * cpu.wall_s for _, cpu in known) / whole_s
     ran_s = sum(cpu.own_s for _, cpu in known)
     most = 1.0 - max(0.0, ran_s - cpus * (whole_s - waited_s)) / (cpus * waited_s)
+    in_next = [one.wait_cpu_s for one, _ in known if one.wait_cpu_s is not None]
+    if len(in_next) == len(known):
+        most = min(most, 1.0 - sum(in_next) / waited_s)
     least = 0.0
-    timed = [(one.consumer_cpu_s, one.wait_cpu_s) for one, _ in known]
-    if all(cpu_s is not None and wait_cpu_s is not None for cpu_s, wait_cpu_s in timed):
-        in_next_s = sum(wait_cpu_s or 0.0 for _, wait_cpu_s in timed)
-        in_steps_s = sum(cpu_s or 0.0 for cpu_s, _ in timed) - in_next_s
-        most = min(most, 1.0 - in_next_s / waited_s)
-        queued = [cpu.own_queued_s for _, cpu in known if cpu.own_queued_s is not None]
-        if _read([cpu for _, cpu in known], sum(len(one.window) for one, _ in known)) and len(queued) == len(known):
-            least = 1.0 - (ran_s - in_steps_s + sum(queued)) / waited_s
+    looks = [one.wait_looks for one, _ in known if one.wait_looks is not None]
+    enough = sum(one.num for one in looks) >= LEAST_LOOKS
+    if enough and _read([cpu for _, cpu in known], sum(len(one.window) for one, _ in known)):
+        busy_s, looked_s = sum(one.ran_s + one.queued_s for one in looks), sum(one.wall_s for one in looks)
+        least = 1.0 - busy_s / looked_s
     most, least = max(0.0, most), max(0.0, least)
     if most - least > MOST_UNKNOWN:
         return None

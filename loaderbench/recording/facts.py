@@ -196,6 +196,19 @@ class CpuWindow:
 
 
 @dataclass(frozen=True)
+class WaitLooks:
+    """What the process and its descendants did in some of the calls of `next()`, by readings at both ends
+    (/proc/PID/task/TID/schedstat)."""
+
+    num: int
+    wall_s: float
+    """Of all of them together, as are the others."""
+    ran_s: float
+    queued_s: float
+    """Their threads were runnable, but ran on no processor."""
+
+
+@dataclass(frozen=True)
 class ReadTimes:
     """How long single files took in a segment, warm-up and drained batches included."""
 
@@ -290,6 +303,8 @@ class Segment:
     """CPU time of the thread that takes batches and issues, over the window."""
     wait_cpu_s: float | None = None
     """The part of it within `next()`; None where it was not timed: the loader tells of itself."""
+    wait_looks: WaitLooks | None = None
+    """None where nobody looked."""
     stage_times: Mapping[str, tuple[int, int]] | None = None
     """Stage → (batches, wall ns), of a loader that counts whole batches."""
     clock_drift_ns: int | None = None

@@ -14,13 +14,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from loaderbench.machine import cpu_quota, quota_counters
 from loaderbench.recording.facts import CpuWindow
 from loaderbench.samplers.cpu import CpuTimes, cpu_times_now
 from loaderbench.samplers.process_io import asked_for, runqueue_off_reason, threads_of_tree
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,19 @@ class CpuClock:
             asked_bytes=asked_bytes,
             major_faults=faults,
         )
+
+    def look(self, what: Callable[[], T]) -> tuple[T, tuple[float, float, float] | None]:
+        """Do it, and (seconds, CPU seconds, run-queue seconds) of the process and its descendants meanwhile; None where
+        the kernel does not count them, or a process ended."""
+        before = threads_of_tree(self._pid) if self._counts_queues else {}
+        begun = time.perf_counter_ns()
+        done = what()
+        wall_ns = time.perf_counter_ns() - begun
+        after = threads_of_tree(self._pid) if before else {}
+        if not before or not {pid for pid, _ in before} <= {pid for pid, _ in after}:
+            return done, None
+        grown = [_growth(before.get(key, (0, 0)), counts) for key, counts in after.items()]
+        return done, (wall_ns / 1e9, sum(ran for ran, _ in grown) / 1e9, sum(queued for _, queued in grown) / 1e9)
 
     def _read(self) -> _Reading:
         threads = threads_of_tree(self._pid) if self._counts_queues else {}

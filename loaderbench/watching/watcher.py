@@ -29,6 +29,7 @@ from loaderbench.recording.facts import (
     STEP_FIELDS,
     CpuWindow,
     Segment,
+    WaitLooks,
     WatchedEpoch,
     WatchedSettings,
 )
@@ -57,6 +58,8 @@ WINDOW_STEPS = 2048
 WINDOW_S = 5.0
 """Of a window that no burst will end: where workers end with an epoch, nothing is known of the processors of its last
 one."""
+LOOK_S, LOOK_STEPS = 0.1, 16
+"""So long, and up to so many steps more, from one wait in which all threads are looked at to the next."""
 POLL_S = 0.0005
 MOST_READY = 8
 """Steps with data ready behind a burst, besides the first one."""
@@ -321,6 +324,10 @@ class Watcher:
         until = drawn_steps(seen.source.depth, self._random)
         return until if self._in_step is None else min(until, self._in_step.steps_left(seen))
 
+    def look_after(self) -> int:
+        """Steps until the next look, once it is time."""
+        return self._random.randrange(LOOK_STEPS)
+
     def steps_more(self, seen: Seen) -> int:
         """Until a burst that the clock asks for; 0 where the steps alone say when."""
         if self._in_step is not None:
@@ -377,6 +384,8 @@ class Watched:
         """When the readings of the window's processors began; None: they did not."""
         self._wait_cpu: float | None = None
         """Of this thread within next(), seconds since then; None: its workers tell what batches cost."""
+        self._looks: list[tuple[float, float, float]] = []
+        self._next_look_ns, self._until_look = 0, 0
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
         self._rests_since: int | None = None
@@ -406,7 +415,7 @@ class Watched:
         watcher.enter(self._source, "wait" if self._started else "first", called)
         watcher.taking = self
         try:
-            batch = take(iterator) if self._wait_cpu is None else self._take_timed(take, iterator, self._wait_cpu)
+            batch = take(iterator) if self._wait_cpu is None else self._take_timed(take, iterator, called)
         except BaseException:
             self.ended()
             raise
@@ -430,10 +439,21 @@ class Watched:
                 self._wait_cpu = None if self.ring is not None and any(self.ring.made()) else 0.0
         return batch
 
-    def _take_timed(self, take: Callable[[Any], Any], iterator: Any, before: float) -> Any:
+    def _take_timed(self, take: Callable[[Any], Any], iterator: Any, called: int) -> Any:
+        """The next batch, of workers that tell nothing: what this thread does meanwhile; now and then what all do."""
         begun = time.thread_time()
+        if called >= self._next_look_ns:
+            self._until_look -= 1
+            if self._until_look < 0:
+                # So many steps later than the clock says: time passes in long steps.
+                self._until_look = self.watcher.look_after()
+                self._next_look_ns = called + round(LOOK_S * 1e9)
+                batch, seen = self.watcher.clock.look(partial(take, iterator))
+                self._looks += [] if seen is None else [seen]
+                return batch
         batch = take(iterator)
-        self._wait_cpu = before + time.thread_time() - begun
+        assert self._wait_cpu is not None
+        self._wait_cpu += time.thread_time() - begun
         return batch
 
     @property
@@ -534,13 +554,13 @@ class Watched:
 
     def _end_window(self) -> None:
         rows, arm, first, number = self._rows, self._arm, self._first, self._number
-        warmup, cpu_since, wait_cpu_s = self._warmup, self._cpu_since, self._wait_cpu
+        warmup, cpu_since, wait_cpu_s, looks = self._warmup, self._cpu_since, self._wait_cpu, self._looks
         while rows and rows[-1][2] < 0:
             rows.pop()
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch
-        self._cpu_since = self._wait_cpu = None
+        self._cpu_since, self._wait_cpu, self._looks = None, None, []
         self._warmup, self._number = max(1, 2 * self._source.depth), self.seen.num_batches
         self._until_burst = self.watcher.rows_until_turn(self.seen)
         if len(rows) <= warmup:
@@ -557,8 +577,9 @@ class Watched:
         seen.num_rounds = max(0, seen.num_rounds + (arm is Arm.REAL))
         on_device = self.watcher.device is not None
         make = partial(
-            _segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, wait_cpu_s, on_device=on_device,
+            _segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, on_device=on_device,
             first_batch=number - (arm is Arm.DEVICE),  # its first row is the pause
+            wait_cpu_s=wait_cpu_s, looks=WaitLooks(len(looks), *map(sum, zip(*looks, strict=True))) if looks else None,
         )  # fmt: skip
         self.watcher.keep(Unsettled(seen, rows, dose, make, on_device=on_device))
         pids = [] if self.queue is None else self.queue.pids()
@@ -595,7 +616,7 @@ class Unsettled:
 
 def _segment(
     arm: Arm, number: int, warmup: int, rows: list[list[int]], spans: Any, cpu: CpuWindow | None,
-    consumer_s: float | None, wait_cpu_s: float | None, *, on_device: bool, first_batch: int,
+    consumer_s: float | None, *, on_device: bool, first_batch: int, wait_cpu_s: float | None, looks: WaitLooks | None,
 ) -> Segment:  # fmt: skip
     """A step ends where the script asks for the next batch: a script that computes on the processors waits for its
     work. On a device it ends when that has done what was enqueued by then. Nothing is known of copies. Files are not
@@ -612,7 +633,7 @@ def _segment(
     return Segment(
         arm=arm, round=number, num_warmup=warmup, steady=True, steps=table, spans=spans, opened_ns=int(called[0]),
         closed_ns=int(done[-1]), lane=SCRIPT_LANE, wall_s=(int(done[-1]) - int(called[0])) / 1e9, cpu=cpu,
-        consumer_cpu_s=consumer_s, wait_cpu_s=wait_cpu_s, first_batch=first_batch,
+        consumer_cpu_s=consumer_s, wait_cpu_s=wait_cpu_s, wait_looks=looks, first_batch=first_batch,
     )  # fmt: skip
 
 
