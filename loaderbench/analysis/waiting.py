@@ -2,13 +2,13 @@
 script's processes and threads used.
 
 Over a window of length T the script waited for data for S. Its thread ran for M within `next()`; all its processes and
-threads together ran for W on C processors. In some calls of `next()`, which took s in all, they were looked at: there
-they ran for w, and were runnable without a processor for q. Of S, the loader waits for what it reads
+threads together ran for W on C processors. In some calls of `next()`, which took s in all, its other threads were
+looked at: there they ran, or were runnable without a processor, for w. Of S, the loader waits for what it reads
 
     in 1 − (W − C · (T − S)) ÷ (C · S) at most: while the script did not wait they ran for C · (T − S) at most, so for
                                                 the rest while it waited
     in 1 − M ÷ S at most:                       a thread that runs waits for nothing
-    in 1 − (w + q) ÷ s at least:                if all that they did there was done one after the other
+    in 1 − M ÷ S − w ÷ s at least:              if all that they did was done one after the other
 
 The last holds where it read anything, and where others, of whom its loader may be one, hardly used a processor: else it
 may have waited for something else. Where the ends are far from each other nothing is told.
@@ -47,15 +47,15 @@ def waiting_part(windows: Sequence[Segment]) -> Quantity | None:
     cpus = sum(_there(cpu) * cpu.wall_s for _, cpu in known) / whole_s
     ran_s = sum(cpu.own_s for _, cpu in known)
     most = 1.0 - max(0.0, ran_s - cpus * (whole_s - waited_s)) / (cpus * waited_s)
-    in_next = [one.wait_cpu_s for one, _ in known if one.wait_cpu_s is not None]
+    least, in_next = 0.0, [one.wait_cpu_s for one, _ in known if one.wait_cpu_s is not None]
     if len(in_next) == len(known):
-        most = min(most, 1.0 - sum(in_next) / waited_s)
-    least = 0.0
-    looks = [one.wait_looks for one, _ in known if one.wait_looks is not None]
-    enough = sum(one.num for one in looks) >= LEAST_LOOKS
-    if enough and _read([cpu for _, cpu in known], sum(len(one.window) for one, _ in known)):
-        busy_s, looked_s = sum(one.ran_s + one.queued_s for one in looks), sum(one.wall_s for one in looks)
-        least = 1.0 - busy_s / looked_s
+        own = sum(in_next) / waited_s
+        most = min(most, 1.0 - own)
+        looks = [one.wait_looks for one, _ in known if one.wait_looks is not None]
+        looked_s = sum(one.wall_s for one in looks)
+        enough = sum(one.num for one in looks) >= LEAST_LOOKS and looked_s > 0
+        if enough and _read([cpu for _, cpu in known], sum(len(one.window) for one, _ in known)):
+            least = 1.0 - own - sum(one.busy_s for one in looks) / looked_s
     most, least = max(0.0, most), max(0.0, least)
     if most - least > MOST_UNKNOWN:
         return None

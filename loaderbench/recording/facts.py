@@ -197,15 +197,14 @@ class CpuWindow:
 
 @dataclass(frozen=True)
 class WaitLooks:
-    """What the process and its descendants did in some of the calls of `next()`, by readings at both ends
-    (/proc/PID/task/TID/schedstat)."""
+    """What all other threads of the process and its descendants did in some of the calls of `next()`, by readings at
+    both ends (/proc/PID/task/TID/schedstat)."""
 
     num: int
     wall_s: float
     """Of all of them together, as are the others."""
-    ran_s: float
-    queued_s: float
-    """Their threads were runnable, but ran on no processor."""
+    busy_s: float
+    """They ran, or were runnable but ran on no processor."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Look:
+    """At what other threads did for a while."""
+
+    wall_s: float
+    busy_s: float
+    """They ran, or were runnable but ran on no processor; all together."""
+
+
+@dataclass(frozen=True)
 class _Reading:
     at_ns: int
     threads: Mapping[tuple[int, int], tuple[int, int]]
@@ -93,9 +102,9 @@ class CpuClock:
             major_faults=faults,
         )
 
-    def look(self, what: Callable[[], T]) -> tuple[T, tuple[float, float, float] | None]:
-        """Do it, and (seconds, CPU seconds, run-queue seconds) of the process and its descendants meanwhile; None where
-        the kernel does not count them, or a process ended."""
+    def look(self, what: Callable[[], T]) -> tuple[T, Look | None]:
+        """Do it, and what all other threads of the process and its descendants did meanwhile; None where the kernel
+        does not count that, or a process ended."""
         before = threads_of_tree(self._pid) if self._counts_queues else {}
         begun = time.perf_counter_ns()
         done = what()
@@ -103,8 +112,9 @@ class CpuClock:
         after = threads_of_tree(self._pid) if before else {}
         if not before or not {pid for pid, _ in before} <= {pid for pid, _ in after}:
             return done, None
-        grown = [_growth(before.get(key, (0, 0)), counts) for key, counts in after.items()]
-        return done, (wall_ns / 1e9, sum(ran for ran, _ in grown) / 1e9, sum(queued for _, queued in grown) / 1e9)
+        own = self._pid, threading.get_native_id()
+        grown = [_growth(before.get(key, (0, 0)), counts) for key, counts in after.items() if key != own]
+        return done, Look(wall_ns / 1e9, sum(map(sum, grown)) / 1e9)
 
     def _read(self) -> _Reading:
         threads = threads_of_tree(self._pid) if self._counts_queues else {}

@@ -33,7 +33,7 @@ from loaderbench.recording.facts import (
     WatchedEpoch,
     WatchedSettings,
 )
-from loaderbench.samplers.cpu_window import CpuClock
+from loaderbench.samplers.cpu_window import CpuClock, Look
 from loaderbench.watching.doses import Dose, Doses, num_steps, warmup_steps
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.shadow import Shadow
@@ -58,8 +58,9 @@ WINDOW_STEPS = 2048
 WINDOW_S = 5.0
 """Of a window that no burst will end: where workers end with an epoch, nothing is known of the processors of its last
 one."""
-LOOK_S, LOOK_STEPS = 0.1, 16
-"""So long, and up to so many steps more, from one wait in which all threads are looked at to the next."""
+LOOK_S, LOOK_STEPS, LOOK_COSTS = 0.1, 16, 200
+"""So long, and up to so many steps more, from one wait in which all threads are looked at to the next; and so many
+times as long as it took to look at them."""
 POLL_S = 0.0005
 MOST_READY = 8
 """Steps with data ready behind a burst, besides the first one."""
@@ -384,7 +385,7 @@ class Watched:
         """When the readings of the window's processors began; None: they did not."""
         self._wait_cpu: float | None = None
         """Of this thread within next(), seconds since then; None: its workers tell what batches cost."""
-        self._looks: list[tuple[float, float, float]] = []
+        self._looks: list[Look] = []
         self._next_look_ns, self._until_look = 0, 0
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
@@ -436,7 +437,8 @@ class Watched:
             else:
                 watcher.clock.begin()
                 self._cpu_since = time.thread_time()
-                self._wait_cpu = None if self.ring is not None and any(self.ring.made()) else 0.0
+                if watcher.probes != "none" and (self.ring is None or not any(self.ring.made())):
+                    self._wait_cpu = 0.0
         return batch
 
     def _take_timed(self, take: Callable[[Any], Any], iterator: Any, called: int) -> Any:
@@ -445,11 +447,14 @@ class Watched:
         if called >= self._next_look_ns:
             self._until_look -= 1
             if self._until_look < 0:
-                # So many steps later than the clock says: time passes in long steps.
-                self._until_look = self.watcher.look_after()
-                self._next_look_ns = called + round(LOOK_S * 1e9)
                 batch, seen = self.watcher.clock.look(partial(take, iterator))
                 self._looks += [] if seen is None else [seen]
+                now = time.perf_counter_ns()
+                cost_ns = 0 if seen is None else now - called - round(seen.wall_s * 1e9)
+                self.watcher.windows_ns += cost_ns
+                self._next_look_ns = now + max(round(LOOK_S * 1e9), LOOK_COSTS * cost_ns)
+                # So many steps later than the clock says: time passes in long steps.
+                self._until_look = self.watcher.look_after()
                 return batch
         batch = take(iterator)
         assert self._wait_cpu is not None
@@ -579,7 +584,7 @@ class Watched:
         make = partial(
             _segment, arm, seen.num_rounds, warmup, rows, spans, cpu, consumer_s, on_device=on_device,
             first_batch=number - (arm is Arm.DEVICE),  # its first row is the pause
-            wait_cpu_s=wait_cpu_s, looks=WaitLooks(len(looks), *map(sum, zip(*looks, strict=True))) if looks else None,
+            wait_cpu_s=wait_cpu_s, looks=_together(looks) if looks else None,
         )  # fmt: skip
         self.watcher.keep(Unsettled(seen, rows, dose, make, on_device=on_device))
         pids = [] if self.queue is None else self.queue.pids()
@@ -635,6 +640,10 @@ def _segment(
         closed_ns=int(done[-1]), lane=SCRIPT_LANE, wall_s=(int(done[-1]) - int(called[0])) / 1e9, cpu=cpu,
         consumer_cpu_s=consumer_s, wait_cpu_s=wait_cpu_s, wait_looks=looks, first_batch=first_batch,
     )  # fmt: skip
+
+
+def _together(looks: Sequence[Look]) -> WaitLooks:
+    return WaitLooks(len(looks), sum(one.wall_s for one in looks), sum(one.busy_s for one in looks))
 
 
 def samples_of(batch: Any) -> int | None:

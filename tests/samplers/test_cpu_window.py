@@ -196,6 +196,18 @@ def test_what_the_process_and_its_children_read_in_a_window(tmp_path: Path) -> N
     assert without is not None and without.asked_bytes is None
 
 
+def test_a_look_counts_what_other_threads_and_processes_do_meanwhile() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    done, seen = CpuClock().look(lambda: busy(0.3) or "done")  # what this thread itself does is not counted
+    child.kill()
+    child.communicate()
+    assert done == "done" and seen is not None
+    assert 0.3 <= seen.wall_s < 1.0
+    assert 0.8 * seen.wall_s < seen.busy_s < 1.2 * seen.wall_s  # it runs, or wants to; nobody else
+
+
 def test_a_window_in_which_a_process_ended_tells_nothing() -> None:
     # what it used went with it, and would seem to be others'
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
