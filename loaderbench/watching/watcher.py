@@ -437,7 +437,8 @@ class Watched:
             else:
                 watcher.clock.begin()
                 self._cpu_since = time.thread_time()
-                if watcher.probes != "none" and (self.ring is None or not any(self.ring.made())):
+                tells = self.ring is not None and any(self.ring.made())
+                if watcher.probes != "none" and watcher.device is None and not tells:
                     self._wait_cpu = 0.0
         return batch
 
