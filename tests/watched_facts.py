@@ -1,5 +1,6 @@
 """Facts of watched scripts, made by hand."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,6 +106,14 @@ def segment(
         Arm.REAL, 0, min(8, num // 4), True, steps, spans, int(steps[0, STEP["called_ns"]]),
         int(steps[-1, STEP["done_ns"]]), lane=SCRIPT_LANE, consumer_cpu_s=0.0,
     )  # fmt: skip
+
+
+def untold(parts: Sequence[Segment]) -> Run:
+    """The run of a script with these windows of `real`, whose loader tells nothing of itself."""
+    run = run_of(parts[0], 0, no_spans="what was iterated tells nothing of workers")
+    assert run.recording is not None
+    run.recording.segments[:] = [replace(one, spans=None, num_warmup=1) for one in parts]
+    return run
 
 
 def run_of(one: Segment, workers: int, prefetch: int = 2, *, cpus: int = 8, **facts: Any) -> Run:

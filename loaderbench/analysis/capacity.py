@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis.processors import available
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.analysis.storage import bound_by, ceiling
 from loaderbench.recording.capacity import (
@@ -149,8 +150,7 @@ def point_of(looks: Sequence[Look], facts: CapacityFacts) -> CapacityPoint:
 
 def cpus_of(look: Look) -> float | None:
     """Processors that the ranks may use, by affinity and quota; None where the kernel does not tell."""
-    known = [part.cpu for part in look.parts if part.cpu is not None]
-    return min((min(cpu.cpus, cpu.quota_cpus or math.inf) for cpu in known), default=None)
+    return min((available(part.cpu) for part in look.parts if part.cpu is not None), default=None)
 
 
 def _cpu_use(looks: Sequence[Look]) -> tuple[float | None, float | None]:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from loaderbench.analysis.latency import Queue
-from loaderbench.analysis.processors import Processors
+from loaderbench.analysis.processors import Processors, available
 from loaderbench.analysis.quantities import Quantity, largest
 from loaderbench.analysis.statistics import pool_adjacent_violators
 from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps, chance_of_so_short
@@ -527,8 +527,7 @@ class Model:
         watched, seen = self.watched, self.processors[Arm.REAL]
         if watched is None or self.starved is None or self.runnable is None:
             return None
-        cpus = seen.cpus if seen.quota_cpus is None else min(seen.cpus, seen.quota_cpus)
-        ran = (self.runnable - self.starved) * watched.lanes / min(watched.lanes, cpus)
+        ran = (self.runnable - self.starved) * watched.lanes / min(watched.lanes, available(seen))
         return watched.batch_s.scaled(max(1.0 - self.starved * own, ran))
 
     @property

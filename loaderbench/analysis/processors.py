@@ -85,6 +85,11 @@ class Processors:
         return np.asarray(np.clip(self.for_others + noise, 0.0, 1.0))
 
 
+def available(seen: Processors | CpuWindow) -> float:
+    """Processors that the affinity mask and the tightest quota allow."""
+    return seen.cpus if seen.quota_cpus is None else min(seen.cpus, seen.quota_cpus)
+
+
 def beside_the_same(segments: Sequence[Segment]) -> Sequence[Segment]:
     """The windows without those beside which others used far more, or fewer, processors than beside every window of
     `real`: an arm is compared with `real`, and would be measured on another machine. Kept whole where the windows of

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from loaderbench.analysis.processors import available
 from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.statistics import NUM_DRAWS
 from loaderbench.recording.facts import STEP, CpuWindow, Segment
@@ -39,38 +40,33 @@ OTHERS = 0.5
 def waiting_part(windows: Sequence[Segment]) -> Quantity | None:
     """Of the loader's time, the part in which it waits for what it reads: draws between the bounds. `windows`: of
     `real`. None where the kernel does not tell, or the bounds say little."""
-    known = [(one, one.cpu) for one in windows if one.cpu is not None]
-    whole_s = sum(cpu.wall_s for _, cpu in known)
-    waited_s = sum(map(_waited_s, (one for one, _ in known)))
+    told = [one for one in windows if one.cpu is not None]
+    cpus = [one.cpu for one in told if one.cpu is not None]
+    whole_s, ran_s = sum(one.wall_s for one in cpus), sum(one.own_s for one in cpus)
+    waited_s = sum(map(_waited_s, told))
     if waited_s == 0.0 or waited_s < LEAST_WAIT * whole_s:
         return None
-    cpus = sum(_there(cpu) * cpu.wall_s for _, cpu in known) / whole_s
-    ran_s = sum(cpu.own_s for _, cpu in known)
-    most = 1.0 - max(0.0, ran_s - cpus * (whole_s - waited_s)) / (cpus * waited_s)
-    least, in_next = 0.0, [one.wait_cpu_s for one, _ in known if one.wait_cpu_s is not None]
-    if len(in_next) == len(known):
+    there = sum(available(one) * one.wall_s for one in cpus) / whole_s
+    most, least = 1.0 - max(0.0, ran_s - there * (whole_s - waited_s)) / (there * waited_s), 0.0
+    in_next = [one.wait_cpu_s for one in told if one.wait_cpu_s is not None]
+    if len(in_next) == len(told):
         own = sum(in_next) / waited_s
         most = min(most, 1.0 - own)
-        looks = [one.wait_looks for one, _ in known if one.wait_looks is not None]
-        looked_s = sum(one.wall_s for one in looks)
-        enough = sum(one.num for one in looks) >= LEAST_LOOKS and looked_s > 0
-        if enough and _read([cpu for _, cpu in known], sum(len(one.window) for one, _ in known)):
-            least = 1.0 - own - sum(one.busy_s for one in looks) / looked_s
+        looks = [one.wait_looks for one in told if one.wait_looks is not None]
+        enough = sum(one.num for one in looks) >= LEAST_LOOKS
+        if enough and _read(cpus, sum(len(one.window) for one in told)):
+            least = 1.0 - own - sum(one.busy_s for one in looks) / sum(one.wall_s for one in looks)
     most, least = max(0.0, most), max(0.0, least)
     if most - least > MOST_UNKNOWN:
         return None
     low = min(least, most)
     draws = np.random.default_rng(31).uniform(low, most, NUM_DRAWS)
-    return Quantity((low + most) / 2, draws, len(known))
+    return Quantity((low + most) / 2, draws, len(told))
 
 
 def _waited_s(one: Segment) -> float:
     rows = one.window
     return float((rows[:, STEP["returned_ns"]] - rows[:, STEP["called_ns"]]).sum()) / 1e9
-
-
-def _there(cpu: CpuWindow) -> float:
-    return cpu.cpus if cpu.quota_cpus is None else min(cpu.cpus, cpu.quota_cpus)
 
 
 def _read(windows: Sequence[CpuWindow], num_batches: int) -> bool:

@@ -201,8 +201,8 @@ class WaitLooks:
     both ends (/proc/PID/task/TID/schedstat)."""
 
     num: int
+    """Calls; the others are of all of them together."""
     wall_s: float
-    """Of all of them together, as are the others."""
     busy_s: float
     """They ran, or were runnable but ran on no processor."""
 

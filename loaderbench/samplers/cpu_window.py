@@ -19,36 +19,25 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from loaderbench.machine import cpu_quota, quota_counters
-from loaderbench.recording.facts import CpuWindow
+from loaderbench.recording.facts import CpuWindow, WaitLooks
 from loaderbench.samplers.cpu import CpuTimes, cpu_times_now
 from loaderbench.samplers.process_io import asked_for, runqueue_off_reason, threads_of_tree
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Look:
-    """At what other threads did for a while."""
-
-    wall_s: float
-    busy_s: float
-    """They ran, or were runnable but ran on no processor; all together."""
+Threads = Mapping[tuple[int, int], tuple[int, int]]
+"""(process, thread) → (ns on a processor, ns runnable without one)."""
 
 
 @dataclass(frozen=True)
 class _Reading:
     at_ns: int
-    threads: Mapping[tuple[int, int], tuple[int, int]]
+    threads: Threads
     process_s: float
     """Of the calling process, threads that ended counted."""
     asked: tuple[int, int] | None
     """Bytes of read calls and major faults, of all its processes."""
     machine: CpuTimes | None
     num_throttled: int | None
-
-    @property
-    def pids(self) -> set[int]:
-        return {pid for pid, _ in self.threads}
 
 
 class CpuClock:
@@ -72,17 +61,16 @@ class CpuClock:
         """What was used since `begin`; None where the kernel counts no run-queue delay or CPU time of threads, and
         where a process ended: it took its counts with it, and what it used would seem to be others'."""
         begun, now = self._begun, self._read()
-        if begun is None or not now.threads or not begun.pids <= now.pids:
+        used = None if begun is None else _used(begun.threads, now.threads)
+        if begun is None or used is None:
             return None
-        # A thread of another process that has ended meanwhile takes its counts with it; one that began has none before.
-        used = {key: _growth(begun.threads.get(key, (0, 0)), counts) for key, counts in now.threads.items()}
         consumer = used.get((self._pid, threading.get_native_id()))
         others = [one.native_id for one in threading.enumerate() if _is_the_scripts(one)]
         of_process_s = sum(ran for (pid, _), (ran, _) in used.items() if pid == self._pid) / 1e9
         ended_s = max(0.0, now.process_s - begun.process_s - of_process_s)
         before, after = begun.machine, now.machine
         asked_bytes = faults = None
-        if begun.asked is not None and now.asked is not None and begun.pids == now.pids:
+        if begun.asked is not None and now.asked is not None and _pids(begun.threads) == _pids(now.threads):
             asked_bytes, faults = (end - begin for begin, end in zip(begun.asked, now.asked, strict=True))
         throttled = None
         if begun.num_throttled is not None and now.num_throttled is not None:
@@ -102,24 +90,26 @@ class CpuClock:
             major_faults=faults,
         )
 
-    def look(self, what: Callable[[], T]) -> tuple[T, Look | None]:
+    def look(self, what: Callable[[], T]) -> tuple[T, WaitLooks | None]:
         """Do it, and what all other threads of the process and its descendants did meanwhile; None where the kernel
         does not count that, or a process ended."""
-        before = threads_of_tree(self._pid) if self._counts_queues else {}
+        before = self._threads()
         begun = time.perf_counter_ns()
         done = what()
         wall_ns = time.perf_counter_ns() - begun
-        after = threads_of_tree(self._pid) if before else {}
-        if not before or not {pid for pid, _ in before} <= {pid for pid, _ in after}:
+        used = _used(before, self._threads())
+        if used is None:
             return done, None
         own = self._pid, threading.get_native_id()
-        grown = [_growth(before.get(key, (0, 0)), counts) for key, counts in after.items() if key != own]
-        return done, Look(wall_ns / 1e9, sum(map(sum, grown)) / 1e9)
+        return done, WaitLooks(1, wall_ns / 1e9, sum(sum(counts) for key, counts in used.items() if key != own) / 1e9)
+
+    def _threads(self) -> Threads:
+        return threads_of_tree(self._pid) if self._counts_queues else {}
 
     def _read(self) -> _Reading:
-        threads = threads_of_tree(self._pid) if self._counts_queues else {}
+        threads = self._threads()
         process_s, machine = time.process_time(), cpu_times_now(self._cpus)
-        asked = asked_for({pid for pid, _ in threads}) if self._counts_reads else None
+        asked = asked_for(_pids(threads)) if self._counts_reads else None
         return _Reading(time.perf_counter_ns(), threads, process_s, asked, machine, self._num_throttled())
 
     def _num_throttled(self) -> int | None:
@@ -138,6 +128,18 @@ class CpuClock:
 def _is_the_scripts(thread: threading.Thread) -> bool:
     """Not the calling one, and none of this package's."""
     return thread is not threading.current_thread() and not thread.name.startswith("loaderbench")
+
+
+def _pids(threads: Threads) -> set[int]:
+    return {pid for pid, _ in threads}
+
+
+def _used(before: Threads, after: Threads) -> Threads | None:
+    """What each thread of `after` has used since `before`; None where nothing is known, or a process ended. A thread of
+    another process that ended meanwhile takes its counts with it; one that began has none before."""
+    if not after or not _pids(before) <= _pids(after):
+        return None
+    return {key: _growth(before.get(key, (0, 0)), counts) for key, counts in after.items()}
 
 
 def _growth(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:

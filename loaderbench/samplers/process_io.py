@@ -49,6 +49,8 @@ class ProcessTimes:
     state: str
     """`Z`: ended, not yet waited for."""
     parent_pid: int
+    major_faults: int
+    """Pages that it had to wait for; those of children that were waited for included."""
     user_s: float
     system_s: float
     rss_bytes: int
@@ -65,6 +67,7 @@ def parse_stat(text: bytes) -> ProcessTimes:
     return ProcessTimes(
         state=fields[0].decode(),
         parent_pid=int(fields[1]),
+        major_faults=int(fields[9]) + int(fields[10]),
         user_s=(int(fields[11]) + int(fields[13])) / _TICKS_PER_S,
         system_s=(int(fields[12]) + int(fields[14])) / _TICKS_PER_S,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
@@ -230,9 +233,7 @@ def asked_for(pids: Collection[int]) -> tuple[int, int] | None:
     try:
         for pid in pids:
             asked_bytes += parse_io(_read_file(f"/proc/{pid}/io"))["rchar"]
-            # proc(5), stat: majflt is field 12, cmajflt field 13; see parse_stat
-            text = _read_file(f"/proc/{pid}/stat")
-            faults += sum(map(int, text[text.rindex(b")") + 2 :].split()[9:11]))
+            faults += parse_stat(_read_file(f"/proc/{pid}/stat")).major_faults
     except (OSError, KeyError):
         return None
     return asked_bytes, faults

@@ -8,7 +8,7 @@ from typing import Any
 
 from loaderbench.recording.facts import WatchCost
 from loaderbench.watching.spans import Lane, SpanRing
-from loaderbench.watching.watcher import Seen, Source, Watcher
+from loaderbench.watching.watcher import Source, Watcher
 
 NUM_TIMED = 1000
 """Batches; fewer than one window's, so that none ends."""
@@ -21,21 +21,17 @@ class _Values:
 def cost_of(watcher: Watcher) -> WatchCost:
     """So far. What stored the run meanwhile adds its own."""
     lane_s, main, seen = lane_cost_s(), watcher.main, watcher.seen.values()
-
-    def stamp_s(one: Seen | None) -> float:
-        timed = watcher.probes != "none" and one is not None and not one.has_spans
-        return stamp_cost_s(timed=timed)
-
     in_line = sum(one.num_batches for one in seen if one.has_spans and not one.source.workers)
-    stamps_s = sum(stamp_s(one) * one.num_batches for one in seen) + lane_s * in_line
+    stamps_s = sum(stamp_cost_s(timed=one.times_waits) * one.num_batches for one in seen) + lane_s * in_line
+    stamp_s = stamp_cost_s(timed=main is not None and main.times_waits)
     return WatchCost(
-        stamp_s(main), stamps_s, lane_s, watcher.windows_ns / 1e9, watcher.doses.total_ns / 1e9,
+        stamp_s, stamps_s, lane_s, watcher.windows_ns / 1e9, watcher.doses.total_ns / 1e9,
         0.0 if watcher.device is None else watcher.device.spent_ns / 1e9,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=2)
-def stamp_cost_s(*, timed: bool = False) -> float:
+def stamp_cost_s(*, timed: bool) -> float:
     """Processor time of a batch's stamps, in a loop that does nothing else: an iterator with them less one without.
     `timed`: of a loader that tells nothing, whose waits are timed, too."""
     watcher = Watcher("burst" if timed else "none")

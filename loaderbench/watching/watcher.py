@@ -33,7 +33,7 @@ from loaderbench.recording.facts import (
     WatchedEpoch,
     WatchedSettings,
 )
-from loaderbench.samplers.cpu_window import CpuClock, Look
+from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses, num_steps, warmup_steps
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.shadow import Shadow
@@ -128,6 +128,8 @@ class Seen:
     """What the thread had spent on it, and its batches, when each iterator was made."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     phase: str | None = None
+    times_waits: bool = False
+    """Its workers tell nothing, so that what this thread does while it waits was timed."""
 
 
 class Watcher:
@@ -385,7 +387,7 @@ class Watched:
         """When the readings of the window's processors began; None: they did not."""
         self._wait_cpu: float | None = None
         """Of this thread within next(), seconds since then; None: its workers tell what batches cost."""
-        self._looks: list[Look] = []
+        self._looks: list[WaitLooks] = []
         self._next_look_ns, self._until_look = 0, 0
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
@@ -439,27 +441,32 @@ class Watched:
                 self._cpu_since = time.thread_time()
                 tells = self.ring is not None and any(self.ring.made())
                 if watcher.probes != "none" and watcher.device is None and not tells:
-                    self._wait_cpu = 0.0
+                    self._wait_cpu, self.seen.times_waits = 0.0, True
         return batch
 
     def _take_timed(self, take: Callable[[Any], Any], iterator: Any, called: int) -> Any:
         """The next batch, of workers that tell nothing: what this thread does meanwhile; now and then what all do."""
-        begun = time.thread_time()
         if called >= self._next_look_ns:
             self._until_look -= 1
             if self._until_look < 0:
-                batch, seen = self.watcher.clock.look(partial(take, iterator))
-                self._looks += [] if seen is None else [seen]
-                now = time.perf_counter_ns()
-                cost_ns = 0 if seen is None else now - called - round(seen.wall_s * 1e9)
-                self.watcher.windows_ns += cost_ns
-                self._next_look_ns = now + max(round(LOOK_S * 1e9), LOOK_COSTS * cost_ns)
-                # So many steps later than the clock says: time passes in long steps.
-                self._until_look = self.watcher.look_after()
-                return batch
+                return self._take_looked(take, iterator, called)
+        begun = time.thread_time()
         batch = take(iterator)
-        assert self._wait_cpu is not None
-        self._wait_cpu += time.thread_time() - begun
+        if self._wait_cpu is not None:  # what makes the batch may have ended the watch
+            self._wait_cpu += time.thread_time() - begun
+        return batch
+
+    def _take_looked(self, take: Callable[[Any], Any], iterator: Any, called: int) -> Any:
+        """The next batch, while all other threads are looked at."""
+        batch, seen = self.watcher.clock.look(partial(take, iterator))
+        now, cost_ns = time.perf_counter_ns(), 0
+        if seen is not None:
+            self._looks.append(seen)
+            cost_ns = now - called - round(seen.wall_s * 1e9)
+        self.watcher.windows_ns += cost_ns
+        self._next_look_ns = now + max(round(LOOK_S * 1e9), LOOK_COSTS * cost_ns)
+        # So many steps later than the clock says: time passes in long steps.
+        self._until_look = self.watcher.look_after()
         return batch
 
     @property
@@ -643,8 +650,8 @@ def _segment(
     )  # fmt: skip
 
 
-def _together(looks: Sequence[Look]) -> WaitLooks:
-    return WaitLooks(len(looks), sum(one.wall_s for one in looks), sum(one.busy_s for one in looks))
+def _together(looks: Sequence[WaitLooks]) -> WaitLooks:
+    return WaitLooks(sum(one.num for one in looks), sum(one.wall_s for one in looks), sum(one.busy_s for one in looks))
 
 
 def samples_of(batch: Any) -> int | None:

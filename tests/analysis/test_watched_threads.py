@@ -9,7 +9,7 @@ from loaderbench.analysis.record import analyze
 from loaderbench.recording.facts import CpuWindow, RankRecording
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.recording.record import Verdict
-from tests.watched_facts import run_of, segment
+from tests.watched_facts import segment, untold
 
 NUM = 80
 
@@ -27,11 +27,10 @@ def verdict_of(
             seconds, (own_cpu_ms + threads_ms) * NUM / 1e3, queued_ms * NUM / 1e3, queued_ms * NUM / 1e3,
             (own_cpu_ms + threads_ms) * NUM / 1e3, 0.0, 2, None, None, python_threads_s=threads_ms * NUM / 1e3,
         )  # fmt: skip
-        parts.append(replace(one, spans=None, cpu=cpu, consumer_cpu_s=own_cpu_ms * NUM / 1e3, num_warmup=1))
-    run = run_of(parts[0], 0, no_spans="what was iterated tells nothing of workers")
-    assert run.recording is not None
-    run.recording.segments[:] = parts
+        parts.append(replace(one, cpu=cpu, consumer_cpu_s=own_cpu_ms * NUM / 1e3))
+    run = untold(parts)
     if ranks > 1:
+        assert run.recording is not None
         run.recording.rank = RankRecording(RankPlace(0, ranks, 0, "one", "torchrun"), ())
     verdict = analyze(run).verdict
     assert verdict is not None

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from loaderbench.analysis.record import analyze
-from loaderbench.recording.facts import STEP, CpuWindow, WaitLooks
+from loaderbench.recording.facts import CpuWindow, WaitLooks
 from loaderbench.recording.record import RunRecord
-from tests.watched_facts import MS, run_of, segment
+from tests.watched_facts import segment, untold
 
 NUM = 80
 
@@ -25,30 +25,21 @@ def record_of(
     waits that were looked at, and for how long other threads were busy in each."""
     parts, whole_ms = [], wait_ms + step_ms
     for number in range(3):
-        one = segment(np.full(NUM, 0.1), np.random.default_rng(number).normal(step_ms, 0.05, NUM), 0)
-        steps = one.steps.copy()
-        shift = np.round(np.arange(1, NUM + 1) * wait_ms * MS).astype(np.int64)
-        for name in STEP:
-            if name == "called_ns":
-                steps[:, STEP[name]] += np.concatenate(([0], shift[:-1]))
-            elif name.endswith("_ns") and name != "busy_ns":
-                steps[:, STEP[name]] += shift
-        seconds = NUM / 1e3
+        step = np.random.default_rng(number).normal(step_ms, 0.05, NUM)
+        one = segment(np.full(NUM, wait_ms), step, 0)
+        seconds = (NUM - 1) / 1e3  # the first step counts nowhere
         cpu = CpuWindow(
             whole_ms * seconds, (own_ms + others_ms) * seconds, queued_ms * seconds, 0.0,
             (own_ms + others_ms + neighbours * whole_ms) * seconds, 0.0, 2, None, None, python_threads_s=0.0,
             asked_bytes=None if asked_bytes is None else asked_bytes * NUM, major_faults=0,
         )  # fmt: skip
         in_next_s = None if in_next_ms is None else in_next_ms * seconds
-        one = replace(one, steps=steps, spans=None, cpu=cpu, consumer_cpu_s=own_ms * seconds, wait_cpu_s=in_next_s)
+        one = replace(one, cpu=cpu, consumer_cpu_s=own_ms * seconds, wait_cpu_s=in_next_s)
         if looks is not None:
             seen = WaitLooks(looks[0], *(looks[0] * ms / 1e3 for ms in (wait_ms, *looks[1:])))
             one = replace(one, wait_looks=seen)
-        parts.append(replace(one, num_warmup=1))
-    run = run_of(parts[0], 0, no_spans="what was iterated tells nothing of workers")
-    assert run.recording is not None
-    run.recording.segments[:] = parts
-    return analyze(run)
+        parts.append(one)
+    return analyze(untold(parts))
 
 
 def test_a_loader_that_keeps_all_processors_busy_prepares() -> None:

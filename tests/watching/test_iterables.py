@@ -112,6 +112,17 @@ def test_a_generator_is_told_by_what_its_thread_does_in_next(what: str, said: st
     assert record.verdict is not None and record.verdict.bottleneck == said
 
 
+def test_a_generator_may_end_the_watch_that_it_is_in(tmp_path: Path) -> None:
+    def batches() -> Iterator[int]:
+        for number in range(100):
+            if number == 60:
+                watched.close()
+            yield number
+
+    watched = watch(batches(), results=tmp_path, every=0)
+    assert list(watched) == list(range(100))
+
+
 def test_what_works_on_batches_before_the_loop_is_a_part_of_the_wait_for_them(tmp_path: Path) -> None:
     watcher = seen_of(Pipeline(DataLoader(Slow(), 4), worked_on), tmp_path)
     main = watcher.main
