@@ -2,9 +2,10 @@
 
     python benchmarks/hard_cases.py [--only NAME,NAME] [--rounds 1] [--json FILE]
 
-The cases are storage whose speed is not constant (few slow files, standstills), slow opens with a deadline, processors
-that others have (busy processes, a cgroup's quota, the model's own threads, more workers than processors), storage and
-preparation of which either may go, files in memory on FUSE, and the table of `make bench` on busy processors.
+The cases are storage whose speed is not constant (few slow files, standstills), a disk whose rate is capped in slices
+of time (root's), slow opens with a deadline, processors that others have (busy processes, a cgroup's quota, the model's
+own threads, more workers than processors), storage and preparation of which either may go, files in memory on FUSE, and
+the table of `make bench` on busy processors.
 
 Each is asked of the command itself, in a process of its own. Truth is the wall time of the very same case with what
 disturbs it, and then really without, in turns (loaderbench/selftest/truth.py). A line a case: the truth (cause, gain),
@@ -58,6 +59,7 @@ from loaderbench.selftest.jobs import (
     WallTimeRequest,
 )
 from loaderbench.selftest.slow_fuse import slow_fuse
+from loaderbench.selftest.throttled_loop import ThrottledLoopBed, throttled_loop
 from loaderbench.studies.measure import quiet
 
 BATCH_SIZE = 32
@@ -90,7 +92,8 @@ class Asked:
     case: Case
     watch: Callable[[Child, Case], list[Gain]]
     """The stopwatch: gains of removing what is built in, the first of which decides whether it counts."""
-    disturber: Disturber | None = None
+    group: Disturber | ThrottledLoopBed | None = None
+    """What the run's processes must be put in."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,15 @@ def uneven_storage(
 
 
 @contextmanager
+def capped_disk(bench: Bench, loader: str, workers: int, step_s: float, bytes_per_s: float) -> Iterator[Asked]:
+    """Cold files on a throttled disk; without: the same files on this machine's disk, in memory."""
+    plain = bench.paced(bench.case(loader, 256, workers), step_s)
+    with throttled_loop(plain.subject.dataset, bytes_per_s=bytes_per_s) as disk:
+        watch = partial(in_turns, "storage", 3.0, lambda case: Side(plain), None)
+        yield Asked(plain.changed(dataset=disk.path, cache="cold"), watch, disk)
+
+
+@contextmanager
 def held_up(
     bench: Bench, loader: str, device_to_loader: float, disturbing: Callable[[], AbstractContextManager[Disturber]]
 ) -> Iterator[Asked]:
@@ -297,6 +309,12 @@ CASES: dict[str, HardCase] = {
     "tails-threaded": storage_case("tail", "threaded", 2, 0.030, 4.0, tail=(0.015, 0.6)),
     "stalls-threaded": storage_case("stalls", "threaded", 2, 0.030, 7.2, stall=(1.8, 0.6)),
     "stalls-multiprocess": storage_case("stalls", "multiprocess", 2, 0.035, 9.2, stall=(4.6, 1.7)),
+    "capped-serial": HardCase("storage", "bandwidth", partial(
+        capped_disk, loader="serial", workers=0, step_s=0.040, bytes_per_s=8e6)),
+    "capped-threaded": HardCase("storage", "bandwidth", partial(
+        capped_disk, loader="threaded", workers=2, step_s=0.030, bytes_per_s=16e6)),
+    "capped-multiprocess": HardCase("storage", "bandwidth", partial(
+        capped_disk, loader="multiprocess", workers=3, step_s=0.040, bytes_per_s=12e6)),
     "opens-deadline": storage_case("latency", "multiprocess", 2, 0.040, 3.0, open_latency_s=0.005, duration_s=12.0),
     "opens-slow-deadline": storage_case("latency", "threaded", 2, 0.050, 3.0, open_latency_s=0.011, duration_s=18.0),
     "neighbours-1": HardCase("contention", "neighbours", partial(
@@ -375,11 +393,11 @@ def ask(bench: Bench, name: str, wanted: HardCase) -> Line:
     """Run a case, then hold the stopwatch against it."""
     with ExitStack() as stack:
         asked = stack.enter_context(wanted.make(bench))
-        prefix = [] if asked.disturber is None else asked.disturber.command_prefix
+        prefix = [] if asked.group is None else asked.group.command_prefix
         record, seconds = bench.run("run", flags_of(asked.case), prefix)
         child = stack.enter_context(bench.child())
-        if asked.disturber is not None:
-            asked.disturber.enter(child.process.pid)
+        if asked.group is not None:
+            asked.group.enter(child.process.pid)
         gains = asked.watch(child, Case.from_json(record["case"]))
     said = said_of(record)
     mark, notes = judge(wanted, gains, said)

@@ -12,6 +12,9 @@ see (the modules that it loads) is not in it.
 
 The same loop, not watched, with a known time of spinning in each step of the first loader checks the method: what is
 found must be that time.
+
+Once with the DataLoader itself, whose workers tell what they do, and once with a generator over one, which tells
+nothing: there the waits are timed and looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +51,15 @@ EPOCH_S = 2.0
 """Of both loaders' steps."""
 
 
-def _command(data: Path, results: str, step_ms: float, side: str, seconds: float) -> list[str]:
+LOADERS: dict[str, tuple[str, ...]] = {"DataLoader": (), "generator": ("--generator",)}
+"""What is iterated, and the script's option for it."""
+
+
+def _command(data: Path, results: str, loader: str, step_ms: float, side: str, seconds: float) -> list[str]:
     steps = round(EPOCH_S * 1e3 / (step_ms + 2.0) / 4 / BLOCK) * 2 * BLOCK  # of each loader
     own = [
         str(SCRIPT), str(data), "--base", "0.2", "--step-ms", str(step_ms), "--epoch-steps", str(steps),
-        "--epochs", str(2 * max(1, round(seconds / EPOCH_S / 2))),
+        "--epochs", str(2 * max(1, round(seconds / EPOCH_S / 2))), *LOADERS[loader],
     ]  # fmt: skip
     probes = SIDES[side]
     if probes is None:
@@ -62,18 +70,18 @@ def _command(data: Path, results: str, step_ms: float, side: str, seconds: float
 def overhead(
     data: Path, rounds: int, seconds: float, timed: Callable[[list[str]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A row for each side and length of step; each side is first in turn."""
+    """A row for each loader, length of step and side; each side is first in turn."""
     rows = []
-    for step_ms in (10.0, 1.0):
+    for loader, step_ms in product(LOADERS, (10.0, 1.0)):
         seen: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
         for number in range(rounds):
             order = [*SIDES][number % len(SIDES) :] + [*SIDES][: number % len(SIDES)]
             for side in order:
                 with tempfile.TemporaryDirectory(prefix="loaderbench-overhead-") as results:
-                    seen[side].append(timed(_command(data, results, step_ms, side, seconds)))
+                    seen[side].append(timed(_command(data, results, loader, step_ms, side, seconds)))
         same = len({one["losses_and_order"] for runs in seen.values() for one in runs}) == 1
         for side, runs in seen.items():
-            rows.append(row_of(side, step_ms, [one["epochs"] for one in runs], same=same))
+            rows.append({"loader": loader, **row_of(side, step_ms, [one["epochs"] for one in runs], same=same)})
             print(line(rows[-1]), flush=True)
     return rows
 
@@ -122,7 +130,8 @@ def line(row: dict[str, Any]) -> str:
     _, low, high = row["part_of_step"]
     wide = "" if (high - low) / 2 <= WIDE[row["step_ms"]] else "  WIDE"
     return (
-        f"{row['step_ms']:g} ms, {row['side']:18s} {spread(_in_percent(row['part_of_step']), 2)} % of a step of "
+        f"{row['loader']:10s} {row['step_ms']:g} ms, {row['side']:18s} "
+        f"{spread(_in_percent(row['part_of_step']), 2)} % of a step of "
         f"{row['bare_s_per_step'] * 1e3:.2f} ms ({wanted}: {row['judged']}); time "
         f"{spread(_in_percent(row['time_part']), 2)} %; {row['num_epochs']} epochs{wide}{same}"
     )

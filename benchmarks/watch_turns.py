@@ -6,6 +6,9 @@ blocks of steps come in the order 1 2 2 1 or 2 1 1 2, which is drawn: what the m
 alike. Both are made anew for each epoch, each of them first in turn, since where in memory a loader lies, and whose
 workers were forked first, makes its steps longer or shorter for as long as it lives.
 
+With `--generator` both come out of a generator over a DataLoader of that copy, and the first is given to
+`loaderbench.watch`: a loader that tells nothing of its workers.
+
 Where nobody watches, the loaders differ in nothing, and `--spin` adds a known time of the main thread to each step of
 the first: the method's own test.
 """
@@ -45,14 +48,21 @@ def copied() -> ModuleType:
     return module
 
 
-def parse() -> tuple[Any, float]:
-    """The scene's options, and `--spin`: milliseconds that are added to the first loader's steps."""
-    spin_ms = 0.0
+def batches(loader: Any) -> Iterator[Any]:
+    """A loader of which only its batches are known."""
+    yield from loader
+
+
+def parse() -> tuple[Any, float, bool]:
+    """The scene's options; `--spin`: milliseconds that are added to the first loader's steps; `--generator`."""
+    spin_ms, generator = 0.0, "--generator" in sys.argv
+    if generator:
+        sys.argv.remove("--generator")
     if "--spin" in sys.argv:
         at = sys.argv.index("--spin")
         spin_ms = float(sys.argv[at + 1])
         del sys.argv[at : at + 2]
-    return scene.parse(), spin_ms
+    return scene.parse(), spin_ms, generator
 
 
 class Side:
@@ -94,10 +104,12 @@ class Side:
 
 
 def main() -> None:
-    arguments, spin_ms = parse()
+    arguments, spin_ms, generator = parse()
     model = scene.Model(arguments)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    kinds = (home, copied())
+    unseen = copied()
+    kinds = (unseen if generator else home, unseen)
+    tool = sys.modules.get("loaderbench")  # where it watches this script
     drawn = random.Random(7)
     epochs = []
     for epoch in range(arguments.epochs):
@@ -105,6 +117,10 @@ def main() -> None:
         sides: list[Any] = [None, None]
         for number in order:
             loader = scene.loader(arguments, scene.Samples(arguments), kinds[number].DataLoader)
+            if generator:
+                loader = batches(loader)
+                if tool is not None and number == 0:
+                    loader = tool.watch(loader)
             sides[number] = Side(loader, 0.0 if number else spin_ms / 1e3)
         for number in range(0, arguments.epoch_steps // BLOCK, 2):
             first = drawn.randrange(2)

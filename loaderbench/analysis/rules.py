@@ -42,8 +42,11 @@ History
        room for what the loader makes longer; loaders that tell nothing are judged by the processors that were used, not
        by those that were wanted, and by what the script's thread ran for within next(); advice knows that steps on the
        processors change with what works beside them
+    10 slow reads for which all readers wait at once are no slow files: where they take much of the time, the storage's
+       rate is capped (bandwidth); in the probe a rate below that of fewer readers counts as theirs;
+       slow files may be more than a hundredth of them
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 9
+RULES_VERSION = 10

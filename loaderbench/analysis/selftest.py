@@ -29,6 +29,8 @@ DETAILS: Mapping[HardClass, str] = {
     "neighbours": "neighbours", "quota": "quota", "own threads": "own threads",
 }  # fmt: skip
 """The kind of storage, or the culprit, that a record should name."""
+KINDS = {"throttled_loop": "bandwidth"}
+"""Bed → the kind of its storage, where nothing else is built in."""
 CLEAR = 1.25
 """Cases whose cause is truly worth this speed-up must be judged right."""
 NOTHING = 1.05
@@ -138,7 +140,7 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
         reasons=verdict.summary,
         best_alone=best_alone,
         hard=scenario.hard,
-        detail_true=None if scenario.hard is None or truth != scenario.cause else DETAILS.get(scenario.hard),
+        detail_true=None if truth != scenario.cause else _detail_wanted(scenario),
         detail=_detail(record, truth),
         also=also,
     )
@@ -146,6 +148,10 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
 
 def _without_neighbours(watch: Stopwatch) -> float | None:
     return None if watch.undisturbed_s is None else watch.with_s / watch.undisturbed_s
+
+
+def _detail_wanted(scenario: ScenarioFacts) -> str | None:
+    return KINDS.get(scenario.bed or "") if scenario.hard is None else DETAILS.get(scenario.hard)
 
 
 def _detail(record: RunRecord, truth: str) -> str | None:

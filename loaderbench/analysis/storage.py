@@ -118,7 +118,8 @@ def is_probe_limited(probe: CeilingProbe | None) -> bool:
 def growth_per_doubling(probe: CeilingProbe | None, readers: int = 1) -> float | None:
     """Factor by which the rate grows for each doubling of readers, beginning at `readers`; None where unknown.
 
-    Taken over two doublings where there are stages that far above, else over the last ones.
+    Taken over two doublings where there are stages that far above, else over the last ones. A rate below that of fewer
+    readers counts as theirs.
     """
     kept = stages(probe)
     if len(kept) < 2:
@@ -128,7 +129,8 @@ def growth_per_doubling(probe: CeilingProbe | None, readers: int = 1) -> float |
     last = [stage for stage in kept if first.readers < stage.readers]
     second = [stage for stage in last if stage.readers <= 4 * first.readers] or last[:1]
     doublings = np.log2(second[-1].readers / first.readers)
-    return float((rate(second[-1]) / rate(first)) ** (1 / doublings))
+    below_rate, above_rate = (max(map(rate, kept[: kept.index(stage) + 1])) for stage in (first, second[-1]))
+    return float((above_rate / below_rate) ** (1 / doublings))
 
 
 def bound_by(probe: CeilingProbe | None, readers: int = 1) -> Bound | None:

@@ -239,9 +239,9 @@ class Tail:
     """Few files that take most of the time (docs/method.md, `Tails and stalls`)."""
 
     share: float
-    """Of the files' time, the part in the slowest 1 % of the reads."""
+    """Of the files' time, the part in the slowest reads."""
     slow_s: float
-    """Mean seconds of these."""
+    """Mean seconds of the slow ones: of those that take half as long as these do on average."""
     typical_s: float
     """Median seconds of a file."""
     same_files: bool | None
@@ -251,6 +251,8 @@ class Tail:
     folder: str | None = None
     """The folder right below the data set's root that holds most of them; None where none stands out."""
     folder_part: float | None = None
+    slowest_part: float = 0.01
+    """The part of the reads that `share` is about: 0.01, or 0.05 where more than a hundredth is slow."""
 
 
 @dataclass(frozen=True)

@@ -416,8 +416,9 @@ def _of_single_files(storage: StorageFigures) -> list[str]:
         )
     if tail is not None:
         lines.append(
-            f"a few files are slow: {tail.share:.0%} of the read time goes to the slowest 1 % of the reads, "
-            f"{_seconds(tail.slow_s)} each (a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
+            f"a few files are slow: {tail.share:.0%} of the read time goes to the slowest "
+            f"{tail.slowest_part * 100:.0f} % of the reads, {_seconds(tail.slow_s)} each "
+            f"(a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
         )
     if storage.latency_of == "open" and reads is not None:
         whole_s = reads.mean_open_s + reads.mean_read_s

@@ -21,8 +21,9 @@ from loaderbench.running.window import LONGEST_WINDOW_S, MIN_WINDOW_STEPS, Lengt
 
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
-MIN_SEGMENT_S, MAX_SEGMENT_S, FIRST_SEGMENT_S = 0.25, 2.5, 1.0
-"""Length of windows, and at most of those of the first round: a rough verdict is there early, and is refined."""
+MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 0.75
+"""Length of windows. A longer run gets more rounds, not longer windows: what the machine does changes from one to the
+next, and three or four of them tell little of it, however long they are. A first, rough verdict is there early, too."""
 KNOWN = 0.10
 """Half-width within which the arms behind a gain alone must be known: a gain counts from 1.10× on (WORTH)."""
 COMPARED = (Arm.REAL, Arm.FETCH)
@@ -128,7 +129,7 @@ def measure_rounds(
                 spares = lead(() if has_time else _spared(segments))
             if planned in spares or (steps is None and lead(_is_exact(windows, planned, segments))):
                 continue
-            usual_s = arm.weight * (target_s if number else min(target_s, FIRST_SEGMENT_S))
+            usual_s = arm.weight * target_s
             wanted_s = lead(_wanted_s(arm, number, usual_s, left_s, segments, feed.lanes, least * bool(spares)))
             if not wanted_s and steps is None:
                 left_out = True

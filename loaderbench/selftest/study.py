@@ -46,7 +46,7 @@ FIRST_BATCH = 16
 """Batch size until the loader's own speed sets it."""
 QUICK_SECONDS, FULL_SECONDS = (7.5, 0.6), (12.0, 1.0)
 """(seconds of measuring a case, seconds of each of the stopwatch's two turns on each side)."""
-BESIDE = 3.0
+BESIDE = 4.0
 """Beside busy processes a case is measured for so many times as long: windows differ more there."""
 NULL_LOADER = "null-loader"
 BEDS: Mapping[str, Callable[[], object]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 from loaderbench.analysis.latency import (
+    TAIL_SHARES,
     Queue,
     Reads,
     fetch_saw,
     opens_cost,
     quantile,
+    rationed,
     same_files,
     slowest_part,
     slowness,
@@ -26,7 +29,7 @@ from loaderbench.analysis.latency import (
 from loaderbench.analysis.model import Model
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP_FIELDS, Recording, Segment, StorageFacts, Table
-from loaderbench.recording.record import Stalls
+from loaderbench.recording.record import Bound, Stalls
 from loaderbench.running.read_times import read_times
 from tests.analysis.event_model import Pipeline, measure
 from tests.analysis.judging import join
@@ -137,6 +140,21 @@ def test_a_window_must_hold_two_periods_or_some_slow_files() -> None:
     assert window_wanted_s([None], 4) == 0.0
 
 
+def test_slow_files_ask_for_longer_windows_though_ordinary_reads_are_slow_too() -> None:
+    def a_little_slow(file: int, random: np.random.Generator) -> float:
+        return 0.09 if random.random() < 0.013 else 0.0
+
+    rows = readers_at_work(2, 12, slow=a_little_slow, typical_s=0.0035)
+    windows = read_times(rows)
+    assert windows is not None
+    assert 0.15 < slowest_part(windows.histogram)[0] < TAIL_SHARES[0.01]  # it takes more to be a tail by these
+    assert window_wanted_s([windows], 2) == pytest.approx(8 / ((rows[:, 3] > 4.5e7).sum() / 12), rel=0.2)
+    # given files whose times are widely spread, or delays as processes have them that wait for a processor: none
+    spread = read_times(readers_at_work(2, 12, slow=lambda _, random: 0.002 * random.lognormal(0, 1)))
+    hiccups = read_times(readers_at_work(2, 12, slow=lambda _, random: 0.02 * (random.random() < 0.03)))
+    assert window_wanted_s([spread], 2) == window_wanted_s([hiccups], 2) == 0.0
+
+
 def test_windows_shorter_than_a_period_do_not_count_where_there_are_longer_ones() -> None:
     def window(arm: Arm, seconds: float) -> Segment:
         table = np.zeros((2, len(STEP_FIELDS)), dtype=np.int64)
@@ -171,6 +189,59 @@ def test_exponential_times_are_no_tail() -> None:
     share, _ = slowest_part(found.histogram)
     assert share == pytest.approx(0.01 * (1 + np.log(100)), rel=0.03)
     assert tail(Reads((found,), 4), None, STORAGE, stalled=False) is None
+
+
+def test_more_than_a_hundredth_of_the_files_may_be_slow() -> None:
+    # given 4 % of the reads of 80 ms, the others of 0.8, and readers that go on meanwhile
+    begins = np.arange(5000) * 5_000_000
+    times = np.where(np.arange(5000) % 25 == 0, 80e6, 0.8e6)
+    table = np.stack([np.arange(5000) % 2000, begins, np.zeros(5000), times, np.ones(5000)], 1)
+    windows = read_times(table.astype(np.int64))
+    assert windows is not None
+    assert slowest_part(windows.histogram)[0] < TAIL_SHARES[0.01]
+    found = tail(Reads((windows,), 4), None, STORAGE, stalled=False)
+    assert found is not None
+    assert (found.slowest_part, found.share) == (0.05, pytest.approx((200 * 0.08 + 50 * 0.0008) / (16 + 4800 * 0.0008)))
+    assert found.slow_s == pytest.approx(0.08)
+
+
+def test_widely_spread_times_are_no_tail() -> None:
+    random = np.random.default_rng(4)
+    times = 2e6 * random.lognormal(0, 1.5, 200_000)
+    table = np.stack([np.arange(200_000), np.arange(200_000), np.zeros(200_000), times, np.ones(200_000)], 1)
+    found = read_times(table.astype(np.int64))
+    assert found is not None
+    assert slowest_part(found.histogram, 0.05)[0] == pytest.approx(0.442, rel=0.05)  # 1 − Φ(1.645 − 1.5)
+    assert tail(Reads((found,), 4), None, STORAGE, stalled=False) is None
+
+
+def readers_of_a_capped_disk(readers: int, seconds: float, bytes_per_s: float = 10e6) -> Table:
+    """Rows of READ_FIELDS of readers of files of 10 kB, from a disk that lets as much through in each tenth of a second
+    as its rate allows; each decodes for half a millisecond between two."""
+    slice_s, rows, spent = 0.1, [], Counter[int]()
+    free = [number * 1e-4 for number in range(readers)]
+    heapq.heapify(free)
+    while (at := heapq.heappop(free)) < seconds:
+        number = int(at / slice_s)
+        while spent[number] + 10_000 > bytes_per_s * slice_s:
+            number += 1
+        spent[number] += 10_000
+        end = max(at, number * slice_s) + 2e-4
+        rows.append([len(rows) % NUM_FILES, int(at * 1e9), int(1e5), int((end - at) * 1e9) - 100_000, 10_000])
+        heapq.heappush(free, end + 0.0005)
+    return np.array(rows, dtype=np.int64)
+
+
+@pytest.mark.parametrize("readers", [1, 2, 8])
+def test_readers_that_wait_for_a_capped_rate_met_no_slow_files(readers: int) -> None:
+    found = reads(readers, readers_of_a_capped_disk(readers, 3.0))
+    bound: Bound = "bandwidth" if readers == 1 else "latency"  # several readers tell more than the probe
+    assert slowest_part(found.histogram)[0] > (TAIL_SHARES[0.01] if readers < 8 else 0.1)
+    assert tail(found, None, STORAGE, stalled=False, bound=bound) is None
+    assert stalls(found) is None
+    assert rationed(found, bound)
+    few = reads(readers, readers_at_work(readers, 20, slow=others))
+    assert not rationed(few, "latency") and tail(few, None, STORAGE, stalled=False, bound="latency") is not None
 
 
 @pytest.mark.parametrize(("slow", "answer"), [(same, True), (others, False)])
@@ -243,6 +314,7 @@ def recording(**tables: Table | None) -> Recording:
 def test_stalls_come_before_slow_files_and_these_before_the_probe() -> None:
     still = recording(real=readers_at_work(4, 8, stall=(2.7, 0.8)))
     assert slowness(still, 4, "bandwidth").kind == "stalls"
+    assert slowness(recording(real=readers_of_a_capped_disk(4, 3.0)), 4, "latency").kind == "bandwidth"
     assert slowness(recording(real=readers_at_work(4, 8, slow=same)), 4, "latency").kind == "tail"
     plain = readers_at_work(4, 4)
     assert slowness(recording(real=plain), 4, "bandwidth").kind == "bandwidth"

@@ -72,6 +72,13 @@ def test_what_bounds_depends_on_the_readers_there_are() -> None:
     assert growth_per_doubling(facts, 1) == pytest.approx(3.8**0.5)
 
 
+def test_fewer_readers_never_give_more() -> None:
+    # given a disk capped in slices of 0.1 s: what came through by chance differs, and two readers got less than one
+    facts = rates_probe(43.2e6, 22.7e6, 34.7e6)
+    assert bound_by(facts, 2) == "bandwidth"
+    assert growth_per_doubling(facts, 2) == 1.0
+
+
 def test_in_between_is_not_decided() -> None:
     assert bound_by(rates_probe(100e6, 122e6, 149e6)) is None
 

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from pictures import write_tree
 
+from loaderbench.selftest import throttled_loop
 from loaderbench.selftest.slow_fuse import check_available, slow_fuse
 
 pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.alone]
@@ -74,3 +75,18 @@ def test_few_slow_files_limit_the_run_and_are_named(tree: Path, tmp_path: Path) 
     assert tail["share"] > 0.4
     assert record["verdict"]["bottleneck"] == "storage"
     assert {"more_prefetch", "slow_files_elsewhere"} <= {one["code"] for one in record["verdict"]["advice"]}
+
+
+@pytest.mark.parametrize("loader", ["serial", "threaded"])
+def test_a_throttled_disk_lacks_bandwidth_though_few_reads_wait_for_it(
+    tree: Path, tmp_path: Path, loader: str, require_bed: Any
+) -> None:
+    # given a kernel that lets reads go in slices of 0.1 s: few of them wait, and those long
+    require_bed(throttled_loop.check_available)
+    options = ("--device", "emulated:h200x0.1", "--loader", loader, *STEP, *REST, "--results", tmp_path / "r")
+    with throttled_loop.throttled_loop(tree, bytes_per_s=4e6) as disk:
+        ended = commands.run("run", disk.path, *options, wrapper=disk.command_prefix, timeout_s=170)
+    assert (ended.code, ended.err) == (0, "")
+    record = json.loads(ended.out)
+    assert record["verdict"]["bottleneck"] == "storage"
+    assert (record["storage"]["kind"], record["storage"]["tail"]) == ("bandwidth", None)

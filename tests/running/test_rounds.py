@@ -95,16 +95,14 @@ def test_arms_take_turns_until_all_are_known_well_enough(monkeypatch: pytest.Mon
 
 
 def test_a_window_s_length_follows_from_the_time_and_its_arm_s_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, asked, _ = measured(monkeypatch, seconds=28.0)
-    # 28 s for four rounds of seven arms: a second each
+    _, asked, _ = measured(monkeypatch, seconds=14.0)
+    # 14 s for four rounds of seven arms: half a second each
     assert {arm: length for arm, number, length in asked if number == 0} == {
-        arm: Length(0.5 if arm in (Arm.DEVICE, Arm.HOST, Arm.FETCH) else 1.0) for arm in COLD
+        arm: Length(0.25 if arm in (Arm.DEVICE, Arm.HOST, Arm.FETCH) else 0.5) for arm in COLD
     }
     for seconds, longest in ((1.0, rounds.MIN_SEGMENT_S), (1000.0, rounds.MAX_SEGMENT_S)):
         _, asked, _ = measured(monkeypatch, (Arm.REAL,), seconds=seconds)
-        assert {length.target_s for _, number, length in asked if number} == {longest}
-        # the first round is short, so that there is something to say early
-        assert {length.target_s for _, number, length in asked if not number} == {min(longest, rounds.FIRST_SEGMENT_S)}
+        assert {length.target_s for _, _, length in asked} == {longest}
 
 
 def test_an_arm_that_is_not_known_well_is_measured_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,6 +191,9 @@ def test_the_kind_of_slow_storage_is_scored_where_the_verdict_is_right() -> None
         "storage: tails": {**dict.fromkeys(confusion(result.cases)["storage: tails"], 0), "storage": 1, "prep": 1}
     }
     assert scored(("prep", record("prep"), (0.040, 0.020))).detail_fraction is None
+    throttled = replace(slow[0], hard=None, bed="throttled_loop")
+    assert outcome_of(throttled, record("storage")).detail_true == "bandwidth"
+    assert outcome_of(replace(throttled, bed="slow_fuse"), record("storage")).detail_true is None
 
 
 def beside(cause: Any, with_s: float, without_s: float, undisturbed_s: float) -> ScenarioFacts:
