@@ -31,6 +31,9 @@ MOST_UNKNOWN = 0.5
 """Of the time that the script waits, how far the two bounds may be apart; else the verdict stays joint."""
 READ_BYTES, READ_FAULTS = 4096, 1
 """A batch, by read calls or page faults: fewer are those of the interpreter, of logs, and of the readings."""
+CONTRADICTION = 0.1
+"""By which the lower bound may be above the upper one: the waits that were looked at are some of them. Beyond it they
+missed something, and nothing is told."""
 LEAST_LOOKS = 8
 """Of a run, for their sums to tell."""
 OTHERS = 0.5
@@ -57,11 +60,11 @@ def waiting_part(windows: Sequence[Segment]) -> Quantity | None:
         if enough and _read(cpus, sum(len(one.window) for one in told)):
             least = 1.0 - own - sum(one.busy_s for one in looks) / sum(one.wall_s for one in looks)
     most, least = max(0.0, most), max(0.0, least)
-    if most - least > MOST_UNKNOWN:
+    if most - least > MOST_UNKNOWN or least - most > CONTRADICTION:
         return None
-    low = min(least, most)
-    draws = np.random.default_rng(31).uniform(low, most, NUM_DRAWS)
-    return Quantity((low + most) / 2, draws, len(told))
+    low, high = sorted((least, most))
+    draws = np.random.default_rng(31).uniform(low, high, NUM_DRAWS)
+    return Quantity((low + high) / 2, draws, len(told))
 
 
 def _waited_s(one: Segment) -> float:

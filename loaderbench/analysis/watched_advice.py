@@ -7,8 +7,9 @@ A prediction follows the recorded batches through the queue of a DataLoader that
 with the recorded times of each batch in its worker, without its wait for a processor, and of each step of the script.
 What other workers would read at once is not known: the point is that each batch waits for its reads as long as now,
 the interval reaches to where a storage gives no more. Nor is it known what a step on the processors would take beside
-workers that do something else, where bursts show that it is shorter without them: anything between, the point is the
-middle. An epoch's start is predicted from the starts that were seen.
+workers that do something else, where bursts show that it is shorter without them: the interval reaches to that, as far
+as their work is gone. The point is the middle where they have less to do beside a step, and the step as it is where
+more of them do the same. An epoch's start is predicted from the starts that were seen.
 """
 
 from __future__ import annotations
@@ -127,19 +128,22 @@ class Follower:
         own_s, ready_s = float(batches.step.mean()), model.ready_step_s
         self._eased = 0.0 if ready_s is None else max(0.0, 1.0 - ready_s / own_s)
         """Of a step, the part that is gone where no worker works beside it."""
-        self._easing = np.concatenate([[0.5], random.uniform(0.0, 1.0, NUM_DRAWS)])
+        self._easing = random.uniform(0.0, 1.0, NUM_DRAWS)
         self._noise = np.concatenate([[1.0], np.exp(random.normal(0.0, np.log1p(MODEL_ERROR) / 1.96, NUM_DRAWS))])
-        self.now = self.step_s(self.workers, self.prefetch, batches.making, lane_cpu, eases=False)
+        self.now = self.step_s(self.workers, self.prefetch, batches.making, lane_cpu, eases=0.0)
 
-    def step_s(self, workers: int, prefetch: int, making: Draws, lane_cpu: float, *, eases: bool = True) -> Draws:
-        """[1 + NUM_DRAWS]; `eases`: the workers work otherwise than now, so that steps beside them may be shorter."""
+    def step_s(
+        self, workers: int, prefetch: int, making: Draws, lane_cpu: float, *, eases: float, point: float = 0.5
+    ) -> Draws:
+        """[1 + NUM_DRAWS]; `eases`: how much of the workers' work may be gone, so that steps beside it are shorter;
+        `point`: of that, for the value."""
         followed = []
         more = max(1.0, workers / max(1, self.workers))
         for number, picks in enumerate(self._picks):
             # Read waits that grow with the number of readers are those of a storage that gives no more.
             part = self._scaling[:1] if number == 0 else self._scaling[1:]
             slower = self.batches.reading[picks] * (more ** part[:, None] - 1.0)
-            easing = self._easing[:1] if number == 0 else self._easing[1:]
+            easing = np.array([point]) if number == 0 else self._easing
             step = self.batches.step[picks] * (1.0 - eases * self._eased * easing[:, None])
             followed.append(step_seconds(making[picks] + slower, step, workers, prefetch))
         least = (lane_cpu + self.other_cpu) / self.available
@@ -148,14 +152,17 @@ class Follower:
     def gain(self, change: Change) -> Draws:
         workers, prefetch = change.get("workers", self.workers), change.get("prefetch", self.prefetch)
         assert isinstance(workers, int) and isinstance(prefetch, int)
-        lane_cpu, eases = float(self.batches.cpu.mean()), workers != self.workers
-        then = self.step_s(workers, prefetch, self.batches.making, lane_cpu, eases=eases)
+        # A batch costs more workers as much as these, and as much of it is done beside each step.
+        eases, point = float(workers != self.workers), 0.5 * (workers < self.workers)
+        lane_cpu = float(self.batches.cpu.mean())
+        then = self.step_s(workers, prefetch, self.batches.making, lane_cpu, eases=eases, point=point)
         return np.asarray(self.now / then)
 
     def without(self, part: Draws, cpu_part: float) -> Estimate:
         """If a part of each batch's making, and of its processor time, were gone."""
         left = np.maximum(self.batches.making - part, 1e-9)
-        then = self.step_s(self.workers, self.prefetch, left, float(self.batches.cpu.mean()) * (1 - cpu_part))
+        cpu = float(self.batches.cpu.mean()) * (1 - cpu_part)
+        then = self.step_s(self.workers, self.prefetch, left, cpu, eases=cpu_part)
         return self.estimate(self.now / then)
 
     def estimate(self, gain: Draws) -> Estimate:
@@ -339,7 +346,7 @@ def _for_threads(follower: Follower, seen: WatchedFacts) -> list[Action]:
         return []
     batches = follower.batches
     alone = np.maximum(batches.cpu + batches.reading, 1e-9)  # one thread does the work of all
-    then = follower.step_s(workers, follower.prefetch, alone, float(batches.cpu.mean()))
+    then = follower.step_s(workers, follower.prefetch, alone, float(batches.cpu.mean()), eases=1.0, point=0.0)
     details: dict[str, Json] = {"threads": threads, "workers": workers, "cpus": follower.cpus}
     now = np.maximum(follower.now, follower.real_s)  # it waits for processors now
     return [Action("contention", "worker_threads", None, follower.estimate(now / then), details)]

@@ -41,4 +41,4 @@ class TrainerWatch:
         if self._watcher is not None:
             self._watcher.phase = None
         own, self._own, self._watcher = self._own, None, None
-        return None if own is None else own.end()
+        return None if own is None else own.leave()

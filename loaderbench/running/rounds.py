@@ -24,6 +24,9 @@ MIN_ROUNDS = 3
 MIN_SEGMENT_S, MAX_SEGMENT_S = 0.25, 0.75
 """Length of windows. A longer run gets more rounds, not longer windows: what the machine does changes from one to the
 next, and three or four of them tell little of it, however long they are. A first, rough verdict is there early, too."""
+MOST_NEEDED_S = 7.5
+"""Of an arm's windows together, at most, before a run may end because all is known: its part of MIN_ROUNDS in
+TARGET_ROUNDS of the time."""
 KNOWN = 0.10
 """Half-width within which the arms behind a gain alone must be known: a gain counts from 1.10× on (WORTH)."""
 COMPARED = (Arm.REAL, Arm.FETCH)
@@ -107,7 +110,10 @@ def measure_rounds(
     `real`, and its time goes to `real`.
     """
     effort, feed, lead = windows.rig.case.effort, windows.rig.case.feed, windows.peers.lead
-    target_s = float(np.clip(budget.seconds / (len(arms) * TARGET_ROUNDS), MIN_SEGMENT_S, MAX_SEGMENT_S))
+    part_s = budget.seconds / (len(arms) * TARGET_ROUNDS)
+    longest_s = MOST_NEEDED_S / MIN_ROUNDS if budget.most_bytes else MAX_SEGMENT_S  # bytes allow no more rounds
+    target_s = float(np.clip(part_s, MIN_SEGMENT_S, longest_s))
+    fewest = max(MIN_ROUNDS, round(min(MIN_ROUNDS * part_s, MOST_NEEDED_S) / target_s))
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
     budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
@@ -135,8 +141,8 @@ def measure_rounds(
                 left_out = True
                 continue
             part = 1.0 if number else _share(arm, [one for one in arms[place:] if one not in spares])
-            longest_s = max(MIN_SEGMENT_S, left_s * part)
-            segments.append(windows.measure(arm, number, Length(wanted_s, steps, longest_s)))
+            most_s = max(MIN_SEGMENT_S, left_s * part)
+            segments.append(windows.measure(arm, number, Length(wanted_s, steps, most_s)))
             left_out = False
             if not number:
                 on_findings()
@@ -149,23 +155,26 @@ def measure_rounds(
         turns = _turns(arms, uneven=uneven, short=bool(spares))
         late = lead(time.perf_counter() > deadline) or left_out
         asked = None if steps is None else num_rounds
-        stopped_by = _stopped_by(windows, number, asked, arms, segments, late=late, most_bytes=budget.most_bytes)
+        stopped_by = _stopped_by(
+            windows, number, asked, fewest, arms, segments, late=late, most_bytes=budget.most_bytes
+        )
         if stopped_by is not None:
             return RoundFacts(_measured(arms, segments), number, stopped_by)
 
 
 def _stopped_by(
-    windows: Windows, number: int, asked: int | None, arms: Sequence[Arm], segments: Sequence[Segment], *,
+    windows: Windows, number: int, asked: int | None, fewest: int, arms: Sequence[Arm], segments: Sequence[Segment], *,
     late: bool, most_bytes: bool,
 ) -> StoppedBy | None:  # fmt: skip
-    """Why `number` rounds are enough; None: they are not. `asked`: how many there are to be, of a number of steps."""
+    """Why `number` rounds are enough; None: they are not. `asked`: how many there are to be, of a number of steps;
+    `fewest`: before everything may count as known."""
     if asked is not None and number >= asked:
         return "steps"
     if late:
         return "duration"
     if number >= TARGET_ROUNDS and most_bytes:
         return "max_bytes"
-    if asked is None and number >= MIN_ROUNDS and windows.peers.every(_precise(windows.rig.case, arms, segments)):
+    if asked is None and number >= fewest and windows.peers.every(_precise(windows.rig.case, arms, segments)):
         return "ci_target"
     return None
 

@@ -12,6 +12,7 @@ Documentation/admin-guide/cgroup-v2.rst, and in Documentation/scheduler/sched-bw
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +35,8 @@ class _Reading:
     threads: Threads
     process_s: float
     """Of the calling process, threads that ended counted."""
+    children_s: float
+    """Of its children that have ended and were waited for."""
     asked: tuple[int, int] | None
     """Bytes of read calls and major faults, of all its processes."""
     machine: CpuTimes | None
@@ -68,6 +71,7 @@ class CpuClock:
         others = [one.native_id for one in threading.enumerate() if _is_the_scripts(one)]
         of_process_s = sum(ran for (pid, _), (ran, _) in used.items() if pid == self._pid) / 1e9
         ended_s = max(0.0, now.process_s - begun.process_s - of_process_s)
+        children_s = now.children_s - begun.children_s  # that began meanwhile: of none of the others is one gone
         before, after = begun.machine, now.machine
         asked_bytes = faults = None
         if begun.asked is not None and now.asked is not None and _pids(begun.threads) == _pids(now.threads):
@@ -77,7 +81,7 @@ class CpuClock:
             throttled = now.num_throttled - begun.num_throttled
         return CpuWindow(
             wall_s=(now.at_ns - begun.at_ns) / 1e9,
-            own_s=sum(ran for ran, _ in used.values()) / 1e9 + ended_s,
+            own_s=sum(ran for ran, _ in used.values()) / 1e9 + ended_s + children_s,
             own_queued_s=sum(queued for _, queued in used.values()) / 1e9,
             consumer_queued_s=None if consumer is None else consumer[1] / 1e9,
             machine_busy_s=after.busy_s - before.busy_s if after and before else None,
@@ -91,17 +95,25 @@ class CpuClock:
         )
 
     def look(self, what: Callable[[], T]) -> tuple[T, WaitLooks | None]:
-        """Do it, and what all other threads of the process and its descendants did meanwhile; None where the kernel
-        does not count that, or a process ended."""
+        """Do it, and what all other threads of the process and its descendants did meanwhile, those that began and
+        ended within it too; None where the kernel does not count that, or a process ended that was there before."""
         before = self._threads()
+        spent = _others_spent_s()
         begun = time.perf_counter_ns()
         done = what()
         wall_ns = time.perf_counter_ns() - begun
+        spent = _others_spent_s() - spent
         used = _used(before, self._threads())
         if used is None:
             return done, None
         own = self._pid, threading.get_native_id()
-        return done, WaitLooks(1, wall_ns / 1e9, sum(sum(counts) for key, counts in used.items() if key != own) / 1e9)
+        # Of this process the system's clock tells what its threads ran, to the nanosecond and with those that ended.
+        counted = sum(
+            queued + (0 if pid == self._pid else ran)
+            for (pid, thread), (ran, queued) in used.items()
+            if (pid, thread) != own
+        )
+        return done, WaitLooks(1, wall_ns / 1e9, spent + counted / 1e9)
 
     def _threads(self) -> Threads:
         return threads_of_tree(self._pid) if self._counts_queues else {}
@@ -110,7 +122,8 @@ class CpuClock:
         threads = self._threads()
         process_s, machine = time.process_time(), cpu_times_now(self._cpus)
         asked = asked_for(_pids(threads)) if self._counts_reads else None
-        return _Reading(time.perf_counter_ns(), threads, process_s, asked, machine, self._num_throttled())
+        children_s = _children_s()
+        return _Reading(time.perf_counter_ns(), threads, process_s, children_s, asked, machine, self._num_throttled())
 
     def _num_throttled(self) -> int | None:
         """Periods in which any of the quotas that hold for this process stopped it; None without a quota."""
@@ -123,6 +136,17 @@ class CpuClock:
             except OSError:
                 return None
         return sum(counts) if counts else None
+
+
+def _children_s() -> float:
+    """Processor time of all descendants that have ended and were waited for (getrusage(2), RUSAGE_CHILDREN)."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _others_spent_s() -> float:
+    """Processor time of this process but for the calling thread, and of its children that have ended."""
+    return time.process_time() - time.thread_time() + _children_s()
 
 
 def _is_the_scripts(thread: threading.Thread) -> bool:

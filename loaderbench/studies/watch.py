@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Change
 from loaderbench.cases.options import EVERY_S, RESULTS
-from loaderbench.errors import ConfigError
+from loaderbench.errors import ConfigError, LoaderbenchError
 from loaderbench.interrupts import interrupts_held
 from loaderbench.recording.facts import Run
 from loaderbench.recording.record import RunRecord
@@ -225,9 +225,9 @@ def _stored(
     watcher: Watcher, name: str, script: str, store: Store, started_at: str, writing: Writing | None,
     applier: Applier | None, beside: Beside | None,
 ) -> tuple[Run | None, RunRecord | None]:  # fmt: skip
-    watcher.close()
     if writing is not None:
-        writing.end()
+        writing.end()  # first: the last window's end would begin a thread, which Python 3.12 refuses at its own end
+    watcher.close()
     run = run_of(watcher, name, script, started_at, applier, beside)
     if run is None:
         return None, None
@@ -294,7 +294,7 @@ def watch(
         watcher = OwnWatch.begin(results, every).watcher
     own = _Watch.own
     kind = WatchedGenerator if hasattr(type(batches), "__next__") else WatchedBatches
-    return kind(batches, watcher, None if own is None else own.end)
+    return kind(batches, watcher) if own is None else kind(batches, watcher, own.end, own.leave)
 
 
 def current() -> Watcher | None:
@@ -328,7 +328,7 @@ class OwnWatch:
         self._watching, self._owner = all_noticed(self.watcher), os.getpid()
         self._watching.__enter__()
         _Watch.current, _Watch.own = self.watcher, self
-        atexit.register(self.end)
+        atexit.register(self.leave)
 
     @classmethod
     def begin(cls, results: str | os.PathLike[str] = RESULTS, every_s: float = EVERY_S) -> OwnWatch:
@@ -347,7 +347,7 @@ class OwnWatch:
         """Store what was seen, and print it on stderr, once. None where nothing was, and in a forked process."""
         if os.getpid() != self._owner or _Watch.own is not self:
             return None
-        atexit.unregister(self.end)
+        atexit.unregister(self.leave)
         self._watching.__exit__(None, None, None)
         _Watch.current = _Watch.own = None
         record = store_watched(
@@ -356,6 +356,16 @@ class OwnWatch:
         )  # fmt: skip
         say_watched(record, nothing_seen(self.watcher), self._rank)
         return record
+
+    def leave(self) -> RunRecord | None:
+        """End it where the script has something else to do than to watch itself: it goes on, whatever fails here."""
+        try:
+            return self.end()
+        except LoaderbenchError as error:
+            print(f"loaderbench: {error}", file=sys.stderr)
+        except Exception as error:
+            print(f"loaderbench: what was seen could not be stored: {error!r}", file=sys.stderr)
+        return None
 
 
 def _program() -> str:

@@ -40,6 +40,7 @@ class Writing:
         self.folder: RunFolder | None = None
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
+        self._has_ended = False
         self._due_ns = watcher.closes_by_ns = watcher.begun_ns + self._every_ns
         self._num_writes = 0
         self._cpu_s = self._longest_s = 0.0
@@ -48,14 +49,20 @@ class Writing:
     def tick(self, watcher: Watcher) -> None:
         """A window has ended: store the run where it is time to, and the last write has ended."""
         now = time.perf_counter_ns()
-        if now < self._due_ns or os.getpid() != self._pid or (self._thread is not None and self._thread.is_alive()):
+        if (
+            self._has_ended
+            or now < self._due_ns
+            or os.getpid() != self._pid
+            or (self._thread is not None and self._thread.is_alive())
+        ):
             return
         self._due_ns = watcher.closes_by_ns = now + self._every_ns
         self._thread = threading.Thread(target=self._write, args=(watcher.so_far(),), name="loaderbench", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """The script has ended: wait for a write that is under way."""
+        """The script has ended: no write begins any more, and one that is under way is waited for."""
+        self._has_ended = True
         if self._thread is not None and os.getpid() == self._pid:
             self._thread.join()
 

@@ -31,6 +31,11 @@ def nothing_seen(watcher: Watcher) -> str:
     """What to say where no step was seen, and what to do about it."""
     if any(one.num_batches for one in watcher.seen.values()):
         num = sum(one.num_batches for one in watcher.seen.values())
+        if watcher.num_broken > num / 2:
+            return (
+                f"its steps take batches of several loaders in turn ({num} in all), so that none is that of one: put "
+                "loaderbench.watch(…) around what gives them together, such as zip(…)"
+            )
         return f"too short: the script took {num} batch{'es' * (num != 1)}; a verdict needs more"
     return (
         "nothing iterated was seen: the script took no batch from a torch DataLoader; put loaderbench.watch(…) around "

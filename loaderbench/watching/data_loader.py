@@ -25,6 +25,10 @@ MARK = "_loaderbench_watched"
 """Of an iterator."""
 NOTICED = "_loaderbench_noticed"
 """Of a loader."""
+RING = "_loaderbench_ring"
+"""Of an iterator: where its workers write, for as long as they live."""
+MOST_TIMED = 64
+"""Iterators of a loader whose transforms' times are kept: each is memory that their workers share."""
 
 
 class DataLoaderQueue:
@@ -54,18 +58,25 @@ class DataLoaderQueue:
 def source_of(loader: Any) -> Source:
     """What tells a loader from the script's others, and is the same for one that is made anew for each epoch."""
     data = loader.dataset
-    length = len(data) if hasattr(data, "__len__") else None
     workers = loader.num_workers
     return Source(
         kind="DataLoader",
         data=type(data).__name__,
-        num_samples=length,
+        num_samples=length_of(data),
         batch_size=loader.batch_size,
         workers=workers,
         prefetch=loader.prefetch_factor or 0,
         order=type(loader.sampler).__name__,
         options=" ".join(name for name in ("persistent_workers", "pin_memory") if getattr(loader, name)),
     )
+
+
+def length_of(data: Any) -> int | None:
+    """Of a data set; None where it has none, or does not tell: PyTorch's ChainDataset has a method that raises."""
+    try:
+        return len(data)
+    except Exception:  # of the script's own class, which PyTorch would not have called
+        return None
 
 
 def settings_of(loader: Any) -> WatchedSettings:
@@ -101,11 +112,11 @@ def start_shadow(watcher: Watcher, loader: Any) -> None:
         if watcher.shadow_of == source or main is None or main.source != source:
             return
         watcher.shadow.close()
-    data = loader.dataset
-    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+    data, num = loader.dataset, length_of(loader.dataset)
+    if isinstance(data, IterableDataset) or num is None:
         watcher.no_shadow = "an iterable data set's samples have no numbers"
         return
-    watcher.shadow, watcher.shadow_of, watcher.no_shadow = Shadow(data, len(data)), source, None
+    watcher.shadow, watcher.shadow_of, watcher.no_shadow = Shadow(data, num), source, None
 
 
 def _note(seen: Seen, loader: Any, times: Times | None) -> None:
@@ -115,8 +126,22 @@ def _note(seen: Seen, loader: Any, times: Times | None) -> None:
     if NOTICED not in vars(loader):
         vars(loader)[NOTICED] = True
         seen.settings = replace(seen.settings, num_made=seen.settings.num_made + 1)
-    if times is not None:
+    if times is not None and len(seen.times) < MOST_TIMED:
         seen.times.append(times)
+
+
+def _made_before(kept: Any, ring: SpanRing) -> list[list[int]]:
+    """Is filled, when an iterator with workers that stayed is asked for again, with what each had made before: what was
+    left of an epoch that was broken off is made by then, and the first batch is not asked for yet."""
+    made: list[list[int]] = []
+
+    def first() -> Any:
+        del kept._next_index
+        made.append(ring.made())
+        return kept._next_index()
+
+    kept._next_index = first
+    return made
 
 
 @contextmanager
@@ -137,9 +162,12 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
         if watcher.wants("shadow"):
             start_shadow(watcher, loader)
         kept = getattr(loader, "_iterator", None)  # persistent workers go on with their ring
-        before = getattr(kept, MARK, None)
-        ring = SpanRing(loader.num_workers) if before is None or before.ring is None else before.ring
-        made = ring.made()
+        ring = getattr(kept, RING, None)
+        if ring is None:
+            ring = SpanRing(loader.num_workers)
+            made = [ring.made()]
+        else:
+            made = _made_before(kept, ring)
         times = times_for(loader)
         current[0] = ring, times
         begun = time.perf_counter_ns()
@@ -147,13 +175,13 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
             iterator = old_iter(loader)
         finally:
             current[0] = None
+            getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
-        # Of an epoch that was broken off some batches are still being made: nobody can tell them from the next one's.
-        known = ring if before is None or before.is_whole(made) else None
-        watched = watcher.opened(source_of(loader), begun, known, made, queue)
+        watched = watcher.opened(source_of(loader), begun, ring if made else None, made[0] if made else (), queue)
         setattr(iterator, MARK, watched)
+        setattr(iterator, RING, ring)
         if watched is not None:
-            _note(watched.seen, loader, None if before is not None else times)
+            _note(watched.seen, loader, None if kept is not None else times)
         return iterator
 
     def step(iterator: Any) -> Any:

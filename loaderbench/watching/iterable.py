@@ -17,9 +17,12 @@ class WatchedBatches(Generic[T]):
     """Iterates as what it was given does, has all of its attributes, and passes for one of its class. A DataLoader in
     it is noticed by itself."""
 
-    def __init__(self, batches: Iterable[T], watcher: Watcher, end: Callable[[], object] | None = None) -> None:
-        """`end`: ends the watch; None where it is not the script's own."""
-        self._batches, self._watcher, self._end = batches, watcher, end
+    def __init__(
+        self, batches: Iterable[T], watcher: Watcher, end: Callable[[], object] | None = None,
+        leave: Callable[[], object] | None = None,
+    ) -> None:  # fmt: skip
+        """`end`: ends the watch; `leave`: the same, and raises nothing. None where it is not the script's own."""
+        self._batches, self._watcher, self._end, self._leave = batches, watcher, end, leave
 
     def __iter__(self) -> Iterator[T]:
         begun = time.perf_counter_ns()
@@ -51,14 +54,15 @@ class WatchedBatches(Generic[T]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        if self._leave is not None:
+            self._leave()
 
 
 class WatchedGenerator(WatchedBatches[T]):
     """Of what is its own iterator."""
 
-    def __init__(self, batches: Iterable[T], watcher: Watcher, end: Callable[[], object] | None = None) -> None:
-        super().__init__(batches, watcher, end)
+    def __init__(self, batches: Iterable[T], watcher: Watcher, *ends: Callable[[], object] | None) -> None:
+        super().__init__(batches, watcher, *ends)
         self._iterator: Iterator[T] | None = None
 
     def __next__(self) -> T:

@@ -67,6 +67,8 @@ class Shadow:
 
     def took(self, index: Any) -> None:
         """The script's loader asked its workers for these samples."""
+        if self.problem is not None:
+            return
         try:
             self._taken.update(index if isinstance(index, list | tuple) else (index,))
         except TypeError:
@@ -123,6 +125,7 @@ class Shadow:
 
     def _stop(self, why: str | None) -> None:
         self.problem = why or "it has read enough"
+        self._taken.clear()
         if not self._pid:
             return
         pid, self._pid = self._pid, 0

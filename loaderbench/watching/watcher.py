@@ -159,11 +159,15 @@ class Watcher:
         self.taking: Watched | None = None
         """The iterator whose next batch the thread waits for: one within it is a part of it."""
         self._active: Watched | None = None
+        self.num_broken = 0
+        """Windows that another loader's batch ended."""
         self.paused_ns = self.rested_ns = self.num_bursts = 0
+        self._last_burst_ns = self.begun_ns
         self.no_burst: str | None = None
         """Why there are none, where some were wanted."""
         self.windows_ns = 0
         """Spent at the ends of windows."""
+        self.is_closed = False
         self.closes_by_ns = sys.maxsize
         """Windows that are longer end there."""
         self._failed = 0
@@ -194,7 +198,8 @@ class Watcher:
         seen = self.seen.setdefault(source, Seen(source))
         seen.num_iterators += 1
         self.enter(source, "opening", begun)
-        seen.marks.append(self.spent(seen))
+        if len(seen.marks) <= MOST_EPOCHS:
+            seen.marks.append(self.spent(seen))
         if self.phase is not None:
             seen.phase = self.phase()
         return Watched(self, seen, ring, made, queue)
@@ -207,6 +212,7 @@ class Watcher:
     def takes_over(self, watched: Watched, now: int) -> None:
         """Another iterator takes a batch: whatever step was under way is not one step any more."""
         if self._active is not None and self._active is not watched:
+            self.num_broken += 1
             self._active.broken()
         self._active = watched
 
@@ -263,7 +269,7 @@ class Watcher:
 
     def epochs(self, seen: Seen) -> tuple[WatchedEpoch, ...]:
         """What the thread spent on each of a loader's iterators."""
-        marks = [*seen.marks[:MOST_EPOCHS], self.spent(seen)][: MOST_EPOCHS + 1]
+        marks = [*seen.marks, self.spent(seen)][: MOST_EPOCHS + 1]
         found = []
         for before, after in pairwise(marks):
             *ns, num = (end - begin for begin, end in zip(before, after, strict=True))
@@ -272,7 +278,8 @@ class Watcher:
         return tuple(found)
 
     def close(self) -> None:
-        """The script has ended."""
+        """The script has ended, or the watch of it. An iterator that goes on is no longer seen."""
+        self.is_closed = True
         now = time.perf_counter_ns()
         self.times_ns[self._doing] += now - self._since
         self._since = now
@@ -298,8 +305,7 @@ class Watcher:
         """Whether the window that begins now leads to one with delays: drawn, where bursts could be too."""
         if not self.wants("delay"):
             return False
-        could_burst = self.wants("burst") and queue is not None and self.no_burst is None
-        return not could_burst or self._random.random() < 0.5
+        return not self.can_burst(queue) or self._random.random() < 0.5
 
     def wants(self, probe: str) -> bool:
         return probe in self._wanted
@@ -314,13 +320,17 @@ class Watcher:
             stream=self.device is not None and self.device.problem is None,
         )  # fmt: skip
 
-    def may_burst(self, watched: Watched, open_ns: int) -> bool:
-        if not self.wants("burst") or watched.queue is None or self.no_burst is not None:
+    def can_burst(self, queue: Queue | None) -> bool:
+        return self.wants("burst") and queue is not None and self.no_burst is None
+
+    def may_burst(self, watched: Watched, now: int, open_ns: int) -> bool:
+        """`open_ns`: how long the window is open."""
+        if not self.can_burst(watched.queue):
             return False
         if self._in_step is not None:
             return self._in_step.is_due(self, watched)
-        least_s = LEAST_S if self.num_bursts < QUICK_BURSTS else LATER_S
-        return open_ns >= least_s * 1e9 and self.main is watched.seen
+        is_time = self.num_bursts < QUICK_BURSTS or now - self._last_burst_ns >= LATER_S * 1e9
+        return is_time and open_ns >= LEAST_S * 1e9 and self.main is watched.seen
 
     def rows_until_turn(self, seen: Seen) -> int:
         """Steps of a window that begins now, before it may end."""
@@ -344,7 +354,8 @@ class Watcher:
             full = self.fill(queue)
         else:
             full = self._in_step.hold(self, watched.seen, queue, self.fill)
-        self.paused_ns += time.perf_counter_ns() - begun
+        self._last_burst_ns = time.perf_counter_ns()
+        self.paused_ns += self._last_burst_ns - begun
         return full
 
     def fill(self, queue: Queue) -> bool:
@@ -398,7 +409,7 @@ class Watched:
         """The next batch, by `take(iterator)`."""
         called = time.perf_counter_ns()
         watcher = self.watcher
-        if watcher.taking is not None:
+        if watcher.taking is not None or watcher.is_closed:
             return take(iterator)
         watcher.takes_over(self, called)
         device = watcher.device
@@ -450,6 +461,9 @@ class Watched:
             self._until_look -= 1
             if self._until_look < 0:
                 return self._take_looked(take, iterator, called)
+        return self._take_counted(take, iterator)
+
+    def _take_counted(self, take: Callable[[Any], Any], iterator: Any) -> Any:
         begun = time.thread_time()
         batch = take(iterator)
         if self._wait_cpu is not None:  # what makes the batch may have ended the watch
@@ -458,7 +472,7 @@ class Watched:
 
     def _take_looked(self, take: Callable[[Any], Any], iterator: Any, called: int) -> Any:
         """The next batch, while all other threads are looked at."""
-        batch, seen = self.watcher.clock.look(partial(take, iterator))
+        batch, seen = self.watcher.clock.look(partial(self._take_counted, take, iterator))
         now, cost_ns = time.perf_counter_ns(), 0
         if seen is not None:
             self._looks.append(seen)
@@ -472,10 +486,6 @@ class Watched:
     @property
     def num_batches(self) -> int:
         return self._batch
-
-    def is_whole(self, made: Sequence[int]) -> bool:
-        """Whether all that its workers made, `made` by now, was handed over."""
-        return sum(made) - sum(self._made) == self._batch
 
     def ended(self) -> None:
         """The iterator gave its last batch, or failed."""
@@ -502,13 +512,14 @@ class Watched:
             self._warmup, self._until_burst = warmup_steps(workers), num_steps(workers)
             return called
         open_ns = called - self._rows[first][0]
-        due = not self._leads_to_delays and watcher.may_burst(self, open_ns)
+        due = not self._leads_to_delays and watcher.may_burst(self, called, open_ns)
         if due and len(self._rows) > self._until_burst and (until := watcher.steps_more(self.seen)):
             # Time passes in long steps: what comes behind the one in which it became time is no step at random.
             self._until_burst = len(self._rows) + until
             return called
         if not due:
-            is_long = not watcher.wants("burst") and not self._leads_to_delays and open_ns >= WINDOW_S * 1e9
+            waits = watcher.can_burst(self.queue) or self._leads_to_delays
+            is_long = not waits and open_ns >= WINDOW_S * 1e9
             if is_long or len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
                 self._close()
                 self._warmup = 1  # nothing was disturbed
@@ -655,12 +666,15 @@ def _together(looks: Sequence[WaitLooks]) -> WaitLooks:
 
 
 def samples_of(batch: Any) -> int | None:
-    """The first dimension of the first array in it; None where there is none."""
+    """The first dimension of the first array in it; None where there is none, or it does not tell."""
     if isinstance(batch, dict):
         parts: Any = batch.values()
     elif isinstance(batch, list | tuple):
         parts = batch
     else:
-        shape = getattr(batch, "shape", None)
-        return int(shape[0]) if shape is not None and len(shape) else None
+        try:
+            shape = batch.shape
+            return int(shape[0]) if len(shape) else None
+        except Exception:  # a nested tensor, a class of the script's own: nothing of the script may fail for a figure
+            return None
     return next((num for num in map(samples_of, parts) if num is not None), None)

@@ -169,10 +169,8 @@ def test_what_a_step_is_longer_beside_its_loader_is_no_storage_s() -> None:
     assert storage is not None and storage.value * step_s(record) == pytest.approx(1e-3, rel=0.1)
 
 
-@pytest.mark.parametrize(("bursts", "value"), [(6, 50 / 30), (3, 50 / 40)])
-def test_what_steps_take_beside_another_worker_is_not_known_where_they_are_shorter_without(
-    bursts: int, value: float
-) -> None:
+@pytest.mark.parametrize("bursts", [6, 3])
+def test_what_steps_take_beside_another_worker_is_not_known_where_they_are_shorter_without(bursts: int) -> None:
     # One worker makes a batch in 50 ms and paces; a step takes 40 ms beside it, 20 alone. Two workers make one each 25
     # ms: the step paces then, with 40 ms if it stays as it is, and not at all if it takes as long as alone.
     steps = np.random.default_rng(2).normal(40.0, 0.1, 80)
@@ -181,8 +179,16 @@ def test_what_steps_take_beside_another_worker_is_not_known_where_they_are_short
     (found,) = [one for one in record.verdict.advice if one.code == "num_workers" and one.change == {"workers": 2}]
     predicted = found.predicted_speedup
     assert predicted is not None and predicted.low is not None and predicted.high is not None
-    assert predicted.value == pytest.approx(value, rel=0.03)
+    assert predicted.value == pytest.approx(50 / 40, rel=0.03)  # a batch is as much work for both
     assert predicted.low < 1.25 and (predicted.high > 1.9) == (bursts == 6)
+
+
+def test_no_more_workers_where_nothing_waits_though_steps_are_shorter_alone() -> None:
+    # Two workers make a batch each 15 ms, a step takes 20 beside them and 10 alone: a third one has nothing to add.
+    steps = np.random.default_rng(2).normal(20.0, 0.1, 80)
+    record = judged(30.0, steps, [10.0 + 0.05 * number for number in range(6)], workers=2)
+    assert record.verdict is not None
+    assert not [one for one in record.verdict.advice if one.code == "num_workers"]
 
 
 def with_processors(run: Run, cpu_part: float, window: CpuWindow, *, read_part: float = 0.0) -> Run:

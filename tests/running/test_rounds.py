@@ -77,7 +77,7 @@ def steady(arm: Arm, number: int) -> float:
 
 
 def measured(
-    monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...] = COLD, *, seconds: float = 60.0, window_s: float = 0.1,
+    monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...] = COLD, *, seconds: float = 20.0, window_s: float = 0.1,
     step_s: Callable[[Arm, int], float] = steady, most_bytes: bool = False, cpu: CpuWindow | None = None, **case: Any,
 ) -> tuple[RoundFacts, list[tuple[Arm, int, Length]], list[Segment]]:  # fmt: skip
     windows = FakeWindows(Clock(monkeypatch), computing_case(**case), step_s, window_s)
@@ -190,6 +190,16 @@ def test_a_limit_of_bytes_allows_four_rounds(monkeypatch: pytest.MonkeyPatch) ->
     assert (facts.stopped_by, facts.num_rounds) == ("max_bytes", 4)
     facts, _, _ = measured(monkeypatch, most_bytes=True)
     assert (facts.stopped_by, facts.num_rounds) == ("ci_target", 3)
+    _, asked, _ = measured(monkeypatch, most_bytes=True, seconds=1000.0)
+    assert max(length.target_s for _, _, length in asked) == 2.5  # its windows are longer in place of more rounds
+
+
+def test_a_long_run_ends_no_sooner_than_with_long_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, _, _ = measured(monkeypatch, seconds=60.0)
+    # three windows of 60 s / 28 for each arm, in parts of 0.75 s
+    assert (facts.stopped_by, facts.num_rounds) == ("ci_target", 9)
+    facts, _, _ = measured(monkeypatch, seconds=1000.0)
+    assert facts.num_rounds == 10  # 7.5 s of each arm
 
 
 # -- bytes -------------------------------------------------------------------------------------------------
@@ -264,7 +274,7 @@ def in_turns(monkeypatch: pytest.MonkeyPatch, idle: Callable[[int], bool], **cas
     def proven(seen: Sequence[Segment]) -> bool:
         return idle(sum(segment.arm is Arm.REAL for segment in seen))
 
-    facts = measure_rounds(cast(Windows, windows), WARM, Budget(60.0, most_bytes=False), segments, proven)
+    facts = measure_rounds(cast(Windows, windows), WARM, Budget(20.0, most_bytes=False), segments, proven)
     return facts, [arm for arm, _, _ in windows.asked]
 
 

@@ -210,6 +210,31 @@ def test_a_look_counts_what_other_threads_and_processes_do_meanwhile() -> None:
     assert 0.8 * seen.wall_s < seen.busy_s < 1.2 * seen.wall_s  # it runs, or wants to; nobody else
 
 
+SPIN = "import time\nwhile time.process_time() < 0.25: pass"
+
+
+def begins_and_ends(what: str) -> None:
+    """A thread, or a process, that does 0.2 s of work."""
+    if what == "thread":
+        one = threading.Thread(target=busy, args=(0.25,))
+        one.start()
+        one.join()
+    else:
+        subprocess.run([sys.executable, "-c", SPIN], check=True)
+
+
+@pytest.mark.parametrize("what", ["thread", "process"])
+def test_what_began_and_ended_meanwhile_counts(what: str) -> None:
+    # An executor for each batch, a program that is run for each: nothing of them is there before or behind it.
+    clock = CpuClock()
+    clock.begin()
+    _, seen = clock.look(lambda: begins_and_ends(what))
+    window = clock.end()
+    assert seen is not None and window is not None
+    assert seen.busy_s > 0.2
+    assert window.own_s > 0.2
+
+
 def test_a_window_in_which_a_process_ended_tells_nothing() -> None:
     # what it used went with it, and would seem to be others'
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

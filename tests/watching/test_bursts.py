@@ -95,6 +95,39 @@ def watched(
     return judged_of(run_of(watcher, "train.py", "train.py", "")), watcher, loader.orders
 
 
+def many_epochs(monkeypatch: pytest.MonkeyPatch, epochs: int, steps: int, *, tells: bool) -> Watcher:
+    """Steps of 10 ms on a virtual clock; `tells`: its queue can be seen."""
+    clock = Clock()
+    monkeypatch.setattr(stamps, "time", clock)
+    watcher = Watcher("burst")
+    watcher.clock, watcher.follows_device = NoCpuClock(), False  # type: ignore[assignment]
+    source = Source("DataLoader", "Files", 12_000, 4, 2, 2, "RandomSampler")
+    for _ in range(epochs):
+        loader = RestingLoader(clock, 4_000_000, 10_000_000, depth=4, jitter=0.02)
+        loader.orders = Orders(clock)
+        one = watcher.opened(source, clock.now, None, (), loader if tells else None)
+        assert one is not None
+        for _ in range(steps):
+            one.step(loader.take, None)
+            loader.step(paused=False)
+        one.ended()
+    watcher.close()
+    monkeypatch.undo()
+    return watcher
+
+
+def test_bursts_go_on_each_half_minute_though_each_epoch_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = many_epochs(monkeypatch, 50, 300, tells=True)  # 150 s in epochs of 3 s
+    assert 22 <= watcher.num_bursts <= 25
+
+
+def test_a_window_that_no_burst_will_end_is_none_of_a_whole_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = many_epochs(monkeypatch, 1, 2000, tells=False)  # 20 s
+    assert watcher.main is not None
+    lengths = [one.wall_s for one in watcher.main.segments]
+    assert len(lengths) >= 4 and max(filter(None, lengths)) < 5.2
+
+
 def test_neither_the_pause_nor_workers_at_work_lengthen_the_step_with_data_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

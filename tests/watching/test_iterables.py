@@ -7,18 +7,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from torch.utils.data import DataLoader, Dataset
+import torch
+from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
 from loaderbench.cases.arms import Arm
 from loaderbench.errors import ConfigError
-from loaderbench.recording.facts import STEP
+from loaderbench.recording.facts import SPAN, STEP
 from loaderbench.recording.store import Store
 from loaderbench.studies.watch import OwnWatch, watch
-from loaderbench.watching.watcher import Watcher
+from loaderbench.watching.data_loader import MOST_TIMED
+from loaderbench.watching.watcher import Watcher, samples_of
 
 
 class Slow(Dataset[int]):
@@ -76,9 +80,9 @@ def test_a_loader_that_is_only_handed_on_is_watched_as_the_data_loader_that_it_i
     assert only.has_spans
 
 
-def spinning(num: int) -> Iterator[int]:
+def spinning(num: int, seconds: float = 0.004) -> Iterator[int]:
     for number in range(num):
-        end = time.thread_time() + 0.004
+        end = time.thread_time() + seconds
         while time.thread_time() < end:
             pass
         yield number
@@ -121,6 +125,109 @@ def test_a_generator_may_end_the_watch_that_it_is_in(tmp_path: Path) -> None:
 
     watched = watch(batches(), results=tmp_path, every=0)
     assert list(watched) == list(range(100))
+
+
+def test_a_wait_that_was_looked_at_counts_as_the_others(tmp_path: Path) -> None:
+    # given 20 ms of work for each batch: one wait in seven or eight is looked at
+    watched = watch(spinning(120, 0.020), results=tmp_path, every=0)
+    watcher = watched._watcher
+    for _ in watched:
+        time.sleep(0.002)
+    watched.close()
+    assert watcher.main is not None
+    told = [one for one in watcher.main.segments if one.wait_cpu_s is not None]
+    num = sum(len(one.window) for one in told)
+    assert num > 100 and sum(one.wait_looks.num for one in told if one.wait_looks is not None) > 5
+    assert sum(one.wait_cpu_s or 0.0 for one in told) == pytest.approx(num * 0.020, rel=0.03)
+
+
+def test_an_iterator_that_outlives_its_watch_is_seen_no_more(tmp_path: Path) -> None:
+    # given a watch that is stored each second, and ended behind half a second of three
+    watched = watch(sleeping(600), results=tmp_path, every=1)
+    watcher, num = watched._watcher, 0
+    for num, _ in enumerate(watched, 1):
+        if num == 120:
+            watched.close()
+    assert num == 600
+    assert watcher.main is not None and watcher.main.num_batches == 120
+    (run,) = Store(tmp_path).runs()
+    assert run.record is not None and run.record.so_far_s is None and run.problem is None
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(80))
+
+
+class Odd:
+    """A batch whose shape is none."""
+
+    def shape(self) -> int:
+        return 4
+
+
+def test_what_a_data_set_or_a_batch_does_not_tell_is_unknown(tmp_path: Path) -> None:
+    chained = ChainDataset([Stream(), Stream()])
+    with pytest.raises(TypeError):
+        len(chained)
+    watcher = seen_of(DataLoader(chained, 4), tmp_path)
+    assert watcher.main is not None
+    assert (watcher.main.source.num_samples, watcher.main.num_batches) == (None, 80)
+    assert (samples_of(Odd()), samples_of([Odd(), torch.ones(3, 2)])) == (None, 3)
+
+
+def test_workers_that_stay_are_known_behind_an_epoch_that_was_broken_off(tmp_path: Path) -> None:
+    # given workers that stay, and epochs of which each is left at half of its batches
+    loader = DataLoader(Slow(), 4, num_workers=2, persistent_workers=True)
+    watched = watch(loader, results=tmp_path, every=0)
+    watcher = watched._watcher
+    for _ in range(4):
+        for number, _batch in enumerate(watched):
+            time.sleep(0.002)
+            if number == 20:
+                break
+    watched.close()
+    assert watcher.main is not None
+    real = [one for one in watcher.main.segments if one.arm is Arm.REAL]
+    assert len(real) == 4 and all(one.spans is not None for one in real)
+    # and each batch is its own: it was ready when it was handed over, and begun behind the one before it
+    for before, after in pairwise(real):
+        assert after.spans is not None and after.spans[0, SPAN["start_ns"]] > before.closed_ns
+    for one in real:
+        assert one.spans is not None
+        assert (one.spans[:, SPAN["ready_ns"]] <= one.steps[:, STEP["returned_ns"]]).all()
+        assert (np.diff(one.spans[:, SPAN["start_ns"]]) > -20e6).all()
+
+
+def test_loaders_that_are_taken_from_in_turn_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = OwnWatch.begin(tmp_path)
+    for _ in zip(DataLoader(Slow(), 4), DataLoader(Slow(), 8), strict=False):
+        pass
+    assert own.end() is None
+    assert "batches of several loaders in turn" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_cannot_be_stored_does_not_end_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise ConfigError("the disk is full")
+
+    monkeypatch.setattr("loaderbench.studies.watch.store_watched", fails)
+    with watch(DataLoader(Slow(), 4), results=tmp_path, every=0) as batches:
+        for _ in batches:
+            pass
+    assert capsys.readouterr().err == "loaderbench: the disk is full\n"
+
+
+def test_many_short_iterators_keep_no_memory_of_their_own(tmp_path: Path) -> None:
+    own = OwnWatch.begin(tmp_path)
+    loader = DataLoader(list(range(8)), 4)
+    for _ in range(3 * MOST_TIMED):
+        next(iter(loader))
+    (seen,) = own.watcher.seen.values()
+    assert seen.num_iterators == 3 * MOST_TIMED and len(seen.times) == MOST_TIMED
+    own.end()
 
 
 def test_what_works_on_batches_before_the_loop_is_a_part_of_the_wait_for_them(tmp_path: Path) -> None:

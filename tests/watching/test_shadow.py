@@ -161,6 +161,14 @@ class Dies:
         os._exit(3)
 
 
+def test_a_reader_that_has_ended_remembers_no_more_samples() -> None:
+    shadow = Shadow([0] * 100, 100)
+    shadow.close()
+    for number in range(100):
+        shadow.took([number])
+    assert not shadow._taken
+
+
 def test_a_reader_that_dies_is_no_matter() -> None:
     shadow = Shadow(Dies(), 100)
     read(shadow, 3)
