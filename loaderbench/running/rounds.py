@@ -110,10 +110,7 @@ def measure_rounds(
     `real`, and its time goes to `real`.
     """
     effort, feed, lead = windows.rig.case.effort, windows.rig.case.feed, windows.peers.lead
-    part_s = budget.seconds / (len(arms) * TARGET_ROUNDS)
-    longest_s = MOST_NEEDED_S / MIN_ROUNDS if budget.most_bytes else MAX_SEGMENT_S  # bytes allow no more rounds
-    target_s = float(np.clip(part_s, MIN_SEGMENT_S, longest_s))
-    fewest = max(MIN_ROUNDS, round(min(MIN_ROUNDS * part_s, MOST_NEEDED_S) / target_s))
+    target_s, fewest = _windows_of(budget, len(arms))
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
     budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
@@ -155,24 +152,30 @@ def measure_rounds(
         turns = _turns(arms, uneven=uneven, short=bool(spares))
         late = lead(time.perf_counter() > deadline) or left_out
         asked = None if steps is None else num_rounds
-        stopped_by = _stopped_by(
-            windows, number, asked, fewest, arms, segments, late=late, most_bytes=budget.most_bytes
-        )
+        stopped_by = _stopped_by(windows, number, asked, fewest, arms, segments, late=late, bytes_end=budget.most_bytes)
         if stopped_by is not None:
             return RoundFacts(_measured(arms, segments), number, stopped_by)
 
 
+def _windows_of(budget: Budget, num_arms: int) -> tuple[float, int]:
+    """(length of a window, the fewest rounds before everything may count as known)"""
+    part_s = budget.seconds / (num_arms * TARGET_ROUNDS)
+    longest_s = MOST_NEEDED_S / MIN_ROUNDS if budget.most_bytes else MAX_SEGMENT_S  # bytes allow no more rounds
+    target_s = float(np.clip(part_s, MIN_SEGMENT_S, longest_s))
+    return target_s, max(MIN_ROUNDS, round(min(MIN_ROUNDS * part_s, MOST_NEEDED_S) / target_s))
+
+
 def _stopped_by(
     windows: Windows, number: int, asked: int | None, fewest: int, arms: Sequence[Arm], segments: Sequence[Segment], *,
-    late: bool, most_bytes: bool,
+    late: bool, bytes_end: bool,
 ) -> StoppedBy | None:  # fmt: skip
     """Why `number` rounds are enough; None: they are not. `asked`: how many there are to be, of a number of steps;
-    `fewest`: before everything may count as known."""
+    `fewest`: before everything may count as known. `bytes_end`: they are limited."""
     if asked is not None and number >= asked:
         return "steps"
     if late:
         return "duration"
-    if number >= TARGET_ROUNDS and most_bytes:
+    if number >= TARGET_ROUNDS and bytes_end:
         return "max_bytes"
     if asked is None and number >= fewest and windows.peers.every(_precise(windows.rig.case, arms, segments)):
         return "ci_target"

@@ -362,9 +362,10 @@ class OwnWatch:
         try:
             return self.end()
         except LoaderbenchError as error:
-            print(f"loaderbench: {error}", file=sys.stderr)
+            problem = str(error)
         except Exception as error:
-            print(f"loaderbench: what was seen could not be stored: {error!r}", file=sys.stderr)
+            problem = f"what was seen could not be stored: {error!r}"
+        make_console(stderr=True).print(f"loaderbench: {problem}", soft_wrap=True, highlight=False)
         return None
 
 
