@@ -317,10 +317,10 @@ def tail(
     slow_part = next((part for part, least in TAIL_SHARES.items() if slow[part][0] >= least), None)
     if slow_part is None:
         return None
-    share, least_s = slow[slow_part][0], slow[slow_part][1] / 2
-    if memory is not None and 2 * least_s < MORE_THAN_MEMORY * slowest_part(memory.histogram, slow_part)[1]:
+    share, mean_s = slow[slow_part]
+    if memory is not None and mean_s < MORE_THAN_MEMORY * slowest_part(memory.histogram, slow_part)[1]:
         return None
-    rows = rows[_file_ns(rows) / 1e9 >= least_s]
+    rows = rows[_file_ns(rows) / 1e9 >= mean_s / 2]
     if not len(rows):
         return None
     times = Counter(rows[:, READ["image"]].tolist())
@@ -330,7 +330,7 @@ def tail(
         for image, num in times.most_common(MOST_FILES)
         if str(image) in storage.slow_files
     ]
-    num, slow_s = _above(histogram, least_s * 1e9)
+    num, slow_s = _above(histogram, mean_s * 1e9 / 2)
     again = same_files(len(rows), len(times), storage.num_images, num / reads.num * storage.num_images)
     return Tail(share, slow_s, quantile(histogram, "file", 0.5), again, tuple(examples), folder, part, slow_part)
 

@@ -292,9 +292,8 @@ def watch(
     watcher = _Watch.current
     if watcher is None:
         watcher = OwnWatch.begin(results, every).watcher
-    own = _Watch.own
     kind = WatchedGenerator if hasattr(type(batches), "__next__") else WatchedBatches
-    return kind(batches, watcher) if own is None else kind(batches, watcher, own.end, own.leave)
+    return kind(batches, watcher, _Watch.own)
 
 
 def current() -> Watcher | None:

@@ -130,14 +130,14 @@ def _note(seen: Seen, loader: Any, times: Times | None) -> None:
         seen.times.append(times)
 
 
-def _made_before(kept: Any, ring: SpanRing) -> list[list[int]]:
+def _made_before(kept: Any, ring: SpanRing) -> list[int]:
     """Is filled, when an iterator with workers that stayed is asked for again, with what each had made before: what was
     left of an epoch that was broken off is made by then, and the first batch is not asked for yet."""
-    made: list[list[int]] = []
+    made: list[int] = []
 
     def first() -> Any:
         del kept._next_index
-        made.append(ring.made())
+        made.extend(ring.made())
         return kept._next_index()
 
     kept._next_index = first
@@ -165,7 +165,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
         ring = getattr(kept, RING, None)
         if ring is None:
             ring = SpanRing(loader.num_workers)
-            made = [ring.made()]
+            made = ring.made()
         else:
             made = _made_before(kept, ring)
         times = times_for(loader)
@@ -177,7 +177,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
             current[0] = None
             getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
-        watched = watcher.opened(source_of(loader), begun, ring if made else None, made[0] if made else (), queue)
+        watched = watcher.opened(source_of(loader), begun, ring if made else None, made, queue)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
         if watched is not None:

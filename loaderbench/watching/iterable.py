@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 from loaderbench.watching.data_loader import MARK
 from loaderbench.watching.watcher import Source, Watched, Watcher
@@ -13,16 +13,23 @@ from loaderbench.watching.watcher import Source, Watched, Watcher
 T = TypeVar("T")
 
 
+class Own(Protocol):
+    """A watch that a script began itself."""
+
+    def end(self) -> object: ...
+
+    def leave(self) -> object:
+        """End it, and raise nothing."""
+        ...
+
+
 class WatchedBatches(Generic[T]):
     """Iterates as what it was given does, has all of its attributes, and passes for one of its class. A DataLoader in
     it is noticed by itself."""
 
-    def __init__(
-        self, batches: Iterable[T], watcher: Watcher, end: Callable[[], object] | None = None,
-        leave: Callable[[], object] | None = None,
-    ) -> None:  # fmt: skip
-        """`end`: ends the watch; `leave`: the same, and raises nothing. None where it is not the script's own."""
-        self._batches, self._watcher, self._end, self._leave = batches, watcher, end, leave
+    def __init__(self, batches: Iterable[T], watcher: Watcher, own: Own | None = None) -> None:
+        """`own`: the script's own watch; None where it is not its own."""
+        self._batches, self._watcher, self._own = batches, watcher, own
 
     def __iter__(self) -> Iterator[T]:
         begun = time.perf_counter_ns()
@@ -48,21 +55,21 @@ class WatchedBatches(Generic[T]):
     def close(self) -> object:
         """End the watch, as the end of the program would: what was seen is stored and printed. The record; None under
         `loaderbench watch`, which ends with its script."""
-        return None if self._end is None else self._end()
+        return None if self._own is None else self._own.end()
 
     def __enter__(self) -> WatchedBatches[T]:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._leave is not None:
-            self._leave()
+        if self._own is not None:
+            self._own.leave()
 
 
 class WatchedGenerator(WatchedBatches[T]):
     """Of what is its own iterator."""
 
-    def __init__(self, batches: Iterable[T], watcher: Watcher, *ends: Callable[[], object] | None) -> None:
-        super().__init__(batches, watcher, *ends)
+    def __init__(self, batches: Iterable[T], watcher: Watcher, own: Own | None = None) -> None:
+        super().__init__(batches, watcher, own)
         self._iterator: Iterator[T] | None = None
 
     def __next__(self) -> T:
