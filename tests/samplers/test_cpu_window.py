@@ -27,6 +27,13 @@ def busy(seconds: float) -> None:
         pass
 
 
+def work(seconds: float) -> None:
+    """Of processor time, however long it takes beside others."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
 def busy_on(cpu: int, seconds: float) -> None:
     os.sched_setaffinity(0, {cpu})
     busy(seconds)
@@ -144,17 +151,18 @@ def test_a_group_without_a_quota_has_no_counter(tmp_path: Path):
     ids=["one that goes on", "one that has ended", "one of the watch's own"],
 )
 def test_what_other_python_threads_of_the_process_used_is_told_apart(*, name: str, ended: bool, counts: bool) -> None:
-    stop = threading.Event()
+    worked, stop = threading.Event(), threading.Event()
 
-    def work() -> None:
-        while not stop.is_set():
-            pass
+    def work_on() -> None:
+        work(0.1)
+        worked.set()
+        stop.wait()
 
-    thread = threading.Thread(target=work, name=name)
+    thread = threading.Thread(target=work_on, name=name)
     clock = CpuClock()
     clock.begin()
     thread.start()
-    time.sleep(0.3)
+    worked.wait()
     if ended:
         stop.set()
         thread.join()
@@ -214,9 +222,9 @@ SPIN = "import time\nwhile time.process_time() < 0.25: pass"
 
 
 def begins_and_ends(what: str) -> None:
-    """A thread, or a process, that does 0.2 s of work."""
+    """A thread, or a process, that does 0.25 s of work."""
     if what == "thread":
-        one = threading.Thread(target=busy, args=(0.25,))
+        one = threading.Thread(target=work, args=(0.25,))
         one.start()
         one.join()
     else:
