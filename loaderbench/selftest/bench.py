@@ -47,9 +47,9 @@ TAIL_TURNS = 3
 """How many times longer a turn of the stopwatch is where the slow files are few."""
 TURNS_ALONE = 3
 """How often the model and the loader are timed alone where they share the processors."""
-BESIDE_ROUNDS = 5
-"""Turns of each side beside busy processes: which processor each of these has differs from turn to turn, and moves a
-run's step by a quarter."""
+BESIDE_ROUNDS, BESIDE_TURN_S = 3, 5.0
+"""Turns of each side beside busy processes, and the least seconds of each: which processor each of these has moves a
+run's step by a quarter, and takes seconds to settle; turns of 1.2 s only saw the first of them."""
 CPU_MODEL = {"device": "cpu", "model": "resnet18", "mode": "infer", "precision": "fp32"}
 CPU_INPUT_SIZES = (64, 128, 224)
 """Of `own threads`: the first with which the model takes longer than the loader for the same images."""
@@ -148,8 +148,9 @@ class Bench:
                     alone = replace(built.sides["with_s"], disturbed=False)
                     busy = stack.enter_context(neighbours(beside))
                     sides = {**built.sides, "undisturbed_s": alone}
+                    turn_s = max(2 * built.turn_s, BESIDE_TURN_S)
                     built = replace(
-                        built, sides=sides, turn_s=2 * built.turn_s, rounds=BESIDE_ROUNDS, mean=True, disturber=busy
+                        built, sides=sides, turn_s=turn_s, rounds=BESIDE_ROUNDS, mean=True, disturber=busy
                     )
                 yield built
         except UnavailableError as error:
