@@ -149,9 +149,7 @@ class Bench:
                     busy = stack.enter_context(neighbours(beside))
                     sides = {**built.sides, "undisturbed_s": alone}
                     turn_s = max(2 * built.turn_s, BESIDE_TURN_S)
-                    built = replace(
-                        built, sides=sides, turn_s=turn_s, rounds=BESIDE_ROUNDS, mean=True, disturber=busy
-                    )
+                    built = replace(built, sides=sides, turn_s=turn_s, rounds=BESIDE_ROUNDS, mean=True, disturber=busy)
                 yield built
         except UnavailableError as error:
             raise BedMissing(str(error)) from error
