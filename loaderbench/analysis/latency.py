@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, growth_per_doubling
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import (
     PAUSE,
@@ -282,30 +283,29 @@ def _window_s(segment: Segment) -> float:
 # -- tails -------------------------------------------------------------------------------------------------
 
 
-def _wait_for_all(reads: Reads, bound: Bound | None) -> bool:
+def _wait_for_all(reads: Reads, storage: StorageFacts) -> bool:
     """Whether slow reads waited for what all readers share, and not each for its own file. One reader does not tell,
-    but the probe does, whose other readers get no more."""
+    but the probe does, whose other readers get little more."""
     if reads.readers == 1:
-        return bound == "bandwidth"
+        growth = growth_per_doubling(storage.ceiling)
+        return growth is not None and growth < LATENCY_PER_DOUBLING
     return _part_in(reads, reads.shared, slowest_part(reads.histogram)[1] / 2) >= SHARED
 
 
-def rationed(reads: Reads, bound: Bound | None) -> bool:
+def rationed(reads: Reads, storage: StorageFacts) -> bool:
     """Whether the storage's rate is capped: it stands still, for a moment and for all readers, most of the time."""
-    return float(_length_s(reads.shared).sum()) >= RATIONED_PART * reads.seconds and _wait_for_all(reads, bound)
+    return float(_length_s(reads.shared).sum()) >= RATIONED_PART * reads.seconds and _wait_for_all(reads, storage)
 
 
-def tail(
-    reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: bool, bound: Bound | None = None
-) -> Tail | None:
+def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: bool) -> Tail | None:
     """The few slow files; None where no part of the reads is much slower than the rest, or all readers waited at once.
 
     Args:
         memory: reads of the same loader from memory.
+        storage: with what its probe found.
         stalled: the reads in long pauses of the whole storage do not count.
-        bound: what the storage probe found.
     """
-    if not stalled and _wait_for_all(reads, bound):
+    if not stalled and _wait_for_all(reads, storage):
         return None
     histogram, rows = reads.histogram, reads.slow_rows
     if stalled:
@@ -445,9 +445,10 @@ def slowness(recording: Recording, readers: int, bound: Bound | None, *, idle: b
     if stood is not None:
         period_s, regular = _period(of(Arm.REAL, Arm.FREE, Arm.FETCH) or real)
         stood = replace(stood, period_s=period_s, regular=regular)
-    few = None if idle else tail(real, of(Arm.RAM), recording.facts.storage, stood is not None, bound)
+    storage = recording.facts.storage
+    few = None if idle else tail(real, of(Arm.RAM), storage, stood is not None)
     opening = opens_cost(real)
-    if not idle and stood is None and rationed(real, bound):
+    if not idle and stood is None and rationed(real, storage):
         bound = "bandwidth"
     kind = _kind(stood, few, bound, opening)
     latency_of: Literal["open", "read"] | None = None

@@ -45,8 +45,9 @@ History
     10 slow reads for which all readers wait at once are no slow files: where they take much of the time, the storage's
        rate is capped (bandwidth); in the probe a rate below that of fewer readers counts as theirs;
        slow files may be more than a hundredth of them
+    11 one reader's slow reads are no slow files where other readers get little more, not only where they get no more
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 10
+RULES_VERSION = 11

@@ -114,12 +114,13 @@ def is_confidently_wrong(outcome: ScenarioOutcome) -> bool:
 def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
     """Compare a record with the stopwatch."""
     truth, gain, best_alone, shares_true = truth_by(scenario.cause, scenario.stopwatch)
-    of_neighbours, also = _without_neighbours(scenario.stopwatch), None
-    if of_neighbours is not None:
+    undisturbed_s, also = scenario.stopwatch.undisturbed_s, None
+    if undisturbed_s is not None:
+        of_neighbours = scenario.stopwatch.with_s / undisturbed_s
         shares_true = {}  # they lengthen every part
         if of_neighbours >= max(WORTH, EQUAL * gain):
             truth, gain, best_alone = "contention", of_neighbours, 1.0
-        elif of_neighbours >= max(WORTH, min(gain**0.5, HELD_UP)):
+        elif max(of_neighbours, _step_s(record) / undisturbed_s) >= max(WORTH, min(gain**0.5, HELD_UP)):
             also = "contention"  # either is true, and which is named first is the verdict's rule
     verdict = record.verdict
     assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"
@@ -135,7 +136,7 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
         predicted_speedup=None if predicted is None else predicted.value,
         shares_true=shares_true,
         shares={name: _share(record, name) for name in shares_true},
-        is_null=scenario.cause == "none" and truth == "compute",
+        is_null=scenario.cause == "none" and truth == "compute" and also is None,
         joint=verdict.joint,
         reasons=verdict.summary,
         best_alone=best_alone,
@@ -146,8 +147,11 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
     )
 
 
-def _without_neighbours(watch: Stopwatch) -> float | None:
-    return None if watch.undisturbed_s is None else watch.with_s / watch.undisturbed_s
+def _step_s(record: RunRecord) -> float:
+    """The run's own step. What others take of it depends on which processor each process settles on, for half a minute
+    and more: they may have taken it from the run, and not from the stopwatch's turns."""
+    assert record.throughput is not None, "a scenario's run has a rate"
+    return record.case.step.batch_size / record.throughput.value
 
 
 def _detail_wanted(scenario: ScenarioFacts) -> str | None:

@@ -28,13 +28,16 @@ from loaderbench.running.supervisor import JobFailed
 from loaderbench.selftest import study as study_module
 from loaderbench.selftest.scenarios import BUILT_IN, HARD, scenarios
 from loaderbench.selftest.study import SelfTestRequest, SelfTestStudy
-from tests.made import make_estimate, make_record
+from tests.made import CASE, make_estimate, make_record
 from tests.studies.kept import assert_kept, only_study
 from tests.studies.machine import Machine
 
 
-def record(bottleneck: Any, *, joint: Sequence[Any] = (), gain: float = 2.0, **shares: float) -> RunRecord:
+def record(
+    bottleneck: Any, *, joint: Sequence[Any] = (), gain: float = 2.0, step_s: float = 0.020, **shares: float
+) -> RunRecord:
     return make_record(
+        throughput=make_estimate(CASE.step.batch_size / step_s),
         shares={name: make_estimate(shares[name]) if name in shares else None for name in SHARES},
         verdict=Verdict(
             bottleneck,
@@ -223,7 +226,12 @@ def test_beside_busy_processes_the_larger_of_both_gains_is_the_truth() -> None:
     # a run without a cause that they hold up is no false positive
     null = outcome_of(beside("none", 0.040, 0.040, 0.020), record("contention"))
     assert (null.truth, null.is_null) == ("contention", False) and is_right(null)
-    assert outcome_of(beside("none", 0.020, 0.020, 0.0199), record("compute")).is_null
+    facts = beside("none", 0.020, 0.020, 0.0199)
+    assert outcome_of(facts, record("compute")).is_null
+    assert is_confidently_wrong(outcome_of(facts, record("contention", step_s=0.021)))
+    # they held the run up, and not the stopwatch's turns: another cause is as wrong as ever
+    assert all(is_right(outcome_of(facts, record(named, step_s=0.024))) for named in ("compute", "contention"))
+    assert is_confidently_wrong(outcome_of(facts, record("prep", step_s=0.024)))
 
 
 def test_what_is_run() -> None:
