@@ -80,11 +80,10 @@ def test_what_cannot_be_removed_is_told_and_stays_noted(own_beds):
 
 def test_only_the_bed_s_own_helpers_are_killed(own_beds):
     # given two processes in one session, of which one names the bed's folder
-    source = (
-        "import os,subprocess,sys; subprocess.Popen([sys.executable, '-c', 'input()', sys.argv[1]]); print(1); input()"
-    )
+    child = "print(1, flush=True); input()"  # its command line is there once it says so
+    source = f"import subprocess,sys; subprocess.Popen([sys.executable, '-c', {child!r}, sys.argv[1]]); input()"
     leader = subprocess.Popen(
-        [sys.executable, "-c", source.replace("print(1)", "print(1, flush=True)"), "/beds/mine"],
+        [sys.executable, "-c", source, "/beds/mine"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
