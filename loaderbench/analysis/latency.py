@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, growth_per_doubling
+from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, bound_by, growth_per_doubling
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import (
     PAUSE,
@@ -431,13 +431,15 @@ class Slowness:
     of it."""
 
 
-def slowness(recording: Recording, readers: int, bound: Bound | None, *, idle: bool = False) -> Slowness:
-    """By the reads of the arms. `bound`: what the storage probe found. `idle`: the storage did nothing, so that a slow
-    read waited for a processor, not for a file."""
+def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slowness:
+    """By the reads of the arms and the storage probe. `idle`: the storage did nothing, so that a slow read waited for a
+    processor, not for a file."""
 
     def of(*arms: Arm) -> Reads | None:
         return reads_of([one.reads for arm in arms for one in recording.of(arm)], readers)
 
+    storage = recording.facts.storage
+    bound = bound_by(storage.ceiling, readers)
     real, fetch = of(Arm.REAL), of(Arm.FETCH)
     if real is None:
         return Slowness(bound, None, None, None, None, None, None)
@@ -445,7 +447,6 @@ def slowness(recording: Recording, readers: int, bound: Bound | None, *, idle: b
     if stood is not None:
         period_s, regular = _period(of(Arm.REAL, Arm.FREE, Arm.FETCH) or real)
         stood = replace(stood, period_s=period_s, regular=regular)
-    storage = recording.facts.storage
     few = None if idle else tail(real, of(Arm.RAM), storage, stood is not None)
     opening = opens_cost(real)
     if not idle and stood is None and rationed(real, storage):

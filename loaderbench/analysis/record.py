@@ -618,8 +618,7 @@ def _operator_stages(case: Case, segments: Sequence[Segment]) -> dict[str, float
 def slowness_of(case: Case, recording: Recording) -> Slowness:
     """What makes the storage slow, by the times of single files and the storage probe."""
     readers = recording.facts.loader.num_readers or case.feed.lanes
-    bound = probed.bound_by(recording.facts.storage.ceiling, readers)
-    return slowness(recording, readers, bound, idle=_moved_nothing(recording))
+    return slowness(recording, readers, idle=_moved_nothing(recording))
 
 
 def _moved_nothing(recording: Recording) -> bool:

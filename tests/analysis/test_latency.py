@@ -28,7 +28,7 @@ from loaderbench.analysis.latency import (
 )
 from loaderbench.analysis.model import Model
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import STEP_FIELDS, Recording, Segment, StorageFacts, Table
+from loaderbench.recording.facts import STEP_FIELDS, CeilingProbe, Recording, Segment, StorageFacts, Table
 from loaderbench.recording.record import Stalls
 from loaderbench.running.read_times import read_times
 from tests.analysis.event_model import Pipeline, measure
@@ -235,7 +235,7 @@ def readers_of_a_capped_disk(readers: int, seconds: float, bytes_per_s: float = 
 @pytest.mark.parametrize("readers", [1, 2, 8])
 def test_readers_that_wait_for_a_capped_rate_met_no_slow_files(readers: int) -> None:
     found = reads(readers, readers_of_a_capped_disk(readers, 3.0))
-    # a probe of two readers is a third faster by chance; one tells what one reader cannot, several tell it themselves
+    # a probe of four readers that is a third faster by chance: one reader's waits do not tell, those of several do
     capped = replace(STORAGE, ceiling=rates_probe(8.5e6, 8.4e6, 11.4e6))
     scaling = replace(STORAGE, ceiling=rates_probe(1e6, 1.6e6, 3e6))
     assert slowest_part(found.histogram)[0] > (TAIL_SHARES[0.01] if readers < 8 else 0.1)
@@ -305,26 +305,29 @@ def test_fetch_saw_what_real_saw_only_where_it_had_its_part() -> None:
     assert fetch_saw(still, reads(4, readers_at_work(4, 1.2, stall=(2.7, 0.8))), stood, None) is False
 
 
-def recording(**tables: Table | None) -> Recording:
+CAPPED, SCALING = (rates_probe(*rates) for rates in ((1e7, 1e7, 1e7, 1e7, 1e7), (1e6, 2e6, 4e6, 8e6, 16e6)))
+
+
+def recording(probe: CeilingProbe | None = CAPPED, **tables: Table | None) -> Recording:
     steps = np.zeros((2, len(STEP_FIELDS)), dtype=np.int64)
     segments = [
         make_segment(Arm(name), steps, reads=None if table is None else read_times(table))
         for name, table in tables.items()
     ]
-    return Recording(segments, replace(make_facts(), storage=STORAGE))
+    return Recording(segments, replace(make_facts(), storage=replace(STORAGE, ceiling=probe)))
 
 
 def test_stalls_come_before_slow_files_and_these_before_the_probe() -> None:
     still = recording(real=readers_at_work(4, 8, stall=(2.7, 0.8)))
-    assert slowness(still, 4, "bandwidth").kind == "stalls"
-    assert slowness(recording(real=readers_of_a_capped_disk(4, 3.0)), 4, "latency").kind == "bandwidth"
-    assert slowness(recording(real=readers_at_work(4, 8, slow=same)), 4, "latency").kind == "tail"
+    assert slowness(still, 4).kind == "stalls"
+    assert slowness(recording(SCALING, real=readers_of_a_capped_disk(4, 3.0)), 4).kind == "bandwidth"
+    assert slowness(recording(SCALING, real=readers_at_work(4, 8, slow=same)), 4).kind == "tail"
     plain = readers_at_work(4, 4)
-    assert slowness(recording(real=plain), 4, "bandwidth").kind == "bandwidth"
-    assert slowness(recording(real=plain), 4, None).kind is None
-    answers = slowness(recording(real=readers_at_work(4, 4, open_s=0.007)), 4, None)
+    assert slowness(recording(real=plain), 4).kind == "bandwidth"
+    assert slowness(recording(None, real=plain), 4).kind is None
+    answers = slowness(recording(None, real=readers_at_work(4, 4, open_s=0.007)), 4)
     assert (answers.kind, answers.latency_of) == ("latency", "open")
-    late = slowness(recording(real=plain), 4, "latency")
+    late = slowness(recording(SCALING, real=plain), 4)
     assert (late.kind, late.latency_of) == ("latency", "read")
 
 
@@ -332,14 +335,14 @@ def test_stalls_come_before_slow_files_and_these_before_the_probe() -> None:
 def test_of_a_storage_that_did_nothing_no_read_is_slow(table: dict[str, Slow]) -> None:
     """A reader that waits for a processor looks the same."""
     made = recording(real=readers_at_work(4, 8, **table), fetch=readers_at_work(4, 4))
-    assert slowness(made, 4, "bandwidth").fetch_saw is False
-    idle = slowness(made, 4, "bandwidth", idle=True)
+    assert slowness(made, 4).fetch_saw is False
+    idle = slowness(made, 4, idle=True)
     assert (idle.kind, idle.stalls, idle.tail, idle.fetch_saw, idle.missed) == ("bandwidth", None, None, None, None)
     assert idle.reads is not None
 
 
 def test_runs_without_times_of_single_reads_keep_what_the_probe_found() -> None:
-    for told in (slowness(recording(real=None), 4, "bandwidth"), slowness(recording(), 4, "bandwidth")):
+    for told in (slowness(recording(real=None), 4), slowness(recording(), 4)):
         assert (told.kind, told.reads, told.stalls, told.tail, told.fetch_saw) == ("bandwidth", None, None, None, None)
 
 
