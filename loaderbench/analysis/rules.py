@@ -46,8 +46,10 @@ History
        rate is capped (bandwidth); in the probe a rate below that of fewer readers counts as theirs;
        slow files may be more than a hundredth of them
     11 one reader's slow reads are no slow files where other readers get little more, not only where they get no more
+    12 over a storage that stands still now and then, windows count in whole periods of it, and so do the blocks behind
+       their intervals
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 11
+RULES_VERSION = 12

@@ -122,14 +122,15 @@ def _standard_error(residuals: NDArray[np.float64], total_steps: float) -> NDArr
 
 def blocks_of(
     segments: Sequence[Sequence[NDArray[np.float64]]], round_steps: int = 1, blocks_per_segment: int = 4,
-    turns: Sequence[int] | None = None,
+    turns: Sequence[int] | None = None, starts: Sequence[NDArray[np.int64] | None] | None = None,
 ) -> Blocks:  # fmt: skip
     """Cut each segment's steps into up to `blocks_per_segment` blocks of consecutive steps.
 
     `segments`: for each, K arrays of one value a step. Steps next to each other are correlated (a queue
     remembers), so the block, not the step, is resampled. `round_steps`: steps in which all workers hand over
-    once; they do so in bursts, and a block holds whole rounds, so that its ends do not matter. `turns`: the round in
-    which each segment was measured; None: each in its own.
+    once; they do so in bursts, and a block holds whole rounds, so that its ends do not matter. `starts`: of a segment,
+    the first step of each of what its blocks hold as a whole instead of such rounds. `turns`: the round in which each
+    segment was measured; None: each in its own.
     """
     sums: list[NDArray[np.float64]] = []
     steps, numbers = [], []
@@ -137,8 +138,10 @@ def blocks_of(
         table = np.stack(quantities, axis=1)
         if len(table) == 0:
             continue
-        rounds = max(1, len(table) // round_steps)
-        whole = np.array_split(np.arange(rounds) * round_steps, min(blocks_per_segment, rounds))
+        rounds = None if starts is None else starts[number]
+        if rounds is None:
+            rounds = np.arange(max(1, len(table) // round_steps)) * round_steps
+        whole = np.array_split(rounds, min(blocks_per_segment, len(rounds)))
         for part in np.split(table, [int(first[0]) for first in whole[1:]]):
             sums.append(part.sum(axis=0))
             steps.append(len(part))

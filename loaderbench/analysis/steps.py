@@ -35,6 +35,9 @@ GROWN, GROWN_S = 0.5, 0.0003
 computes on the processors, and all of a step that only takes a batch."""
 NUM_DRAWN = 10_000
 """Times that as many steps as the bursts have are taken at random."""
+SHORT_OF, HALVES = 0.05, 1.8
+"""Of a period of standstills: what a window may lack of it; so many, in two blocks, tell how much one differs from the
+other."""
 NEVER_RESTING = 0.97
 """Workers busy for at least this fraction of the window work at the loader's capacity."""
 
@@ -212,6 +215,28 @@ def _window(segment: Segment) -> tuple[int, int]:
     return int(returned[max(segment.num_warmup, 1) - 1]), int(returned[-1])
 
 
+def period_starts(segment: Segment, period_s: float) -> NDArray[np.int64]:
+    """The first step, by its place in the window, of each of the whole periods that end with the window.
+
+    Whole periods hold as much of a storage's standstills wherever they begin; a window of 2.5 of them holds 2 or 3. The
+    first one may lack SHORT_OF; a window too short for two is cut in halves from HALVES periods on, else left whole.
+    """
+    returned = segment.steps[max(segment.num_warmup, 1) - 1 :, STEP["returned_ns"]] / 1e9
+    if len(returned) < 2:
+        return np.zeros(1, dtype=np.int64)
+    length_s = returned[-1] - returned[0]
+    num = int(length_s / period_s + SHORT_OF)
+    if num < 2:
+        parts = 2 if length_s >= HALVES * period_s else 1
+        begins = returned[0] + length_s * np.arange(parts) / parts
+    else:
+        begins = returned[-1] - period_s * np.arange(num, 0, -1)
+    # The nearest end of a step: a standstill that ended there by a hair is not to be counted twice.
+    after = np.clip(np.searchsorted(returned, begins), 1, len(returned) - 1)
+    nearest = after - (begins - returned[after - 1] <= returned[after] - begins)
+    return np.unique(nearest[nearest < len(returned) - 1])
+
+
 def queue_fall(segment: Segment) -> int | None:
     """By how many batches the loader's queue became shorter over the window.
 
@@ -306,14 +331,19 @@ def arm_steps(
     """Join the arm's segments; None where it was not measured.
 
     `round_steps`: steps in which all workers hand over once (statistics.blocks_of); `stream`: of the bootstrap's random
-    numbers; `period_s`: of a storage that stands still now and then, whose blocks hold whole periods.
+    numbers; `period_s`: of a storage that stands still now and then. Its windows are shortened to whole periods
+    (`period_starts`), and so are the blocks.
     """
-    quantities, turns, samples, steps, encoded, seconds = [], [], 0, 0, 0, 0.0
+    quantities, turns, periods, samples, steps, encoded, seconds = [], [], [], 0, 0, 0, 0.0
     worked: list[tuple[float | None, float]] = []
     handover_ns = handover_of(segments)
     for segment in segments:
         if segment.arm != arm:
             continue
+        starts = period_starts(segment, period_s) if period_s and arm.touches_storage else None
+        if starts is not None:
+            segment = replace(segment, num_warmup=max(segment.num_warmup, 1) + int(starts[0]))
+            starts = starts - starts[0]
         values = window_quantities(segment, handover_ns)
         if values is None:
             continue
@@ -327,15 +357,15 @@ def arm_steps(
         values["duration"], values["stall"] = values["duration"] + added, values["stall"] + added
         quantities.append(values)
         turns.append(segment.round)
+        periods.append(starts)
         window = segment.steps[max(segment.num_warmup, 1) :]
         samples += int(window[:, STEP["num_samples"]].sum())
         encoded += int(window[:, STEP["encoded_bytes"]].sum())
         steps += len(window)
     if not quantities:
         return None
-    periods = period_s * steps / seconds if period_s and seconds > 0 and arm.touches_storage else 0.0
-    of_block = round_steps * max(1, int(np.ceil(periods / round_steps)))
-    blocks = blocks_of([[values[name] for name in QUANTITIES] for values in quantities], of_block, turns=turns)
+    tables = [[values[name] for name in QUANTITIES] for values in quantities]
+    blocks = blocks_of(tables, round_steps, turns=turns, starts=periods)
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
     width = widths({arm: blocks}, ())[arm]

@@ -34,7 +34,7 @@ from loaderbench.recording.rank_place import RankPlace
 from loaderbench.running.alive import Pulse, told
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
-from loaderbench.running.deadline import AFTER_ROUNDS_S, Deadline
+from loaderbench.running.deadline import Deadline
 from loaderbench.running.feeds import Feeds, arms_of_a_round
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.running.joint import joint_seconds, measure_joint
@@ -85,11 +85,12 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
         together = None if request.seat is None else stack.enter_context(joined(request.seat, gpu=rig.device.gpu))
         peers = ALONE if together is None else together
         started_s = None if request.started_ns is None else request.started_ns / 1e9
-        deadline = Deadline(request.case.effort.duration_s, report, started_s)
+        start_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
+        deadline = Deadline(request.case.effort.duration_s, report, started_s, start_s)
         cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report), deadline)
         once = not peers.every(not cache.survey())  # before a loader looks into the files
         feeds = Feeds(rig, stack, report, deadline)
-        feeds.process_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
+        feeds.process_s = start_s
         feeds.open_s = (opened_ns - begun_ns) / 1e9
         storage = StorageCounter(rig.case.subject.dataset)
         stack.callback(storage.close)
@@ -217,7 +218,7 @@ class _Measurement:
         ceiling_s = self._ceiling_s if self._probes_ceiling else 0.0
         joint_s = 0.0 if self._case.step.all_reduce_bytes is None else joint_seconds(self._case.effort.duration_s)
         ceiling_s += joint_s
-        behind_s = ceiling_s + AFTER_ROUNDS_S
+        behind_s = ceiling_s + self._deadline.after_rounds_s
         self._foresee_a_round(behind_s)
         seconds = min(self._case.effort.duration_s - ceiling_s - spent_s, self._deadline.left_s() - behind_s)
         budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
