@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis.standstills import CHANCE, TRIED, Standstills, chance_of_so_regular
 from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, bound_by, growth_per_doubling
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import (
@@ -62,7 +63,10 @@ STALLED_PART = 0.03
 """Part of the time that stalls must take."""
 REGULAR, LEAST_REGULAR = 0.95, 5
 """Stalls are regular if their ends, on a circle of one period, have a mean resultant of this length, from this many on.
-With 5 independent ends the chance is 1 % for a given period (Rayleigh: exp(−n·r²))."""
+With 5 independent ends the chance is 1 % for a given period (Rayleigh: exp(−n·r²)). Fewer must lie closer together
+(`chance_of_so_regular`)."""
+ALIKE = 0.05
+"""Of a period: by no more do regular stalls that are alike differ in length."""
 STALL_PERIODS, SLOW_A_WINDOW = 2, 8
 """What a window must hold: two whole periods, so that it holds as much of the stalls wherever it begins; some slow
 files, whose number varies by its square root."""
@@ -256,15 +260,24 @@ def _period(reads: Reads) -> tuple[float, bool]:
     apart = [np.diff(ends[(ends >= one.begin_ns / 1e9) & (ends <= one.end_ns / 1e9)]) for one in reads.windows]
     seen = np.concatenate(apart)
     guess = float(np.median(seen)) if len(seen) else reads.seconds / len(ends)
-    if len(ends) < LEAST_REGULAR or not len(seen):
+    if len(ends) < 3 or not len(seen):
         return guess, False
     # A wrong period by 1 / (4 × number of periods) turns the last end by a quarter of the circle.
     num_periods = max(1.0, (ends[-1] - ends[0]) / guess)
-    tried = guess * np.linspace(0.9, 1.1, int(min(4000, 20 * num_periods)) + 1)
+    tried = guess * np.linspace(1 - TRIED / 2, 1 + TRIED / 2, int(min(4000, 20 * num_periods)) + 1)
     turns = np.exp(2j * np.pi * (ends - ends[0])[None, :] / tried[:, None])
     lengths = np.abs(turns.mean(axis=1))
     best = int(np.argmax(lengths))
-    return (float(tried[best]), True) if lengths[best] >= REGULAR else (guess, False)
+    many = len(ends) >= LEAST_REGULAR and lengths[best] >= REGULAR
+    regular = many or chance_of_so_regular(ends, float(tried[best])) <= CHANCE
+    return (float(tried[best]), True) if regular else (guess, False)
+
+
+def _alike(reads: Reads, period_s: float) -> Table | None:
+    """[n, 2] begin and end of the stalls; None where one is longer than another by more than ALIKE of the period."""
+    rows = reads.stalled[:, [PAUSE["begin_ns"], PAUSE["end_ns"]]]
+    longer_s = float(np.ptp(_length_s(reads.stalled)))
+    return rows if longer_s <= ALIKE * period_s else None
 
 
 def whole_periods(segments: Sequence[Segment], period_s: float) -> list[Segment]:
@@ -305,7 +318,8 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: boo
         storage: with what its probe found.
         stalled: the reads in long pauses of the whole storage do not count.
     """
-    if not stalled and _wait_for_all(reads, storage):
+    at_once = not stalled and _wait_for_all(reads, storage)
+    if at_once and reads.readers > 1:
         return None
     histogram, rows = reads.histogram, reads.slow_rows
     if stalled:
@@ -332,6 +346,8 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: boo
     ]
     num, slow_s = _above(histogram, mean_s * 1e9 / 2)
     again = same_files(len(rows), len(times), storage.num_images, num / reads.num * storage.num_images)
+    if at_once and not again and folder is None:  # of one reader; the probe's noise makes no files slow again
+        return None
     return Tail(share, slow_s, quantile(histogram, "file", 0.5), again, tuple(examples), folder, part, slow_part)
 
 
@@ -429,6 +445,7 @@ class Slowness:
     missed: tuple[float, float] | None = None
     """Part of the time in which the storage stood still, and that of the windows of `real`, where these met too little
     of it."""
+    stood: Standstills | None = None
 
 
 def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slowness:
@@ -443,13 +460,15 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
     real, fetch = of(Arm.REAL), of(Arm.FETCH)
     if real is None:
         return Slowness(bound, None, None, None, None, None, None)
-    stood = None if idle else stalls(real)
+    stood, standstills = None if idle else stalls(real), None
     if stood is not None:
-        period_s, regular = _period(of(Arm.REAL, Arm.FREE, Arm.FETCH) or real)
+        reads = of(Arm.REAL, Arm.FREE, Arm.FETCH) or real
+        period_s, regular = _period(reads)
         stood = replace(stood, period_s=period_s, regular=regular)
+        standstills = Standstills(period_s, _alike(reads, period_s) if regular else None)
     few = None if idle else tail(real, of(Arm.RAM), storage, stood is not None)
     opening = opens_cost(real)
-    if not idle and stood is None and rationed(real, storage):
+    if not idle and stood is None and few is None and rationed(real, storage):
         bound = "bandwidth"
     kind = _kind(stood, few, bound, opening)
     latency_of: Literal["open", "read"] | None = None
@@ -465,6 +484,7 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
         real,
         fetch,
         None if idle else missed(recording, readers),
+        standstills,
     )
 
 

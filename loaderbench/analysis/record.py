@@ -111,10 +111,10 @@ def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
 def judged_run(run: Run, recording: Recording) -> Judged | None:
     """What is computed from a run; None before a complete step of `real`."""
     slow = slowness_of(run.case, recording)
-    period_s = 0.0 if slow.stalls is None else slow.stalls.period_s
-    segments = beside_the_same(whole_periods(recording.segments, period_s))
+    stood = slow.stood
+    segments = beside_the_same(whole_periods(recording.segments, 0.0 if stood is None else stood.period_s))
     on_host_cpus = recording.facts.device.on_host_cpus
-    arms = join_arms(segments, run.case.feed.lanes, period_s, on_host_cpus=on_host_cpus)
+    arms = join_arms(segments, run.case.feed.lanes, stood, on_host_cpus=on_host_cpus)
     return Judged(run, recording, arms, slow) if Arm.REAL in arms else None
 
 

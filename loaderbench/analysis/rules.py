@@ -47,7 +47,10 @@ History
        slow files may be more than a hundredth of them
     11 one reader's slow reads are no slow files where other readers get little more, not only where they get no more
     12 over a storage that stands still now and then, windows count in whole periods of it, and so do the blocks behind
-       their intervals
+       their intervals; where all standstills are alike one period tells; regular are also few that chance would not
+       bring so close;
+       one reader's slow files are that though other readers get little more where the same ones, or those of one
+       folder, are slow again
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis.standstills import Standstills, equal_parts, evened, period_starts
 from loaderbench.analysis.statistics import Blocks, Width, blocks_of, draws_of_mean, widths
 from loaderbench.cases.arms import ARMS, CHAIN, FED_ALIKE, Arm
 from loaderbench.recording.facts import SCRIPT_LANE, SPAN, STEP, Segment
@@ -35,9 +36,6 @@ GROWN, GROWN_S = 0.5, 0.0003
 computes on the processors, and all of a step that only takes a batch."""
 NUM_DRAWN = 10_000
 """Times that as many steps as the bursts have are taken at random."""
-SHORT_OF, HALVES = 0.05, 1.8
-"""Of a period of standstills: what a window may lack of it; so many, in two blocks, tell how much one differs from the
-other."""
 NEVER_RESTING = 0.97
 """Workers busy for at least this fraction of the window work at the loader's capacity."""
 
@@ -75,6 +73,8 @@ class ArmSteps:
     """Steps in which all workers hand over once."""
     worked: float | None = None
     """Part of the windows in which the workers were at work on batches; None where the loader does not tell."""
+    left_out: int = 0
+    """Steps of the windows before their whole periods of standstills."""
     of_unlike: bool = False
     """Of bursts: the watched script's own steps differ so much that these may all be of one kind."""
 
@@ -215,28 +215,6 @@ def _window(segment: Segment) -> tuple[int, int]:
     return int(returned[max(segment.num_warmup, 1) - 1]), int(returned[-1])
 
 
-def period_starts(segment: Segment, period_s: float) -> NDArray[np.int64]:
-    """The first step, by its place in the window, of each of the whole periods that end with the window.
-
-    Whole periods hold as much of a storage's standstills wherever they begin; a window of 2.5 of them holds 2 or 3. The
-    first one may lack SHORT_OF; a window too short for two is cut in halves from HALVES periods on, else left whole.
-    """
-    returned = segment.steps[max(segment.num_warmup, 1) - 1 :, STEP["returned_ns"]] / 1e9
-    if len(returned) < 2:
-        return np.zeros(1, dtype=np.int64)
-    length_s = returned[-1] - returned[0]
-    num = int(length_s / period_s + SHORT_OF)
-    if num < 2:
-        parts = 2 if length_s >= HALVES * period_s else 1
-        begins = returned[0] + length_s * np.arange(parts) / parts
-    else:
-        begins = returned[-1] - period_s * np.arange(num, 0, -1)
-    # The nearest end of a step: a standstill that ended there by a hair is not to be counted twice.
-    after = np.clip(np.searchsorted(returned, begins), 1, len(returned) - 1)
-    nearest = after - (begins - returned[after - 1] <= returned[after] - begins)
-    return np.unique(nearest[nearest < len(returned) - 1])
-
-
 def queue_fall(segment: Segment) -> int | None:
     """By how many batches the loader's queue became shorter over the window.
 
@@ -326,27 +304,26 @@ def drain_correction(segment: Segment, values: dict[str, NDArray[np.float64]]) -
 
 
 def arm_steps(
-    segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int = 0, period_s: float = 0.0
+    segments: Sequence[Segment], arm: Arm, round_steps: int = 1, stream: int = 0, stood: Standstills | None = None
 ) -> ArmSteps | None:
     """Join the arm's segments; None where it was not measured.
 
     `round_steps`: steps in which all workers hand over once (statistics.blocks_of); `stream`: of the bootstrap's random
-    numbers; `period_s`: of a storage that stands still now and then. Its windows are shortened to whole periods
-    (`period_starts`), and so are the blocks.
+    numbers; `stood`: the storage stands still now and then. Windows over it are shortened to whole periods.
     """
-    quantities, turns, periods, samples, steps, encoded, seconds = [], [], [], 0, 0, 0, 0.0
+    quantities, turns, periods, samples, steps, left_out, encoded, seconds = [], [], [], 0, 0, 0, 0, 0.0
     worked: list[tuple[float | None, float]] = []
     handover_ns = handover_of(segments)
     for segment in segments:
         if segment.arm != arm:
             continue
-        starts = period_starts(segment, period_s) if period_s and arm.touches_storage else None
-        if starts is not None:
-            segment = replace(segment, num_warmup=max(segment.num_warmup, 1) + int(starts[0]))
-            starts = starts - starts[0]
-        values = window_quantities(segment, handover_ns)
-        if values is None:
+        found = window_quantities(segment, handover_ns)
+        if found is None:
             continue
+        starts, values = None, found
+        if stood is not None and arm.touches_storage:
+            segment, starts, values = _of_whole_periods(segment, values, stood, round_steps)
+            left_out += len(found["duration"]) - len(values["duration"])
         if segment.held is not None:
             values["busy"] = np.resize(np.asarray(segment.held.busy_ns, dtype=np.float64) / 1e9, len(values["busy"]))
         length_s = float(values["duration"].sum())
@@ -369,7 +346,25 @@ def arm_steps(
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
     width = widths({arm: blocks}, ())[arm]
-    return ArmSteps(arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean)
+    return ArmSteps(
+        arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean, left_out
+    )
+
+
+def _of_whole_periods(
+    segment: Segment, values: dict[str, NDArray[np.float64]], stood: Standstills, round_steps: int
+) -> tuple[Segment, NDArray[np.int64] | None, dict[str, NDArray[np.float64]]]:
+    """(the window without the steps before its whole periods, the first step of each, its quantities). Where all
+    standstills are alike one period tells, and the steps' own rounds make the blocks: None in place of first steps."""
+    starts, least = period_starts(segment, stood.period_s, round_steps), 2 if stood.alike is None else 1
+    if len(starts) < least:
+        return segment, equal_parts(segment, stood.period_s, round_steps), values
+    first = int(starts[0])
+    segment = replace(segment, num_warmup=max(segment.num_warmup, 1) + first)
+    values = {name: one[first:] for name, one in values.items()}
+    if stood.alike is None:
+        return segment, starts - first, values
+    return segment, None, evened(values, segment, stood.alike)
 
 
 def fed_alike(segments: Sequence[Segment]) -> tuple[Arm, ...]:
@@ -385,10 +380,10 @@ def fed_alike(segments: Sequence[Segment]) -> tuple[Arm, ...]:
 
 
 def join_arms(
-    segments: Sequence[Segment], round_steps: int = 1, period_s: float = 0.0, *, on_host_cpus: bool = False
+    segments: Sequence[Segment], round_steps: int = 1, stood: Standstills | None = None, *, on_host_cpus: bool = False
 ) -> dict[Arm, ArmSteps]:
     """Every arm of which a complete step was measured, traced windows and short runs left out. Their draws share what
-    moved all arms of a round (statistics.widths). `period_s`: as for `arm_steps`.
+    moved all arms of a round (statistics.widths). `stood`: as for `arm_steps`.
 
     `on_host_cpus`: a script computes on the processors. Of its steps that are too unlike for those in bursts all steps
     behind a burst count, so that a short accumulation is there as a whole: also the first, whose caches are cold. (On a
@@ -396,7 +391,7 @@ def join_arms(
     """
 
     def joined_of(arm: Arm) -> ArmSteps | None:
-        return arm_steps(segments, arm, round_steps, STREAMS[arm], period_s)
+        return arm_steps(segments, arm, round_steps, STREAMS[arm], stood)
 
     found = {arm: joined_of(arm) for arm in (*ARMS, Arm.PREP)}
     real, bursts = found[Arm.REAL], found[Arm.DEVICE]

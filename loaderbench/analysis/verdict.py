@@ -213,7 +213,7 @@ class _Judge:
     @cached_property
     def is_short(self) -> bool:
         real = self.model.arms[Arm.REAL]
-        return real.num_steps < max(LEAST_STEPS, 3 * real.round_steps)
+        return real.num_steps + real.left_out < max(LEAST_STEPS, 3 * real.round_steps)
 
     def rests_on_too_little(self, ruling: Ruling) -> bool:
         """Whether the steps are too few for what the ruling names, or for any ruling."""

@@ -110,10 +110,10 @@ def measure_rounds(
     `real`, and its time goes to `real`.
     """
     effort, feed, lead = windows.rig.case.effort, windows.rig.case.feed, windows.peers.lead
+    budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)  # all ranks must stop alike
     target_s, fewest = _windows_of(budget, len(arms))
     num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
     steps = None if effort.steps is None else -(-effort.steps // num_rounds)
-    budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)
     deadline = time.perf_counter() + budget.seconds
     number, turns, spares, uneven, left_out = 0, arms, tuple[Arm, ...](), False, False
     while True:

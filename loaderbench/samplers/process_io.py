@@ -239,6 +239,15 @@ def asked_for(pids: Collection[int]) -> tuple[int, int] | None:
     return asked_bytes, faults
 
 
+def wanted_processors_s() -> float | None:
+    """For how long the process's first thread has run on a processor or waited for one; None where the kernel does not
+    count that."""
+    if runqueue_off_reason() is not None:
+        return None
+    ran, queued, _ = _read_file("/proc/self/schedstat").split()
+    return (int(ran) + int(queued)) / 1e9
+
+
 def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
     """(process, thread) → (ns on a processor, ns runnable without one) of a process and its descendants; all zeros
     where the kernel does not count them (`runqueue_off_reason`). Threads and processes that end meanwhile are left
@@ -250,7 +259,10 @@ def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
         pid = waiting.pop()
         try:
             for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-                ran, queued, _ = _read_file(f"/proc/{pid}/task/{name}/schedstat").split()
+                try:
+                    ran, queued, _ = _read_file(f"/proc/{pid}/task/{name}/schedstat").split()
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # this thread ended: what is left of its process and below it is there
                 found[pid, int(name)] = int(ran), int(queued)
             waiting += of_all.get(pid, []) if of_all is not None else _children_of(pid)
         except (FileNotFoundError, ProcessLookupError):

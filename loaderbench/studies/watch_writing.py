@@ -57,8 +57,13 @@ class Writing:
         ):
             return
         self._due_ns = watcher.closes_by_ns = now + self._every_ns
-        self._thread = threading.Thread(target=self._write, args=(watcher.so_far(),), name="loaderbench", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=(watcher.so_far(),), name="loaderbench", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread more is allowed, or Python ends: the script goes on
+            self._problem = str(error)
+            return
+        self._thread = thread
 
     def end(self) -> None:
         """The script has ended: no write begins any more, and one that is under way is waited for."""

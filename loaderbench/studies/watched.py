@@ -36,6 +36,11 @@ def nothing_seen(watcher: Watcher) -> str:
                 f"its steps take batches of several loaders in turn ({num} in all), so that none is that of one: put "
                 "loaderbench.watch(…) around what gives them together, such as zip(…)"
             )
+        if sum(one.num_iterators for one in watcher.seen.values()) > max(2, num / 2):
+            return (
+                f"its steps make an iterator for each batch ({num} in all), and each begins anew: keep one, such as "
+                "`batches = iter(loader)`, and take next(batches)"
+            )
         return f"too short: the script took {num} batch{'es' * (num != 1)}; a verdict needs more"
     return (
         "nothing iterated was seen: the script took no batch from a torch DataLoader; put loaderbench.watch(…) around "

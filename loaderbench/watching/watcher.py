@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -68,6 +68,8 @@ READY_S, MOST_REST_S = 0.05, 0.1
 """On the processors these take so long at most, and workers that begin no batch meanwhile rest no longer than that."""
 END_S = 2.0
 """For which a device is asked for its last steps when the script has ended."""
+MOST_PARTS, MOST_LEVELS = 8, 3
+"""Of a batch, to look for its first array in."""
 MOST_ROWS = 200_000
 """Steps that are kept; the oldest windows are dropped."""
 
@@ -212,7 +214,7 @@ class Watcher:
     def takes_over(self, watched: Watched, now: int) -> None:
         """Another iterator takes a batch: whatever step was under way is not one step any more."""
         if self._active is not None and self._active is not watched:
-            self.num_broken += 1
+            self.num_broken += self._active.seen is not watched.seen
             self._active.broken()
         self._active = watched
 
@@ -284,6 +286,8 @@ class Watcher:
         self.times_ns[self._doing] += now - self._since
         self._since = now
         if self._active is not None:
+            if not self.is_on_its_thread:
+                self._active.forget_processors()  # they were read by another thread, which alone can end that
             self._active.broken()
         self._wait_for_device()
         if self.shadow is not None:
@@ -498,6 +502,10 @@ class Watched:
             self._rows.pop()
         self._close()
 
+    def forget_processors(self) -> None:
+        """Nothing is known of the open window's processors."""
+        self._cpu_since = None
+
     def _turn(self, called: int) -> int:
         """The end of a window of this many steps: a burst begins or ends, where one may. When next() was called."""
         watcher = self.watcher
@@ -665,16 +673,20 @@ def _together(looks: Sequence[WaitLooks]) -> WaitLooks:
     return WaitLooks(sum(one.num for one in looks), sum(one.wall_s for one in looks), sum(one.busy_s for one in looks))
 
 
-def samples_of(batch: Any) -> int | None:
-    """The first dimension of the first array in it; None where there is none, or it does not tell."""
+def samples_of(batch: Any, levels: int = MOST_LEVELS) -> int | None:
+    """The first dimension of the first array in it; None where there is none, or it does not tell. Of each list no more
+    than MOST_PARTS are looked at, so many levels deep: the script waits meanwhile."""
     if isinstance(batch, dict):
         parts: Any = batch.values()
     elif isinstance(batch, list | tuple):
         parts = batch
     else:
         try:
-            shape = batch.shape
-            return int(shape[0]) if len(shape) else None
+            shape = getattr(batch, "shape", None)
+            return int(shape[0]) if shape is not None and len(shape) else None
         except Exception:  # a nested tensor, a class of the script's own: nothing of the script may fail for a figure
             return None
-    return next((num for num in map(samples_of, parts) if num is not None), None)
+    if not levels:
+        return None
+    found = (samples_of(one, levels - 1) for one in islice(parts, MOST_PARTS))
+    return next((num for num in found if num is not None), None)

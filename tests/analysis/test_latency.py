@@ -27,7 +27,8 @@ from loaderbench.analysis.latency import (
     window_wanted_s,
 )
 from loaderbench.analysis.model import Model
-from loaderbench.analysis.steps import arm_steps, period_starts
+from loaderbench.analysis.standstills import Standstills, chance_of_so_regular, equal_parts, evened
+from loaderbench.analysis.steps import arm_steps, window_quantities
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP, STEP_FIELDS, CeilingProbe, Recording, Segment, StorageFacts, Table
 from loaderbench.recording.record import Stalls
@@ -189,7 +190,7 @@ def test_windows_over_stalls_count_whole_periods(
     random, errors, held = np.random.default_rng(3), [], []
     for trial in range(60):
         window, truth = steps_over_stalls(period, length, periods * period, period * trial / 60, random)
-        steps = arm_steps([window], Arm.REAL, 2, 0, period)
+        steps = arm_steps([window], Arm.REAL, 2, 0, Standstills(period))
         assert steps is not None
         off = np.log(steps.mean("duration") / truth)
         errors.append(abs(off))
@@ -197,15 +198,71 @@ def test_windows_over_stalls_count_whole_periods(
             held.append(abs(off) <= steps.width.whole)
     # where two periods fit, nothing but the steps' own spread is left, wherever the window began; by all of its steps
     # one of 2.5 periods is up to 17 % off
-    assert max(errors) < (0.06 if periods >= 2 else 0.25)
+    assert max(errors) < (0.09 if periods >= 2 else 0.25)
     assert np.mean(held) >= least_held
     assert len(held) >= 50  # the others have no interval
+
+
+@pytest.mark.parametrize(("period", "length", "periods"), [(4.6, 1.7, 1.75), (4.6, 1.7, 2.4), (1.8, 0.6, 3.7)])
+def test_of_stalls_that_are_alike_one_period_tells(period: float, length: float, periods: float) -> None:
+    random, held, halfs = np.random.default_rng(4), [], []
+    for trial in range(60):
+        phase = period * trial / 60
+        window, truth = steps_over_stalls(period, length, periods * period, phase, random)
+        first = int(phase // period)
+        ends = (np.arange(first, first + 12) + 1) * period
+        pauses = (np.stack([ends - length, ends], axis=1) * 1e9).astype(np.int64)
+        steps = arm_steps([window], Arm.REAL, 2, 0, Standstills(period, pauses))
+        assert steps is not None and len(steps.blocks) == 4
+        held.append(abs(np.log(steps.mean("duration") / truth)) <= steps.width.whole)
+        halfs.append(steps.width.whole)
+    # by the steps between stalls alone: their standard error is 0.15 ÷ √n
+    assert np.mean(held) >= 0.9
+    assert np.median(halfs) < 0.08
+
+
+def test_evened_steps_keep_their_means() -> None:
+    window, _ = steps_over_stalls(4.6, 1.7, 9.3, 0.4, np.random.default_rng(1))
+    values = window_quantities(window)
+    assert values is not None
+    pauses = (np.array([[2.9, 4.6], [7.5, 9.2]]) * 1e9).astype(np.int64)
+    found = evened(values, window, pauses)
+    for name in ("duration", "stall", "wait"):
+        assert found[name].mean() == pytest.approx(values[name].mean())
+    # what stood still 1.7 s is no longer than the others
+    assert values["duration"].max() > 1.7 and found["duration"].max() < 0.2
+
+
+@pytest.mark.parametrize("num", [3, 4, 6])
+def test_regular_by_chance(num: int) -> None:
+    # ends at random seem regular no more often than is said
+    random = np.random.default_rng(num)
+    chances = [chance_of_so_regular(np.sort(random.uniform(0, num, num)), 1.0) for _ in range(4000)]
+    for limit in (0.01, 0.05, 0.3):
+        assert np.mean(np.array(chances) <= limit) <= 1.3 * limit
+    # and those that are do
+    assert chance_of_so_regular(np.arange(num) + random.uniform(0, 1e-3, num), 1.0) < 0.01
+    assert chance_of_so_regular(np.array([1.0, 2.0]), 1.0) == 1.0
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8])
+def test_whole_periods_do_not_cut_the_bursts_of_workers(lanes: int) -> None:
+    # given workers that all hand over within some ms every 2 s, four batches a second with eight of them
+    ends = np.array([2.0 * number + 0.001 * lane for number in range(6) for lane in range(lanes)])
+    table = np.zeros((len(ends), len(STEP_FIELDS)), dtype=np.int64)
+    table[:, [STEP["called_ns"], STEP["returned_ns"]]] = (ends * 1e9).astype(np.int64)[:, None]
+    table[:, STEP["done_ns"]] = -1
+    window = make_segment(Arm.REAL, table, num_warmup=lanes)
+    steps = arm_steps([window], Arm.REAL, lanes, 0, Standstills(4.4))
+    assert steps is not None
+    assert steps.mean("duration") == pytest.approx(2.0 / lanes, rel=0.01)
+    assert all(num % lanes == 0 for num in steps.blocks.steps)
 
 
 def test_a_window_shorter_than_two_periods_is_one_block_or_two_halves() -> None:
     for periods, num in ((1.5, 1), (1.85, 2)):
         window, _ = steps_over_stalls(4.6, 1.7, periods * 4.6, 0.3, np.random.default_rng(1))
-        starts = period_starts(window, 4.6)
+        starts = equal_parts(window, 4.6)
         assert len(starts) == num and starts[0] == 0
 
 
@@ -260,8 +317,9 @@ def test_widely_spread_times_are_no_tail() -> None:
 
 def readers_of_a_capped_disk(readers: int, seconds: float, bytes_per_s: float = 10e6) -> Table:
     """Rows of READ_FIELDS of readers of files of 10 kB, from a disk that lets as much through in each tenth of a second
-    as its rate allows; each decodes for half a millisecond between two."""
-    slice_s, rows, spent = 0.1, [], Counter[int]()
+    as its rate allows; each decodes for half a millisecond between two. In an order at random: the same files each time
+    would begin a slice."""
+    slice_s, rows, spent, random = 0.1, [], Counter[int](), np.random.default_rng(0)
     free = [number * 1e-4 for number in range(readers)]
     heapq.heapify(free)
     while (at := heapq.heappop(free)) < seconds:
@@ -270,7 +328,8 @@ def readers_of_a_capped_disk(readers: int, seconds: float, bytes_per_s: float = 
             number += 1
         spent[number] += 10_000
         end = max(at, number * slice_s) + 2e-4
-        rows.append([len(rows) % NUM_FILES, int(at * 1e9), int(1e5), int((end - at) * 1e9) - 100_000, 10_000])
+        file = int(random.integers(NUM_FILES))
+        rows.append([file, int(at * 1e9), int(1e5), int((end - at) * 1e9) - 100_000, 10_000])
         heapq.heappush(free, end + 0.0005)
     return np.array(rows, dtype=np.int64)
 
@@ -288,6 +347,14 @@ def test_readers_that_wait_for_a_capped_rate_met_no_slow_files(readers: int) -> 
     few = reads(readers, readers_at_work(readers, 20, slow=others))
     assert not rationed(few, scaling) and tail(few, None, scaling, stalled=False) is not None
     assert tail(few, None, STORAGE, stalled=False) is not None  # without a probe, too
+
+
+@pytest.mark.parametrize("slow", [same, one_folder])
+def test_one_reader_s_files_that_are_slow_again_are_no_cap_though_the_probe_met_none(slow: Slow) -> None:
+    lucky = replace(STORAGE, ceiling=rates_probe(8.5e6, 8.4e6, 8.6e6))
+    windows = [readers_at_work(1, 12, slow=slow, begin=20.0 * number, seed=number) for number in range(4)]
+    found = tail(reads(1, *windows), None, lucky, stalled=False)
+    assert found is not None and (found.same_files or found.folder == "class3")
 
 
 @pytest.mark.parametrize(("slow", "answer"), [(same, True), (others, False)])

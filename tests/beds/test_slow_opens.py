@@ -13,7 +13,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.recording.facts import Recording
 from loaderbench.recording.progress import Message, Notice
-from loaderbench.running.deadline import COMMAND_S, LATE_S
+from loaderbench.running import deadline
 from loaderbench.running.jobs.measure import measure
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.selftest.slow_fuse import check_available, slow_fuse
@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.bed, pytest.mark.slow, pytest.mark.alone]
 
 DURATION_S, OPEN_S = 6.0, 0.007
 NUM_IMAGES = 1500
-OVERTIME_S = LATE_S - COMMAND_S
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +60,7 @@ def test_slow_opens_do_not_take_the_run_beyond_its_time(many: Path) -> None:
     with slow_fuse(many, open_latency_s=OPEN_S) as bed:
         recording, told, took_s = timed(cold(bed.path))
     # everything counts: listing, looking at the page cache, copying, all windows, both probes
-    assert took_s <= DURATION_S + OVERTIME_S
+    assert took_s <= DURATION_S + deadline.OVERTIME_S
     assert not [one for one in told if isinstance(one, Notice)]
     facts = recording.facts
     # a sample is told as one, and what was measured is enough to go by
@@ -83,4 +82,4 @@ def test_a_run_that_cannot_keep_its_time_says_so_before_its_windows(many: Path) 
     extended_s = recording.facts.overtime_s
     assert extended_s is not None and extended_s > 0
     # then it takes about as long as it said, no shorter and not much longer
-    assert took_s <= 1.3 * (DURATION_S + OVERTIME_S + extended_s)
+    assert took_s <= 1.3 * (DURATION_S + deadline.OVERTIME_S + extended_s)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loaderbench.recording.progress import Message, Notice
-from loaderbench.running.deadline import AFTER_ROUNDS_S, COMMAND_S, LATE_S, SLOW_START_S, Deadline
-
-OVERTIME_S = LATE_S - COMMAND_S
+from loaderbench.running.deadline import AFTER_ROUNDS_S, MOST_AFTER_S, OVERTIME_S, Deadline
 
 
 class Clock:
@@ -36,20 +34,24 @@ def test_what_cannot_be_cut_short_is_said_before_it_is_done_and_moves_it() -> No
     assert told == [Notice("evicting takes about 33 s: the run takes about 52 s, beyond --duration 15")]
 
 
-def test_a_slow_start_leaves_less_for_the_rounds_and_more_for_what_follows_them() -> None:
+def test_slow_processors_leave_more_for_what_follows_the_rounds() -> None:
     clock, told = Clock(), list[Message]()
-    quick = Deadline(20.0, told.append, started_s=98.0, start_s=2.0, clock=clock)
-    assert (quick.overtime_s, quick.after_rounds_s) == (OVERTIME_S, AFTER_ROUNDS_S)
-    slow = Deadline(20.0, told.append, started_s=95.0, start_s=5.0, clock=clock)
-    assert (slow.overtime_s, slow.after_rounds_s) == (LATE_S - 5.0, 5.0)
-    assert slow.left_s() == pytest.approx(20 + LATE_S - 5 - 5)
+    for start_s, after_s in ((None, AFTER_ROUNDS_S), (2.0, AFTER_ROUNDS_S), (4.5, 4.5)):
+        deadline = Deadline(20.0, told.append, started_s=95.0, start_s=start_s, clock=clock)
+        assert deadline.after_rounds_s == after_s
+        assert deadline.left_s() == pytest.approx(20 + OVERTIME_S - 5)
     assert not told
 
 
 def test_a_start_that_took_too_long_is_said_and_moves_it() -> None:
     clock, told = Clock(), list[Message]()
-    deadline = Deadline(20.0, told.append, started_s=90.0, start_s=10.0, clock=clock)
-    # what the process's start took beyond the longest, and as much of the command's own
-    assert deadline.extended_s == pytest.approx(2 * (10.0 - SLOW_START_S))
-    assert deadline.left_s() == pytest.approx(20 + LATE_S - SLOW_START_S + 8 - 10)
-    assert told == [Notice("this process took 10 s to start: the run takes about 35 s, beyond --duration 20")]
+    left = []
+    for start_s in (MOST_AFTER_S, 7.0, 10.0):  # what is beyond is given to the rounds, which then have time
+        deadline = Deadline(20.0, told.append, started_s=100 - start_s, start_s=start_s, clock=clock)
+        left.append(deadline.left_s() - deadline.after_rounds_s)
+    assert left == pytest.approx([17.0, 19.0, 22.0])
+    assert deadline.extended_s == 10.0
+    assert told[-1] == Notice(
+        "Python took 10 s of slow processors to start: the run takes about 37 s, beyond --duration 20"
+    )
+    assert len(told) == 2

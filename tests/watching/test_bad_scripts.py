@@ -40,6 +40,10 @@ def records(folder: Path) -> int:
     ("body", "code", "out", "num", "said"),
     [
         ("train(num=4); print('end')", 0, "end\n", 0, "too short: the script took 1 batch; "),
+        (
+            "for number in range(8): next(iter(DataLoader(list(range(40)), 4)))",
+            0, "", 0, "an iterator for each batch (8 in all)",
+        ),
         ("train(num=0); print('end')", 0, "end\n", 0, "nothing iterated was seen"),
         (
             "train()\nif os.fork() == 0:\n    train(); print('child'); sys.stdout.flush(); os._exit(7)\n"
@@ -64,7 +68,7 @@ def records(folder: Path) -> int:
         ("import loaderbench\nfor b in loaderbench.watch(DataLoader(list(range(200)), 4)): pass\n", 0, "", 1, None),
     ],
     ids=[
-        "one batch", "no batch", "forks and _exits", "forks and exits", "catches all", "own handler", "no workers",
+        "one batch", "an iterator each", "no batch", "forks and _exits", "forks and exits", "catches all", "own handler", "no workers",
         "nested",
     ],
 )  # fmt: skip

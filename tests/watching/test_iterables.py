@@ -176,6 +176,24 @@ def test_what_a_data_set_or_a_batch_does_not_tell_is_unknown(tmp_path: Path) -> 
     assert (samples_of(Odd()), samples_of([Odd(), torch.ones(3, 2)])) == (None, 3)
 
 
+def test_little_of_a_batch_of_lists_is_looked_at() -> None:
+    looked = []
+
+    class Leaf:
+        @property
+        def shape(self) -> tuple[int, ...]:
+            looked.append(self)
+            return ()
+
+    samples_of([[[Leaf()] * 100] * 100] * 100)
+    assert 0 < len(looked) <= 8**3
+    # a list that holds itself ends, too; what holds an array not too deep tells
+    endless: list[object] = []
+    endless.append(endless)
+    assert samples_of(endless) is None
+    assert samples_of({"a": [1, 2], "b": [{"c": torch.ones(5, 2)}]}) == 5
+
+
 def test_workers_that_stay_are_known_behind_an_epoch_that_was_broken_off(tmp_path: Path) -> None:
     # given workers that stay, and epochs of which each is left at half of its batches
     loader = DataLoader(Slow(), 4, num_workers=2, persistent_workers=True)

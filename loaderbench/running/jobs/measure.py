@@ -49,6 +49,7 @@ from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
 from loaderbench.running.short_runs import measure_short_runs
 from loaderbench.running.window import Length, Windows, durations
+from loaderbench.samplers.process_io import wanted_processors_s
 from loaderbench.samplers.sources import StorageCounter
 
 FIRST_PART = 0.3
@@ -76,6 +77,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
         LoaderbenchError: something that the user can fix, in one line.
     """
     begun_ns = time.perf_counter_ns()
+    wanted_s = None if request.started_ns is None else wanted_processors_s()  # by the start, and nothing else yet
     with ExitStack() as stack:
         pulse = Pulse() if request.seat is None else stack.enter_context(told(report))
         rig = Rig(request.case, stack, report, request.slowdown)
@@ -85,12 +87,11 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
         together = None if request.seat is None else stack.enter_context(joined(request.seat, gpu=rig.device.gpu))
         peers = ALONE if together is None else together
         started_s = None if request.started_ns is None else request.started_ns / 1e9
-        start_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
-        deadline = Deadline(request.case.effort.duration_s, report, started_s, start_s)
+        deadline = Deadline(request.case.effort.duration_s, report, started_s, wanted_s)
         cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report), deadline)
         once = not peers.every(not cache.survey())  # before a loader looks into the files
         feeds = Feeds(rig, stack, report, deadline)
-        feeds.process_s = start_s
+        feeds.process_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
         feeds.open_s = (opened_ns - begun_ns) / 1e9
         storage = StorageCounter(rig.case.subject.dataset)
         stack.callback(storage.close)
