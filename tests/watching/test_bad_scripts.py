@@ -68,8 +68,8 @@ def records(folder: Path) -> int:
         ("import loaderbench\nfor b in loaderbench.watch(DataLoader(list(range(200)), 4)): pass\n", 0, "", 1, None),
     ],
     ids=[
-        "one batch", "an iterator each", "no batch", "forks and _exits", "forks and exits", "catches all", "own handler", "no workers",
-        "nested",
+        "one batch", "an iterator each", "no batch", "forks and _exits", "forks and exits", "catches all",
+        "own handler", "no workers", "nested",
     ],
 )  # fmt: skip
 def test_it_ends_as_it_would(tmp_path: Path, body: str, code: int, out: str, num: int, said: str | None) -> None:
