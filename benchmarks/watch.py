@@ -1,7 +1,7 @@
 """User scripts with something slow built in: what it truly costs, and what is said of it.
 
     python benchmarks/watch.py [--only NAME,NAME] [--quick] [--rounds 3] [--traceml COMMAND] [--json FILE] [--resume]
-    python benchmarks/watch.py --overhead [--rounds 2] [--seconds 16] [--json FILE]
+    python benchmarks/watch.py --overhead [--rounds 2] [--seconds 16] [--only 'no probes'] [--json FILE]
 
 The scripts (benchmarks/watched) are such as users have: plain loops, accumulation, AMP, several loaders, a loader for
 each epoch, an iterable data set, no workers, Hugging Face, Lightning, Accelerate, DALI. None imports loaderbench.
@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 from turns import median_interval, spread
-from watch_overhead import overhead
+from watch_overhead import SIDES, overhead
 
 from loaderbench.errors import LoaderbenchError, UnavailableError
 from loaderbench.machine import environment
@@ -359,9 +359,13 @@ def ask_all(chosen: dict[str, Asked], arguments: argparse.Namespace, rows: list[
 
 
 def measure_overhead(arguments: argparse.Namespace) -> None:
+    wanted = tuple((arguments.only or "").split(","))
+    sides = [side for side in SIDES if side.startswith(wanted)]
+    if not sides:
+        raise SystemExit(f"--only with --overhead takes some of {', '.join(SIDES)}")
     with tempfile.TemporaryDirectory(prefix="loaderbench-watch-") as folder:
         data = make_data(Path(folder, "data"))
-        rows = overhead(data, arguments.rounds or 2, arguments.seconds, timed)
+        rows = overhead(data, arguments.rounds or 2, arguments.seconds, timed, sides)
     if arguments.json:
         facts = {"overhead": rows, "environment": to_json(environment())}
         arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
@@ -375,7 +379,7 @@ def main() -> None:
     parser.add_argument("--overhead", action="store_true", help="what watching costs a loop's main thread")
     parser.add_argument("--seconds", type=float, default=16.0, help="of one run, with --overhead")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 cases")
-    parser.add_argument("--only", help="cases, or beginnings of their names, comma separated")
+    parser.add_argument("--only", help="cases, or with --overhead sides, or beginnings of their names, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
     parser.add_argument("--json", type=Path, help="write all rows, with the environment")
     parser.add_argument("--resume", action="store_true", help="keep the rows that --json FILE has, and add the others")

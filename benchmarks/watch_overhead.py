@@ -68,14 +68,15 @@ def _command(data: Path, results: str, loader: str, step_ms: float, side: str, s
 
 
 def overhead(
-    data: Path, rounds: int, seconds: float, timed: Callable[[list[str]], dict[str, Any]]
-) -> list[dict[str, Any]]:
+    data: Path, rounds: int, seconds: float, timed: Callable[[list[str]], dict[str, Any]],
+    sides: Sequence[str] = tuple(SIDES),
+) -> list[dict[str, Any]]:  # fmt: skip
     """A row for each loader, length of step and side; each side is first in turn."""
     rows = []
     for loader, step_ms in product(LOADERS, (10.0, 1.0)):
-        seen: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+        seen: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for number in range(rounds):
-            order = [*SIDES][number % len(SIDES) :] + [*SIDES][: number % len(SIDES)]
+            order = [*sides][number % len(sides) :] + [*sides][: number % len(sides)]
             for side in order:
                 with tempfile.TemporaryDirectory(prefix="loaderbench-overhead-") as results:
                     seen[side].append(timed(_command(data, results, loader, step_ms, side, seconds)))

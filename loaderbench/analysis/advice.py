@@ -422,7 +422,8 @@ def _for_storage(predictor: Predictor, measured: Measured) -> list[Action]:
     proposed = [] if enough and change is None else [code]
     actions = [Action("storage", one, change, predictor.predict(MEMORY), details) for one in proposed]
     found = measured.storage
-    late = storage.bound_by(probe, predictor.lanes) == "latency" or (found is not None and found.kind == "latency")
+    kind = None if found is None else found.kind  # knows a capped rate by more than the probe
+    late = kind == "latency" or (kind != "bandwidth" and storage.bound_by(probe, predictor.lanes) == "latency")
     actions += _more_readers(predictor) if late else []
     actions += _more_prefetch(predictor, measured.queue)
     if found is not None and found.kind == "latency" and found.latency_of == "open":

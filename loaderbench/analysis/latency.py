@@ -59,6 +59,9 @@ the readers share is used up. Where such pauses take this part of the time too, 
 throttle and the token buckets of cloud volumes let requests go in slices of 0.1 s or less. Measured with 2 readers:
 0.94 to 1.00 of the slow reads, and 0.33 to 0.74 of the time, on a throttled disk; 0.04 to 0.08, and 0.03, with few slow
 files."""
+LEAST_SLICES, SLICE_OFF, IN_SLICES = 8, 0.1, 0.9
+"""So many distances between slow reads tell, if this part of them is a multiple of their median to within so much of
+it: at random (exponential distances) one in six would be. On a throttled disk all are (0.1 s)."""
 STALLED_PART = 0.03
 """Part of the time that stalls must take."""
 REGULAR, LEAST_REGULAR = 0.95, 5
@@ -297,12 +300,26 @@ def _window_s(segment: Segment) -> float:
 
 
 def _wait_for_all(reads: Reads, storage: StorageFacts) -> bool:
-    """Whether slow reads waited for what all readers share, and not each for its own file. One reader does not tell,
-    but the probe does, whose other readers get little more."""
+    """Whether slow reads waited for what all readers share, and not each for its own file. Of one reader the distance
+    between them tells, or the probe, whose other readers get little more."""
     if reads.readers == 1:
         growth = growth_per_doubling(storage.ceiling)
-        return growth is not None and growth < LATENCY_PER_DOUBLING
+        return _in_slices(reads) or (growth is not None and growth < LATENCY_PER_DOUBLING)
     return _part_in(reads, reads.shared, slowest_part(reads.histogram)[1] / 2) >= SHARED
+
+
+def _in_slices(reads: Reads) -> bool:
+    """Whether the slow reads end at whole multiples of one distance, as those do that wait for the next slice of a
+    capped rate. Files that are slow themselves come at any distance."""
+    least_ns = slowest_part(reads.histogram, max(TAIL_SHARES))[1] * 1e9 / 2
+    ends = [rows[:, READ["begin_ns"]] + _file_ns(rows) for rows in (one.slowest for one in reads.windows)]
+    slow = [_file_ns(one.slowest) >= least_ns for one in reads.windows]
+    apart = np.concatenate([np.diff(np.sort(end[is_slow])) for end, is_slow in zip(ends, slow, strict=True)])
+    if len(apart) < LEAST_SLICES or not np.median(apart) > 0:
+        return False
+    slices = apart / np.median(apart)
+    whole = np.abs(slices - np.maximum(np.round(slices), 1)) <= SLICE_OFF
+    return bool(whole.mean() >= IN_SLICES)
 
 
 def rationed(reads: Reads, storage: StorageFacts) -> bool:

@@ -49,8 +49,8 @@ History
     12 over a storage that stands still now and then, windows count in whole periods of it, and so do the blocks behind
        their intervals; where all standstills are alike one period tells; regular are also few that chance would not
        bring so close;
-       one reader's slow files are that though other readers get little more where the same ones, or those of one
-       folder, are slow again
+       one reader's waits at even distances are those for a capped rate; its slow files are that though other readers
+       get little more where the same ones, or those of one folder, are slow again; no more readers are advised there
 """
 
 from __future__ import annotations

@@ -349,6 +349,15 @@ def test_readers_that_wait_for_a_capped_rate_met_no_slow_files(readers: int) -> 
     assert tail(few, None, STORAGE, stalled=False) is not None  # without a probe, too
 
 
+def test_one_reader_of_a_capped_disk_is_known_by_its_slices_whatever_the_probe_found() -> None:
+    found = reads(1, readers_of_a_capped_disk(1, 3.0))
+    for storage in (STORAGE, replace(STORAGE, ceiling=rates_probe(4.6e6, 8.4e6, 11.2e6))):
+        assert tail(found, None, storage, stalled=False) is None and rationed(found, storage)
+    for seed in range(20):
+        few = reads(1, readers_at_work(1, 20, slow=others, seed=seed))
+        assert tail(few, None, STORAGE, stalled=False) is not None and not rationed(few, STORAGE)
+
+
 @pytest.mark.parametrize("slow", [same, one_folder])
 def test_one_reader_s_files_that_are_slow_again_are_no_cap_though_the_probe_met_none(slow: Slow) -> None:
     lucky = replace(STORAGE, ceiling=rates_probe(8.5e6, 8.4e6, 8.6e6))
