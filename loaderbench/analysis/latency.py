@@ -262,6 +262,8 @@ def _period(reads: Reads) -> tuple[float, bool]:
     ends = np.sort(reads.stalled[:, PAUSE["end_ns"]]) / 1e9
     apart = [np.diff(ends[(ends >= one.begin_ns / 1e9) & (ends <= one.end_ns / 1e9)]) for one in reads.windows]
     seen = np.concatenate(apart)
+    if not len(seen) and len(ends) > 1 and _none_missed(reads, ends):
+        seen = np.diff(ends)  # no window held two of them
     guess = float(np.median(seen)) if len(seen) else reads.seconds / len(ends)
     if len(ends) < 3 or not len(seen):
         return guess, False
@@ -274,6 +276,20 @@ def _period(reads: Reads) -> tuple[float, bool]:
     many = len(ends) >= LEAST_REGULAR and lengths[best] >= REGULAR
     regular = many or chance_of_so_regular(ends, float(tried[best])) <= CHANCE
     return (float(tried[best]), True) if regular else (guess, False)
+
+
+def _none_missed(reads: Reads, ends: NDArray[np.float64]) -> bool:
+    """Whether more stalls between those that were seen, at a half or a third of their distance, would have ended in a
+    window, and did not."""
+    for parts in (2, 3):
+        apart = float(np.median(np.diff(ends))) / parts
+        ticks = np.arange(ends[0] - parts * apart * len(ends), ends[-1] + parts * apart * len(ends), apart)
+        ticks = ticks[np.abs(ticks[:, None] - ends[None, :]).min(axis=1) > apart / 4]
+        # One that ended right behind a window's begin may have passed unseen.
+        inside = [(ticks > one.begin_ns / 1e9 + apart / 4) & (ticks < one.end_ns / 1e9) for one in reads.windows]
+        if not np.any(inside):
+            return False
+    return True
 
 
 def _alike(reads: Reads, period_s: float) -> Table | None:

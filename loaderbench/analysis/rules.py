@@ -50,7 +50,8 @@ History
        their intervals; where all standstills are alike one period tells; regular are also few that chance would not
        bring so close;
        one reader's waits at even distances are those for a capped rate; its slow files are that though other readers
-       get little more where the same ones, or those of one folder, are slow again; no more readers are advised there
+       get little more where the same ones, or those of one folder, are slow again; no more readers are advised there;
+       another decoder beside more workers than processors may pay less of what they take from each other
 """
 
 from __future__ import annotations

@@ -153,6 +153,9 @@ class StorageWindow:
     process_read_bytes: int | None = None
     """Bytes that were fetched from block devices for this process and its descendants (`read_bytes` of proc(5)); None
     where the kernel does not count them, and in runs that did not store it."""
+    looked_s: float | None = None
+    """The longest that a look at the page cache took, before the window or behind it: it opens files, and waits where
+    the storage stands still. None in runs that did not store it."""
 
     @property
     def untouched(self) -> bool:

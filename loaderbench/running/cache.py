@@ -184,17 +184,25 @@ class CacheKeeper:
         self._next = 0
         self._num_surveyed: int | None = None
         self._locked = False
+        self._longest_look_s = 0.0
         self._cold_reads: list[ColdRead] = []
 
     def _look(self) -> Residency:
         """The residency of a sample of the files, others each time."""
         num = min(SURVEY_FILES, len(self.files))
         chosen = np.take(self._order, np.arange(self._next, self._next + num), mode="wrap").tolist()
-        until = time.perf_counter() + SURVEY_S
+        begun = time.perf_counter()
+        until = begun + SURVEY_S
         seen = residency((self.files.path(index) for index in chosen), until=until, at_least=FEWEST_SURVEYED)
         self._next = (self._next + seen.num_files) % len(self.files)
         self._num_surveyed = min(seen.num_files, self._num_surveyed or seen.num_files)
+        self._longest_look_s = max(self._longest_look_s, time.perf_counter() - begun)
         return seen
+
+    def take_longest_look_s(self) -> float:
+        """Seconds that the longest look at the page cache took since this was asked last."""
+        longest_s, self._longest_look_s = self._longest_look_s, 0.0
+        return longest_s
 
     def survey(self) -> bool:
         """Inspect the cache before anything is read. True where the present state can be measured only once."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from loaderbench.analysis.latency import window_wanted_s
+from loaderbench.analysis.latency import PAUSES_A_WINDOW, window_wanted_s
 from loaderbench.analysis.statistics import blocks_of, widths
 from loaderbench.cases.arms import FED_ALIKE, Arm
 from loaderbench.cases.case import Case
@@ -47,6 +47,9 @@ REAL_PART = 0.8
 """Of the time that is left, the longest window of `real` there."""
 LONG_WINDOWS = 3
 """What uneven storage needs beside a first round: long windows of `real` twice, and of `fetch`."""
+STOOD_S = 0.4
+"""By so much longer than another one takes a look at the page cache if the storage stands still meanwhile: each lasts
+0.15 s or so (SURVEY_S)."""
 HALF = 0.5
 """Of a long window's length, the least that tells: a whole period, or half of the slow files."""
 ARMS_PART = 0.6
@@ -298,9 +301,21 @@ def _least_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
     if arm not in COMPARED:
         return 0.0
     told = [segment.reads for segment in segments if segment.arm.touches_storage]
-    wanted_s = min(window_wanted_s(told, lanes), LONGEST_WINDOW_S)
+    wanted_s = max(window_wanted_s(told, lanes), PAUSES_A_WINDOW * _stood_between_s(segments))
+    wanted_s = min(wanted_s, LONGEST_WINDOW_S)
     real_s = max((_window_s(one) for one in segments if one.arm is Arm.REAL), default=0.0)
     return wanted_s if arm is Arm.REAL or real_s >= wanted_s / 2 else 0.0
+
+
+def _stood_between_s(segments: Sequence[Segment]) -> float:
+    """For how long the storage stood still while a look at the page cache opened files between two windows, by how
+    long other looks took; 0 where it did not. Standstills may fall beside all windows of a round."""
+    windows = [
+        one.storage for one in segments if one.storage is not None and (one.storage.residency_before or 0.0) < 0.5
+    ]
+    looks_s = [one.looked_s for one in windows if one.looked_s is not None]
+    longer_s = max(looks_s) - min(looks_s) if looks_s else 0.0
+    return longer_s if longer_s >= STOOD_S else 0.0
 
 
 def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:

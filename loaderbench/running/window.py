@@ -370,6 +370,7 @@ class Windows:
             residency_before=resident_before,
             residency_after=self.cache.after_segment(),
             process_read_bytes=_growth(before.process_read_bytes, after.process_read_bytes),
+            looked_s=self.cache.take_longest_look_s(),
         )
 
 

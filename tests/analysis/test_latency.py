@@ -112,6 +112,21 @@ def test_a_storage_that_stands_still_is_seen_with_its_period_and_length(
     assert found.part == pytest.approx(length / period, rel=0.3)  # a window of 2.5 periods holds 2 or 3
 
 
+@pytest.mark.parametrize(("begins", "regular"), [((0.5, 3.9, 8.4), True), ((1.9, 6.5, 11.1), False)])
+def test_the_period_of_stalls_of_which_no_window_held_two(begins: tuple[float, ...], regular: bool) -> None:
+    # given one stall in each window; windows that are short may have missed some between them
+    seconds = (4.0, 4.0, 4.4) if regular else (0.9, 0.9, 0.9)
+    windows = [
+        readers_at_work(2, length, stall=(4.6, 1.7), begin=begin, seed=number)
+        for number, (begin, length) in enumerate(zip((b + 2.5 for b in begins), seconds, strict=True))
+    ]
+    found = stalls(reads(2, *windows))
+    assert found is not None and found.num == 3
+    assert found.regular is regular
+    if regular:
+        assert found.period_s == pytest.approx(4.6, rel=0.01)
+
+
 @pytest.mark.parametrize("readers", [2, 4, 8, 16])
 @pytest.mark.parametrize("slow", [nothing, same, others])
 def test_slow_files_alone_are_no_stalls_however_many_are_slow_at_once(readers: int, slow: Slow) -> None:

@@ -27,6 +27,7 @@ from loaderbench.recording.facts import (
     ReadTimes,
     RoundFacts,
     Segment,
+    StorageWindow,
 )
 from loaderbench.running import rounds
 from loaderbench.running.peers import ALONE
@@ -361,6 +362,27 @@ def over_stalls(monkeypatch: pytest.MonkeyPatch, seconds: float, beyond_s: float
     facts = measure_rounds(cast(Windows, windows), COLD, Budget(seconds, most_bytes=False), segments)
     assert facts.stopped_by == "duration"
     return windows, segments
+
+
+@pytest.mark.parametrize(("looked_s", "wanted_s"), [(1.4, 5.0), (0.3, 0.6)])
+def test_a_standstill_between_windows_asks_for_longer_ones(
+    monkeypatch: pytest.MonkeyPatch, looked_s: float, wanted_s: float
+) -> None:
+    # given a look at the page cache, before the first window of `fetch`, that took longer than the others
+    measure = FakeWindows.measure
+
+    def looked(self: FakeWindows, arm: Arm, number: int, length: Length) -> Segment:
+        segment = measure(self, arm, number, length)
+        if arm.touches_storage:
+            took_s = looked_s if (arm, number) == (Arm.FETCH, 0) else 0.15
+            segment.storage = StorageWindow(None, 1000, None, 0.0, 0.0, looked_s=took_s)
+        return segment
+
+    monkeypatch.setattr(FakeWindows, "measure", looked)
+    _, asked, _ = measured(monkeypatch, seconds=20.0)
+    # then the next windows of `real` are four times as long as the storage stood still
+    (length,) = [one for arm, number, one in asked if (arm, number) == (Arm.REAL, 1)][:1]
+    assert length.target_s == pytest.approx(wanted_s, rel=0.2)
 
 
 def test_windows_over_a_storage_that_stands_still_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
