@@ -68,10 +68,9 @@ def _command(data: Path, results: str, loader: str, step_ms: float, side: str, s
 
 
 def overhead(
-    data: Path, rounds: int, seconds: float, timed: Callable[[list[str]], dict[str, Any]],
-    sides: Sequence[str] = tuple(SIDES),
-) -> list[dict[str, Any]]:  # fmt: skip
-    """A row for each loader, length of step and side; each side is first in turn."""
+    data: Path, rounds: int, seconds: float, timed: Callable[[list[str]], dict[str, Any]], sides: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A row for each loader, length of step and of the `sides`; each of these is first in turn."""
     rows = []
     for loader, step_ms in product(LOADERS, (10.0, 1.0)):
         seen: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}

@@ -263,7 +263,8 @@ class Predictor:
             ratio = ratio / self.stretched
         elif new.feed.decoder != old.feed.decoder:  # one that needs less of the caches pays less of that price
             less = np.random.default_rng(19).uniform(1 / self.stretched, 1.0, len(ratio))
-            ratio = np.concatenate([ratio[:1], ratio[1:] * less[1:]])
+            less[0] = 1.0
+            ratio = ratio * less
         lane = lane * (1 - (self.stage_part or 0.0) * (1 - ratio))
         cpu = None if cpu is None else cpu * (1 - self.stage_cpu_part * (1 - ratio))
         handing = 0.0 if self._in_threads(new.feed.loader) and not self.in_threads else self.handing_cpu

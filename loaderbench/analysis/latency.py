@@ -29,7 +29,6 @@ from loaderbench.recording.facts import (
     Percentiles,
     ReadTimes,
     Recording,
-    Segment,
     StorageFacts,
     Table,
 )
@@ -265,7 +264,7 @@ def _period(reads: Reads) -> tuple[float, bool]:
     if not len(seen) and len(ends) > 1 and _none_missed(reads, ends):
         seen = np.diff(ends)  # no window held two of them
     guess = float(np.median(seen)) if len(seen) else reads.seconds / len(ends)
-    if len(ends) < 3 or not len(seen):
+    if not len(seen):
         return guess, False
     # A wrong period by 1 / (4 × number of periods) turns the last end by a quarter of the circle.
     num_periods = max(1.0, (ends[-1] - ends[0]) / guess)
@@ -299,19 +298,6 @@ def _alike(reads: Reads, period_s: float) -> Table | None:
     return rows if longer_s <= ALIKE * period_s else None
 
 
-def whole_periods(segments: Sequence[Segment], period_s: float) -> list[Segment]:
-    """Without the windows over the storage that are too short to hold a whole period of its stalls, for the arms that
-    have longer ones."""
-    long = {id(one) for one in segments if _window_s(one) >= 0.95 * period_s or not one.arm.touches_storage}
-    has_long = {one.arm for one in segments if id(one) in long}
-    return [one for one in segments if id(one) in long or one.arm not in has_long]
-
-
-def _window_s(segment: Segment) -> float:
-    rows = segment.window
-    return float(rows[-1, STEP["returned_ns"]] - rows[0, STEP["called_ns"]]) / 1e9 if len(rows) else 0.0
-
-
 # -- tails -------------------------------------------------------------------------------------------------
 
 
@@ -328,12 +314,11 @@ def _in_slices(reads: Reads) -> bool:
     """Whether the slow reads end at whole multiples of one distance, as those do that wait for the next slice of a
     capped rate. Files that are slow themselves come at any distance."""
     least_ns = slowest_part(reads.histogram, max(TAIL_SHARES))[1] * 1e9 / 2
-    ends = [rows[:, READ["begin_ns"]] + _file_ns(rows) for rows in (one.slowest for one in reads.windows)]
-    slow = [_file_ns(one.slowest) >= least_ns for one in reads.windows]
-    apart = np.concatenate([np.diff(np.sort(end[is_slow])) for end, is_slow in zip(ends, slow, strict=True)])
-    if len(apart) < LEAST_SLICES or not np.median(apart) > 0:
+    slow = [one.slowest[_file_ns(one.slowest) >= least_ns] for one in reads.windows]
+    apart = np.concatenate([np.diff(np.sort(rows[:, READ["begin_ns"]] + _file_ns(rows))) for rows in slow])
+    if len(apart) < LEAST_SLICES or not (median := np.median(apart)) > 0:
         return False
-    slices = apart / np.median(apart)
+    slices = apart / median
     whole = np.abs(slices - np.maximum(np.round(slices), 1)) <= SLICE_OFF
     return bool(whole.mean() >= IN_SLICES)
 
@@ -478,7 +463,7 @@ class Slowness:
     missed: tuple[float, float] | None = None
     """Part of the time in which the storage stood still, and that of the windows of `real`, where these met too little
     of it."""
-    stood: Standstills | None = None
+    standstills: Standstills | None = None
 
 
 def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slowness:

@@ -16,13 +16,14 @@ from loaderbench.analysis.advice import Measured, advise
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
-from loaderbench.analysis.latency import Queue, Slowness, slowness, whole_periods
+from loaderbench.analysis.latency import Queue, Slowness, slowness
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.processors import LEAST_QUEUED, Processors, beside_the_same, by_whom, processors_of
 from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
 from loaderbench.analysis.shadow import storage_part
+from loaderbench.analysis.standstills import whole_periods
 from loaderbench.analysis.statistics import blocks_of, draws_of_mean, interval
 from loaderbench.analysis.steps import ArmSteps, join_arms
 from loaderbench.analysis.verdict import Attribution, attribute
@@ -111,8 +112,9 @@ def verdict_so_far(case: Case, recording: Recording) -> Verdict | None:
 def judged_run(run: Run, recording: Recording) -> Judged | None:
     """What is computed from a run; None before a complete step of `real`."""
     slow = slowness_of(run.case, recording)
-    stood = slow.stood
-    segments = beside_the_same(whole_periods(recording.segments, 0.0 if stood is None else stood.period_s))
+    stood = slow.standstills
+    whole = recording.segments if stood is None else whole_periods(recording.segments, stood.period_s)
+    segments = beside_the_same(whole)
     on_host_cpus = recording.facts.device.on_host_cpus
     arms = join_arms(segments, run.case.feed.lanes, stood, on_host_cpus=on_host_cpus)
     return Judged(run, recording, arms, slow) if Arm.REAL in arms else None

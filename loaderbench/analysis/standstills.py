@@ -6,7 +6,8 @@ hold as much wherever they begin.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,35 @@ def chance_of_so_regular(ends_s: NDArray[np.float64], period_s: float) -> float:
     arc = 1.0 - float(np.diff(places, append=places[0] + 1.0).max())
     periods = float(ends_s.max() - ends_s.min()) / period_s
     return float(min(1.0, num * arc ** (num - 1) + TRIED * periods * num * arc ** (num - 2)))
+
+
+def whole_periods(segments: Sequence[Segment], period_s: float) -> list[Segment]:
+    """Without the windows over the storage that are too short to hold a whole period of its stalls, for the arms that
+    have longer ones."""
+    long = {id(one) for one in segments if _window_s(one) >= (1 - SHORT_OF) * period_s or not one.arm.touches_storage}
+    has_long = {one.arm for one in segments if id(one) in long}
+    return [one for one in segments if id(one) in long or one.arm not in has_long]
+
+
+def _window_s(segment: Segment) -> float:
+    rows = segment.window
+    return float(rows[-1, STEP["returned_ns"]] - rows[0, STEP["called_ns"]]) / 1e9 if len(rows) else 0.0
+
+
+def of_whole_periods(
+    segment: Segment, values: dict[str, NDArray[np.float64]], stood: Standstills, round_steps: int
+) -> tuple[Segment, NDArray[np.int64] | None, dict[str, NDArray[np.float64]]]:
+    """(the window without the steps before its whole periods, the first step of each, its quantities). Where all
+    standstills are alike one period tells, and the steps' own rounds make the blocks: None in place of first steps."""
+    starts, least = period_starts(segment, stood.period_s, round_steps), 2 if stood.alike is None else 1
+    if len(starts) < least:
+        return segment, equal_parts(segment, stood.period_s, round_steps), values
+    first = int(starts[0])
+    segment = replace(segment, num_warmup=max(segment.num_warmup, 1) + first)
+    values = {name: one[first:] for name, one in values.items()}
+    if stood.alike is None:
+        return segment, starts - first, values
+    return segment, None, evened(values, segment, stood.alike)
 
 
 def period_starts(segment: Segment, period_s: float, round_steps: int = 1) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.analysis.standstills import Standstills, equal_parts, evened, period_starts
+from loaderbench.analysis.standstills import Standstills, of_whole_periods
 from loaderbench.analysis.statistics import Blocks, Width, blocks_of, draws_of_mean, widths
 from loaderbench.cases.arms import ARMS, CHAIN, FED_ALIKE, Arm
 from loaderbench.recording.facts import SCRIPT_LANE, SPAN, STEP, Segment
@@ -322,7 +322,7 @@ def arm_steps(
             continue
         starts, values = None, found
         if stood is not None and arm.touches_storage:
-            segment, starts, values = _of_whole_periods(segment, values, stood, round_steps)
+            segment, starts, values = of_whole_periods(segment, values, stood, round_steps)
             left_out += len(found["duration"]) - len(values["duration"])
         if segment.held is not None:
             values["busy"] = np.resize(np.asarray(segment.held.busy_ns, dtype=np.float64) / 1e9, len(values["busy"]))
@@ -349,22 +349,6 @@ def arm_steps(
     return ArmSteps(
         arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean, left_out
     )
-
-
-def _of_whole_periods(
-    segment: Segment, values: dict[str, NDArray[np.float64]], stood: Standstills, round_steps: int
-) -> tuple[Segment, NDArray[np.int64] | None, dict[str, NDArray[np.float64]]]:
-    """(the window without the steps before its whole periods, the first step of each, its quantities). Where all
-    standstills are alike one period tells, and the steps' own rounds make the blocks: None in place of first steps."""
-    starts, least = period_starts(segment, stood.period_s, round_steps), 2 if stood.alike is None else 1
-    if len(starts) < least:
-        return segment, equal_parts(segment, stood.period_s, round_steps), values
-    first = int(starts[0])
-    segment = replace(segment, num_warmup=max(segment.num_warmup, 1) + first)
-    values = {name: one[first:] for name, one in values.items()}
-    if stood.alike is None:
-        return segment, starts - first, values
-    return segment, None, evened(values, segment, stood.alike)
 
 
 def fed_alike(segments: Sequence[Segment]) -> tuple[Arm, ...]:

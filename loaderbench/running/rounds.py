@@ -16,7 +16,7 @@ from loaderbench.cases.arms import FED_ALIKE, Arm
 from loaderbench.cases.case import Case
 from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet
-from loaderbench.recording.facts import RoundFacts, Segment
+from loaderbench.recording.facts import RoundFacts, Segment, StorageWindow
 from loaderbench.running.window import LONGEST_WINDOW_S, MIN_WINDOW_STEPS, Length, Windows, durations
 
 TARGET_ROUNDS = 4
@@ -50,6 +50,8 @@ LONG_WINDOWS = 3
 STOOD_S = 0.4
 """By so much longer than another one takes a look at the page cache if the storage stands still meanwhile: each lasts
 0.15 s or so (SURVEY_S)."""
+MOSTLY_RESIDENT = 0.5
+"""Part of the pages from which on files count as in memory: a storage that stands still then holds up no window."""
 HALF = 0.5
 """Of a long window's length, the least that tells: a whole period, or half of the slow files."""
 ARMS_PART = 0.6
@@ -310,12 +312,15 @@ def _least_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
 def _stood_between_s(segments: Sequence[Segment]) -> float:
     """For how long the storage stood still while a look at the page cache opened files between two windows, by how
     long other looks took; 0 where it did not. Standstills may fall beside all windows of a round."""
-    windows = [
-        one.storage for one in segments if one.storage is not None and (one.storage.residency_before or 0.0) < 0.5
-    ]
-    looks_s = [one.looked_s for one in windows if one.looked_s is not None]
+    windows = [one.storage for one in segments if one.storage is not None]
+    looks_s = [one.looked_s for one in windows if one.looked_s is not None and _may_read(one)]
     longer_s = max(looks_s) - min(looks_s) if looks_s else 0.0
     return longer_s if longer_s >= STOOD_S else 0.0
+
+
+def _may_read(window: StorageWindow) -> bool:
+    """Whether the window may have read the storage: its files were not known to be in memory."""
+    return window.residency_before is None or window.residency_before < MOSTLY_RESIDENT
 
 
 def _precise(case: Case, arms: Sequence[Arm], segments: Sequence[Segment]) -> bool:

@@ -244,8 +244,13 @@ def wanted_processors_s() -> float | None:
     count that."""
     if runqueue_off_reason() is not None:
         return None
-    ran, queued, _ = _read_file("/proc/self/schedstat").split()
-    return (int(ran) + int(queued)) / 1e9
+    return sum(_ran_and_queued("/proc/self/schedstat")) / 1e9
+
+
+def _ran_and_queued(path: str) -> tuple[int, int]:
+    """A thread's ns on a processor, and runnable without one (proc(5), schedstat: fields 1 and 2)."""
+    ran, queued, _ = _read_file(path).split()
+    return int(ran), int(queued)
 
 
 def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
@@ -260,10 +265,9 @@ def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
         try:
             for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
                 try:
-                    ran, queued, _ = _read_file(f"/proc/{pid}/task/{name}/schedstat").split()
+                    found[pid, int(name)] = _ran_and_queued(f"/proc/{pid}/task/{name}/schedstat")
                 except (FileNotFoundError, ProcessLookupError):
                     continue  # this thread ended: what is left of its process and below it is there
-                found[pid, int(name)] = int(ran), int(queued)
             waiting += of_all.get(pid, []) if of_all is not None else _children_of(pid)
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -23,11 +23,10 @@ from loaderbench.analysis.latency import (
     slowness,
     stalls,
     tail,
-    whole_periods,
     window_wanted_s,
 )
 from loaderbench.analysis.model import Model
-from loaderbench.analysis.standstills import Standstills, chance_of_so_regular, equal_parts, evened
+from loaderbench.analysis.standstills import Standstills, chance_of_so_regular, equal_parts, evened, whole_periods
 from loaderbench.analysis.steps import arm_steps, window_quantities
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP, STEP_FIELDS, CeilingProbe, Recording, Segment, StorageFacts, Table
