@@ -103,11 +103,11 @@ def _returned_s(segment: Segment) -> NDArray[np.float64]:
 
 def _nearest(returned: NDArray[np.float64], times: NDArray[np.float64], round_steps: int) -> NDArray[np.int64]:
     """For each of the times, the step that begins nearest to it, whole rounds from the window's end: a standstill that
-    ended there by a hair is not to be counted twice."""
+    ended there by a hair is not to be counted twice. A window shorter than a round has its first step alone."""
     num_steps = len(returned) - 1
-    places = np.arange(num_steps % round_steps, max(num_steps, 1), round_steps)
-    if not len(places) or not len(times):
-        return np.zeros(0, dtype=np.int64)
+    places = (
+        np.arange(num_steps % round_steps, num_steps, round_steps) if num_steps >= round_steps else np.zeros(1, int)
+    )
     return np.asarray(places[np.abs(returned[places][None, :] - times[:, None]).argmin(axis=1)])
 
 

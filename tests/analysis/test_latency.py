@@ -273,6 +273,15 @@ def test_whole_periods_do_not_cut_the_bursts_of_workers(lanes: int) -> None:
     assert all(num % lanes == 0 for num in steps.blocks.steps)
 
 
+def test_a_window_over_stalls_that_is_shorter_than_a_round_of_the_workers_is_one_block() -> None:
+    window, _ = steps_over_stalls(4.6, 1.7, 9.3, 0.3, np.random.default_rng(1))
+    window.steps = window.steps[:6]
+    pauses = (np.array([[2.9, 4.6], [7.5, 9.2]]) * 1e9).astype(np.int64)
+    for stood in (Standstills(4.6), Standstills(0.1), Standstills(0.1, pauses)):
+        steps = arm_steps([window], Arm.REAL, 8, 0, stood)
+        assert steps is not None and (len(steps.blocks), steps.num_steps) == (1, 5)
+
+
 def test_a_window_shorter_than_two_periods_is_one_block_or_two_halves() -> None:
     for periods, num in ((1.5, 1), (1.85, 2)):
         window, _ = steps_over_stalls(4.6, 1.7, periods * 4.6, 0.3, np.random.default_rng(1))
