@@ -47,14 +47,20 @@ class Ended:
         return self.err.strip().splitlines()
 
 
-def run(*args: str | Path, wrapper: Sequence[str] = (), where: Where | None = None, timeout_s: float = 90) -> Ended:
+def run(
+    *args: str | Path,
+    wrapper: Sequence[str] = (),
+    where: Where | None = None,
+    folder: Path | None = None,
+    timeout_s: float = 90,
+) -> Ended:
     """Run `loaderbench ARGS` to its end, as a process of its own: forked from a warm one where that is the same."""
     if not wrapper and (forked_from := warm()) is not None:
-        return _ended(forked_from.start([*map(str, args)], script=None, folder=Path.cwd(), where=where), timeout_s)
-    assert where is None, "only a forked process can be put there"
-    done = subprocess.run(
-        [*wrapper, *COMMAND, *map(str, args)], capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+        at = folder or Path.cwd()
+        return _ended(forked_from.start([*map(str, args)], script=None, folder=at, where=where), timeout_s)
+    assert where is None or not where.mounts, "only a forked process can be put there"
+    command = [*wrapper, *COMMAND, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

@@ -50,6 +50,7 @@ def test_there_are_cases_of_every_injection_and_script(watch: ModuleType) -> Non
     assert {one.script for one in known} == {path.stem for path in watch.SCRIPTS.glob("*.py")} - {"scene"}
 
 
+@pytest.mark.slow
 def test_a_scripts_injection_takes_its_time_and_changes_no_loss(watch: ModuleType, tmp_path: Path) -> None:
     data = watch.make_data(tmp_path / "data")
     told = {}
@@ -110,6 +111,7 @@ def test_the_interval_of_a_mean_is_student_s(watch_overhead: ModuleType) -> None
     assert (value, low, high) == pytest.approx((1.0, 1.0 - half, 1.0 + half), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_of_two_loaders_in_turns_a_watch_sees_one(watch: ModuleType, tmp_path: Path) -> None:
     data = watch.make_data(tmp_path / "data")
     script = [str(BENCHMARKS / "watch_turns.py"), str(data), "--step-ms", "1", "--epoch-steps", "80", "--epochs", "2"]

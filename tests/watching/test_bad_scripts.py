@@ -74,11 +74,11 @@ def records(folder: Path) -> int:
 )  # fmt: skip
 def test_it_ends_as_it_would(tmp_path: Path, body: str, code: int, out: str, num: int, said: str | None) -> None:
     seen = watched(script(tmp_path, body), folder=tmp_path)
-    assert (seen.returncode, seen.stdout) == (code, out), seen.stderr
+    assert (seen.code, seen.out) == (code, out), seen.err
     assert records(tmp_path) == num
-    assert "Traceback" not in seen.stderr
+    assert "Traceback" not in seen.err
     if said is not None:
-        told = [line for line in seen.stderr.splitlines() if line.startswith("loaderbench:")]
+        told = [line for line in seen.err.splitlines() if line.startswith("loaderbench:")]
         assert len(told) == 1 and said in told[0]
 
 
@@ -91,7 +91,7 @@ def test_a_watched_script_may_start_a_watch_of_another_one(tmp_path: Path) -> No
     print(done.returncode)
     """
     seen = watched(script(tmp_path, body), folder=tmp_path)
-    assert (seen.returncode, seen.stdout) == (0, "inner\n0\n"), seen.stderr
+    assert (seen.code, seen.out) == (0, "inner\n0\n"), seen.err
     assert records(tmp_path) == 2
 
 
@@ -118,8 +118,8 @@ def test_a_notebook_ends_its_watch_itself_and_can_begin_another(tmp_path: Path) 
     print(total, type(record).__name__, generator.close())
     """
     seen = python(script(tmp_path, body), folder=tmp_path)
-    assert (seen.returncode, seen.stdout) == (0, "closed\n4950 RunRecord None\n"), seen.stderr
-    assert records(tmp_path) == 2 and "watched" in seen.stderr
+    assert (seen.code, seen.out) == (0, "closed\n4950 RunRecord None\n"), seen.err
+    assert records(tmp_path) == 2 and "watched" in seen.err
 
 
 def test_what_is_watched_passes_for_what_it_is(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_what_is_watched_passes_for_what_it_is(tmp_path: Path) -> None:
     assert isinstance(iterator, Iterator) and next(iterator) == 1 and iterator.state() == 1 and list(iterator) == [2, 3]
     """
     seen = python(script(tmp_path, body), folder=tmp_path)
-    assert seen.returncode == 0, seen.stderr
+    assert seen.code == 0, seen.err
 
 
 def test_a_script_that_is_ended_from_outside_leaves_what_was_seen(tmp_path: Path) -> None:

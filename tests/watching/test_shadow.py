@@ -245,10 +245,10 @@ def test_losses_order_and_random_state_are_the_script_s_own_with_every_probe(
     (tmp_path / "sample.bin").write_bytes(os.urandom(4096))
     arguments: tuple[Any, ...] = (script, "sample.bin", workers, context)
     bare = python(*arguments, folder=tmp_path)
-    assert bare.returncode == 0, bare.stderr
+    assert bare.code == 0, bare.err
     for probes in ("none", "burst,delay,shadow"):
         seen = watched("--probes", probes, *arguments, folder=tmp_path)
-        assert (seen.returncode, seen.stdout) == (0, bare.stdout), seen.stderr
+        assert (seen.code, seen.out) == (0, bare.out), seen.err
     found = record(tmp_path)["watched"]
     assert len(found["shadow"]["reads"]) >= 8 and found["probes"] == "burst,delay,shadow"
     assert found["paused_s"] + found["cost"]["delays_s"] > 0  # and it was probed
@@ -276,7 +276,7 @@ def test_the_reader_goes_over_to_the_loader_that_the_verdict_is_about(tmp_path: 
     script = tmp_path / "train.py"
     script.write_text(TWO_LOADERS)
     seen = watched("--probes", "shadow", script, folder=tmp_path)
-    assert seen.returncode == 0, seen.stderr
+    assert seen.code == 0, seen.err
     found = record(tmp_path)["watched"]
     assert found["loaders"][0]["num_samples"] == 600 and len(found["shadow"]["reads"]) >= 8
 
@@ -297,13 +297,13 @@ def test_storage_is_told_from_preparation_though_nothing_is_known_of_the_workers
     script.write_text(SPAWNED.replace("WORK", work))
     (tmp_path / "sample.bin").write_bytes(os.urandom(4096))
     seen = watched("--probes", "burst,shadow", script, "sample.bin", folder=tmp_path)
-    assert seen.returncode == 0, seen.stderr
+    assert seen.code == 0, seen.err
     found = record(tmp_path)
     # then the reader's samples tell them apart
     assert found["storage_by_shadow"]["value"] == pytest.approx(1.0 if cause == "storage" else 0.0, abs=0.25)
     if found["verdict"]["bottleneck"] != "contention":  # this machine may be busy with something else
         assert found["verdict"]["bottleneck"] == cause, found["verdict"]
-    assert "a shadow reader took" in seen.stderr
+    assert "a shadow reader took" in seen.err
 
 
 SPAWNED = """

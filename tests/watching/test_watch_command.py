@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Ended, run, run_script
 
 from loaderbench.recording.store import Store
+from tests.warm import Where
 
 SCRIPT = """
 import random, sys, time
@@ -46,15 +48,17 @@ def written(folder: Path, *, sample_s: float = 0.0, workers: int = 2, step_s: fl
     return script
 
 
-def python(*arguments: object, folder: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False, cwd=folder, timeout=120
-    )
+def python(script: Path, *arguments: object, folder: Path) -> Ended:
+    return run_script(script, *map(str, arguments), folder=folder, whole_end=True)
 
 
-def watched(*arguments: object, folder: Path) -> "subprocess.CompletedProcess[str]":
+def loaderbench(*arguments: object, folder: Path, whole_end: bool = False) -> Ended:
+    return run(*map(str, arguments), folder=folder, where=Where(whole_end=whole_end), timeout_s=120)
+
+
+def watched(*arguments: object, folder: Path, whole_end: bool = True) -> Ended:
     options = ("--results", folder / "results", "--json", folder / "record.json")
-    return python("-m", "loaderbench", "watch", *options, *arguments, folder=folder)
+    return loaderbench("watch", *options, *arguments, folder=folder, whole_end=whole_end)
 
 
 def record(folder: Path) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def test_a_loader_that_waits_for_what_it_reads_is_named_and_nothing_of_the_scrip
     script = written(tmp_path, sample_s=0.01, step_s=0.005)
     bare = python(script, "sample.bin", folder=tmp_path)
     seen = watched(script, "sample.bin", folder=tmp_path)
-    assert (seen.returncode, seen.stdout) == (bare.returncode, bare.stdout) == (0, bare.stdout), seen.stderr
+    assert (seen.code, seen.out) == (bare.code, bare.out) == (0, bare.out), seen.err
     found = record(tmp_path)
     verdict = found["verdict"]
     assert verdict["bottleneck"] == "storage", verdict["summary"]
@@ -78,15 +82,15 @@ def test_a_loader_that_waits_for_what_it_reads_is_named_and_nothing_of_the_scrip
     assert (loader["num_batches"], loader["num_iterators"], loader["batch_size"], loader["workers"]) == (120, 2, 4, 2)
     parts = found["watched"]["before_s"] + sum(loader["seconds"].values())
     assert parts == pytest.approx(found["watched"]["wall_s"], rel=1e-6)
-    assert "Where the script's time went" in seen.stderr
+    assert "Where the script's time went" in seen.err
     stored = Store(tmp_path / "results").find("latest")
     assert stored.record is not None and stored.record.watched is not None
-    assert "train.py" in python("-m", "loaderbench", "list", folder=tmp_path).stdout
+    assert "train.py" in loaderbench("list", folder=tmp_path).out
 
 
 @pytest.mark.alone
 def test_the_script_s_own_step_is_named_where_batches_are_ready(tmp_path: Path) -> None:
-    assert watched(written(tmp_path, step_s=0.02), "sample.bin", folder=tmp_path).returncode == 0
+    assert watched(written(tmp_path, step_s=0.02), "sample.bin", folder=tmp_path).code == 0
     assert record(tmp_path)["verdict"]["bottleneck"] == "compute"
 
 
@@ -94,7 +98,7 @@ def test_the_script_s_own_step_is_named_where_batches_are_ready(tmp_path: Path) 
 def test_without_workers_the_wait_is_in_line(tmp_path: Path) -> None:
     # 4 samples of 3 ms, then 4 ms: 16 ms, of which 4 are left without the reads.
     script = written(tmp_path, sample_s=0.003, workers=0, step_s=0.004)
-    assert watched(script, "sample.bin", folder=tmp_path).returncode == 0
+    assert watched(script, "sample.bin", folder=tmp_path).code == 0
     verdict = record(tmp_path)["verdict"]
     assert verdict["bottleneck"] == "storage"
     assert 2.8 < verdict["speedup_if_removed"]["storage"]["value"] < 4.3
@@ -129,13 +133,13 @@ def test_delays_show_that_spawned_workers_pace_a_run_which_stays_what_it_was(tmp
     script.write_text(SPAWNED)
     bare = python(script, folder=tmp_path)
     seen = watched("--probes", "delay", script, folder=tmp_path)
-    assert (seen.returncode, seen.stdout) == (0, bare.stdout), seen.stderr
+    assert (seen.code, seen.out) == (0, bare.out), seen.err
     found = record(tmp_path)
     (dose,) = found["doses"]
     assert dose["place"] == "host" and dose["response"]["high"] < 0.6 and dose["agrees"] is True
     assert found["verdict"]["bottleneck"] != "compute"
     assert found["watched"]["cost"]["delays_s"] <= 0.055 * found["watched"]["wall_s"]
-    assert "a known delay of" in seen.stderr
+    assert "a known delay of" in seen.err
 
 
 @pytest.mark.parametrize(
@@ -143,11 +147,13 @@ def test_delays_show_that_spawned_workers_pace_a_run_which_stays_what_it_was(tmp
 )
 def test_a_script_ends_as_it_would_and_what_was_seen_is_kept(tmp_path: Path, end: str, code: int) -> None:
     script = written(tmp_path, end=f"sys.stdout.flush(); {end}")
-    bare, seen = (run(script, "sample.bin", folder=tmp_path) for run in (python, watched))
-    assert (bare.returncode, seen.returncode) == (code, code)
-    assert seen.stdout == bare.stdout
+    command = [sys.executable, str(script), "sample.bin"]  # Python itself: a forked process has frames of its own
+    bare = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    seen = watched(script, "sample.bin", folder=tmp_path)
+    assert (bare.returncode, seen.code) == (code, code)
+    assert seen.out == bare.stdout
     if code == 1:
-        assert seen.stderr.startswith(bare.stderr)  # the same traceback, without frames of ours
+        assert seen.err.startswith(bare.stderr)  # the same traceback, without frames of ours
     assert [one.record is not None for one in Store(tmp_path / "results").runs()] == [True]
 
 
@@ -155,8 +161,8 @@ def test_a_script_without_a_loader_says_so(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text("print('done')\n")
     seen = watched(script, folder=tmp_path)
-    assert (seen.returncode, seen.stdout) == (0, "done\n")
-    assert "nothing iterated was seen" in seen.stderr and "Traceback" not in seen.stderr
+    assert (seen.code, seen.out) == (0, "done\n")
+    assert "nothing iterated was seen" in seen.err and "Traceback" not in seen.err
 
 
 @pytest.mark.parametrize(
@@ -171,8 +177,8 @@ def test_a_script_without_a_loader_says_so(tmp_path: Path) -> None:
 def test_what_cannot_be_watched_is_refused_in_one_line(
     tmp_path: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    seen = watched(*arguments, folder=tmp_path)
-    assert seen.returncode == 2 and complaint in seen.stderr and len(seen.stderr.splitlines()) == 1
+    seen = watched(*arguments, folder=tmp_path, whole_end=False)
+    assert seen.code == 2 and complaint in seen.err and len(seen.err.splitlines()) == 1
 
 
 @pytest.mark.alone
@@ -191,7 +197,7 @@ def test_any_iterable_can_be_watched_from_within(tmp_path: Path) -> None:
         "print(total)\n"
     )
     seen = python(script, folder=tmp_path)
-    assert (seen.returncode, seen.stdout) == (0, f"{4 * sum(range(150))}\n"), seen.stderr
+    assert (seen.code, seen.out) == (0, f"{4 * sum(range(150))}\n"), seen.err
     stored = Store(tmp_path / "results").find("latest").record
     assert stored is not None and stored.verdict is not None
     assert (stored.verdict.bottleneck, stored.verdict.joint) == ("mixed", ("storage", "prep"))

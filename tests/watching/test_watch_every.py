@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loaderbench.recording.store import Store, StoredRun, load_run
-from tests.watching.test_watch_command import python, watched
+from tests.watching.test_watch_command import loaderbench, python, watched
 
 SCRIPT = """
 import os, signal, sys, time
@@ -41,7 +41,7 @@ def only_run(folder: Path) -> StoredRun:
 
 
 def lines_of_list(folder: Path) -> str:
-    return " ".join(python("-m", "loaderbench", "list", "--results", "results", folder=folder).stdout.split())
+    return " ".join(loaderbench("list", "--results", "results", folder=folder).out.split())
 
 
 def test_a_killed_script_leaves_what_was_seen_whole(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_a_killed_script_leaves_what_was_seen_whole(tmp_path: Path) -> None:
     run = load_run(last.path)
     assert run.recording is not None and run.recording.facts.watched is not None
     assert run.recording.facts.watched.cost is not None and run.recording.facts.watched.cost.num_writes >= 1
-    shown = python("-m", "loaderbench", "analyze", "latest", "--results", "results", folder=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    shown = loaderbench("analyze", "latest", "--results", "results", folder=tmp_path)
+    assert shown.code == 0, shown.err
     left = sorted(path.name for path in last.path.iterdir() if not path.name.startswith("."))
     assert [name for name in left if name.startswith("arrays")] in ([f"arrays-{number}.npz"] for number in range(1, 40))
 
@@ -81,14 +81,14 @@ def test_a_killed_script_leaves_what_was_seen_whole(tmp_path: Path) -> None:
 def test_a_script_that_ends_leaves_one_run_that_had_ended(tmp_path: Path) -> None:
     bare = python(written(tmp_path, steps=400), folder=tmp_path)
     seen = watched("--every", "1", tmp_path / "train.py", folder=tmp_path)
-    assert (seen.returncode, seen.stdout) == (0, bare.stdout), seen.stderr
+    assert (seen.code, seen.out) == (0, bare.out), seen.err
     run = only_run(tmp_path)
     assert run.problem is None and run.record is not None and run.record.so_far_s is None
     assert run.record.watched is not None and run.record.watched.loaders[0].num_batches == 400
     cost = run.record.watched.cost
     assert cost is not None and cost.num_writes >= 1 and cost.longest_write_s > 0
     assert run.record.overhead_fraction is not None and run.record.overhead_fraction < 0.2
-    assert "the watch itself took at most" in seen.stderr
+    assert "the watch itself took at most" in seen.err
     assert sorted(path.name for path in run.path.iterdir()) == ["arrays.npz", "case.json", "facts.json", "run.json"]
 
 
@@ -101,7 +101,7 @@ def test_a_script_that_ends_leaves_one_run_that_had_ended(tmp_path: Path) -> Non
 )
 def test_a_hard_crash_leaves_the_last_write(tmp_path: Path, end: str, code: int) -> None:
     seen = watched("--every", "1", written(tmp_path, steps=500, end=f"time.sleep(1); {end}"), folder=tmp_path)
-    assert seen.returncode == code
+    assert seen.code == code
     record = only_run(tmp_path).record
     assert record is not None and record.so_far_s is not None and record.verdict is not None
 
@@ -110,8 +110,8 @@ def test_workers_of_each_epoch_are_forked_while_it_is_stored(tmp_path: Path) -> 
     # 20 epochs of 0.2 s, each with workers of its own, and a write as often as may be
     script = written(tmp_path, steps=30, epochs=25)
     seen = watched("--every", "1", script, folder=tmp_path)
-    assert seen.returncode == 0, seen.stderr
-    assert [int(line) for line in seen.stdout.splitlines()] == list(range(1, 751))
+    assert seen.code == 0, seen.err
+    assert [int(line) for line in seen.out.splitlines()] == list(range(1, 751))
 
 
 def test_what_cannot_be_stored_meanwhile_is_said_and_the_script_goes_on(tmp_path: Path) -> None:
@@ -120,17 +120,17 @@ def test_what_cannot_be_stored_meanwhile_is_said_and_the_script_goes_on(tmp_path
     script.write_text(f"import os\nos.rmdir('results')\nopen('results', 'w').close()\n{script.read_text()}")
     seen = watched("--every", "1", "--results", "results", script, folder=tmp_path)
     # then the script's own output is whole, and the end says why nothing is stored
-    assert [int(line) for line in seen.stdout.splitlines()] == list(range(1, 451))
-    assert "cannot write results" in seen.stderr and "Traceback" not in seen.stderr
+    assert [int(line) for line in seen.out.splitlines()] == list(range(1, 451))
+    assert "cannot write results" in seen.err and "Traceback" not in seen.err
 
 
 @pytest.mark.parametrize("every", ["0.2", "-1", "nan"])
 def test_too_often_is_refused(tmp_path: Path, every: str) -> None:
     seen = watched("--every", every, written(tmp_path), folder=tmp_path)
-    assert seen.returncode == 2 and "too often" in seen.stderr
+    assert seen.code == 2 and "too often" in seen.err
 
 
 def test_never_leaves_nothing_of_a_killed_script(tmp_path: Path) -> None:
     script = written(tmp_path, steps=400, end="os.kill(os.getpid(), signal.SIGKILL)")
-    assert watched("--every", "0", script, folder=tmp_path).returncode == -signal.SIGKILL
+    assert watched("--every", "0", script, folder=tmp_path).code == -signal.SIGKILL
     assert not Store(tmp_path / "results").runs()
