@@ -58,7 +58,7 @@ def run(
     if not wrapper and (forked_from := warm()) is not None:
         at = folder or Path.cwd()
         return _ended(forked_from.start([*map(str, args)], script=None, folder=at, where=where), timeout_s)
-    assert where is None or not where.mounts, "only a forked process can be put there"
+    assert where in (None, Where(whole_end=True)), "only a forked process can be put there"
     command = [*wrapper, *COMMAND, *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder)
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -223,6 +223,8 @@ def test_workers_that_stay_are_known_behind_an_epoch_that_was_broken_off(tmp_pat
     for one in real:
         assert one.spans is not None
         assert (one.spans[:, SPAN["ready_ns"]] <= one.steps[:, STEP["returned_ns"]]).all()
+        # 2 workers and 2 batches ahead of each: a fifth is asked for once the first one is
+        assert (one.spans[4:, SPAN["start_ns"]] >= one.steps[:-4, STEP["called_ns"]]).all()
         for worker in range(2):
             made = one.spans[one.spans[:, SPAN["worker"]] == worker]
             assert (made[1:, SPAN["start_ns"]] >= made[:-1, SPAN["ready_ns"]]).all()

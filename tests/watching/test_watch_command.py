@@ -49,11 +49,12 @@ def written(folder: Path, *, sample_s: float = 0.0, workers: int = 2, step_s: fl
 
 
 def python(script: Path, *arguments: object, folder: Path) -> Ended:
-    return run_script(script, *map(str, arguments), folder=folder, whole_end=True)
+    return run_script(script, *map(str, arguments), folder=folder, whole_end=True, timeout_s=120)
 
 
 def loaderbench(*arguments: object, folder: Path, whole_end: bool = False) -> Ended:
-    return run(*map(str, arguments), folder=folder, where=Where(whole_end=whole_end), timeout_s=120)
+    where = Where(whole_end=True) if whole_end else None
+    return run(*map(str, arguments), folder=folder, where=where, timeout_s=120)
 
 
 def watched(*arguments: object, folder: Path, whole_end: bool = True) -> Ended:
