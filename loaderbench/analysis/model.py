@@ -484,6 +484,16 @@ class Model:
         left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least)
         return self._no_faster_than_fed(left)
 
+    @property
+    def taken_by_others(self) -> float:
+        """The part of a step of `real` that waits behind other processes and guests; a quota takes the same from every
+        run, and does not count. 0 where nothing is known of them."""
+        seen = self.processors.get(Arm.REAL)
+        if seen is None or not seen.taken > 0:
+            return 0.0
+        come_and_go = 1.0 - seen.quota_room / seen.taken
+        return (1.0 - self.without_others.value / self.real.value) * come_and_go
+
     def _no_faster_than_fed(self, left: Quantity) -> Quantity:
         """The step without others: at least what it takes with data always ready, itself without them."""
         if self.base is None:

@@ -74,6 +74,9 @@ SPANS_STREAM = 10
 STEADY_S, LAG_S = 5.0, 1.0
 """NVML and GPM are compared with a trace over windows of STEADY_S seconds, their first LAG_S left out: GPM smears the
 edges of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
+RUN_TO_RUN = 0.15
+"""Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
+the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
 IDLE_FRACTION = 0.02
 """A storage that moved less than this fraction of the requested bytes was idle: others may use a shared disk."""
 
@@ -317,7 +320,7 @@ class Judged:
     def record(self, begun: RunRecord) -> RunRecord:
         """The record with all figures; the caller adds the caveats."""
         real, facts, found = self.real, self.facts, self.attribution
-        rate = rate_of(real)
+        rate = _over_runs(rate_of(real), self.model.taken_by_others)
         return replace(
             begun,
             throughput=rate,
@@ -562,6 +565,17 @@ def rate_of(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None
     per_step = arm.num_samples / arm.num_steps
     draws = per_step / np.maximum(arm.drawn(quantity), 1e-12)
     return interval(per_step / arm.mean(quantity), draws, "samples/s", arm.num_blocks)
+
+
+def _over_runs(rate: Estimate | None, taken_by_others: float) -> Estimate | None:
+    """The interval with what others take from one run more than from the next, in logarithms and independent of what
+    the run's own windows tell."""
+    if rate is None or rate.low is None or not taken_by_others > 0:
+        return rate
+    log, more = np.log(rate.value), 1.96 * RUN_TO_RUN * taken_by_others
+    low = float(np.exp(log - np.hypot(log - np.log(rate.low), more)))
+    high = None if rate.high is None else float(np.exp(log + np.hypot(np.log(rate.high) - log, more)))
+    return replace(rate, low=low, high=high, method=f"{rate.method}; run to run beside others")
 
 
 def _step_times(real: ArmSteps) -> StepTimes:

@@ -52,8 +52,9 @@ History
        one reader's waits at even distances are those for a capped rate; its slow files are that though other readers
        get little more where the same ones, or those of one folder, are slow again; no more readers are advised there;
        another decoder beside more workers than processors may pay less of what they take from each other
+    13 the interval of the images/s holds what others on the processors take from one run more than from the next
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 12
+RULES_VERSION = 13

@@ -206,6 +206,23 @@ def test_a_quota_is_named_with_the_gain_of_its_end(quota: float):
     assert gain.value == pytest.approx(truth(machine, FAST, Machine(2)), rel=0.06)
 
 
+@pytest.mark.parametrize(
+    ("machine", "alone"),
+    [(Machine(2, 2), Machine(2)), (Machine(2, 4), Machine(2)), (Machine(2), Machine(2)), (Machine(2, quota=0.7), None)],
+    ids=["two others", "four others", "none", "a quota"],
+)
+def test_a_rate_beside_others_may_be_another_one_in_the_next_run(machine: Machine, alone: Machine | None) -> None:
+    # The windows of this pipeline do not vary. What others take of a step varies between runs by 15 % of itself; a
+    # quota takes the same from every run.
+    taken = 0.0 if alone is None else 1 - 1 / truth(machine, FAST, alone)
+
+    rate = analyze(stored(machine, FAST)).throughput
+
+    assert rate is not None and rate.low is not None and rate.high is not None
+    for end, sign in ((rate.low, -1), (rate.high, 1)):
+        assert np.log(end / rate.value) == pytest.approx(sign * 1.96 * 0.15 * taken, rel=0.06, abs=0.005)
+
+
 def test_more_workers_than_processors_gain_nothing_by_waiting_less():
     record = judged(Machine(8), FAST)
 
