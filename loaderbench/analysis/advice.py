@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from loaderbench.analysis import storage
 from loaderbench.analysis.latency import Queue
 from loaderbench.analysis.model import Model
+from loaderbench.analysis.processors import left_for
 from loaderbench.analysis.quantities import Draws, Quantity
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.steps import STALLED_FRACTION
@@ -174,7 +175,7 @@ class Predictor:
         self.available = float(self.cpus)
         """Processors that the run has, beside those who keep some from it."""
         if self.seen is not None:
-            self.available = max(self.seen.own, self.cpus - self.seen.taken * (self.seen.for_others > 0))
+            self.available = left_for(self.seen, self.cpus)
             if self.lane_cpu is not None and case.feed.workers:
                 self.handing_cpu = np.maximum(self.seen.own * self.real - self.consumer_cpu - self.lane_cpu, 0.0)
         self.probe = facts.prep_probe or PrepProbe(self.cpus)

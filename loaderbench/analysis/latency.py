@@ -35,10 +35,10 @@ from loaderbench.recording.facts import (
 from loaderbench.recording.record import Bound, ReadFigures, SlowFile, Stalls, StorageSlowness, Tail
 
 SLOWEST_PART = 0.01
-TAIL_SHARES = {SLOWEST_PART: 0.25, 0.05: 0.50}
-"""Slowest part of the reads → part of the read time that it must hold to be a tail; the second finds the slow files
-where they are more than a hundredth. Exponential times give 0.056 and 0.20, a log-normal distribution with σ = 1.5
-gives 0.20 and 0.44, and with σ = 1.65 these (1 − Φ(z − σ))."""
+TAIL_SHARES = {SLOWEST_PART: 0.25, 0.05: 0.50, 0.10: 0.65}
+"""Slowest part of the reads → part of the read time that it must hold to be a tail; the further ones find the slow
+files where they are more than a hundredth. Exponential times give 0.056, 0.20 and 0.33, a log-normal distribution with
+σ = 1.5 gives 0.20, 0.44 and 0.59, and with σ = 1.65 these (1 − Φ(z − σ))."""
 UNEVEN_SHARE, LEAST_SLOW_S = 0.15, 0.03
 """Such a part in files of such a length, ten times the median, asks for longer windows already: by how many of them it
 happens to meet, a short one differs from the next. Beside busy processes the ordinary reads take longer, and what was
@@ -58,6 +58,8 @@ the readers share is used up. Where such pauses take this part of the time too, 
 throttle and the token buckets of cloud volumes let requests go in slices of 0.1 s or less. Measured with 2 readers:
 0.94 to 1.00 of the slow reads, and 0.33 to 0.74 of the time, on a throttled disk; 0.04 to 0.08, and 0.03, with few slow
 files."""
+ONE_PAUSE = 0.5
+"""Of all short pauses together, the most that one of them may be: slices come one after another."""
 LEAST_SLICES, SLICE_OFF, IN_SLICES = 8, 0.1, 0.9
 """So many distances between slow reads tell, if this part of them is a multiple of their median to within so much of
 it: at random (exponential distances) one in six would be. On a throttled disk all are (0.1 s)."""
@@ -83,10 +85,13 @@ FOLDER_PART, FOLDER_EXCESS = 0.5, 3.0
 AGAIN = 3
 """Slow files that must have been slow again to call them the same each time; and the number of them expected, were they
 the same, from which none means that they are not."""
+FAR = 3.0
+"""Standard deviations, at most √(repeats), by which the repeats of the same files must exceed those by chance where
+these are many: of few files all are read again often."""
 PAUSES_A_WINDOW = 4
 MISSED = 0.05
 """A storage that stood still for this part of the time must have done so in `real` too, or `real` does not tell."""
-SIMULATED_BATCHES, SIMULATED_PERIODS = 600, 12
+SIMULATED_BATCHES, SIMULATED_PERIODS, MOST_SIMULATED = 600, 12, 60_000
 
 
 @dataclass(frozen=True)
@@ -220,8 +225,10 @@ def window_wanted_s(windows: Sequence[ReadTimes | None], readers: int) -> float:
     pauses = np.concatenate([one.pauses for one in reads.windows])
     longest_s = float(_length_s(pauses).max(initial=0))
     least_s = PAUSES_A_WINDOW * longest_s if longest_s >= max(LONG_PAUSE_S, LONG_PAUSE * reads.typical_s) else 0.0
-    share, slow_s = slowest_part(reads.histogram)
-    if share < UNEVEN_SHARE or slow_s < max(LEAST_SLOW_S, LONG_PAUSE * reads.typical_s):
+    uneven = {**TAIL_SHARES, SLOWEST_PART: UNEVEN_SHARE}
+    parts = ((least, *slowest_part(reads.histogram, part)) for part, least in uneven.items())
+    slow_s = next((mean_s for least, share, mean_s in parts if share >= least), 0.0)
+    if slow_s < max(LEAST_SLOW_S, LONG_PAUSE * reads.typical_s):
         return least_s
     return max(least_s, SLOW_A_WINDOW * reads.seconds / _above(reads.histogram, slow_s * 1e9 / 2)[0])
 
@@ -325,7 +332,10 @@ def _in_slices(reads: Reads) -> bool:
 
 def rationed(reads: Reads, storage: StorageFacts) -> bool:
     """Whether the storage's rate is capped: it stands still, for a moment and for all readers, most of the time."""
-    return float(_length_s(reads.shared).sum()) >= RATIONED_PART * reads.seconds and _wait_for_all(reads, storage)
+    length_s = _length_s(reads.shared)
+    most = RATIONED_PART * reads.seconds
+    many = len(length_s) > 0 and length_s.max() <= ONE_PAUSE * length_s.sum()  # one long pause is no slice
+    return bool(many and length_s.sum() >= most and _wait_for_all(reads, storage))
 
 
 def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: bool) -> Tail | None:
@@ -387,7 +397,7 @@ def same_files(num_slow: int, num_different: int, num_files: int, slow_files: fl
     """
     by_chance, if_same = (num_slow + num * np.expm1(-num_slow / num) for num in (num_files, max(slow_files, 1.0)))
     repeats = num_slow - num_different
-    if if_same < max(AGAIN, 2 * by_chance):
+    if if_same < AGAIN or if_same < min(2 * by_chance, by_chance + FAR * (by_chance + 1.0) ** 0.5):
         return None
     return bool(repeats > (by_chance + if_same) / 2)
 
@@ -531,6 +541,8 @@ class Queue:
     """Batches that are asked for ahead; they are delivered in order."""
     prep_s: float = 0.0
     """Worker seconds of a batch besides reading; 0: as if preparation cost nothing."""
+    spread: float = 0.0
+    """By how much of itself the time that it holds a run up may differ, one standard deviation."""
 
     def step_s(self, host_s: float) -> float:
         """Mean seconds a step by simulation; the consumer takes `host_s` for each batch.
@@ -539,7 +551,7 @@ class Queue:
         """
         num = SIMULATED_BATCHES
         if self.stalls is not None:
-            num = int(min(20 * num, max(num, SIMULATED_PERIODS * self.stalls.period_s / host_s)))
+            num = int(min(MOST_SIMULATED, max(num, SIMULATED_PERIODS * self.stalls.period_s / host_s)))
         reading_s = self._reading_s(num)
         free = [0.0] * self.workers
         done, taken = 0.0, np.zeros(num)
@@ -561,6 +573,16 @@ class Queue:
         kept = counts > 0
         drawn = np.random.default_rng(19).multinomial(self.batch, counts[kept] / counts[kept].sum(), size=num)
         return np.asarray(drawn @ (sums[kept] / counts[kept] / 1e9))
+
+
+def spread_of_met(reads: Reads, found: Slowness) -> float:
+    """How badly the time in slow files or stalls is known from those that were met, one standard deviation as a part of
+    it: their number varies by its square root (Poisson). Regular stalls do not vary."""
+    if found.stalls is not None:
+        return 0.0 if found.stalls.regular else float(found.stalls.num**-0.5)
+    if found.tail is None:
+        return 0.0
+    return float(max(1, _above(reads.histogram, found.tail.slow_s * 1e9 / 2)[0]) ** -0.5)
 
 
 def _behind_stalls(begin: float, work: float, stood: Stalls | None) -> float:

@@ -395,7 +395,9 @@ class Model:
         fetch = self.times.fetch + in_line if self.times.fetch is not None and self.fetch_usable else None
         if self.queue is None or self.synchronous:
             return fetch
-        held_up = consumer.scaled(max(1.0, self.queue.step_s(consumer.value) / consumer.value))
+        longer = max(0.0, self.queue.step_s(consumer.value) / consumer.value - 1.0)
+        met = np.exp(np.random.default_rng(31).normal(0.0, self.queue.spread, len(consumer.draws)))
+        held_up = Quantity(consumer.value * (1.0 + longer), consumer.draws * (1.0 + longer * met), consumer.n)
         return held_up if fetch is None else largest(fetch, held_up)
 
     # -- contention ----------------------------------------------------------------------------------------
@@ -472,7 +474,8 @@ class Model:
         part = Quantity(seen.for_others, seen.draws(len(real.draws)), real.n)
         least = real - real * part.scaled(seen.queued_fraction)
         if self.synchronous:  # the loader works in the thread that issues
-            waited = seen.queued_fraction if seen.consumer_queued is None else seen.consumer_queued
+            known = seen.consumer_queued
+            waited = seen.queued_fraction if known is None else known + seen.suspended
             return self._no_faster_than_fed(largest(real - real * part.scaled(min(1.0, waited)), least))
         waited = seen.queued_fraction
         if self.starved is not None and self.runnable is not None:  # handing over waits as the work does

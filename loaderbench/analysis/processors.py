@@ -10,6 +10,9 @@ waits for a processor, the part
 
 would be gone: all of it where the others hold Q or more, none where they hold nothing. This is arithmetic of processors
 that are shared fairly (Kleinrock, Queueing Systems II, 4.4); a neighbour of another priority makes it an estimate.
+
+A thread that is on a processor while the hypervisor has given that to another guest waits too, but stands in no run
+queue. Of the stolen time the run's threads bear their part of the processors' time, which Q holds besides.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ class Processors:
     quota_room: float
     """What the processors have beyond a quota that stopped the run; 0 without one."""
     consumer_queued: float | None
-    """Of the thread that takes batches and issues."""
+    """Of the thread that takes batches and issues; without `suspended`."""
+    suspended: float
+    """Of `queued`, what its threads were on a processor that the hypervisor had given to another guest."""
     cpus: int
     quota_cpus: float | None
     spread: float
@@ -90,6 +95,13 @@ def available(seen: Processors | CpuWindow) -> float:
     return seen.cpus if seen.quota_cpus is None else min(seen.cpus, seen.quota_cpus)
 
 
+def left_for(seen: Processors, cpus: int) -> float:
+    """Processors that the run has, of the `cpus` that it may use, beside those who keep some from it. A quota leaves as
+    much whatever others hold of the other processors."""
+    held = (seen.neighbours or 0.0) + (seen.stolen or 0.0) if seen.for_others > 0 else 0.0
+    return max(seen.own, min(cpus, available(seen), seen.cpus - held))
+
+
 def beside_the_same(segments: Sequence[Segment]) -> Sequence[Segment]:
     """The windows without those beside which others used far more, or fewer, processors than beside every window of
     `real`: an arm is compared with `real`, and would be measured on another machine. Kept whole where the windows of
@@ -111,13 +123,14 @@ def _taken_beside(segment: Segment) -> float | None:
     return neighbours + (window.stolen_s or 0.0) / window.wall_s
 
 
-def processors_of(recording: Recording) -> dict[Arm, Processors]:
-    """By arm, for the arms whose windows tell; empty in runs of older versions."""
+def processors_of(recording: Recording, *, storage_works: bool = True) -> dict[Arm, Processors]:
+    """By arm, for the arms whose windows tell; empty in runs of older versions. `storage_works`: the storage may have
+    work of its own on these processors."""
     windows: dict[Arm, list[CpuWindow]] = {}
     for segment in recording.segments:
         if segment.cpu is not None and segment.cpu.own_queued_s is not None:
             windows.setdefault(segment.arm, []).append(segment.cpu)
-    quiet = [arm for arm in windows if not arm.touches_storage]
+    quiet = [arm for arm in windows if not arm.touches_storage] if storage_works else []
     most = max((_neighbours(windows[arm]) or 0.0 for arm in quiet), default=None)
     return {arm: _together(of, most) for arm, of in windows.items()}
 
@@ -126,7 +139,6 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
     """`most_neighbours`: what others used in the arms that leave the storage alone. More of it is the storage's own
     work: a FUSE daemon, an NFS client's threads."""
     wall = sum(one.wall_s for one in windows)
-    queued = sum(one.own_queued_s or 0.0 for one in windows) / wall
     neighbours = _neighbours(windows)
     if neighbours is not None and most_neighbours is not None:
         neighbours = min(neighbours, most_neighbours)
@@ -134,9 +146,15 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
     quota = windows[-1].quota_cpus
     throttled = sum(one.num_throttled or 0 for one in windows)
     stopped = quota is not None and throttled >= NUM_THROTTLED * wall / PERIOD_S
-    room = windows[-1].cpus - quota if stopped and quota is not None else 0.0
+    room = max(0.0, windows[-1].cpus - quota) if stopped and quota is not None else 0.0
+    own = sum(one.own_s for one in windows) / wall
+    suspended = _suspended(own, neighbours, None if stolen is None else stolen / wall)
     parts = [
-        _part(_taken(one, neighbours, room), (one.own_queued_s or 0.0) / one.wall_s, one.own_s / one.wall_s)
+        _part(
+            _taken(one, neighbours, room),
+            (one.own_queued_s or 0.0) / one.wall_s + _suspended(own, neighbours, (one.stolen_s or 0.0) / one.wall_s),
+            one.own_s / one.wall_s,
+        )
         for one in windows
     ]
     spread = 0.0
@@ -144,16 +162,23 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
         spread = float(np.std(parts, ddof=1)) / len(parts) ** 0.5 * t_quantile(len(parts) - 1)
     consumer = _sum([one.consumer_queued_s for one in windows])
     return Processors(
-        own=sum(one.own_s for one in windows) / wall,
-        queued=queued,
+        own=own,
+        queued=sum(one.own_queued_s or 0.0 for one in windows) / wall + suspended,
         neighbours=neighbours,
         stolen=None if stolen is None else stolen / wall,
         quota_room=room,
         consumer_queued=None if consumer is None else consumer / wall,
+        suspended=suspended,
         cpus=windows[-1].cpus,
         quota_cpus=quota,
         spread=spread,
     )
+
+
+def _suspended(own: float, neighbours: float | None, stolen: float | None) -> float:
+    """The run's part of the stolen processors: guests are suspended whatever they run."""
+    busy = own + (neighbours or 0.0)
+    return (stolen or 0.0) * own / busy if busy > 0 else 0.0
 
 
 def _part(taken: float, queued: float, own: float) -> float:
@@ -165,6 +190,7 @@ def _part(taken: float, queued: float, own: float) -> float:
 
 
 def _taken(window: CpuWindow, most_neighbours: float | None, room: float) -> float:
+    """`most_neighbours`: those of all windows together, since a short one's ticks are rough; None: unknown."""
     neighbours = min(_neighbours([window]) or 0.0, most_neighbours or 0.0)
     return neighbours + (window.stolen_s or 0.0) / window.wall_s + room
 

@@ -16,7 +16,7 @@ from loaderbench.analysis.advice import Measured, advise
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
-from loaderbench.analysis.latency import Queue, Slowness, slowness
+from loaderbench.analysis.latency import Queue, Slowness, slowness, spread_of_met
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.processors import LEAST_QUEUED, Processors, beside_the_same, by_whom, processors_of
 from loaderbench.analysis.quantities import Quantity
@@ -166,6 +166,16 @@ class Judged:
         running, starved = self._part_of_spans("cpu_ns"), self.starved_fraction
         return None if running is None or starved is None else min(1.0, running + starved)
 
+    @property
+    def _suspended_part(self) -> float:
+        """Share of the workers' time on a batch in which they were on a processor that another guest had; no counter of
+        a thread holds it."""
+        seen = self.processors.get(Arm.REAL)
+        if seen is None or not seen.own > 0 or self.starved_fraction is None or self.runnable_fraction is None:
+            return 0.0
+        ran = self.runnable_fraction - self.starved_fraction
+        return min(1.0 - self.runnable_fraction, ran * seen.suspended / seen.own)
+
     def _part_of_spans(self, name: str) -> float | None:
         """A column of the spans ÷ the workers' time on their batches; None where the loader does not tell it."""
         spans = self.spans
@@ -190,8 +200,10 @@ class Judged:
             synchronous=self.case.feed.workers == 0,
             overlap=self.facts.device.overlap,
             storage_idle=self.storage is not None and self.storage.idle_proof is not None,
-            starved=self.starved_fraction,
-            runnable=self.runnable_fraction,
+            starved=None if self.starved_fraction is None else self.starved_fraction + self._suspended_part,
+            runnable=None
+            if self.runnable_fraction is None
+            else min(1.0, self.runnable_fraction + self._suspended_part),
             processors=self.processors,
             on_host_cpus=self.facts.device.on_host_cpus,
             copies=self.facts.device.copies,
@@ -222,6 +234,9 @@ class Judged:
         known = (spans[:, SPAN["runqueue_ns"]] >= 0).all()
         read = (spans[:, SPAN["page_bytes"]].sum() > 0) or (spans[:, SPAN["major_faults"]].sum() > 0)
         part = Quantity(mean_read / mean_busy, drawn[:, 1] / drawn[:, 0], len(rounds)) if known and read else None
+        if part is not None and self._suspended_part:
+            left = part.draws - self._suspended_part
+            part = Quantity(max(0.0, part.value - self._suspended_part), np.maximum(left, 0.0), part.n)
         if not known:
             part = self.shadow_part
         busy_s = Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds))
@@ -259,11 +274,13 @@ class Judged:
         depth = self.facts.loader.traits.buffer_batches(feed)
         # What a file takes in the workers depends on what else they do; `fetch` does nothing else.
         reads = found.fetch if not prep_s and found.fetch_saw and found.fetch is not None else found.real
-        return Queue(reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s)
+        return Queue(
+            reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s, spread_of_met(reads, found)
+        )
 
     @cached_property
     def processors(self) -> Mapping[Arm, Processors]:
-        return processors_of(self.recording)
+        return processors_of(self.recording, storage_works=not _moved_nothing(self.recording))
 
     @cached_property
     def attribution(self) -> Attribution:

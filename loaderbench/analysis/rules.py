@@ -52,7 +52,11 @@ History
        one reader's waits at even distances are those for a capped rate; its slow files are that though other readers
        get little more where the same ones, or those of one folder, are slow again; no more readers are advised there;
        another decoder beside more workers than processors may pay less of what they take from each other
-    13 the interval of the images/s holds what others on the processors take from one run more than from the next
+    13 the interval of the images/s holds what others on the processors take from one run more than from the next;
+       stolen time counts as waited for where no thread is queued; neighbours are not capped by the arms without a
+       storage where it did nothing, nor subtracted from a quota that leaves the run its own; a tenth of the files may
+       be slow; one pause is no capped rate; standstills beside the windows of `real` may outweigh a stage; the gain
+       without preparation over stalls or slow files is known no better than their number
 """
 
 from __future__ import annotations

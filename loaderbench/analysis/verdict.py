@@ -273,6 +273,10 @@ class _Judge:
         if held_up is not None and held_up >= WORTH and held_up * held_up >= self.best:
             reasons.append(Reason("gain_not_measured", {"cause": "contention", "most": held_up}))
         reasons += self.behind_threads(self.best)
+        if self.model.stalls_missed is not None:
+            part, seen = self.model.stalls_missed
+            if (most := 1.0 / max(1.0 - part, 1e-9)) >= WORTH and most > MORE * self.best:
+                reasons.append(Reason("stalls_missed", {"part": part, "seen": seen}))
         if self.worth and gains[self.worth[0]].low < SURE and not self.only_together:
             reasons.append(_uncertain(self.worth[0], gains[self.worth[0]]))
         possible = {str(cause): gain.high for cause, gain in gains.items()}

@@ -32,6 +32,7 @@ from loaderbench.analysis.advice import (
 )
 from loaderbench.analysis.batch_queue import step_seconds
 from loaderbench.analysis.model import Model
+from loaderbench.analysis.processors import left_for
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.verification import rate_ratio, segments_of, trials_of
 from loaderbench.cases.arms import Arm
@@ -116,7 +117,7 @@ class Follower:
         lane_cpu = float(batches.cpu.mean())
         self.other_cpu = consumer_cpu_s if self.workers else max(0.0, consumer_cpu_s - lane_cpu)
         if seen is not None:
-            self.available = max(seen.own, cpus - seen.taken * (seen.for_others > 0), 1e-9)
+            self.available = max(left_for(seen, cpus), 1e-9)
             self.other_cpu = max(self.other_cpu, seen.own * self.real_s - lane_cpu)
         num = len(batches.making)
         order = np.arange(min(num, MANY_FOLLOWED))

@@ -133,8 +133,11 @@ def main() -> None:
         code, message = 1, ": ".join(str(part) for part in (error.filename, error.strerror or error, hint) if part)
     if code in (130, 143, 129) and message is None:
         message = "interrupted"
+    # It is ending already, and another signal must not change the exit code; but where a thread of a watched script
+    # goes on, Python waits for that first.
+    goes_on = any(not one.daemon and one is not threading.current_thread() for one in threading.enumerate())
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it is ending already; another signal must not change the exit code
+        signal.signal(number, signal.SIG_DFL if goes_on else signal.SIG_IGN)
     if message is not None:
         echo(f"loaderbench: {message}", err=True)
     # An interrupt inside an exec(), as dataclasses call it, leaves a mark by which Python would end by SIGINT whatever

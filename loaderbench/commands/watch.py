@@ -123,6 +123,8 @@ def _print(watch: ScriptWatch, json_out: str | None) -> None:
     from loaderbench.studies.watch import say_watched
 
     rank = watch.rank
+    if watch.problem is not None and watch.record is None:
+        return
     say_watched(watch.record, watch.nothing, rank)
     if json_out is None or watch.record is None or (rank is not None and not rank.speaks):
         return

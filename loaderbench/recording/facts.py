@@ -217,7 +217,7 @@ class ReadTimes:
     histogram: Table
     """[len(READ_BIN_EDGES_NS) + 1, len(READ_BIN_FIELDS)]"""
     slowest: Table
-    """[≤ 32, len(READ_FIELDS)], the slowest first."""
+    """[≤ 128, len(READ_FIELDS)], the slowest first."""
     pauses: Table
     """[≤ 32, len(PAUSE_FIELDS)], the longest first."""
     begin_ns: int

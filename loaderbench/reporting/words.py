@@ -521,8 +521,8 @@ ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
         "other, and each takes memory)"
     ),
     "fewer_threads": lambda c, d: (
-        f"the model and the loader share {_text(d, 'cpus')} processors: keep each to its own (OMP_NUM_THREADS, "
-        "taskset), or add cores"
+        f"the model and the loader share {_text(d, 'cpus')} processors: add cores, so that each has its own (to keep "
+        "each to a part of these, OMP_NUM_THREADS, gives less)"
     ),
     "stop_neighbours": lambda c, d: (
         f"stop the other processes, which use {_number(d, 'cores'):.2f} of {_text(d, 'cpus')} processors, or keep them "

@@ -22,7 +22,8 @@ from loaderbench.recording.facts import (
     Table,
 )
 
-MOST_SLOWEST = MOST_PAUSES = 32
+MOST_SLOWEST, MOST_PAUSES = 128, 32
+"""Behind a standstill as many reads are slow as there are readers."""
 
 
 def read_times(rows: Table) -> ReadTimes | None:

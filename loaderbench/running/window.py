@@ -298,12 +298,14 @@ class Windows:
         if asked is not None:
             loop.run(asked, sys.maxsize)
             return len(loop.host), loader is None
+        limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5, longest_s) * 1e9)
         if loader is None:
-            loop.run(4, sys.maxsize)
+            loop.run(1, sys.maxsize)
+            if time.perf_counter_ns() < limit:
+                loop.run(3, limit)
             return len(loop.host), True
         # Without workers there is no queue, but the first batches pay for memory and tables that later ones reuse.
         depth = self.rig.buffer_batches
-        limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5, longest_s) * 1e9)
         loop.run(feed.lanes + 1, sys.maxsize)
         if known.tells:
             while len(loop.host) < min(2 * depth + 2 * feed.lanes + 1, most) and loop.host[-1][3] <= limit:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -30,7 +31,7 @@ from loaderbench.reporting.console import make_console
 from loaderbench.reporting.studies import print_findings
 from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
-from loaderbench.studies.measure import stored
+from loaderbench.studies.measure import Spilled, stored
 from loaderbench.studies.watch_ranks import WatchedRank
 from loaderbench.studies.watch_writing import Writing, check_every
 from loaderbench.studies.watched import nothing_seen
@@ -75,6 +76,8 @@ class ScriptWatch:
         self._writing: Writing | None = None
         self._applier = Applier(self._advised) if apply else None
         self.record: RunRecord | None = None
+        self.problem: str | None = None
+        """Why it could not be stored."""
         self.watcher: Watcher | None = None
         self.rank, self._pid = rank, os.getpid()
         self._is_over = self._is_stored = False
@@ -90,10 +93,8 @@ class ScriptWatch:
         return nothing_seen(self.watcher)
 
     def run(self) -> int | str | None:
-        """Run the script. Its exit code, as sys.exit takes it; what was seen is in `record`: None where nothing was.
-
-        Raises:
-            ConfigError, Spilled: the results folder cannot be written.
+        """Run the script. Its exit code, as sys.exit takes it; what was seen is in `record`: None where nothing was, or
+        it could not be stored (`problem`).
         """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         leave = os._exit
@@ -112,6 +113,7 @@ class ScriptWatch:
             make = lambda taken: run_of(taken, self.name, self.script, started_at, None, beside)  # noqa: E731
             self._writing = Writing(self._store, self._every_s, make, watcher)
         with all_noticed(watcher, self._applier):
+            watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
             os._exit = leaving  # type: ignore[assignment]
             try:
@@ -134,8 +136,17 @@ class ScriptWatch:
         sys.argv = [self.script, *self._arguments]
         sys.path[0] = str(Path.cwd() if self._as_module else Path(self.script).resolve().parent)
         sys.excepthook = sys.__excepthook__
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        ours = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP), self._ended]
+        if ours[0] is not signal.SIG_IGN and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._ended)  # so that what was seen is kept; a script may set its own
+
+        def end_as_without() -> None:
+            """In a process that the script forks: signals end it as they would without the watch."""
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if callable(handler := signal.getsignal(number)) and handler in ours:
+                    signal.signal(number, signal.SIG_DFL)
+
+        os.register_at_fork(after_in_child=end_as_without)
 
     def _ended(self, number: int, frame: Any) -> None:
         """SIGTERM, as a launcher sends it to all ranks when one has failed."""
@@ -170,8 +181,10 @@ class ScriptWatch:
         if self._is_stored:
             return
         self._is_stored = self._is_over = True
-        self.record = store_watched(
-            watcher, self.name, self.script, self._store, started_at, self._writing, self._applier, self.rank
+        self.record, self.problem = stored_or_told(
+            lambda: store_watched(
+                watcher, self.name, self.script, self._store, started_at, self._writing, self._applier, self.rank
+            )
         )
 
     def _told(self, watcher: Watcher) -> None:
@@ -196,6 +209,27 @@ def all_noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[No
         yield
 
 
+def threads_heeded() -> Callable[[], None]:
+    """A script may set `OMP_NUM_THREADS` before it imports PyTorch, which looks at it then. The watch has imported it
+    already: what this gives sets the number of threads where the variables have changed since, and the script has set
+    none itself."""
+    torch = sys.modules.get("torch")
+    before, num = _threads_wanted(), None if torch is None else torch.get_num_threads()
+
+    def heed() -> None:
+        wanted = _threads_wanted()
+        if torch is not None and wanted not in (None, before) and torch.get_num_threads() == num:
+            torch.set_num_threads(wanted)
+
+    return heed
+
+
+def _threads_wanted() -> int | None:
+    """By the environment, as PyTorch reads it (ATen/ParallelCommon.cpp): MKL's variable before OpenMP's."""
+    named = [os.environ.get(name, "") for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS")]
+    return next((int(one) for one in named if one.isdigit() and int(one)), None)
+
+
 def store_watched(
     watcher: Watcher, name: str, script: str, store: Store, started_at: str, writing: Writing | None = None,
     applier: Applier | None = None, rank: WatchedRank | None = None,
@@ -212,6 +246,21 @@ def store_watched(
             rank.end(run, record, store)
         return record
     return _stored(watcher, name, script, store, started_at, writing, applier, None)[1]
+
+
+def stored_or_told(store: Callable[[], RunRecord | None]) -> tuple[RunRecord | None, str | None]:
+    """(what `store` gives, why it failed). That is said on stderr; the script ends as it would have without."""
+    record = None
+    try:
+        return store(), None
+    except Spilled as error:
+        problem, record = str(error), error.record
+    except LoaderbenchError as error:
+        problem = str(error)
+    except Exception as error:
+        problem = f"what was seen could not be stored: {error!r}"
+    make_console(stderr=True).print(f"loaderbench: {problem}", soft_wrap=True, highlight=False)
+    return record, problem
 
 
 def _let_workers_end() -> None:
@@ -250,20 +299,29 @@ def _code_of(stop: SystemExit) -> int | str | None:
 
 def _execute(script: str) -> None:
     """As `python SCRIPT`. Its module stays `__main__`, for what runs on when it has ended, and for spawned workers."""
+    path = str(Path(script).absolute())
     module = types.ModuleType("__main__")
-    module.__file__ = script
-    module.__dict__["__builtins__"] = __builtins__
+    module.__file__, module.__loader__ = path, SourceFileLoader("__main__", path)
+    module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
-    exec(compile(Path(script).read_bytes(), script, "exec"), module.__dict__)
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
 
 
 def _print_error(error: BaseException) -> None:
-    """The script's error as Python prints it: without the frames that are ours."""
+    """The script's error as Python tells it, or the script's own `sys.excepthook`: without the frames that are ours."""
     trace, own = error.__traceback__, str(Path(__file__))
     while trace is not None and (
         trace.tb_frame.f_code.co_filename == own or "runpy" in trace.tb_frame.f_code.co_filename
     ):
         trace = trace.tb_next
+    if sys.excepthook is not sys.__excepthook__:
+        try:
+            sys.excepthook(type(error), error, trace)
+            return
+        except Exception as own_error:
+            print("Error in sys.excepthook:", file=sys.stderr)
+            traceback.print_exception(own_error)
+            print("\nOriginal exception was:", file=sys.stderr)
     traceback.print_exception(type(error), error, trace)
 
 
@@ -358,14 +416,7 @@ class OwnWatch:
 
     def leave(self) -> RunRecord | None:
         """End it where the script has something else to do than to watch itself: it goes on, whatever fails here."""
-        try:
-            return self.end()
-        except LoaderbenchError as error:
-            problem = str(error)
-        except Exception as error:
-            problem = f"what was seen could not be stored: {error!r}"
-        make_console(stderr=True).print(f"loaderbench: {problem}", soft_wrap=True, highlight=False)
-        return None
+        return stored_or_told(self.end)[0]
 
 
 def _program() -> str:

@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loaderbench.cases.case import Change
+from loaderbench.watching.transforms import data_sets
 from loaderbench.watching.watcher import Seen, Source, Watcher
 
 KNOWN_SAMPLERS = ("torch.utils.data.", "accelerate.", "lightning.", "pytorch_lightning.", "transformers.")
 """Their samplers draw all their random numbers when they begin."""
 MOST_TRIES = 3
 """Epochs behind which it is looked for something to apply."""
-REDRAWS = "_loaderbench_redraws"
+REDRAWS, STATE = "_loaderbench_redraws", "_loaderbench_state"
+"""Of a loader: that its workers were made to stay; the data set as it was then."""
 
 
 class Applier:
@@ -47,8 +49,8 @@ class Applier:
         if self.change is not None and source == self.source:
             set_arguments(loader, self.change)
             self.after = source_of(loader)
-        if REDRAWS in vars(loader) and getattr(loader, "_iterator", None) is not None:
-            draw_seed(loader)
+        if REDRAWS in vars(loader):
+            go_on(loader)
 
     def _choose(self, watcher: Watcher, loader: Any, source: Source) -> None:
         seen = watcher.seen.get(source)
@@ -124,6 +126,26 @@ def set_arguments(loader: Any, change: Change) -> None:
         vars(loader)[REDRAWS] = True
     if getattr(loader, "_iterator", None) is not None and ("workers" in change or "prefetch" in change):
         loader._iterator = None  # workers that stayed: the next iterator starts those that are wanted
+
+
+def go_on(loader: Any) -> None:
+    """Before an iterator of a loader whose workers were made to stay: they have the data set as it was when they were
+    made. Where the script has changed it since (`data.epoch = epoch`), they are made anew, as they were without."""
+    before, now = vars(loader).get(STATE), [dict(vars(one)) for one in data_sets(loader.dataset)]
+    vars(loader)[STATE] = now
+    if getattr(loader, "_iterator", None) is None:
+        return
+    if before is not None and len(before) == len(now) and all(map(is_as_before, before, now)):
+        draw_seed(loader)
+    else:
+        loader._iterator = None
+
+
+def is_as_before(before: dict[str, object], now: dict[str, object]) -> bool:
+    """Whether a data set has the same attributes: equal plain values, and else the very same objects."""
+    return before.keys() == now.keys() and all(
+        one is now[name] or (isinstance(one, int | float | str) and one == now[name]) for name, one in before.items()
+    )
 
 
 def draw_seed(loader: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -47,8 +48,9 @@ class DataLoaderQueue:
         iterator: Any = self._reference()
         if iterator is None:
             return False
-        waiting = sum(len(task) == 2 for task in iterator._task_info.values())
-        return bool(waiting + iterator._data_queue.qsize() >= iterator._send_idx - iterator._rcvd_idx)
+        works = iterator._workers_status  # a worker at its shard's end gives nothing for what it is still asked
+        missing = sum(len(task) == 1 and works[task[0]] for task in iterator._task_info.values())
+        return bool(iterator._data_queue.qsize() >= missing)
 
     def pids(self) -> list[int]:
         workers = getattr(self._reference(), "_workers", [])
@@ -144,13 +146,19 @@ def _made_before(kept: Any, ring: SpanRing) -> list[int]:
     return made
 
 
+class _Making(threading.local):
+    """The iterator that this thread is making: where what makes its batches is to write, and the data set that these
+    are of. A worker inherits it; a loader within its data set is another one."""
+
+    found: tuple[SpanRing, Times, Any] | None = None
+
+
 @contextmanager
 def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
     """Watch every DataLoader of this process for the block's time. `applier`: may change their arguments."""
     import torch.utils.data.dataloader as home
 
-    owner = os.getpid()
-    current: list[tuple[SpanRing, Times] | None] = [None]
+    owner, making = os.getpid(), _Making()
     base: Any = home._BaseDataLoaderIter
     old_iter, old_next, old_index = home.DataLoader.__iter__, base.__next__, base._next_index
 
@@ -169,15 +177,16 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
         else:
             made = _made_before(kept, ring)
         times = times_for(loader)
-        current[0] = ring, times
+        making.found = ring, times, loader.dataset
         begun = time.perf_counter_ns()
         try:
             iterator = old_iter(loader)
         finally:
-            current[0] = None
+            making.found = None
             getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
-        watched = watcher.opened(source_of(loader), begun, ring if made else None, made, queue)
+        tells = made and getattr(loader, "in_order", True)  # else no batch tells which worker made it
+        watched = watcher.opened(source_of(loader), begun, ring if tells else None, made, queue)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
         if watched is not None:
@@ -200,7 +209,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
     if watcher.wants("shadow"):
         base._next_index = index
     try:
-        with _timed_fetchers(current):
+        with _timed_fetchers(making):
             yield
     finally:
         home.DataLoader.__iter__, base.__next__ = old_iter, old_next  # type: ignore[method-assign]
@@ -208,8 +217,8 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def _timed_fetchers(current: list[tuple[SpanRing, Times] | None]) -> Iterator[None]:
-    """Let what makes batches, in this process or in one forked from it, write its spans into the current ring."""
+def _timed_fetchers(making: _Making) -> Iterator[None]:
+    """Let what makes batches, in this process or in one forked from it, write its spans where its iterator's are."""
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import fetch as fetching
 
@@ -218,9 +227,9 @@ def _timed_fetchers(current: list[tuple[SpanRing, Times] | None]) -> Iterator[No
 
     def made(fetcher: Any, *arguments: Any) -> None:
         old_fetcher(fetcher, *arguments)
-        if current[0] is not None:
+        if making.found is not None and fetcher.dataset is making.found[2]:
             info = get_worker_info()
-            ring, times = current[0]
+            ring, times, _ = making.found
             worker = 0 if info is None else info.id
             fetcher._lane, fetcher._sampling = Lane(ring, worker), Sampling(times, worker, fetcher.dataset)
             fetcher.collate_fn = fetcher._lane.collating(fetcher.collate_fn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,7 +102,7 @@ def _spans(rows: Table) -> Table:
 
 
 class Stopwatch:
-    """Of one process and the thread that makes batches in it."""
+    """Of one process and the thread that makes batches in it; its two files are closed with it."""
 
     def __init__(self) -> None:
         self._schedule = _opened("/proc/thread-self/schedstat")
@@ -121,10 +122,30 @@ class Stopwatch:
             asked = int(os.pread(self._io, 256, 0).split(None, 2)[1])
         return resource.getrusage(resource.RUSAGE_SELF).ru_majflt, asked
 
-    def close(self) -> None:
+    def __del__(self) -> None:
         for descriptor in (self._schedule, self._io):
             if descriptor is not None:
                 os.close(descriptor)
+
+
+class _OfThread(threading.local):
+    """The stopwatch of each thread."""
+
+    stopwatch: Stopwatch | None = None
+    pid = 0
+
+
+_of_thread = _OfThread()
+
+
+def stopwatch() -> Stopwatch:
+    """This thread's, opened once: a script may make an iterator for each step. One that was inherited by `fork` is of
+    the parent's thread."""
+    found = _of_thread.stopwatch
+    if found is None or _of_thread.pid != os.getpid():
+        found = _of_thread.stopwatch = Stopwatch()
+        _of_thread.pid = os.getpid()
+    return found
 
 
 def _opened(path: str) -> int | None:
@@ -138,18 +159,14 @@ class Lane:
     """The one place of a fetcher: which ring its spans go to, and as which worker's."""
 
     def __init__(self, ring: SpanRing, worker: int) -> None:
-        self._ring, self._worker, self._watch = ring, worker, Stopwatch()
+        self._ring, self._worker = ring, worker
         self._fetched: tuple[int, int, int] | None = None
-
-    def close(self) -> None:
-        """It measures no more."""
-        self._watch.close()
 
     def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`collate` that leaves a mark where it begins."""
 
         def marked(samples: Any) -> Any:
-            self._fetched = self._watch.now()
+            self._fetched = stopwatch().now()
             return collate(samples)
 
         return marked
@@ -157,13 +174,14 @@ class Lane:
     def fetch(self, make: Callable[[], Any]) -> Any:
         """What `make` gives; its span goes into the ring."""
         self._ring.rest()
-        faults, asked = self._watch.read()
-        start, cpu, waited = self._watch.now()
+        watch = stopwatch()
+        faults, asked = watch.read()
+        start, cpu, waited = watch.now()
         self._fetched = None
         batch = make()
-        ready, cpu_ready, waited_ready = self._watch.now()
+        ready, cpu_ready, waited_ready = watch.now()
         fetched, cpu_fetched, waited_fetched = self._fetched or (ready, cpu_ready, waited_ready)
-        faults_ready, asked_ready = self._watch.read()
+        faults_ready, asked_ready = watch.read()
         known = min(waited, waited_ready, waited_fetched) >= 0
         self._ring.add(
             self._worker,

@@ -6,13 +6,16 @@ changed. They are looked for in attributes where torchvision's data sets, and th
 
 from __future__ import annotations
 
+import copy
 import mmap
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,10 @@ OF_DATA_SETS = ("transform", "transforms", "target_transform", "joint_transform"
 """Attributes of a data set that hold a transform."""
 INSIDE = ("dataset", "datasets")
 """Attributes of a data set that hold another one: Subset, ConcatDataset, and wrappers like them."""
+MOST_INSIDE = 256
+"""Parts of a list there that are looked at: it may hold all of the samples."""
+UNLIKE_A_FUNCTION = ("__getitem__", "__len__", "__iter__", "__contains__", "__enter__", "__next__")
+"""A transform that is more than something to call is left as it is."""
 NUM_LOOKED_AT = 3
 """Timed batches of which the random state is compared."""
 BATCHES, NS, TORCH_THREADS, THREADS, RANDOM, HEAD = 0, 1, 2, 3, 4, 8
@@ -40,6 +47,8 @@ class Place:
 
     name: str
     call: Callable[..., Any]
+    get: Callable[[], Any]
+    """What is there now."""
     put: Callable[[Any], None]
     """Put another one there."""
 
@@ -47,71 +56,78 @@ class Place:
 def places_of(data: object) -> list[Place]:
     """The transforms of a data set, in an order that is the same in each process."""
     found: list[Place] = []
-    for owner in _data_sets(data):
+    for owner in data_sets(data):
         for name in OF_DATA_SETS:
             held = vars(owner).get(name)
             if callable(held):
-                found += _places_in(held, _attribute(owner, name))
+                found += _places_in(held, *_attribute(owner, name))
             inner = getattr(held, "__dict__", {}).get("transform")  # torchvision's StandardTransform
             if name == "transforms" and callable(inner):
-                found.pop()
-                found += _places_in(inner, _attribute(held, "transform"))
+                found = [place for place in found if place.call is not held]
+                found += _places_in(inner, *_attribute(held, "transform"))
     number: dict[str, int] = {}
     named = []
     for place in _once(found)[:MOST_NAMES]:
         number[place.name] = number.get(place.name, 0) + 1
         same = number[place.name]
-        named.append(place if same == 1 else Place(f"{place.name} ({same})", place.call, place.put))
+        named.append(place if same == 1 else replace(place, name=f"{place.name} ({same})"))
     return named
 
 
 def _once(found: list[Place]) -> list[Place]:
     """One place for a transform that is kept in several."""
-    puts: dict[int, list[Callable[[Any], None]]] = {}
+    same: dict[int, list[Place]] = {}
     for place in found:
-        puts.setdefault(id(place.call), []).append(place.put)
+        same.setdefault(id(place.call), []).append(place)
 
-    def everywhere(several: list[Callable[[Any], None]]) -> Callable[[Any], None]:
+    def everywhere(places: list[Place]) -> Callable[[Any], None]:
         def put(one: Any) -> None:
-            for each in several:
-                each(one)
+            for place in places:
+                if is_timed(one) is not is_timed(place.get()):  # else the script has put another one there meanwhile
+                    place.put(one)
 
         return put
 
-    first = {id(place.call): place for place in reversed(found)}
-    return [
-        Place(place.name, place.call, everywhere(puts[id(place.call)]))
-        for place in found
-        if first[id(place.call)] is place
-    ]
+    return [replace(places[0], put=everywhere(places)) for places in same.values()]
 
 
-def _data_sets(data: object) -> Iterator[object]:
+def data_sets(data: object) -> Iterator[object]:
+    """It, and those within it."""
     seen: set[int] = set()
-    pending = [data]
+    pending = deque([data])
     while pending:
-        one = pending.pop(0)
+        one = pending.popleft()
         if id(one) in seen or not hasattr(one, "__dict__"):
             continue
         seen.add(id(one))
         yield one
         for name in INSIDE:
             held = vars(one).get(name)
-            pending += held if isinstance(held, list | tuple) else [] if held is None else [held]
+            parts = held if isinstance(held, list | tuple) else [] if held is None else [held]
+            pending.extend(islice(parts, MOST_INSIDE))
 
 
-def _attribute(owner: Any, name: str) -> Callable[[Any], None]:
-    return lambda one: setattr(owner, name, one)
+Kept = tuple[Callable[[], Any], Callable[[Any], None]]
+"""How to get what is kept somewhere, and how to put another one there."""
 
 
-def _item(owner: Any, key: Any) -> Callable[[Any], None]:
+def _attribute(owner: Any, name: str) -> Kept:
+    return lambda: vars(owner).get(name), lambda one: setattr(owner, name, one)
+
+
+def _item(owner: Any, key: Any) -> Kept:
+    def get() -> Any:
+        with suppress(LookupError):  # the script has changed its list
+            return owner[key]
+        return None
+
     def put(one: Any) -> None:
         owner[key] = one
 
-    return put
+    return get, put
 
 
-def _places_in(held: Any, put: Callable[[Any], None]) -> list[Place]:
+def _places_in(held: Any, get: Callable[[], Any], put: Callable[[Any], None]) -> list[Place]:
     """Of a Compose and of torch's Sequential each part, else the transform itself."""
     kind = type(held).__name__
     parts: Any = None
@@ -121,8 +137,9 @@ def _places_in(held: Any, put: Callable[[Any], None]) -> list[Place]:
     elif kind == "Sequential" and isinstance(getattr(held, "_modules", None), dict):
         owner, parts = held._modules, list(held._modules.items())
     if not parts:
-        return [Place(name_of(held), held, put)]
-    return [place for key, part in parts for place in _places_in(part, _item(owner, key))]
+        is_plain = not any(hasattr(type(held), name) for name in UNLIKE_A_FUNCTION)
+        return [Place(name_of(held), held, get, put)] if is_plain else []
+    return [place for key, part in parts for place in _places_in(part, *_item(owner, key))]
 
 
 def name_of(call: object) -> str:
@@ -136,7 +153,8 @@ class _Timed:
     """A transform that notes its time, and looks like what it stands for."""
 
     def __init__(self, call: Callable[..., Any], add: Callable[[int], None]) -> None:
-        self.__call, self.__add = call, add
+        object.__setattr__(self, "_Timed__call", call)
+        object.__setattr__(self, "_Timed__add", add)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         begun = time.perf_counter_ns()
@@ -148,9 +166,40 @@ class _Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__call, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__call, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__call, name)
+
+    def __copy__(self) -> Any:
+        return copy.copy(self.__call)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__call, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _itself, (self.__call,)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.__call == other)
+
+    def __hash__(self) -> int:
+        return hash(self.__call)
+
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         return type(self.__call)
+
+
+def _itself(call: Any) -> Any:
+    """What another process gets in place of one that is timed here."""
+    return call
+
+
+def is_timed(one: object) -> bool:
+    """Whether it is a stand-in, which `isinstance` does not tell."""
+    return type(one) is _Timed
 
 
 class Times:
@@ -195,10 +244,8 @@ class Sampling:
     """In the process that makes batches: times some of them."""
 
     def __init__(self, times: Times, worker: int, data: object) -> None:
-        self._row = times.rows[worker]
-        self._places = places_of(data)
-        if [place.name for place in self._places] != times.names:  # another data set than the one that was looked at
-            self._places = []
+        self._row, self._names, self._data = times.rows[worker], times.names, data
+        self._replaces = True
         self._number, self._looked_at = -1, 0
 
     def take(self, make: Callable[[], Any]) -> Any:
@@ -229,16 +276,21 @@ class Sampling:
     def _timed(self) -> Iterator[None]:
         put: list[Place] = []
         try:
-            for number, place in enumerate(self._places):
+            for number, place in enumerate(self._places()):
                 place.put(_Timed(place.call, self._adder(HEAD + 2 * number)))
                 put.append(place)
         except (AttributeError, TypeError):  # a data set that refuses to have it replaced
-            self._places = self._places[: len(put)]
+            self._replaces = False
         try:
             yield
         finally:
             for place in put:
                 place.put(place.call)
+
+    def _places(self) -> list[Place]:
+        """Looked for anew each time, since a script may change them; none where it has, or these cannot be replaced."""
+        found = places_of(self._data) if self._replaces else []
+        return found if [place.name for place in found] == self._names else []
 
     def _adder(self, column: int) -> Callable[[int], None]:
         row = self._row

@@ -175,6 +175,8 @@ class Watcher:
         self._failed = 0
         self.judged: Source | None = None
         """The loader that the verdict is about, where `--apply` changed it."""
+        self.before_first: Callable[[], None] | None = None
+        """Called once an iterator was made, before its first batch."""
         self.phase: Callable[[], str] | None = None
         """What a trainer's callback tells: `train` or `evaluate`."""
         self.optimizer_steps: int | None = None
@@ -195,6 +197,8 @@ class Watcher:
         thread than that of the first iterator, whose times would overlap, and for one within another's."""
         if self._thread is None:
             self._thread = threading.get_ident()
+            if self.before_first is not None:
+                self.before_first()
         if threading.get_ident() != self._thread or self.taking is not None:
             return None
         seen = self.seen.setdefault(source, Seen(source))
@@ -394,6 +398,8 @@ class Watched:
         self._made = list(made)
         self._source = seen.source
         self._batch = 0
+        self._tells_size: bool | None = None
+        """Whether the first dimension of a batch's first array is its samples; None before the first batch."""
         self._arm, self._rows = Arm.REAL, list[list[int]]()
         self._warmup = max(1, 2 * self._source.depth)
         self._until_burst = watcher.rows_until_turn(seen)
@@ -434,15 +440,17 @@ class Watched:
         watcher.taking = self
         try:
             batch = take(iterator) if self._wait_cpu is None else self._take_timed(take, iterator, called)
-        except BaseException:
+        except BaseException as error:
             self.ended()
+            if not isinstance(error, StopIteration):
+                self.ring = None  # a script that goes on gets batches that its workers did not make in turn
             raise
         finally:
             watcher.taking = None
         returned = time.perf_counter_ns()
         watcher.enter(self._source, "step", returned)
         self._started = True
-        num = samples_of(batch) or self._source.batch_size or 1
+        num = self._samples_of(batch)
         self._rows.append([called, returned, -1, num, -1])
         self.seen.num_batches += 1
         self.seen.num_samples += num
@@ -458,6 +466,17 @@ class Watched:
                 if watcher.probes != "none" and watcher.device is None and not tells:
                     self._wait_cpu, self.seen.times_waits = 0.0, True
         return batch
+
+    def _samples_of(self, batch: Any) -> int:
+        """Of a DataLoader's batches the first array tells only if it told the batch size of the first one: its first
+        dimension may be channels, or time. A batch of one may be a block that was made before."""
+        found, size = samples_of(batch), self._source.batch_size
+        if size is None or size == 1 or self._source.kind != "DataLoader":
+            return found or size or 1
+        most = size if self._source.num_samples is None else min(size, self._source.num_samples or size)
+        if self._tells_size is None:
+            self._tells_size = found == most
+        return (found or most) if self._tells_size else most
 
     def _take_timed(self, take: Callable[[Any], Any], iterator: Any, called: int) -> Any:
         """The next batch, of workers that tell nothing: what this thread does meanwhile; now and then what all do."""

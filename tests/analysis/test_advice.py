@@ -74,6 +74,12 @@ def advice(pipeline: Pipeline, **given: Any) -> tuple[Advice, ...]:
     return record.verdict.advice
 
 
+def analyze_advice(asked: Run) -> tuple[Advice, ...]:
+    verdict = analyze(asked).verdict
+    assert verdict is not None
+    return verdict.advice
+
+
 def check_rules(found: Sequence[Advice]) -> None:
     predictions = [one.predicted_speedup for one in found]
     known = [prediction for prediction in predictions if prediction is not None]
@@ -211,6 +217,19 @@ def test_no_more_workers_are_advised_than_processors_where_the_workers_wait_for_
     assert crowded is not None
     assert not [one for one in crowded.advice if int(str((one.change or {}).get("workers", 0))) > 2]
     assert not [one for one in crowded.advice if int(str(one.details.get("workers", 0))) > 2]
+
+
+def test_a_quota_leaves_its_processors_whatever_others_hold_of_the_rest() -> None:
+    # given a pod of 8 processors of a node's 64, of which others use 30
+    slow = Pipeline(device=0.010, decode=0.080, workers=2)
+    asked = simulated(slow, cpus=8)
+    alone = {repr(one.change): value_of(one) for one in analyze_advice(asked) if one.predicted_speedup}
+    assert asked.recording is not None
+    for one in asked.recording.segments:
+        one.cpu = CpuWindow(10.0, 20.0, 0.5, 0.0, 320.0, 0.0, 64, 8.0, 0)
+    beside = {repr(one.change): value_of(one) for one in analyze_advice(asked) if one.predicted_speedup}
+    assert max(alone.values()) > 3.0
+    assert max(beside.values()) == pytest.approx(max(alone.values()), rel=0.05)
 
 
 def test_more_readers_against_a_latency() -> None:

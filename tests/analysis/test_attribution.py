@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loaderbench.analysis.model import Model
 from loaderbench.analysis.steps import arm_steps
-from loaderbench.analysis.verdict import Attribution
+from loaderbench.analysis.verdict import Attribution, attribute
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP
 from tests.analysis.judging import gain, join, judge_arms, reasons, share, waits
@@ -241,3 +242,15 @@ def test_workers_that_pace_the_run_never_rest() -> None:
     found = arm_steps(run(Pipeline(device=0.020, decode=0.080, workers=2)), Arm.REAL, 2)
     assert found is not None
     assert found.worked == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_stage_that_is_worth_it_is_no_verdict_where_the_storage_stood_still_beside_the_windows() -> None:
+    # given preparation of 1.2 times the device's step, and a storage that stood still for a part of the time, but in
+    # none of the windows of `real`
+    arms = join(run(Pipeline(device=0.1, decode=0.24, workers=2)), 2)
+    model = Model(arms, reads_files=True, owns_transfer=False, synchronous=False, overlap=False, starved=0.0)
+    assert attribute(model, storage_idle=False).verdict.bottleneck == "prep"
+    for part, bottleneck in ((0.4, "undetermined"), (0.1, "prep")):
+        found = attribute(replace(model, stalls_missed=(part, 0.0)), storage_idle=False).verdict
+        assert found.bottleneck == bottleneck
+        assert ("stalls_missed" in [one.code for one in found.reasons]) is (bottleneck == "undetermined")

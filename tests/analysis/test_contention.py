@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loaderbench.analysis.model import Model
-from loaderbench.analysis.processors import beside_the_same
+from loaderbench.analysis.processors import beside_the_same, processors_of
 from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.record import analyze
 from loaderbench.analysis.verdict import _Judge
@@ -221,6 +221,51 @@ def test_a_rate_beside_others_may_be_another_one_in_the_next_run(machine: Machin
     assert rate is not None and rate.low is not None and rate.high is not None
     for end, sign in ((rate.low, -1), (rate.high, 1)):
         assert np.log(end / rate.value) == pytest.approx(sign * 1.96 * 0.15 * taken, rel=0.06, abs=0.005)
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_processors_that_other_guests_have_are_waited_for_though_no_thread_is_queued(part: float, workers: int) -> None:
+    # given two processors of which the hypervisor gives `part` to others. A thread that is on one then is neither
+    # running nor in a run queue.
+    slow = 1 - part
+    busy = max(1, workers)
+    window = CpuWindow(10.0, 10 * busy * slow, 0.0, 0.0, 10 * busy * slow, 10 * busy * part, 2, None, None)
+    segments = simulate.run(replace(FAST, decode=0.060 / slow, device=0.001, workers=workers))
+    for one in segments:
+        one.cpu = window if one.arm not in (Arm.DEVICE, Arm.HOST, Arm.FETCH) else IDLE
+        if one.spans is not None and one.cpu is window:
+            one.spans = one.spans.copy()
+            wall = one.spans[:, SPAN["ready_ns"]] - one.spans[:, SPAN["start_ns"]]
+            one.spans[:, SPAN["cpu_ns"]] = wall * slow
+            one.spans[:, SPAN["runqueue_ns"]] = 0
+    case = make_case(workers=workers, cache="warm", loader="multiprocess" if workers else "serial")
+    record = analyze(make_run(case, segments, facts=make_facts(device=make_device(), loader=make_loader())))
+    assert record.verdict is not None and record.contention is not None
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None and gain.value == pytest.approx(1 / slow, rel=0.04)
+    assert record.contention.by == "steal"
+
+
+def test_a_neighbour_that_came_late_is_none_of_a_storage_that_did_nothing() -> None:
+    steps = simulate.run(EVEN)
+    beside = CpuWindow(10.0, 10.0, 5.0, 0.0, 20.0, 0.0, 2, None, None)
+    for one in steps:
+        one.cpu = beside if one.arm is Arm.REAL else IDLE
+    recording = run_of(steps, Machine(2)).recording
+    assert recording is not None
+    # what only the arms that read saw may be the work of a FUSE daemon
+    at_work, idle = (processors_of(recording, storage_works=works)[Arm.REAL] for works in (True, False))
+    assert at_work.neighbours == pytest.approx(0.0, abs=0.01) and idle.neighbours == pytest.approx(1.0)
+
+
+def test_a_quota_beyond_the_processors_that_may_be_used_withholds_none() -> None:
+    steps = simulate.run(EVEN)
+    for one in steps:
+        one.cpu = CpuWindow(10.0, 15.0, 5.0, 0.0, 15.0, 0.0, 2, 3.0, 100)
+    recording = run_of(steps, Machine(2)).recording
+    assert recording is not None
+    assert processors_of(recording)[Arm.REAL].quota_room == 0.0
 
 
 def test_more_workers_than_processors_gain_nothing_by_waiting_less():

@@ -15,12 +15,14 @@ from loaderbench.analysis.latency import (
     Queue,
     Reads,
     fetch_saw,
+    mean,
     opens_cost,
     quantile,
     rationed,
     same_files,
     slowest_part,
     slowness,
+    spread_of_met,
     stalls,
     tail,
     window_wanted_s,
@@ -328,6 +330,28 @@ def test_more_than_a_hundredth_of_the_files_may_be_slow() -> None:
     assert found.slow_s == pytest.approx(0.08)
 
 
+def test_a_tenth_of_the_files_may_be_slow_and_asks_for_longer_windows() -> None:
+    # given one file of ten on a slow storage
+    begins = np.arange(4000) * 5_000_000
+    times = np.where(np.arange(4000) % 10 == 0, 400e6, 1e6)
+    table = np.stack([np.arange(4000) % 2000, begins, np.zeros(4000), times, np.ones(4000)], 1)
+    windows = read_times(table.astype(np.int64))
+    assert windows is not None
+    found = tail(Reads((windows,), 4), None, STORAGE, stalled=False)
+    assert found is not None
+    assert (found.slowest_part, found.slow_s) == (0.10, pytest.approx(0.4))
+    assert slowness(recording(SCALING, real=table.astype(np.int64)), 4).kind == "tail"
+    # eight slow files in 8 × 10 reads, of which one begins each 5 ms
+    assert window_wanted_s([windows], 4) == pytest.approx(8 * 10 * 0.005, rel=0.05)
+
+
+def test_one_long_pause_is_no_capped_rate() -> None:
+    # given one standstill of 5 s of a storage whose probe found that more readers get more
+    once = readers_at_work(2, 9.0, stall=(20.0, 5.0), begin=12.0)
+    assert not rationed(reads(2, once), STORAGE)
+    assert slowness(recording(SCALING, real=once), 2).kind == "latency"
+
+
 def test_widely_spread_times_are_no_tail() -> None:
     random = np.random.default_rng(4)
     times = 2e6 * random.lognormal(0, 1.5, 200_000)
@@ -414,6 +438,9 @@ def test_files_read_once_do_not_tell_whether_it_is_always_the_same() -> None:
     # given 40 slow reads of 40 slow files of 4000, had they been the same 20 half would be repeats
     assert same_files(40, 40, 4000, 20) is False
     assert same_files(40, 20, 4000, 20) is True
+    # of 20 files, all read twice and more, always the same one, or any
+    assert same_files(40, 1, 20, 1) is True
+    assert same_files(40, 17, 20, 1) is False
 
 
 def test_a_tail_that_memory_has_too_is_the_processors() -> None:
@@ -542,3 +569,26 @@ def test_the_gain_without_preparation_holds_what_the_queue_does_not_bridge() -> 
     unseen = replace(held, fetch_usable=False).without("prep")
     assert unseen is not None and unseen.value == pytest.approx(left.value)
     assert replace(plain, fetch_usable=False).without("prep") is None
+    # and what it takes is no better known than from so many stalls: of what they add to the step, e to the power of two
+    # standard deviations
+    loose = replace(held, queue=replace(held.queue, spread=0.5)).without("prep") if held.queue else None
+    assert loose is not None
+    added = left.value - host.value
+    assert loose.high - host.value == pytest.approx(added * np.exp(1.96 * 0.5), rel=0.08)
+
+
+def test_few_slow_files_or_irregular_stalls_are_badly_known() -> None:
+    found = slowness(recording(SCALING, real=readers_at_work(4, 8, slow=others)), 4)
+    assert found.real is not None and found.tail is not None
+    assert spread_of_met(found.real, found) == pytest.approx(
+        (found.tail.share * found.real.num * quantile_mean(found.real) / found.tail.slow_s) ** -0.5, rel=0.15
+    )
+    regular = slowness(recording(real=readers_at_work(4, 14, stall=(2.7, 0.8))), 4)
+    assert regular.real is not None and regular.stalls is not None and regular.stalls.regular
+    assert spread_of_met(regular.real, regular) == 0.0
+    loose = replace(regular, stalls=replace(regular.stalls, regular=False, num=4))
+    assert spread_of_met(regular.real, loose) == 0.5
+
+
+def quantile_mean(found: Reads) -> float:
+    return mean(found.histogram, "file")

@@ -123,6 +123,30 @@ def test_order_and_random_numbers_are_those_of_the_run_without_it(
     assert applier.after is not None and applier.after != applier.source
 
 
+def test_workers_that_were_made_to_stay_see_what_the_script_changes_between_epochs() -> None:
+    class Numbered(Numbers):
+        epoch = 0
+
+        def __getitem__(self, index: int) -> Any:
+            return index, self.epoch
+
+    def train() -> list[list[int]]:
+        torch.manual_seed(5)
+        loader = DataLoader(data := Numbered(), 4, shuffle=True, num_workers=1)
+        found = []
+        for epoch in (0, 1, 1, 2):
+            data.epoch = epoch
+            found.append([value for batch in loader for part in batch for value in part.tolist()])
+        return found
+
+    applier = Applier(lambda watcher: [PERSISTENT])
+    bare = train()
+    with noticed(Watcher("none"), applier):
+        applied = train()
+    assert applier.change == PERSISTENT
+    assert applied == bare
+
+
 def test_a_loader_that_is_made_anew_is_changed_each_time() -> None:
     applier = Applier(lambda watcher: [{"workers": 2}])
     made = []

@@ -33,7 +33,8 @@ def script(folder: Path, body: str) -> Path:
 
 
 def records(folder: Path) -> int:
-    return sum(one.record is not None for one in Store(folder / "results").runs())
+    results = folder / "results"
+    return sum(one.record is not None for one in Store(results).runs()) if results.is_dir() else 0
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,32 @@ def records(folder: Path) -> int:
             9, "mine\n", 1, None,
         ),
         ("train(workers=0)", 0, "", 1, None),
+        (
+            "def f(x: int): pass\n"
+            "print(f.__annotations__['x'] is int, os.path.isabs(__file__), __builtins__.len is len)\ntrain()",
+            0, "True True True\n", 1, None,
+        ),
+        (
+            "sys.excepthook = lambda kind, *_: print('mine', kind.__name__)\ntrain()\nraise ValueError",
+            1, "mine ValueError\n", 1, None,
+        ),
+        (
+            "import multiprocessing\ntrain()\np = multiprocessing.Process(target=time.sleep, args=(60,))\n"
+            "p.start(); time.sleep(0.3); p.terminate(); p.join(); print(p.exitcode)",
+            0, "-15\n", 1, None,
+        ),
+        (
+            "for number in range(200): next(iter(DataLoader(list(range(8)), 4)))\ntrain()\n"
+            "print(len(os.listdir('/proc/self/fd')) < 100)",
+            0, "True\n", 1, None,
+        ),
+        ("train()\nos.rmdir('results')\nopen('results', 'w')\nsys.exit(3)", 3, "", 0, "loaderbench: "),
         ("import loaderbench\nfor b in loaderbench.watch(DataLoader(list(range(200)), 4)): pass\n", 0, "", 1, None),
     ],
     ids=[
         "one batch", "an iterator each", "no batch", "forks and _exits", "forks and exits", "catches all",
-        "own handler", "no workers", "nested",
+        "own handler", "no workers", "as Python compiles it", "own hook", "ends a child",
+        "opens no files", "no results", "nested",
     ],
 )  # fmt: skip
 def test_it_ends_as_it_would(tmp_path: Path, body: str, code: int, out: str, num: int, said: str | None) -> None:
@@ -80,6 +102,15 @@ def test_it_ends_as_it_would(tmp_path: Path, body: str, code: int, out: str, num
     if said is not None:
         told = [line for line in seen.err.splitlines() if line.startswith("loaderbench:")]
         assert len(told) == 1 and said in told[0]
+
+
+def test_the_number_of_threads_that_a_script_asks_for_is_heeded(tmp_path: Path) -> None:
+    path = tmp_path / "threads.py"
+    end = "train()\nprint(torch.get_num_threads())\n"
+    path.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\n" + LOADER + end)
+    assert watched(path, folder=tmp_path).out == "1\n"
+    path.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\n" + LOADER + "torch.set_num_threads(3)\n" + end)
+    assert watched(path, folder=tmp_path).out == "3\n"  # its own number
 
 
 def test_a_watched_script_may_start_a_watch_of_another_one(tmp_path: Path) -> None:

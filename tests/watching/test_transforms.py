@@ -1,13 +1,24 @@
 """Transforms by their names: where they are found, what they take, and that they are put back."""
 
+import copy
 import functools
+import pickle
 import time
 
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from loaderbench.watching.transforms import EVERY, FIRST, Sampling, Times, num_threads, places_of
+from loaderbench.watching.transforms import (
+    EVERY,
+    FIRST,
+    MOST_INSIDE,
+    Sampling,
+    Times,
+    data_sets,
+    num_threads,
+    places_of,
+)
 
 
 class Crop:
@@ -106,6 +117,56 @@ def test_a_timed_transform_looks_like_itself_and_is_put_back_behind_an_error() -
             sampling.take(make)
     assert seen[FIRST] == (True, 7, False)
     assert type(data.transform) is Crop
+
+
+def test_a_timed_transform_is_itself_for_what_a_data_set_does_with_it() -> None:
+    crop = Crop()
+    data = Data(crop)
+    times = Times(1, names(data))
+    sampling = Sampling(times, 0, data)
+    seen: list[object] = []
+
+    def make() -> None:
+        data.transform.size = 9  # type: ignore[attr-defined]
+        copies = copy.copy(data.transform), copy.deepcopy(data.transform), pickle.loads(pickle.dumps(data.transform))
+        seen.extend((type(one), one.size) for one in copies)  # type: ignore[attr-defined]
+        seen.append((data.transform == crop, hash(data.transform) == hash(crop)))
+
+    for _ in range(FIRST + 1):
+        sampling.take(make)
+    assert seen == [*[(Crop, 9)] * 3, (True, True)] * 2
+    assert crop.size == 9 and data.transform is crop
+
+
+def test_a_transform_that_the_script_changes_stays_changed() -> None:
+    inner = Compose(Crop(), blur)
+    data, other = Data(inner), Noise()
+    sampling = Sampling(Times(1, names(data)), 0, data)
+
+    def change() -> None:
+        inner.transforms[1] = other
+
+    for number in range(EVERY + FIRST + 1):
+        sampling.take(change if number == FIRST else lambda: data[0])  # while it is timed
+    assert inner.transforms[1] is other and type(inner.transforms[0]) is Crop
+    data.transform = other  # between two batches: it has other names now, and is timed no more
+    for _ in range(EVERY):
+        sampling.take(lambda: data[0])
+    assert data.transform is other
+
+
+def test_one_that_is_more_than_a_function_is_left_as_it_is() -> None:
+    class Steps(Crop):
+        def __len__(self) -> int:
+            return 1
+
+    assert names(Data(Steps())) == []
+
+
+def test_a_list_of_samples_is_not_looked_through() -> None:
+    data = Data(Crop())
+    data.dataset = [Data(Crop()) for _ in range(2 * MOST_INSIDE)]  # type: ignore[attr-defined]
+    assert len(list(data_sets(data))) == 1 + MOST_INSIDE
 
 
 def test_whether_samples_draw_random_numbers_is_seen() -> None:

@@ -46,7 +46,7 @@ from loaderbench.running.peers import ALONE, Together, joined
 from loaderbench.running.prep_probe import probe_preparation
 from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
-from loaderbench.running.rounds import Budget, measure_rounds, most_steps
+from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps
 from loaderbench.running.short_runs import measure_short_runs
 from loaderbench.running.window import Length, Windows, durations
 from loaderbench.samplers.process_io import wanted_processors_s
@@ -65,6 +65,10 @@ SETTLE_S = 0.25
 """Window length in seconds that the kernel trace gives to the warm-up, which then gives up within a second."""
 FEWEST_STEPS = 2
 """Of a window on storage that takes seconds for a batch."""
+LEAST_WINDOW = 4
+"""Steps of the shortest window with its warm-up, besides those in which each worker of a loader hands over once."""
+AGAIN_PART = 0.2
+"""Of what was foreseen for the rest of the first round: by less beyond the deadline is not said."""
 LEAST_ROUNDS_S = 1.0
 """For the rounds where everything before them took all of the time."""
 MOST_EXAMPLES = 100
@@ -129,6 +133,8 @@ class _Measurement:
     def __init__(self, windows: Windows, deadline: Deadline, request: MeasureRequest, *, once: bool) -> None:
         self._windows, self._once = windows, once
         self._deadline, self._request, self._so_far_s = deadline, request, 0.0
+        self._behind_s, self._num_before = 0.0, 0
+        """To be kept free behind the rounds; windows before them."""
         self._rig, self._feeds = windows.rig, windows.feeds
         self._case: Case = windows.rig.case
         self._arms = arms_of_a_round(
@@ -223,9 +229,34 @@ class _Measurement:
         self._foresee_a_round(behind_s)
         seconds = min(self._case.effort.duration_s - ceiling_s - spent_s, self._deadline.left_s() - behind_s)
         budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
+        self._behind_s, self._num_before = behind_s, len(self._segments)
         return measure_rounds(
-            self._windows, self._arms, budget, self._segments, self._windows.storage_idle, self._tell_so_far
+            self._windows, self._arms, budget, self._segments, self._windows.storage_idle, self._on_findings
         )
+
+    def _on_findings(self) -> None:
+        self._foresee_the_rest()
+        self._tell_so_far()
+
+    def _foresee_the_rest(self) -> None:
+        """Say where steps are so long that the first round, which is always measured as a whole, ends beyond the
+        deadline: by what the windows to come take at least, and by the longest steps so far."""
+        done = self._segments[self._num_before :]
+        if self._case.effort.steps is not None or done[-1].round:
+            return
+        to_come = [arm for arm in self._arms[len(done) :] if arm not in SPARED]
+        longest_s = {
+            fed: max((float(durations(one).mean()) for one in self._segments if _is_fed(one.arm) is fed), default=0.0)
+            for fed in (True, False)
+        }
+        lanes = self._case.feed.lanes
+        rest_s = sum(longest_s[_is_fed(arm)] * (LEAST_WINDOW + lanes * _is_fed(arm)) for arm in to_come)
+        beyond_s = rest_s - (self._deadline.left_s() - self._behind_s)
+        if beyond_s > AGAIN_PART * rest_s:
+            self._deadline.extend(
+                beyond_s,
+                f"steps take {max(longest_s.values()):.1f} s, so that {len(to_come)} more windows take {rest_s:.0f} s",
+            )
 
     def _foresee_a_round(self, behind_s: float) -> None:
         """Say before it is measured where the storage is so slow that one window of each arm takes beyond the
@@ -416,3 +447,8 @@ class _Measurement:
     def _failure_facts(self) -> FailureFacts:
         failures = self._windows.failures
         return FailureFacts(len(failures), tuple(dict.fromkeys(failures))[:MOST_EXAMPLES])
+
+
+def _is_fed(arm: Arm) -> bool:
+    """Whether a loader gives its batches."""
+    return arm.source not in ("resident", "ready")
