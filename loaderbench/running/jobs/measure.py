@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -67,7 +67,7 @@ FEWEST_STEPS = 2
 """Of a window on storage that takes seconds for a batch."""
 LEAST_WINDOW = 4
 """Steps of the shortest window with its warm-up, besides those in which each worker of a loader hands over once."""
-AGAIN_PART = 0.2
+AGAIN_PART = 0.5
 """Of what was foreseen for the rest of the first round: by less beyond the deadline is not said."""
 LEAST_ROUNDS_S = 1.0
 """For the rounds where everything before them took all of the time."""
@@ -240,23 +240,26 @@ class _Measurement:
 
     def _foresee_the_rest(self) -> None:
         """Say where steps are so long that the first round, which is always measured as a whole, ends beyond the
-        deadline: by what the windows to come take at least, and by the longest steps so far."""
+        deadline."""
         done = self._segments[self._num_before :]
         if self._case.effort.steps is not None or done[-1].round:
             return
         to_come = [arm for arm in self._arms[len(done) :] if arm not in SPARED]
-        longest_s = {
-            fed: max((float(durations(one).mean()) for one in self._segments if _is_fed(one.arm) is fed), default=0.0)
-            for fed in (True, False)
-        }
-        lanes = self._case.feed.lanes
-        rest_s = sum(longest_s[_is_fed(arm)] * (LEAST_WINDOW + lanes * _is_fed(arm)) for arm in to_come)
+        rest_s = sum(self._least_s(done, fed=_is_fed(arm)) for arm in to_come)
         beyond_s = rest_s - (self._deadline.left_s() - self._behind_s)
-        if beyond_s > AGAIN_PART * rest_s:
+        if rest_s and beyond_s > AGAIN_PART * rest_s:
+            longest_s = max(float(durations(one).mean()) for one in done)
             self._deadline.extend(
                 beyond_s,
-                f"steps take {max(longest_s.values()):.1f} s, so that {len(to_come)} more windows take {rest_s:.0f} s",
+                f"steps take up to {longest_s:.2g} s: what is left of the first round takes {rest_s:.0f} s",
             )
+
+    def _least_s(self, done: Sequence[Segment], *, fed: bool) -> float:
+        """What a window of an arm that a loader feeds, or of one that none does, takes at least: as long as the longest
+        one so far, had this had no more steps than it must have; 0 before the first."""
+        least = LEAST_WINDOW + self._case.feed.lanes * fed
+        told = [one for one in done if _is_fed(one.arm) is fed]
+        return max(((one.wall_s or 0.0) * min(1.0, least / len(one.steps)) for one in told), default=0.0)
 
     def _foresee_a_round(self, behind_s: float) -> None:
         """Say before it is measured where the storage is so slow that one window of each arm takes beyond the
