@@ -307,8 +307,10 @@ def storage_case(
 CASES: dict[str, HardCase] = {
     "tails-multiprocess": storage_case("tail", "multiprocess", 3, 0.040, 4.0, tail=(0.02, 0.25)),
     "tails-threaded": storage_case("tail", "threaded", 2, 0.030, 4.0, tail=(0.015, 0.6)),
+    "tails-tenth": storage_case("tail", "multiprocess", 2, 0.040, 4.0, tail=(0.10, 0.10)),
     "stalls-threaded": storage_case("stalls", "threaded", 2, 0.030, 7.2, stall=(1.8, 0.6)),
     "stalls-multiprocess": storage_case("stalls", "multiprocess", 2, 0.035, 9.2, stall=(4.6, 1.7)),
+    "stalls-short": storage_case("stalls", "multiprocess", 2, 0.035, 4.0, stall=(0.5, 0.2)),
     "capped-serial": HardCase("storage", "bandwidth", partial(
         capped_disk, loader="serial", workers=0, step_s=0.040, bytes_per_s=8e6)),
     "capped-threaded": HardCase("storage", "bandwidth", partial(
@@ -323,6 +325,8 @@ CASES: dict[str, HardCase] = {
         held_up, loader="multiprocess", device_to_loader=1.2, disturbing=partial(neighbours, 2))),
     "neighbours-3-threaded": HardCase("contention", "neighbours", partial(
         held_up, loader="threaded", device_to_loader=1.2, disturbing=partial(neighbours, 3))),
+    "quota-0.3": HardCase("contention", "quota", partial(
+        held_up, loader="multiprocess", device_to_loader=1.2, disturbing=partial(quota, 0.3))),
     "quota-0.5": HardCase("contention", "quota", partial(
         held_up, loader="multiprocess", device_to_loader=1.2, disturbing=partial(quota, 0.5))),
     "quota-1.1": HardCase("contention", "quota", partial(
