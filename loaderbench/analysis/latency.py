@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -190,6 +190,12 @@ def slowest_part(histogram: Table, part: float = SLOWEST_PART) -> tuple[float, f
     return held / float(sums.sum()), held / float(wanted) / 1e9
 
 
+def _slow_part(histogram: Table, shares: Mapping[float, float]) -> tuple[float, float, float] | None:
+    """(the first slowest part of the files that holds its share of their time, that share, their mean seconds)."""
+    found = ((part, *slowest_part(histogram, part)) for part in shares)
+    return next((one for one in found if one[1] >= shares[one[0]]), None)
+
+
 # -- stalls ------------------------------------------------------------------------------------------------
 
 
@@ -225,12 +231,10 @@ def window_wanted_s(windows: Sequence[ReadTimes | None], readers: int) -> float:
     pauses = np.concatenate([one.pauses for one in reads.windows])
     longest_s = float(_length_s(pauses).max(initial=0))
     least_s = PAUSES_A_WINDOW * longest_s if longest_s >= max(LONG_PAUSE_S, LONG_PAUSE * reads.typical_s) else 0.0
-    uneven = {**TAIL_SHARES, SLOWEST_PART: UNEVEN_SHARE}
-    parts = ((least, *slowest_part(reads.histogram, part)) for part, least in uneven.items())
-    slow_s = next((mean_s for least, share, mean_s in parts if share >= least), 0.0)
-    if slow_s < max(LEAST_SLOW_S, LONG_PAUSE * reads.typical_s):
+    slow = _slow_part(reads.histogram, {**TAIL_SHARES, SLOWEST_PART: UNEVEN_SHARE})
+    if slow is None or slow[2] < max(LEAST_SLOW_S, LONG_PAUSE * reads.typical_s):
         return least_s
-    return max(least_s, SLOW_A_WINDOW * reads.seconds / _above(reads.histogram, slow_s * 1e9 / 2)[0])
+    return max(least_s, SLOW_A_WINDOW * reads.seconds / _above(reads.histogram, slow[2] * 1e9 / 2)[0])
 
 
 def missed(recording: Recording, readers: int) -> tuple[float, float] | None:
@@ -355,11 +359,10 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: boo
         if inside.all():
             return None
         histogram, rows = _without(histogram, rows[inside]), rows[~inside]
-    slow = {part: slowest_part(histogram, part) for part in TAIL_SHARES}
-    slow_part = next((part for part, least in TAIL_SHARES.items() if slow[part][0] >= least), None)
-    if slow_part is None:
+    slow = _slow_part(histogram, TAIL_SHARES)
+    if slow is None:
         return None
-    share, mean_s = slow[slow_part]
+    slow_part, share, mean_s = slow
     if memory is not None and mean_s < MORE_THAN_MEMORY * slowest_part(memory.histogram, slow_part)[1]:
         return None
     rows = rows[_file_ns(rows) / 1e9 >= mean_s / 2]

@@ -148,15 +148,16 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
     stopped = quota is not None and throttled >= NUM_THROTTLED * wall / PERIOD_S
     room = max(0.0, windows[-1].cpus - quota) if stopped and quota is not None else 0.0
     own = sum(one.own_s for one in windows) / wall
-    suspended = _suspended(own, neighbours, None if stolen is None else stolen / wall)
+    bears = own / (own + (neighbours or 0.0)) if own > 0 else 0.0  # guests are suspended whatever they run
     parts = [
         _part(
             _taken(one, neighbours, room),
-            (one.own_queued_s or 0.0) / one.wall_s + _suspended(own, neighbours, (one.stolen_s or 0.0) / one.wall_s),
+            ((one.own_queued_s or 0.0) + bears * (one.stolen_s or 0.0)) / one.wall_s,
             one.own_s / one.wall_s,
         )
         for one in windows
     ]
+    suspended = bears * (stolen or 0.0) / wall
     spread = 0.0
     if len(parts) > 1:
         spread = float(np.std(parts, ddof=1)) / len(parts) ** 0.5 * t_quantile(len(parts) - 1)
@@ -173,12 +174,6 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
         quota_cpus=quota,
         spread=spread,
     )
-
-
-def _suspended(own: float, neighbours: float | None, stolen: float | None) -> float:
-    """The run's part of the stolen processors: guests are suspended whatever they run."""
-    busy = own + (neighbours or 0.0)
-    return (stolen or 0.0) * own / busy if busy > 0 else 0.0
 
 
 def _part(taken: float, queued: float, own: float) -> float:

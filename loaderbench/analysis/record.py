@@ -166,6 +166,9 @@ class Judged:
         running, starved = self._part_of_spans("cpu_ns"), self.starved_fraction
         return None if running is None or starved is None else min(1.0, running + starved)
 
+    def _with_suspended(self, counted: float | None) -> float | None:
+        return None if counted is None else counted + self._suspended_part
+
     @property
     def _suspended_part(self) -> float:
         """Share of the workers' time on a batch in which they were on a processor that another guest had; no counter of
@@ -200,10 +203,8 @@ class Judged:
             synchronous=self.case.feed.workers == 0,
             overlap=self.facts.device.overlap,
             storage_idle=self.storage is not None and self.storage.idle_proof is not None,
-            starved=None if self.starved_fraction is None else self.starved_fraction + self._suspended_part,
-            runnable=None
-            if self.runnable_fraction is None
-            else min(1.0, self.runnable_fraction + self._suspended_part),
+            starved=self._with_suspended(self.starved_fraction),
+            runnable=self._with_suspended(self.runnable_fraction),
             processors=self.processors,
             on_host_cpus=self.facts.device.on_host_cpus,
             copies=self.facts.device.copies,
@@ -234,9 +235,9 @@ class Judged:
         known = (spans[:, SPAN["runqueue_ns"]] >= 0).all()
         read = (spans[:, SPAN["page_bytes"]].sum() > 0) or (spans[:, SPAN["major_faults"]].sum() > 0)
         part = Quantity(mean_read / mean_busy, drawn[:, 1] / drawn[:, 0], len(rounds)) if known and read else None
-        if part is not None and self._suspended_part:
-            left = part.draws - self._suspended_part
-            part = Quantity(max(0.0, part.value - self._suspended_part), np.maximum(left, 0.0), part.n)
+        if part is not None:
+            lost = self._suspended_part
+            part = Quantity(part.value - lost, part.draws - lost, part.n).at_least(0.0)
         if not known:
             part = self.shadow_part
         busy_s = Quantity(mean_busy / lanes / 1e9, drawn[:, 0] / lanes / 1e9, len(rounds))

@@ -276,7 +276,7 @@ class _Judge:
         if self.model.stalls_missed is not None:
             part, seen = self.model.stalls_missed
             if (most := 1.0 / max(1.0 - part, 1e-9)) >= WORTH and most > MORE * self.best:
-                reasons.append(Reason("stalls_missed", {"part": part, "seen": seen}))
+                reasons.append(_stalls_missed(part, seen))
         if self.worth and gains[self.worth[0]].low < SURE and not self.only_together:
             reasons.append(_uncertain(self.worth[0], gains[self.worth[0]]))
         possible = {str(cause): gain.high for cause, gain in gains.items()}
@@ -379,8 +379,7 @@ class _Judge:
         """No single cause is worth removing: the device is kept busy, or several causes limit the run together."""
         au, group = self.utilization, self.together
         if self.model.stalls_missed is not None:
-            part, seen = self.model.stalls_missed
-            return Ruling("undetermined", (Reason("stalls_missed", {"part": part, "seen": seen}),))
+            return Ruling("undetermined", (_stalls_missed(*self.model.stalls_missed),))
         if au is None and group is not None and group.gain is not None and group.gain.low >= SURE:
             return Ruling("mixed", (), group)
         if au is None:
@@ -394,6 +393,10 @@ class _Judge:
 
 def _is_wide(gain: Quantity) -> bool:
     return gain.high > SPREAD * gain.low
+
+
+def _stalls_missed(part: float, seen: float) -> Reason:
+    return Reason("stalls_missed", {"part": part, "seen": seen})
 
 
 def _uncertain(what: str, gain: Quantity) -> Reason:

@@ -36,6 +36,11 @@ class Arm(StrEnum):
         return TABLE[self].source
 
     @property
+    def is_fed(self) -> bool:
+        """Whether a loader gives its batches."""
+        return self.source in ("memory", "storage")
+
+    @property
     def on_device(self) -> bool:
         """Whether its steps run on the device; else batches are taken and dropped."""
         return TABLE[self].on_device

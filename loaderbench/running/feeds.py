@@ -81,7 +81,7 @@ class Feeds:
     def take_reads(self, arm: Arm) -> Table:
         """The reads since the last call of the loader that feeds an arm, [R, len(READ_FIELDS)]: empty where it does not
         tell, and for arms without a loader."""
-        log = self._read_logs.get(_key(arm)) if arm.source in ("memory", "storage") else None
+        log = self._read_logs.get(_key(arm)) if arm.is_fed else None
         return (ReadLog() if log is None else log).take()
 
     def data_of(self, arm: Arm) -> DataSet:
@@ -174,7 +174,7 @@ class Feeds:
     def rest(self, arm: Arm | None = None) -> None:
         """Bring open streams to rest before a window of `arm` opens: a loader that was ahead of its arm fills its queue
         and then sleeps; the stream of any other ends. None: all of them end."""
-        feeding = None if arm is None or arm.source not in ("memory", "storage") else _key(arm)
+        feeding = None if arm is None or not arm.is_fed else _key(arm)
         for key, stream in [*self._open.items()]:
             if key is feeding and arm is not None and arm.decodes and arm in WINDOWS:
                 continue

@@ -200,7 +200,7 @@ def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool) -> tuple[Arm, ..
 def _is_exact(windows: Windows, arm: Arm, segments: Sequence[Segment]) -> bool:
     """Whether the arm is that of a device on which nothing computes (an emulated one), and paced by its clock alone:
     its time goes to arms that vary."""
-    if arm.source not in ("resident", "ready") or windows.rig.device.torch_device is not None:
+    if arm.is_fed or windows.rig.device.torch_device is not None:
         return False
     means = [float(durations(one).mean()) for one in segments if one.arm is arm]
     return len(means) >= EXACT_ROUNDS and max(means) - min(means) <= EXACT * min(means)

@@ -147,7 +147,7 @@ class Windows:
     def _goes_on(self, arm: Arm, warm_up: WarmUp | None) -> bool:
         """Whether the stream of a window may go on behind it: nothing reads cold files then, or more than it may."""
         effort, cache = self.rig.case.effort, self.cache
-        if warm_up is not None or effort.warmup is not None or arm.source not in ("memory", "storage"):
+        if warm_up is not None or effort.warmup is not None or not arm.is_fed:
             return False
         in_memory = cache.state == "warm" or (cache.state == "as-is" and not cache.measured_once)
         files_stay = not self.feeds.reads_files or arm.source == "memory" or in_memory
@@ -300,9 +300,7 @@ class Windows:
             return len(loop.host), loader is None
         limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5, longest_s) * 1e9)
         if loader is None:
-            loop.run(1, sys.maxsize)
-            if time.perf_counter_ns() < limit:
-                loop.run(3, limit)
+            loop.run(4, limit)
             return len(loop.host), True
         # Without workers there is no queue, but the first batches pay for memory and tables that later ones reuse.
         depth = self.rig.buffer_batches

@@ -473,7 +473,7 @@ class Watched:
         found, size = samples_of(batch), self._source.batch_size
         if size is None or size == 1 or self._source.kind != "DataLoader":
             return found or size or 1
-        most = size if self._source.num_samples is None else min(size, self._source.num_samples or size)
+        most = min(size, self._source.num_samples or size)
         if self._tells_size is None:
             self._tells_size = found == most
         return (found or most) if self._tells_size else most

@@ -68,16 +68,14 @@ def simulated(
 
 def advice(pipeline: Pipeline, **given: Any) -> tuple[Advice, ...]:
     """The advice on a simulated run."""
-    record = worded(analyze(simulated(pipeline, **given)))
+    return advice_on(simulated(pipeline, **given))
+
+
+def advice_on(asked: Run) -> tuple[Advice, ...]:
+    record = worded(analyze(asked))
     assert record.verdict is not None
     check_rules(record.verdict.advice)
     return record.verdict.advice
-
-
-def analyze_advice(asked: Run) -> tuple[Advice, ...]:
-    verdict = analyze(asked).verdict
-    assert verdict is not None
-    return verdict.advice
 
 
 def check_rules(found: Sequence[Advice]) -> None:
@@ -223,11 +221,11 @@ def test_a_quota_leaves_its_processors_whatever_others_hold_of_the_rest() -> Non
     # given a pod of 8 processors of a node's 64, of which others use 30
     slow = Pipeline(device=0.010, decode=0.080, workers=2)
     asked = simulated(slow, cpus=8)
-    alone = {repr(one.change): value_of(one) for one in analyze_advice(asked) if one.predicted_speedup}
+    alone = {repr(one.change): value_of(one) for one in advice_on(asked) if one.predicted_speedup}
     assert asked.recording is not None
     for one in asked.recording.segments:
         one.cpu = CpuWindow(10.0, 20.0, 0.5, 0.0, 320.0, 0.0, 64, 8.0, 0)
-    beside = {repr(one.change): value_of(one) for one in analyze_advice(asked) if one.predicted_speedup}
+    beside = {repr(one.change): value_of(one) for one in advice_on(asked) if one.predicted_speedup}
     assert max(alone.values()) > 3.0
     assert max(beside.values()) == pytest.approx(max(alone.values()), rel=0.05)
 

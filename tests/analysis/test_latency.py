@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from loaderbench.analysis.latency import (
     TAIL_SHARES,
@@ -85,6 +86,13 @@ def readers_at_work(
         rows.append([file, int(at * 1e9), int(open_s * 1e9), int((end - at - open_s) * 1e9), 100_000])
         heapq.heappush(free, end + decode_s * random.lognormal(0, 0.2))
     return np.array(rows, dtype=np.int64)
+
+
+def files_that_take(times_ns: NDArray[np.float64], apart_ns: int = 1) -> Table:
+    """Rows of READ_FIELDS of files that take so long, of which one begins after another."""
+    num = len(times_ns)
+    columns = [np.arange(num) % NUM_FILES, np.arange(num) * apart_ns, np.zeros(num), times_ns, np.ones(num)]
+    return np.stack(columns, 1).astype(np.int64)
 
 
 def reads(readers: int, *tables: Table) -> Reads:
@@ -307,9 +315,7 @@ def test_the_share_of_the_slowest_hundredth_follows_from_how_many_are_slow() -> 
 
 def test_exponential_times_are_no_tail() -> None:
     random = np.random.default_rng(3)
-    times = random.exponential(5e6, 200_000)
-    table = np.stack([np.arange(200_000), np.arange(200_000), np.zeros(200_000), times, np.ones(200_000)], 1)
-    found = read_times(table.astype(np.int64))
+    found = read_times(files_that_take(random.exponential(5e6, 200_000)))
     assert found is not None
     share, _ = slowest_part(found.histogram)
     assert share == pytest.approx(0.01 * (1 + np.log(100)), rel=0.03)
@@ -318,10 +324,7 @@ def test_exponential_times_are_no_tail() -> None:
 
 def test_more_than_a_hundredth_of_the_files_may_be_slow() -> None:
     # given 4 % of the reads of 80 ms, the others of 0.8, and readers that go on meanwhile
-    begins = np.arange(5000) * 5_000_000
-    times = np.where(np.arange(5000) % 25 == 0, 80e6, 0.8e6)
-    table = np.stack([np.arange(5000) % 2000, begins, np.zeros(5000), times, np.ones(5000)], 1)
-    windows = read_times(table.astype(np.int64))
+    windows = read_times(files_that_take(np.where(np.arange(5000) % 25 == 0, 80e6, 0.8e6), apart_ns=5_000_000))
     assert windows is not None
     assert slowest_part(windows.histogram)[0] < TAIL_SHARES[0.01]
     found = tail(Reads((windows,), 4), None, STORAGE, stalled=False)
@@ -332,15 +335,13 @@ def test_more_than_a_hundredth_of_the_files_may_be_slow() -> None:
 
 def test_a_tenth_of_the_files_may_be_slow_and_asks_for_longer_windows() -> None:
     # given one file of ten on a slow storage
-    begins = np.arange(4000) * 5_000_000
-    times = np.where(np.arange(4000) % 10 == 0, 400e6, 1e6)
-    table = np.stack([np.arange(4000) % 2000, begins, np.zeros(4000), times, np.ones(4000)], 1)
-    windows = read_times(table.astype(np.int64))
+    table = files_that_take(np.where(np.arange(4000) % 10 == 0, 400e6, 1e6), apart_ns=5_000_000)
+    windows = read_times(table)
     assert windows is not None
     found = tail(Reads((windows,), 4), None, STORAGE, stalled=False)
     assert found is not None
     assert (found.slowest_part, found.slow_s) == (0.10, pytest.approx(0.4))
-    assert slowness(recording(SCALING, real=table.astype(np.int64)), 4).kind == "tail"
+    assert slowness(recording(SCALING, real=table), 4).kind == "tail"
     # eight slow files in 8 × 10 reads, of which one begins each 5 ms
     assert window_wanted_s([windows], 4) == pytest.approx(8 * 10 * 0.005, rel=0.05)
 
@@ -354,9 +355,7 @@ def test_one_long_pause_is_no_capped_rate() -> None:
 
 def test_widely_spread_times_are_no_tail() -> None:
     random = np.random.default_rng(4)
-    times = 2e6 * random.lognormal(0, 1.5, 200_000)
-    table = np.stack([np.arange(200_000), np.arange(200_000), np.zeros(200_000), times, np.ones(200_000)], 1)
-    found = read_times(table.astype(np.int64))
+    found = read_times(files_that_take(2e6 * random.lognormal(0, 1.5, 200_000)))
     assert found is not None
     assert slowest_part(found.histogram, 0.05)[0] == pytest.approx(0.442, rel=0.05)  # 1 − Φ(1.645 − 1.5)
     assert tail(Reads((found,), 4), None, STORAGE, stalled=False) is None
@@ -581,14 +580,10 @@ def test_few_slow_files_or_irregular_stalls_are_badly_known() -> None:
     found = slowness(recording(SCALING, real=readers_at_work(4, 8, slow=others)), 4)
     assert found.real is not None and found.tail is not None
     assert spread_of_met(found.real, found) == pytest.approx(
-        (found.tail.share * found.real.num * quantile_mean(found.real) / found.tail.slow_s) ** -0.5, rel=0.15
+        (found.tail.share * found.real.num * mean(found.real.histogram, "file") / found.tail.slow_s) ** -0.5, rel=0.15
     )
     regular = slowness(recording(real=readers_at_work(4, 14, stall=(2.7, 0.8))), 4)
     assert regular.real is not None and regular.stalls is not None and regular.stalls.regular
     assert spread_of_met(regular.real, regular) == 0.0
     loose = replace(regular, stalls=replace(regular.stalls, regular=False, num=4))
     assert spread_of_met(regular.real, loose) == 0.5
-
-
-def quantile_mean(found: Reads) -> float:
-    return mean(found.histogram, "file")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import STEP, STEP_FIELDS
+from loaderbench.recording.facts import STEP, STEP_FIELDS, Segment
 from loaderbench.recording.progress import Message, Notice
 from loaderbench.running.deadline import AFTER_ROUNDS_S, MOST_AFTER_S, OVERTIME_S, Deadline
 from loaderbench.running.jobs.measure import _Measurement
@@ -66,20 +66,20 @@ def test_a_start_that_took_too_long_is_said_and_moves_it() -> None:
 
 def test_long_steps_are_told_behind_the_first_windows_that_show_them() -> None:
     # given windows of 7 steps of 5 s, of an arm without a loader, and 2 workers; 15 s and 7 were asked for
-    now, told = [0.0], list[Message]()
+    now, told, done = [0.0], list[Message](), list[Segment]()
     deadline = Deadline(15.0, told.append, 0.0, clock=lambda: now[0])
     measurement: Any = object.__new__(_Measurement)
     vars(measurement).update(
-        _segments=[], _num_before=0, _behind_s=2.5, _deadline=deadline, _case=make_case(workers=2),
+        _deadline=deadline, _case=make_case(workers=2),
         _arms=(Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FREE, Arm.FETCH),
     )  # fmt: skip
 
     def window(arm: Arm, num: int, wall_s: float) -> None:
         table = np.zeros((num, len(STEP_FIELDS)), dtype=np.int64)
         table[:, STEP["returned_ns"]] = table[:, STEP["done_ns"]] = np.arange(num) * 5_000_000_000
-        measurement._segments.append(make_segment(arm, table, num_warmup=2, wall_s=wall_s))
+        done.append(make_segment(arm, table, num_warmup=2, wall_s=wall_s))
         now[0] += wall_s
-        measurement._foresee_the_rest()
+        measurement._foresee_the_rest(done, 2.5)
 
     window(Arm.DEVICE, 7, 35.0)  # at least 4 of its steps, of `host`; nothing is known of the loader's
     window(Arm.HOST, 4, 20.0)

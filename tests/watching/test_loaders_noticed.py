@@ -31,6 +31,13 @@ class WithLoader(Numbers):
         return int(hasattr(iterator._dataset_fetcher, "_lane"))
 
 
+def wait_until_full(iterator: object) -> None:
+    begun = time.perf_counter()
+    while not DataLoaderQueue(iterator).is_full():
+        assert time.perf_counter() - begun < 10.0
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_loader_within_a_worker_s_data_set_writes_no_spans(persistent: bool) -> None:
     loader = DataLoader(WithLoader(), 4, num_workers=2, persistent_workers=persistent)
@@ -52,10 +59,7 @@ def test_where_batches_come_out_of_order_no_worker_is_told_from_another() -> Non
         watched = iterator.__dict__[MARK]
         first = next(iterator).tolist()
         assert first != [0, 1, 2, 3]  # the other worker's was sooner
-        begun = time.perf_counter()
-        while not DataLoaderQueue(iterator).is_full():
-            assert time.perf_counter() - begun < 10.0
-            time.sleep(0.001)
+        wait_until_full(iterator)
         assert watched.ring is None
         assert sum(len(batch) for batch in iterator) == 60
 
@@ -70,10 +74,7 @@ def test_workers_whose_shards_have_ended_are_not_waited_for() -> None:
     iterator: Any = iter(DataLoader(Shards(), 4, num_workers=2))
     for _ in range(4):
         next(iterator)
-    begun = time.perf_counter()
-    while not DataLoaderQueue(iterator).is_full():
-        assert time.perf_counter() - begun < 10.0
-        time.sleep(0.001)
+    wait_until_full(iterator)
 
 
 def test_behind_a_batch_that_failed_no_span_is_taken_for_another_batch_s() -> None:

@@ -65,8 +65,9 @@ SETTLE_S = 0.25
 """Window length in seconds that the kernel trace gives to the warm-up, which then gives up within a second."""
 FEWEST_STEPS = 2
 """Of a window on storage that takes seconds for a batch."""
-LEAST_WINDOW = 4
-"""Steps of the shortest window with its warm-up, besides those in which each worker of a loader hands over once."""
+LEAST_WINDOW = 2 + FEWEST_STEPS
+"""Steps of the shortest window with one of warm-up and the one that begins late for the readings, besides those in
+which each worker of a loader hands over once."""
 AGAIN_PART = 0.5
 """Of what was foreseen for the rest of the first round: by less beyond the deadline is not said."""
 LEAST_ROUNDS_S = 1.0
@@ -133,8 +134,6 @@ class _Measurement:
     def __init__(self, windows: Windows, deadline: Deadline, request: MeasureRequest, *, once: bool) -> None:
         self._windows, self._once = windows, once
         self._deadline, self._request, self._so_far_s = deadline, request, 0.0
-        self._behind_s, self._num_before = 0.0, 0
-        """To be kept free behind the rounds; windows before them."""
         self._rig, self._feeds = windows.rig, windows.feeds
         self._case: Case = windows.rig.case
         self._arms = arms_of_a_round(
@@ -229,24 +228,24 @@ class _Measurement:
         self._foresee_a_round(behind_s)
         seconds = min(self._case.effort.duration_s - ceiling_s - spent_s, self._deadline.left_s() - behind_s)
         budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
-        self._behind_s, self._num_before = behind_s, len(self._segments)
+        num_before = len(self._segments)
+
+        def on_findings() -> None:
+            self._foresee_the_rest(self._segments[num_before:], behind_s)
+            self._tell_so_far()
+
         return measure_rounds(
-            self._windows, self._arms, budget, self._segments, self._windows.storage_idle, self._on_findings
+            self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_findings
         )
 
-    def _on_findings(self) -> None:
-        self._foresee_the_rest()
-        self._tell_so_far()
-
-    def _foresee_the_rest(self) -> None:
+    def _foresee_the_rest(self, done: Sequence[Segment], behind_s: float) -> None:
         """Say where steps are so long that the first round, which is always measured as a whole, ends beyond the
-        deadline."""
-        done = self._segments[self._num_before :]
+        deadline. `done`: the windows of the rounds so far."""
         if self._case.effort.steps is not None or done[-1].round:
             return
         to_come = [arm for arm in self._arms[len(done) :] if arm not in SPARED]
-        rest_s = sum(self._least_s(done, fed=_is_fed(arm)) for arm in to_come)
-        beyond_s = rest_s - (self._deadline.left_s() - self._behind_s)
+        rest_s = sum(self._least_s(done, fed=arm.is_fed) for arm in to_come)
+        beyond_s = rest_s - (self._deadline.left_s() - behind_s)
         if rest_s and beyond_s > AGAIN_PART * rest_s:
             longest_s = max(float(durations(one).mean()) for one in done)
             self._deadline.extend(
@@ -258,7 +257,7 @@ class _Measurement:
         """What a window of an arm that a loader feeds, or of one that none does, takes at least: as long as the longest
         one so far, had this had no more steps than it must have; 0 before the first."""
         least = LEAST_WINDOW + self._case.feed.lanes * fed
-        told = [one for one in done if _is_fed(one.arm) is fed]
+        told = [one for one in done if one.arm.is_fed is fed]
         return max(((one.wall_s or 0.0) * min(1.0, least / len(one.steps)) for one in told), default=0.0)
 
     def _foresee_a_round(self, behind_s: float) -> None:
@@ -450,8 +449,3 @@ class _Measurement:
     def _failure_facts(self) -> FailureFacts:
         failures = self._windows.failures
         return FailureFacts(len(failures), tuple(dict.fromkeys(failures))[:MOST_EXAMPLES])
-
-
-def _is_fed(arm: Arm) -> bool:
-    """Whether a loader gives its batches."""
-    return arm.source not in ("resident", "ready")
