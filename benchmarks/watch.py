@@ -31,7 +31,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ class Asked:
     step_ms: float = 10.0
     base: float = 0.2
     """What the loader takes without the injection, in steps."""
+    cuda: bool = False
 
     @property
     def name(self) -> str:
@@ -99,7 +100,7 @@ class Asked:
         return [
             "--inject", self.injection if inside else "none", "--strength", str(self.strength), "--base", str(base),
             "--step-ms", str(self.step_ms), "--epoch-steps", str(steps), "--epochs", "3",
-            *(["--no-step"] if rival_gone and of_loader else []),
+            *(["--no-step"] if rival_gone and of_loader else []), *(["--cuda"] if self.cuda else []),
         ]  # fmt: skip
 
 
@@ -378,6 +379,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="3; with --overhead 2")
     parser.add_argument("--overhead", action="store_true", help="what watching costs a loop's main thread")
     parser.add_argument("--seconds", type=float, default=16.0, help="of one run, with --overhead")
+    parser.add_argument("--cuda", action="store_true", help="the scripts train on the GPU")
     parser.add_argument("--quick", action="store_true", help="1 round of 3 cases")
     parser.add_argument("--only", help="cases, or with --overhead sides, or beginnings of their names, comma separated")
     parser.add_argument("--traceml", metavar="COMMAND", help="the command `traceml` of an environment with traceml-ai")
@@ -392,7 +394,7 @@ def main() -> None:
     wanted = tuple(known) if arguments.only is None else tuple(arguments.only.split(","))
     if arguments.quick:
         wanted, arguments.rounds = QUICK, 1
-    chosen = {name: one for name, one in known.items() if name.startswith(wanted)}
+    chosen = {name: replace(one, cuda=arguments.cuda) for name, one in known.items() if name.startswith(wanted)}
     if unknown := [begin for begin in wanted if not any(name.startswith(begin) for name in known)]:
         parser.error(f"--only: no case begins with {', '.join(unknown)}; there are {', '.join(known)}")
     rows: list[dict[str, Any]] = []

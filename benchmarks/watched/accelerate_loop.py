@@ -6,7 +6,7 @@ import torch
 
 arguments = scene.parse()
 model = scene.Model(arguments)
-accelerator = accelerate.Accelerator(cpu=True)
+accelerator = accelerate.Accelerator(cpu=not arguments.cuda)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 train = scene.loader(arguments, scene.Samples(arguments))
 prepared, optimizer, train = accelerator.prepare(model, optimizer, train)

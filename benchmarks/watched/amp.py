@@ -10,7 +10,7 @@ train = scene.loader(arguments, scene.Samples(arguments))
 for _ in range(arguments.epochs):
     for batch in train:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cuda" if arguments.cuda else "cpu", torch.bfloat16):
             loss = model(**batch)["loss"]
         loss.backward()
         optimizer.step()

@@ -20,8 +20,8 @@ class Module(lightning.LightningModule):
 arguments = scene.parse()
 model = scene.Model(arguments)
 trainer = lightning.Trainer(
-    accelerator="cpu", devices=1, max_epochs=arguments.epochs, logger=False, enable_checkpointing=False,
-    enable_progress_bar=False, enable_model_summary=False,
+    accelerator="gpu" if arguments.cuda else "cpu", devices=1, max_epochs=arguments.epochs, logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
 )  # fmt: skip
 trainer.fit(Module(model), scene.loader(arguments, scene.Samples(arguments)))
 model.report()

@@ -5,7 +5,7 @@ None of it imports loaderbench: the scripts are run as users have them, with and
 The step: a small real network (its losses can be compared bit for bit), then a sleep of `--step-ms` in its forward
 pass. A sleep leaves the processors to the loader as an accelerator does; a network that computed for 10 ms on a machine
 of two processors would hold up the loader's workers, so that no injection had one cause. It is synchronous, unlike a
-GPU's step.
+GPU's step. With `--cuda` the network is on the GPU, and matrix products there that take `--step-ms` stand in its place.
 All built-in work is processor time (`burn`), not wall time, so that it takes longer where processors are short.
 """
 
@@ -37,6 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--strength", type=float, default=2.0)
     parser.add_argument("--step-ms", type=float, default=10.0)
     parser.add_argument("--base", type=float, default=0.2, help="what the loader takes without injection, in steps")
+    parser.add_argument("--cuda", action="store_true", help="train on the GPU")
     parser.add_argument("--no-step", action="store_true", help="the stand-in for an accelerator takes no time")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
@@ -116,6 +117,29 @@ def loader(
     )  # fmt: skip
 
 
+class Products:
+    """Work for the GPU: matrix products, enqueued and not waited for."""
+
+    SIDE, CALIBRATED = 2048, 50
+
+    def __init__(self) -> None:
+        self._left, self._right, self._out = torch.ones(3, self.SIDE, self.SIDE, device="cuda").unbind()
+        self._enqueue(self.CALIBRATED)  # the first ones load the library and raise the clocks
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+        self._enqueue(self.CALIBRATED)
+        ended.record()
+        ended.synchronize()
+        self._each_s = begun.elapsed_time(ended) / 1e3 / self.CALIBRATED
+
+    def __call__(self, seconds: float) -> None:
+        self._enqueue(round(seconds / self._each_s))
+
+    def _enqueue(self, num: int) -> None:
+        for _ in range(num):
+            torch.mm(self._left, self._right, out=self._out)
+
+
 class Model(torch.nn.Module):
     """A linear classifier that keeps the step waiting as an accelerator would, and times the script that trains it."""
 
@@ -126,22 +150,26 @@ class Model(torch.nn.Module):
         self.step_s = 0.0 if arguments.no_step else arguments.step_ms / 1e3 + extra(arguments, "compute")
         self.steps = 0
         self._begun = self._begun_cpu = self._ended = self._ended_cpu = 0.0
-        self._seen = hashlib.sha256()
+        self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._device = torch.device("cuda" if arguments.cuda else "cpu")
+        self._work = Products() if arguments.cuda else time.sleep
+        self.to(self._device)
 
     def forward(self, values: torch.Tensor, labels: torch.Tensor, indices: torch.Tensor) -> dict[str, torch.Tensor]:
         if self.training:
             self._step()
         burn(self.issue_s)
-        out = self.linear(values)
-        loss = torch.nn.functional.cross_entropy(out.float(), labels)
-        time.sleep(self.step_s if self.training else self.step_s / 4)
+        out = self.linear(values.to(self._device))
+        loss = torch.nn.functional.cross_entropy(out.float(), labels.to(self._device))
+        self._work(self.step_s if self.training else self.step_s / 4)
         if self.training:
-            self._seen.update(indices.numpy().tobytes())
-            self._seen.update(loss.detach().numpy().tobytes())
+            self._seen.append((indices.clone(), loss.detach()))
         return {"loss": loss, "logits": out}
 
     def _step(self) -> None:
         self.steps += 1
+        if self._device.type == "cuda" and self.steps == WARMUP:
+            torch.cuda.synchronize()
         self._ended, self._ended_cpu = time.perf_counter(), time.thread_time()
         if self.steps == WARMUP:
             self._begun, self._begun_cpu = self._ended, self._ended_cpu
@@ -150,11 +178,17 @@ class Model(torch.nn.Module):
         """Print the stopwatch's figures: from the end of the warm-up to the last step, all pauses included; a hash of
         all losses and of the samples in their order, bit for bit; and more that the script knows."""
         steps = self.steps - WARMUP
+        if self._device.type == "cuda":  # the last step's end in place of its beginning: the host has run ahead
+            torch.cuda.synchronize()
+            self._ended, self._ended_cpu, steps = time.perf_counter(), time.thread_time(), steps + 1
+        seen = hashlib.sha256()
+        for tensor in (one for pair in self._seen for one in pair):
+            seen.update(tensor.cpu().numpy().tobytes())
         figures = {
             "seconds_per_step": (self._ended - self._begun) / steps,
             "main_cpu_s_per_step": (self._ended_cpu - self._begun_cpu) / steps,
             "steps": steps,
-            "losses_and_order": self._seen.hexdigest(),
+            "losses_and_order": seen.hexdigest(),
             **(more or {}),
         }
         print("TIMED " + json.dumps(figures), flush=True)

@@ -69,7 +69,8 @@ class TorchProfile:
 
     def __init__(self, activity: ProfilerActivity) -> None:
         self.source = f"torch.profiler, {activity.name} activity"
-        self._profile = profile(activities=[activity])
+        # There is one cycle. `acc_events` changes nothing then, but PyTorch 2.11 warns without it.
+        self._profile = profile(activities=[activity], acc_events=True)
         self._clocks: list[ClockPair] = []
 
     def __enter__(self) -> None:

@@ -21,13 +21,22 @@ BLOCK = 16
 """Channels of oneDNN's blocked weights are padded to it (`nChw16c`, for AVX-512; of few input channels none are)."""
 CUBLAS_BYTES = 32 * 2**20
 """Workspace of cuBLAS from compute capability 9.0 on, which PyTorch takes from its own allocator at the first matrix
-product and keeps (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize). Assumed for every accelerator."""
+product and keeps for each handle (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize). Each thread has a
+handle, and the backward pass is another thread. Assumed for every accelerator."""
+CUBLASLT_BYTES = 2**20
+"""Kept beside it from the first linear layer with a bias on, which cuBLASLt computes (aten/src/ATen/cuda/CUDABlas.cpp);
+seen on an H200 with PyTorch 2.11."""
 CUDA_ROUNDING = 512
 """kMinBlockSize of PyTorch's allocator for CUDA (c10/cuda/CUDACachingAllocator.cpp): sizes are rounded up to it."""
 
 
 CHECKED_ON = "AVX512"
 """What torch.backends.cpu.get_cpu_capability says of the processors on which the rules were checked."""
+
+
+def library_bytes(training: bool) -> int:
+    """What cuBLAS keeps on an accelerator between steps."""
+    return CUBLAS_BYTES * (2 if training else 1) + CUBLASLT_BYTES
 
 
 def unchecked_processor() -> str | None:

@@ -414,6 +414,8 @@ class Watched:
         self._leads_to_delays = watcher.leads_to_delays(queue)
         self._rests_since: int | None = None
         """When the workers were told to begin no batch; None: they were not."""
+        self._ready_until: int | None = None
+        """The steps behind a burst that are issued by then count, beside the first one; None: no worker rests."""
 
     def step(self, take: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch, by `take(iterator)`."""
@@ -566,20 +568,20 @@ class Watched:
             self._rows.append([now, now, now, 0, -1])
             if device is not None:
                 device.mark(self._rows[-1], 4)
-            elif more and self.ring is not None:
-                self.ring.rest_until(now + round(MOST_REST_S * 1e9))
-                self._rests_since = now
+            if more and self.ring is not None:
+                self._rests_since, self._ready_until = now, now + round(MOST_REST_S * 1e9)
+                self.ring.rest_until(self._ready_until)
         return time.perf_counter_ns()
 
     def _steps_ready(self, rows: list[list[int]]) -> int:
-        """How many steps behind a burst have their batches ready, without the first. `rows`: steps before it. A
-        device's steps go on by themselves; on the processors workers that begin batches meanwhile would slow them
-        down, so that they rest, where they can be told to."""
+        """How many steps behind a burst have their batches ready, without the first. `rows`: steps before it. Workers
+        that begin batches meanwhile would hand the ready ones over late, and slow down steps on the processors, so that
+        they rest; none but the first counts where they cannot be told to."""
         most = min(MOST_READY, self._source.depth - 1)
-        if self.watcher.device is not None:
-            return most
         if self.ring is None or not any(self.ring.made()):
             return 0
+        if self.watcher.device is not None:
+            return most  # its steps go on by themselves
         # In half of its steps it may have waited for the processors that the workers had.
         own_ns = sorted(issued - returned for _, returned, issued, *_ in rows)[len(rows) // 4]
         return min(most, int(READY_S * 1e9 / max(own_ns, 1)))
@@ -608,6 +610,9 @@ class Watched:
         warmup, cpu_since, wait_cpu_s, looks = self._warmup, self._cpu_since, self._wait_cpu, self._looks
         while rows and rows[-1][2] < 0:
             rows.pop()
+        if self._ready_until is not None:
+            rows = rows[:2] + [row for row in rows[2:] if row[2] <= self._ready_until]
+            warmup, self._ready_until = max(1, min(warmup, len(rows) - 1)), None
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch

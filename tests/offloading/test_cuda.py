@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import loaderbench
-from loaderbench.offloading.plan import least_cap, ledger, plan_for
+from loaderbench.offloading.plan import Plan, least_cap, ledger, plan_for
 from loaderbench.running.offload_trace import saved_trace
 from tests.offloading.steps import Running, step_of
 
@@ -50,16 +50,24 @@ def test_a_plan_is_the_running_steps_and_keeps_below_its_cap(name: str) -> None:
     trace = saved_trace(step, 0, on_accelerator=True, device="cuda")
     least, most = least_cap(trace), ledger(trace, plan_for(trace)).peak_bytes
     plan = plan_for(trace, cap_bytes=(least + most) // 2)
+    plan_peak = ledger(trace, plan).peak_bytes
     running = Running(step)
     running.inputs, running.targets = running.inputs.cuda(), running.targets.cuda()
-    losses = []
-    with running.engine(plan, None) as engine:
-        for _ in range(3):
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            statistics = running.once(engine)
-            losses.append(float(running.workload.last_output))
+
+    def run(plan: Plan) -> tuple[Any, list[float], int]:
+        losses = []
+        with running.engine(plan, None) as engine:
+            for _ in range(3):
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+                statistics = running.once(engine)
+                losses.append(float(running.workload.last_output))
+        return statistics, losses, torch.cuda.max_memory_allocated()
+
+    _, _, whole = run(plan_for(trace))
+    statistics, losses, peak = run(plan)
     assert statistics is not None and statistics.num_in == ledger(trace, plan).num_in > 0
     assert losses[2] < losses[0] and statistics.exposed_s >= 0
-    workspaces = 0.1 * most  # cuDNN's, and what batch norm reserves
-    assert torch.cuda.max_memory_allocated() <= (least + most) // 2 + workspaces
+    unseen = whole - most  # by the trace: cuDNN's workspace at the peak, which lies at another operator with a plan
+    assert unseen >= 0
+    assert peak <= plan_peak + unseen + 0.1 * most

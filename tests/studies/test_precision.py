@@ -362,17 +362,18 @@ def test_an_interrupted_command_ends_its_process_and_keeps_the_json(tmp_path: Pa
     assert_kept(results, "precision")
 
 
+@pytest.fixture(scope="module")
+def modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    names = ["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16"]
+    asked = plan(model="resnet18", device="cuda", precisions=names, num_steps=20, batch_size=32)
+    study = PrecisionStudy(asked, Store(tmp_path_factory.mktemp("precision")))
+    study.run(lambda line, keep: None)
+    return by_name(as_json(study))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)")
 class TestOnGpu:
-    @pytest.fixture(scope="class")
-    def modes(self, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-        names = ["fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16", "amp-bf16", "amp-fp16"]
-        asked = plan(model="resnet18", device="cuda", precisions=names, num_steps=20, batch_size=32)
-        study = PrecisionStudy(asked, Store(tmp_path_factory.mktemp("precision")))
-        study.run(lambda line, keep: None)
-        return by_name(as_json(study))
-
     def test_every_mode_runs_or_says_why_not(self, modes: dict[str, dict[str, Any]]) -> None:
         assert {mode["status"] for mode in modes.values()} <= {"ok", "skipped"}
         assert modes["fp32"]["status"] == modes["fp16"]["status"] == "ok"
