@@ -39,8 +39,8 @@ LEAST_STEPS = 15
 """Steps of `real` in the shortest ordinary run: three windows of five. With fewer, or fewer than three rounds of the
 workers, a run is short."""
 SPREAD = 3.0
-"""A gain whose interval's ends differ by more than this factor is not known. A short run names no cause by one, and no
-run blames several causes by one."""
+"""A gain whose interval's ends differ by more than this factor is not known, unless it is surely at least as large. A
+short run names no cause by one, and no run blames several causes by one."""
 ENOUGH_STEPS, ENOUGH_ROUNDS, LONGER = 30, 6, 4
 """What a run that is too short is told to measure: as many steps, rounds of the workers, and times its own steps."""
 MORE = 1.03
@@ -392,7 +392,7 @@ class _Judge:
 
 
 def _is_wide(gain: Quantity) -> bool:
-    return gain.high > SPREAD * gain.low
+    return gain.high > SPREAD * gain.low and gain.low < SPREAD
 
 
 def _stalls_missed(part: float, seen: float) -> Reason:

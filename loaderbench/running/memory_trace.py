@@ -36,7 +36,7 @@ from loaderbench.recording.model_memory import (
 from loaderbench.running.memory_cap import tensors_among
 from loaderbench.running.models import of_pytorch
 from loaderbench.running.operator_probe import PROBED, OperatorCall, probe
-from loaderbench.running.workspaces import CUDA_ROUNDING, library_bytes, unchecked_processor, workspace_bytes
+from loaderbench.running.workspaces import CUDA_ROUNDING, library_blocks, unchecked_processor, workspace_bytes
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
@@ -89,7 +89,8 @@ def follow_step(tracer: StepTracer, step: Step, seed: int, *, on_accelerator: bo
             workload.give_memory(torch.device(device))
             if on_accelerator:
                 _group_updates(workload.optimizer)
-                tracer.stand_library(library_bytes(step.mode == "train"))
+                for size in library_blocks(step.mode == "train"):
+                    tracer.stand_library(size)
             inputs, targets = (tensor.to(device) for tensor in workload.example("float32"))
             _settle(workload, inputs, targets)
             tracer.stand(PARAMETERS, (*workload.model.parameters(), *workload.model.buffers()))

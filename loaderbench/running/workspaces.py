@@ -34,9 +34,9 @@ CHECKED_ON = "AVX512"
 """What torch.backends.cpu.get_cpu_capability says of the processors on which the rules were checked."""
 
 
-def library_bytes(training: bool) -> int:
-    """What cuBLAS keeps on an accelerator between steps."""
-    return CUBLAS_BYTES * (2 if training else 1) + CUBLASLT_BYTES
+def library_blocks(training: bool) -> tuple[int, ...]:
+    """Bytes of each block that cuBLAS keeps on an accelerator between steps."""
+    return (*([CUBLAS_BYTES] * (1 + training)), CUBLASLT_BYTES)
 
 
 def unchecked_processor() -> str | None:
