@@ -338,8 +338,8 @@ def make_data(folder: Path) -> Path:
 def ask_all(chosen: dict[str, Asked], arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, str]:
     """Add rows to those that are there already. Returns name → why there is none."""
     left_out: dict[str, str] = {}
-    known = {row["name"] for row in rows}
-    chosen = {name: one for name, one in chosen.items() if name not in known}
+    known = {(row["name"], row.get("cuda", False)) for row in rows}
+    chosen = {name: one for name, one in chosen.items() if (name, one.cuda) not in known}
     with tempfile.TemporaryDirectory(prefix="loaderbench-watch-") as folder:
         data = make_data(Path(folder, "data"))
         for name, one in chosen.items():
@@ -387,6 +387,8 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="keep the rows that --json FILE has, and add the others")
     arguments = parser.parse_args()
     if arguments.overhead:
+        if arguments.cuda:
+            parser.error("--overhead is measured on the processors: leave --cuda out")
         measure_overhead(arguments)
         return
     arguments.rounds = arguments.rounds or 3

@@ -57,7 +57,7 @@ History
        storage where it did nothing, nor subtracted from a quota that leaves the run its own; a tenth of the files may
        be slow; one pause is no capped rate; standstills beside the windows of `real` may outweigh a stage; the gain
        without preparation over stalls or slow files is known no better than their number
-    14 a wide gain of a short run that is surely three times and more names its cause
+    14 a short run names the one cause whose wide gain is surely three times and more
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ LEAST_STEPS = 15
 """Steps of `real` in the shortest ordinary run: three windows of five. With fewer, or fewer than three rounds of the
 workers, a run is short."""
 SPREAD = 3.0
-"""A gain whose interval's ends differ by more than this factor is not known, unless it is surely at least as large. A
-short run names no cause by one, and no run blames several causes by one."""
+"""A gain whose interval's ends differ by more than this factor is not known. A short run names no cause by one, unless
+it is surely at least as large, and no run blames several causes by one."""
 ENOUGH_STEPS, ENOUGH_ROUNDS, LONGER = 30, 6, 4
 """What a run that is too short is told to measure: as many steps, rounds of the workers, and times its own steps."""
 MORE = 1.03
@@ -220,6 +220,8 @@ class _Judge:
         if ruling.bottleneck == "undetermined":
             return self.is_short and any(reason.code in UNSURE for reason in ruling.reasons)
         known = [gain for cause, gain in self.model.gains.items() if cause == ruling.bottleneck]
+        if ruling.group is None and all(gain.n > 1 and gain.low >= SPREAD for gain in known):
+            return False
         if ruling.group is not None:
             of_group = [self.model.gains[cause] for cause in ruling.group.causes if cause in self.model.gains]
             known = of_group if ruling.group.gain is None else [ruling.group.gain]
@@ -392,7 +394,7 @@ class _Judge:
 
 
 def _is_wide(gain: Quantity) -> bool:
-    return gain.high > SPREAD * gain.low and gain.low < SPREAD
+    return gain.high > SPREAD * gain.low
 
 
 def _stalls_missed(part: float, seen: float) -> Reason:

@@ -36,7 +36,13 @@ from loaderbench.recording.model_memory import (
 from loaderbench.running.memory_cap import tensors_among
 from loaderbench.running.models import of_pytorch
 from loaderbench.running.operator_probe import PROBED, OperatorCall, probe
-from loaderbench.running.workspaces import CUDA_ROUNDING, library_blocks, unchecked_processor, workspace_bytes
+from loaderbench.running.workspaces import (
+    CUDA_ROUNDING,
+    library_blocks,
+    product_bytes,
+    unchecked_processor,
+    workspace_bytes,
+)
 from loaderbench.workloads import build_workload
 from loaderbench.workloads.example import image_size
 from loaderbench.workloads.training import ModelWorkload
@@ -228,6 +234,8 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
             self._hold_inside(
                 name, OperatorCall.of(func, args, kwargs or {}, results), workspace_bytes(name, args, results)
             )
+        elif held := product_bytes(name):
+            self._release(self._allocate(held, TEMPORARY))
         if self._phase == FORWARD and self._stack and not self._stack[-1][1]:
             self._see_function(func, results)
         return out

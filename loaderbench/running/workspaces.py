@@ -20,12 +20,16 @@ INDEX_BYTES = 8
 BLOCK = 16
 """Channels of oneDNN's blocked weights are padded to it (`nChw16c`, for AVX-512; of few input channels none are)."""
 CUBLAS_BYTES = 32 * 2**20
-"""Workspace of cuBLAS from compute capability 9.0 on, which PyTorch takes from its own allocator at the first matrix
-product and keeps for each handle (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize). Each thread has a
-handle, and the backward pass is another thread. Assumed for every accelerator."""
+"""Workspace of cuBLAS from compute capability 9.0 on, which PyTorch takes from its own allocator
+(aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize). Assumed for every accelerator."""
 CUBLASLT_BYTES = 2**20
-"""Kept beside it from the first linear layer with a bias on, which cuBLASLt computes (aten/src/ATen/cuda/CUDABlas.cpp);
-seen on an H200 with PyTorch 2.11."""
+"""The same of cuBLASLt, which computes linear layers with a bias (aten/src/ATen/cuda/CUDABlas.cpp): seen on an H200
+with PyTorch 2.11."""
+KEPT_BELOW = (2, 15)
+"""PyTorch before this version keeps workspaces from the first product on, one of cuBLAS for each thread's handle, and
+the backward pass is another thread: seen on an H200 with 2.11. From then on each product takes and returns its own
+(pull request 194311, and `CUDABlasHandleWithWorkspace` in ATen/cuda/CUDAContextLight.h of 2.15): not seen yet."""
+MATRIX_PRODUCTS = frozenset(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul"))
 CUDA_ROUNDING = 512
 """kMinBlockSize of PyTorch's allocator for CUDA (c10/cuda/CUDACachingAllocator.cpp): sizes are rounded up to it."""
 
@@ -34,9 +38,19 @@ CHECKED_ON = "AVX512"
 """What torch.backends.cpu.get_cpu_capability says of the processors on which the rules were checked."""
 
 
+def keeps_workspaces() -> bool:
+    """Whether this PyTorch keeps cuBLAS's workspaces between products."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) < KEPT_BELOW
+
+
 def library_blocks(training: bool) -> tuple[int, ...]:
     """Bytes of each block that cuBLAS keeps on an accelerator between steps."""
-    return (*([CUBLAS_BYTES] * (1 + training)), CUBLASLT_BYTES)
+    return (*([CUBLAS_BYTES] * (1 + training)), CUBLASLT_BYTES) if keeps_workspaces() else ()
+
+
+def product_bytes(operator: str) -> int:
+    """What the operator holds on an accelerator for as long as it runs."""
+    return CUBLAS_BYTES if operator in MATRIX_PRODUCTS and not keeps_workspaces() else 0
 
 
 def unchecked_processor() -> str | None:

@@ -415,7 +415,7 @@ class Watched:
         self._rests_since: int | None = None
         """When the workers were told to begin no batch; None: they were not."""
         self._ready_until: int | None = None
-        """The steps behind a burst that are issued by then count, beside the first one; None: no worker rests."""
+        """Behind a burst on a device: batches that are handed over later are none that were ready; None: all are."""
 
     def step(self, take: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch, by `take(iterator)`."""
@@ -433,7 +433,9 @@ class Watched:
             self._rows[-1][2] = called
             if device is not None:
                 device.mark(self._rows[-1], 4)
-        if self._started and len(self._rows) >= self._until_burst:
+        if self._started and (
+            len(self._rows) >= self._until_burst or (self._ready_until is not None and called > self._ready_until)
+        ):
             called = self._turn(called)
         if self._dose is not None:
             watcher.enter(self._source, "held", called)
@@ -464,8 +466,7 @@ class Watched:
             else:
                 watcher.clock.begin()
                 self._cpu_since = time.thread_time()
-                tells = self.ring is not None and any(self.ring.made())
-                if watcher.probes != "none" and watcher.device is None and not tells:
+                if watcher.probes != "none" and watcher.device is None and self._told_ring is None:
                     self._wait_cpu, self.seen.times_waits = 0.0, True
         return batch
 
@@ -568,23 +569,30 @@ class Watched:
             self._rows.append([now, now, now, 0, -1])
             if device is not None:
                 device.mark(self._rows[-1], 4)
-            if more and self.ring is not None:
-                self._rests_since, self._ready_until = now, now + round(MOST_REST_S * 1e9)
-                self.ring.rest_until(self._ready_until)
+            if more and (ring := self._told_ring) is not None:
+                self._rests_since, until = now, now + round(MOST_REST_S * 1e9)
+                ring.rest_until(until)
+                self._ready_until = None if device is None else until
         return time.perf_counter_ns()
 
     def _steps_ready(self, rows: list[list[int]]) -> int:
         """How many steps behind a burst have their batches ready, without the first. `rows`: steps before it. Workers
-        that begin batches meanwhile would hand the ready ones over late, and slow down steps on the processors, so that
-        they rest; none but the first counts where they cannot be told to."""
-        most = min(MOST_READY, self._source.depth - 1)
-        if self.ring is None or not any(self.ring.made()):
-            return 0
-        if self.watcher.device is not None:
+        that begin batches meanwhile would hand the ready ones over late, and slow down steps on the processors: they
+        rest, where they can be told to. Else a worker is asked for its next batch when one of its ready ones is taken,
+        so that those of the other workers come at once; on the processors only the first step counts then."""
+        most, on_device = min(MOST_READY, self._source.depth - 1), self.watcher.device is not None
+        if self._told_ring is None:
+            return min(most, self._source.workers - 1) if on_device else 0
+        if on_device:
             return most  # its steps go on by themselves
         # In half of its steps it may have waited for the processors that the workers had.
         own_ns = sorted(issued - returned for _, returned, issued, *_ in rows)[len(rows) // 4]
         return min(most, int(READY_S * 1e9 / max(own_ns, 1)))
+
+    @property
+    def _told_ring(self) -> SpanRing | None:
+        """Where its workers write when they made each batch, and are told to rest; None where they do not."""
+        return self.ring if self.ring is not None and any(self.ring.made()) else None
 
     def _go_on(self) -> None:
         """Workers that rest behind a burst do so no more."""
@@ -611,8 +619,10 @@ class Watched:
         while rows and rows[-1][2] < 0:
             rows.pop()
         if self._ready_until is not None:
-            rows = rows[:2] + [row for row in rows[2:] if row[2] <= self._ready_until]
-            warmup, self._ready_until = max(1, min(warmup, len(rows) - 1)), None
+            if rows and rows[-1][2] > self._ready_until:
+                rows = [row for row in rows if row[1] <= self._ready_until]
+                warmup = max(1, min(warmup, len(rows) - 1))
+            self._ready_until = None
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch

@@ -416,15 +416,14 @@ def test_a_run_of_six_steps_names_no_causes_by_gains_that_it_does_not_know() -> 
     for seed in range(20):
         found = judge(pipe, rounds=1, num_steps=6, num_warmup=2, seed=seed)
         verdict = found.verdict
-        # then whatever is named or printed is known at least within a factor of three, or surely as large
+        # then whatever is named or printed is known at least within a factor of three
         told = [gain for gain in verdict.speedup_if_removed.values() if gain is not None]
         if verdict.bottleneck == "undetermined":
             assert [reason.code for reason in verdict.reasons] == ["too_few_steps"], reasons(found)
             assert "too short: 6 steps" in reasons(found)[0] and "--steps 30" in reasons(found)[0]
         else:
             told = [verdict.joint_speedup] if verdict.joint_speedup else [max(told, key=lambda gain: gain.value)]
-        assert all(gain.high <= 3 * gain.low or gain.low >= 3 for gain in told if gain.low and gain.high), (verdict, seed)
-        assert verdict.bottleneck == "undetermined" or set(verdict.joint) == {"storage", "prep"}, (verdict, seed)
+        assert all(gain.high <= 3 * gain.low for gain in told if gain.low and gain.high), (verdict, seed)
 
 
 def test_six_steps_are_enough_where_they_agree() -> None:
