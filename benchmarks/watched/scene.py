@@ -183,7 +183,7 @@ class Model(torch.nn.Module):
         """Print the stopwatch's figures: from the end of the warm-up to the last step, all pauses included; a hash of
         all losses and of the samples in their order, bit for bit; and more that the script knows."""
         steps, seconds = self.steps - WARMUP, self._ended - self._begun
-        if self._begun_there is not None and self._ended_there is not None:
+        if self._begun_there is not None:
             torch.cuda.synchronize()
             seconds = self._begun_there.elapsed_time(self._ended_there) / 1e3
         seen = hashlib.sha256()

@@ -567,12 +567,12 @@ class Watched:
             cold = 0 if not more else 2 if device is None and more > 2 else 1
             self._arm, self._warmup, self._until_burst = Arm.DEVICE, 1 + cold, 2 + more
             self._rows.append([now, now, now, 0, -1])
-            if device is not None:
-                device.mark(self._rows[-1], 4)
             if more and (ring := self._told_ring) is not None:
                 self._rests_since, until = now, now + round(MOST_REST_S * 1e9)
                 ring.rest_until(until)
                 self._ready_until = None if device is None else until
+            if device is not None:
+                device.mark(self._rows[-1], 4)
         return time.perf_counter_ns()
 
     def _steps_ready(self, rows: list[list[int]]) -> int:
@@ -618,11 +618,10 @@ class Watched:
         warmup, cpu_since, wait_cpu_s, looks = self._warmup, self._cpu_since, self._wait_cpu, self._looks
         while rows and rows[-1][2] < 0:
             rows.pop()
-        if self._ready_until is not None:
-            if rows and rows[-1][2] > self._ready_until:
-                rows = [row for row in rows if row[1] <= self._ready_until]
-                warmup = max(1, min(warmup, len(rows) - 1))
-            self._ready_until = None
+        until, self._ready_until = self._ready_until, None
+        if until is not None and rows and rows[-1][2] > until:
+            rows = [row for row in rows if row[1] <= until]
+            warmup = max(1, min(warmup, len(rows) - 1))
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch
