@@ -162,7 +162,7 @@ def held(
 
 
 if __name__ == "__main__":
-    for rounds_, seconds in ((3, 0.6), (4, 2.1), (6, 1.0)):
+    for rounds_, seconds in ((3, 0.6), (4, 2.1), (6, 1.0), (12, 0.75)):
         print(f"{rounds_} windows of {seconds} s: mean held, ratio held, half-widths of both")
         for name, machine_ in MACHINES.items():
             one = held(machine_, rounds_, seconds, int(sys.argv[1]))

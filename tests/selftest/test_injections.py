@@ -157,6 +157,7 @@ def test_a_decoder_s_burn_lets_other_threads_run():
     assert len(counted) > 60
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("module", "workers"), [(serial, 0), (threaded, 2)])
 def test_in_a_loader_each_kind_shows_in_its_own_stage(own_tree, module, workers):
     # given 24 images in 3 batches
@@ -167,7 +168,8 @@ def test_in_a_loader_each_kind_shows_in_its_own_stage(own_tree, module, workers)
     assert (slowed_pixels == pixels).all()
     assert slowed["decode_ns"] - bare["decode_ns"] >= 0.95 * 24 * 4 * MS
     assert slowed["collate_ns"] - bare["collate_ns"] >= 0.99 * 3 * 50 * MS
-    assert slowed["augment_ns"] < bare["augment_ns"] + 24 * MS
+    # wall time: on a busy machine others take some of it, less than half of the least injection
+    assert slowed["augment_ns"] < bare["augment_ns"] + 12 * 4 * MS
     burnt_ns = slowed["cpu_ns"] - bare["cpu_ns"]
     assert burnt_ns == pytest.approx(24 * 4 * MS + 3 * 20 * MS, rel=0.15)
 
