@@ -208,7 +208,7 @@ class WatchLine:
         if main is None or now - self._last < WATCH_LINE_S:
             return
         self._last = now
-        waited, worked = (watcher.times_ns[main.source, kind] / 1e9 for kind in ("wait", "step"))
+        waited, worked = (main.times_ns[kind] / 1e9 for kind in ("wait", "step"))
         if waited + worked <= 0:
             return
         rate = main.num_batches / (waited + worked)

@@ -21,10 +21,9 @@ from loaderbench.recording.facts import (
     WatchedTransform,
 )
 from loaderbench.watching.applying import Applier
+from loaderbench.watching.seen import KINDS, Seen
 from loaderbench.watching.transforms import THREADS, TORCH_THREADS
-from loaderbench.watching.watcher import Kind, Seen, Watcher
-
-KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "held", "after")
+from loaderbench.watching.watcher import Watcher
 
 
 def nothing_seen(watcher: Watcher) -> str:
@@ -58,7 +57,7 @@ def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Appli
         facts,
         loaders=tuple(one for one in facts.loaders if one != changed),
         settings=None if main.settings is None else _told(main, main.settings),
-        epochs=watcher.epochs(main),
+        epochs=main.epochs(),
         memory=tuple(around.readings),
         shared=around.shared,
         torch_threads=None if torch is None else torch.get_num_threads(),
@@ -69,13 +68,13 @@ def surrounded(facts: WatchedFacts, main: Seen, watcher: Watcher, applier: Appli
     )
 
 
-def loader_of(one: Seen, watcher: Watcher) -> WatchedLoader:
+def loader_of(one: Seen) -> WatchedLoader:
     """What was seen of it."""
     source = one.source
     return WatchedLoader(
         source.kind, source.data, source.num_samples, source.batch_size, source.workers, source.prefetch,
         one.num_iterators, one.num_batches,
-        WatchedSeconds(**{kind: watcher.times_ns[source, kind] / 1e9 for kind in KINDS}), one.phase,
+        WatchedSeconds(**{kind: one.times_ns[kind] / 1e9 for kind in KINDS}), one.phase,
     )  # fmt: skip
 
 
@@ -111,7 +110,7 @@ def _applied(applier: Applier, watcher: Watcher) -> WatchedApplied | None:
     after = _after(applier, watcher)
     if after is None:
         return WatchedApplied(applier.change, applier.epoch, ())
-    return WatchedApplied(applier.change, applier.epoch, watcher.epochs(after), loader_of(after, watcher))
+    return WatchedApplied(applier.change, applier.epoch, after.epochs(), loader_of(after))
 
 
 def trials_of(case: Case, facts: Facts, watcher: Watcher, applier: Applier | None) -> list[Trial]:

@@ -34,7 +34,8 @@ from loaderbench.watching.applying import Applier
 from loaderbench.watching.cost import cost_of
 from loaderbench.watching.data_loader import uses_cuda
 from loaderbench.watching.doses import PART
-from loaderbench.watching.watcher import Seen, Watcher
+from loaderbench.watching.seen import Seen
+from loaderbench.watching.watcher import Watcher
 
 
 def run_of(
@@ -99,9 +100,7 @@ def _facts(name: str, main: Seen, watcher: Watcher) -> Facts:
 
 
 def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedFacts:
-    others = sorted(
-        (one for one in watcher.seen.values() if one is not main), key=lambda one: -watcher.spent_ns(one.source)
-    )
+    others = sorted((one for one in watcher.seen.values() if one is not main), key=lambda one: -one.spent_ns)
     no_burst = None if watcher.num_bursts else watcher.no_burst
     if no_burst is None and not watcher.num_bursts and watcher.wants("burst"):
         no_burst = "it has no workers" if not main.source.workers else "too few batches"
@@ -113,9 +112,9 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         no_spans = no_spans if main.source.tells else "what was iterated tells nothing of workers"
     return WatchedFacts(
         script=name,
-        loaders=tuple(loader_of(one, watcher) for one in (main, *others)),
+        loaders=tuple(loader_of(one) for one in (main, *others)),
         wall_s=watcher.wall_s,
-        before_s=watcher.times_ns[None, "before"] / 1e9,
+        before_s=watcher.before_ns / 1e9,
         probes=watcher.probes,
         num_bursts=watcher.num_bursts,
         paused_s=watcher.paused_ns / 1e9,

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loaderbench.cases.case import Change
+from loaderbench.watching.seen import Seen, Source
 from loaderbench.watching.transforms import data_sets
-from loaderbench.watching.watcher import Seen, Source, Watcher
+from loaderbench.watching.watcher import Watcher
 
 KNOWN_SAMPLERS = ("torch.utils.data.", "accelerate.", "lightning.", "pytorch_lightning.", "transformers.")
 """Their samplers draw all their random numbers when they begin."""
@@ -57,7 +58,7 @@ class Applier:
         if seen is None or watcher.main is not seen or not seen.segments:
             return
         self._tries += 1
-        watcher.enter(source, "held", time.perf_counter_ns())
+        watcher.enter(seen, "held", time.perf_counter_ns())
         self.refused = []
         try:
             advised = self._advise(watcher)

@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 from loaderbench.recording.facts import WatchCost
+from loaderbench.watching.seen import Source
 from loaderbench.watching.spans import Lane, SpanRing
-from loaderbench.watching.watcher import Source, Watcher
+from loaderbench.watching.watcher import Watcher
 
 NUM_TIMED = 1000
 """Batches; fewer than one window's, so that none ends."""

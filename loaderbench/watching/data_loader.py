@@ -17,10 +17,11 @@ from typing import Any
 
 from loaderbench.recording.facts import WatchedSettings
 from loaderbench.watching.applying import Applier
+from loaderbench.watching.seen import Seen, Source
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import Lane, SpanRing
 from loaderbench.watching.transforms import Sampling, Times, name_of, times_for
-from loaderbench.watching.watcher import Seen, Source, Watcher
+from loaderbench.watching.watcher import Watcher
 
 MARK = "_loaderbench_watched"
 """Of an iterator."""

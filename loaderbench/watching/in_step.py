@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from loaderbench.watching.watcher import Queue, Seen, Watched, Watcher
+    from loaderbench.watching.iterator import Watched
+    from loaderbench.watching.seen import Queue, Seen
+    from loaderbench.watching.watcher import Watcher
 
 LEAST_STEPS = 24
 """Of a window of the run as it is, between two bursts."""
@@ -60,7 +62,7 @@ class InStep:
         self._number += 1
         longer = 2 ** max(0, min(number - QUICK_BURSTS, MOST_DOUBLED))
         self._next = seen.num_batches + longer * drawn_steps(seen.source.depth, random.Random(number))
-        step_s = watcher.spent_ns(seen.source) / 1e9 / max(1, seen.num_batches)
+        step_s = seen.spent_ns / 1e9 / max(1, seen.num_batches)
         ready = others.all_here(number, COME_S + COME_STEPS * step_s) and others.all_ready(number, full=fill(queue))
         watcher.no_burst = watcher.no_burst or others.problem
         return ready

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from loaderbench.watching.data_loader import MARK
-from loaderbench.watching.watcher import Source, Watched, Watcher
+from loaderbench.watching.iterator import Watched
+from loaderbench.watching.seen import Source
+from loaderbench.watching.watcher import Watcher
 
 T = TypeVar("T")
 

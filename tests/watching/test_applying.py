@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from loaderbench.watching.applying import Applier, set_arguments, why_not
 from loaderbench.watching.data_loader import noticed, settings_of, source_of
+from loaderbench.watching.seen import Seen
 from loaderbench.watching.transforms import DRAWS, DRAWS_NONE, RANDOM, Times
-from loaderbench.watching.watcher import Seen, Watcher
+from loaderbench.watching.watcher import Watcher
 
 PERSISTENT = {"loader_options": {"persistent_workers": "True"}}
 

@@ -12,11 +12,13 @@ from loaderbench.analysis.record import Judged
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import SPAN, STEP
 from loaderbench.studies.watched_run import run_of
-from loaderbench.watching import doses, spans
+from loaderbench.watching import doses, iterator, spans
 from loaderbench.watching import watcher as stamps
 from loaderbench.watching.data_loader import noticed
+from loaderbench.watching.iterator import MOST_REST_S
+from loaderbench.watching.seen import Source
 from loaderbench.watching.spans import Lane, SpanRing
-from loaderbench.watching.watcher import MOST_REST_S, Source, Watcher
+from loaderbench.watching.watcher import Watcher
 from tests.watching.test_doses import Clock, Loader, NoCpuClock, judged_of
 
 EMPTY_NS = 100_000
@@ -76,6 +78,7 @@ def watched(
 ) -> tuple[Judged, Watcher, Orders]:  # fmt: skip
     clock = Clock()
     monkeypatch.setattr(stamps, "time", clock)
+    monkeypatch.setattr(iterator, "time", clock)
     monkeypatch.setattr(doses, "time", clock)
     watcher = Watcher("burst")
     watcher.clock, watcher.follows_device = NoCpuClock(), False  # type: ignore[assignment]
@@ -99,6 +102,7 @@ def many_epochs(monkeypatch: pytest.MonkeyPatch, epochs: int, steps: int, *, tel
     """Steps of 10 ms on a virtual clock; `tells`: its queue can be seen."""
     clock = Clock()
     monkeypatch.setattr(stamps, "time", clock)
+    monkeypatch.setattr(iterator, "time", clock)
     watcher = Watcher("burst")
     watcher.clock, watcher.follows_device = NoCpuClock(), False  # type: ignore[assignment]
     source = Source("DataLoader", "Files", 12_000, 4, 2, 2, "RandomSampler")

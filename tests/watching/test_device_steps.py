@@ -13,9 +13,11 @@ from loaderbench.devices.step_events import NEVER, StepEvents
 from loaderbench.recording.facts import STEP
 from loaderbench.studies import watched_run
 from loaderbench.studies.watched_run import run_of
-from loaderbench.watching import doses
+from loaderbench.watching import doses, iterator
 from loaderbench.watching import watcher as stamps
-from loaderbench.watching.watcher import MOST_REST_S, Source, Watcher
+from loaderbench.watching.iterator import MOST_REST_S
+from loaderbench.watching.seen import Source
+from loaderbench.watching.watcher import Watcher
 from tests.watching.test_bursts import Orders, RestingLoader
 from tests.watching.test_doses import Clock, NoCpuClock, judged_of
 
@@ -106,7 +108,7 @@ class LateLoader(RestingLoader):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (stamps, doses, step_events, brackets):
+    for module in (stamps, iterator, doses, step_events, brackets):
         monkeypatch.setattr(module, "time", made)
     return made
 

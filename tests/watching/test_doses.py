@@ -12,10 +12,11 @@ from loaderbench.analysis.record import Judged, judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import Run, Segment
 from loaderbench.studies.watched_run import run_of
-from loaderbench.watching import doses
+from loaderbench.watching import doses, iterator
 from loaderbench.watching import watcher as stamps
 from loaderbench.watching.doses import PART, Doses, num_steps
-from loaderbench.watching.watcher import Source, Watcher
+from loaderbench.watching.seen import Source
+from loaderbench.watching.watcher import Watcher
 
 
 class Clock:
@@ -90,6 +91,7 @@ def watched(
     """The run of a script on a virtual clock."""
     clock = Clock()
     monkeypatch.setattr(stamps, "time", clock)
+    monkeypatch.setattr(iterator, "time", clock)
     monkeypatch.setattr(doses, "time", clock)
     watcher = Watcher(probes)
     watcher.clock = NoCpuClock()  # type: ignore[assignment]

@@ -9,7 +9,8 @@ import pytest
 
 from loaderbench.running.beside import Beside
 from loaderbench.running.ranks import rank_of
-from loaderbench.watching.watcher import Source, Watcher
+from loaderbench.watching.seen import Source
+from loaderbench.watching.watcher import Watcher
 
 SOURCE = Source("DataLoader", "Photos", 4000, 4, 2, 2, "RandomSampler")
 OTHER = Source("DataLoader", "Held out", 400, 4, 2, 2, "SequentialSampler")

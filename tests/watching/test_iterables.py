@@ -21,7 +21,8 @@ from loaderbench.recording.facts import SPAN, STEP
 from loaderbench.recording.store import Store
 from loaderbench.studies.watch import OwnWatch, watch
 from loaderbench.watching.data_loader import MOST_TIMED
-from loaderbench.watching.watcher import Watcher, samples_of
+from loaderbench.watching.iterator import samples_of
+from loaderbench.watching.watcher import Watcher
 
 
 class Slow(Dataset[int]):

@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from loaderbench.watching.data_loader import MARK, DataLoaderQueue, noticed
-from loaderbench.watching.watcher import Source, Watcher
+from loaderbench.watching.seen import Source
+from loaderbench.watching.watcher import Watcher
 
 
 class Numbers(Dataset[int]):

@@ -15,7 +15,8 @@ from loaderbench.integrations.phases import TrainerWatch
 from loaderbench.recording.facts import STEP
 from loaderbench.studies.watch import OwnWatch, current
 from loaderbench.watching.data_loader import noticed
-from loaderbench.watching.watcher import Seen, Watcher
+from loaderbench.watching.seen import Seen
+from loaderbench.watching.watcher import Watcher
 
 STEP_S, SAMPLE_S = 0.004, 0.002
 
