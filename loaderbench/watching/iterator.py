@@ -30,6 +30,8 @@ MOST_READY = 8
 """Steps with data ready behind a burst, besides the first one."""
 READY_S, MOST_REST_S = 0.05, 0.1
 """On the processors these take so long at most, and workers that begin no batch meanwhile rest no longer than that."""
+AGAIN_S = 0.05
+"""Between two looks whether an open window may end, where steps are shorter: one takes as long as all other stamps."""
 MOST_PARTS, MOST_LEVELS = 8, 3
 """Of a batch, to look for its first array in."""
 
@@ -44,11 +46,14 @@ class Watched:
         self._made = list(made)
         self._source = seen.source
         self._batch = 0
+        self._size_at: Any = None
+        """In a dictionary or a list: what tells a batch's samples; None: all of it is looked through."""
         self._tells_size: bool | None = None
         """Whether the first dimension of a batch's first array is its samples; None before the first batch."""
         self._arm, self._rows = Arm.REAL, list[list[int]]()
         self._warmup = max(1, 2 * self._source.depth)
-        self._until_burst = watcher.rows_until_turn(seen)
+        self._until_burst = self._next_look = watcher.rows_until_turn(seen)
+        """Steps of the window before a burst may end it, and before the next look whether it ends."""
         self._first, self._number, self._started = 0, seen.num_batches, False
         self._cpu_since: float | None = None
         """When the readings of the window's processors began; None: they did not."""
@@ -69,7 +74,8 @@ class Watched:
         watcher = self.watcher
         if watcher.taking is not None or watcher.is_closed:
             return take(iterator)
-        watcher.takes_over(self, called)
+        if watcher.active is not self:
+            watcher.takes_over(self)
         device = watcher.device
         if device is not None:
             device.harvest()
@@ -80,7 +86,7 @@ class Watched:
             if device is not None:
                 device.mark(self._rows[-1], 4)
         if self._started and (
-            len(self._rows) >= self._until_burst or (self._ready_until is not None and called > self._ready_until)
+            len(self._rows) >= self._next_look or (self._ready_until is not None and called > self._ready_until)
         ):
             called = self._turn(called)
         if self._dose is not None:
@@ -119,13 +125,27 @@ class Watched:
     def _samples_of(self, batch: Any) -> int:
         """Of a DataLoader's batches the first array tells only if it told the batch size of the first one: its first
         dimension may be channels, or time. A batch of one may be a block that was made before."""
-        found, size = samples_of(batch), self._source.batch_size
+        found, size = self._first_dimension(batch), self._source.batch_size
         if size is None or size == 1 or self._source.kind != "DataLoader":
             return found or size or 1
         most = min(size, self._source.num_samples or size)
         if self._tells_size is None:
             self._tells_size = found == most
         return (found or most) if self._tells_size else most
+
+    def _first_dimension(self, batch: Any) -> int | None:
+        """As `samples_of`, of the part of it that told in an earlier batch: to look through all takes longer."""
+        if self._size_at is not None:
+            try:
+                return int(batch[self._size_at].shape[0])
+            except Exception:  # another kind of batch, or a class of the script's own
+                self._size_at = None
+        found = samples_of(batch)
+        if found is not None and isinstance(batch, dict | list | tuple):
+            parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
+            told = (at for at, part in islice(parts, MOST_PARTS) if samples_of(part, 0) == found)
+            self._size_at = next(told, None)
+        return found
 
     def _take_timed(self, take: Callable[[Any], Any], iterator: Any, called: int) -> Any:
         """The next batch, of workers that tell nothing: what this thread does meanwhile; now and then what all do."""
@@ -186,12 +206,13 @@ class Watched:
             self._close()
             self._dose, self._arm, workers = dose, Arm.DELAYED, self._source.workers
             self._warmup, self._until_burst = warmup_steps(workers), num_steps(workers)
+            self._next_look = self._until_burst
             return called
         open_ns = called - self._rows[first][0]
         due = not self._leads_to_delays and watcher.may_burst(self, called, open_ns)
         if due and len(self._rows) > self._until_burst and (until := watcher.steps_more(self.seen)):
             # Time passes in long steps: what comes behind the one in which it became time is no step at random.
-            self._until_burst = len(self._rows) + until
+            self._until_burst = self._next_look = len(self._rows) + until
             return called
         if not due:
             waits = watcher.can_burst(self.queue) or self._leads_to_delays
@@ -199,6 +220,8 @@ class Watched:
             if is_long or len(self._rows) >= WINDOW_STEPS or called >= watcher.closes_by_ns:
                 self._close()
                 self._warmup = 1  # nothing was disturbed
+            else:
+                self._next_look = watcher.next_look(len(self._rows), called - self._rows[0][0])
             return called
         queue, more = self.queue, self._steps_ready(self._rows[first:])
         assert queue is not None
@@ -212,6 +235,7 @@ class Watched:
             now, device = time.perf_counter_ns(), watcher.device
             cold = 0 if not more else 2 if device is None and more > 2 else 1
             self._arm, self._warmup, self._until_burst = Arm.DEVICE, 1 + cold, 2 + more
+            self._next_look = self._until_burst
             self._rows.append([now, now, now, 0, -1])
             if more and (ring := self._told_ring) is not None:
                 self._rests_since, until = now, now + round(MOST_REST_S * 1e9)
@@ -273,7 +297,7 @@ class Watched:
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch
         self._cpu_since, self._wait_cpu, self._looks = None, None, []
         self._warmup, self._number = max(1, 2 * self._source.depth), self.seen.num_batches
-        self._until_burst = self.watcher.rows_until_turn(self.seen)
+        self._until_burst = self._next_look = self.watcher.rows_until_turn(self.seen)
         if len(rows) <= warmup:
             return
         cpu = None if cpu_since is None else self.watcher.clock.end()

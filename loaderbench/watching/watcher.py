@@ -20,7 +20,7 @@ from loaderbench.devices.step_events import StepEvents, step_events
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
-from loaderbench.watching.iterator import LOOK_STEPS, Watched
+from loaderbench.watching.iterator import AGAIN_S, LOOK_STEPS, WINDOW_STEPS, Watched
 from loaderbench.watching.seen import Kind, Queue, Seen, Source
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
@@ -66,7 +66,8 @@ class Watcher:
         self._thread: int | None = None
         self.taking: Watched | None = None
         """The iterator whose next batch the thread waits for: one within it is a part of it."""
-        self._active: Watched | None = None
+        self.active: Watched | None = None
+        """The iterator that gave the last batch."""
         self.num_broken = 0
         """Windows that another loader's batch ended."""
         self.paused_ns = self.rested_ns = self.num_bursts = 0
@@ -123,12 +124,12 @@ class Watcher:
         """Whether this is the thread that it watches."""
         return self._thread is None or threading.get_ident() == self._thread
 
-    def takes_over(self, watched: Watched, now: int) -> None:
+    def takes_over(self, watched: Watched) -> None:
         """Another iterator takes a batch: whatever step was under way is not one step any more."""
-        if self._active is not None and self._active is not watched:
-            self.num_broken += self._active.seen is not watched.seen
-            self._active.broken()
-        self._active = watched
+        if self.active is not None:
+            self.num_broken += self.active.seen is not watched.seen
+            self.active.broken()
+        self.active = watched
 
     # -- the device --------------------------------------------------------------------------------------------
 
@@ -177,10 +178,10 @@ class Watcher:
         """The script has ended, or the watch of it. An iterator that goes on is no longer seen."""
         self.is_closed = True
         self.enter(self._doing, self._kind, time.perf_counter_ns())
-        if self._active is not None:
+        if self.active is not None:
             if not self.is_on_its_thread:
-                self._active.forget_processors()  # they were read by another thread, which alone can end that
-            self._active.broken()
+                self.active.forget_processors()  # they were read by another thread, which alone can end that
+            self.active.broken()
         self._wait_for_device()
         if self.shadow is not None:
             self.shadow.close()
@@ -188,7 +189,7 @@ class Watcher:
     def so_far(self) -> Watcher:
         """A copy of what was seen, up to the window that ended last, for another thread. It costs some microseconds."""
         taken = copy.copy(self)
-        taken._active = None
+        taken.active = None
         taken._unsettled, taken.device, taken.shadow = deque(), None, None
         taken.seen = {
             source: replace(one, segments=[*one.segments], times_ns={**one.times_ns})
@@ -236,6 +237,13 @@ class Watcher:
         """Steps of a window that begins now, before it may end."""
         until = drawn_steps(seen.source.depth, self._random)
         return until if self._in_step is None else min(until, self._in_step.steps_left(seen))
+
+    def next_look(self, num: int, open_ns: int) -> int:
+        """Steps of the open window before the next look whether it may end. It has `num` by now. All ranks look at the
+        same steps, at each."""
+        if self._in_step is not None:
+            return num + 1
+        return min(WINDOW_STEPS, num + max(1, int(AGAIN_S * 1e9 * num / max(open_ns, 1))))
 
     def look_after(self) -> int:
         """Steps until the next look, once it is time."""

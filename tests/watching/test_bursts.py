@@ -258,7 +258,7 @@ def test_workers_of_an_epoch_that_is_left_behind_a_burst_rest_no_more() -> None:
         for _ in loader:
             if watcher.num_bursts:
                 break
-        left = watcher._active
+        left = watcher.active
         assert left is not None and left.ring is not None and left.ring._rest_until[0] > 0
         next(iter(loader))
         assert left.ring._rest_until[0] == 0
