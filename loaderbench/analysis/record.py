@@ -77,6 +77,9 @@ edges of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measure
 RUN_TO_RUN = 0.15
 """Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
 the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
+WATCHED_ERROR = 0.10
+"""Half-width that the prediction itself adds to the gain of a watched script, of a gain of 2 and more: the script
+without the cause is another run of it, in which no loop of ours measured the parts. Measured: docs/watch.md."""
 IDLE_FRACTION = 0.02
 """A storage that moved less than this fraction of the requested bytes was idle: others may use a shared disk."""
 
@@ -338,7 +341,8 @@ class Judged:
     def record(self, begun: RunRecord) -> RunRecord:
         """The record with all figures; the caller adds the caveats."""
         real, facts, found = self.real, self.facts, self.attribution
-        rate = _over_runs(rate_of(real), self.model.taken_by_others)
+        more = 1.96 * RUN_TO_RUN * self.model.taken_by_others
+        rate = _widened(rate_of(real), more, "run to run beside others")
         return replace(
             begun,
             throughput=rate,
@@ -382,6 +386,7 @@ class Judged:
         if self.usable_cpus is None:  # workers that they can feed
             return verdict
         if self.facts.watched is not None:
+            verdict = _of_another_run(verdict)
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
         measured = Measured(
             case=self.case,
@@ -585,15 +590,26 @@ def rate_of(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None
     return interval(per_step / arm.mean(quantity), draws, "samples/s", arm.num_blocks)
 
 
-def _over_runs(rate: Estimate | None, taken_by_others: float) -> Estimate | None:
-    """The interval with what others take from one run more than from the next, in logarithms and independent of what
-    the run's own windows tell."""
-    if rate is None or rate.low is None or not taken_by_others > 0:
-        return rate
-    log, more = np.log(rate.value), 1.96 * RUN_TO_RUN * taken_by_others
-    low = float(np.exp(log - np.hypot(log - np.log(rate.low), more)))
-    high = None if rate.high is None else float(np.exp(log + np.hypot(np.log(rate.high) - log, more)))
-    return replace(rate, low=low, high=high, method=f"{rate.method}; run to run beside others")
+def _widened(known: Estimate | None, more: float, why: str) -> Estimate | None:
+    """The interval with a further half-width, in logarithms and independent of what the run's own windows tell."""
+    if known is None or known.low is None or not more > 0:
+        return known
+    log = np.log(known.value)
+    low = float(np.exp(log - np.hypot(log - np.log(known.low), more)))
+    high = None if known.high is None else float(np.exp(log + np.hypot(np.log(known.high) - log, more)))
+    return replace(known, low=low, high=high, method=f"{known.method}; {why}")
+
+
+def _of_another_run(verdict: Verdict) -> Verdict:
+    """The gains of a watched script as those of its next run. What limits this one is decided by its own windows."""
+
+    def widened(gain: Estimate | None) -> Estimate | None:
+        if gain is None:
+            return None
+        return _widened(gain, WATCHED_ERROR * min(1.0, gain.value - 1.0), f"± {WATCHED_ERROR:.0%} of another run")
+
+    gains = {cause: widened(gain) for cause, gain in verdict.speedup_if_removed.items()}
+    return replace(verdict, speedup_if_removed=gains, joint_speedup=widened(verdict.joint_speedup))
 
 
 def _step_times(real: ArmSteps) -> StepTimes:
