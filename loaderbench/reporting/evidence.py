@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.watched import evidence_lines
+from loaderbench.reporting.words import of_single_files
 
 MOST = 3
 """Lines of evidence on a run's screen."""
@@ -28,9 +29,18 @@ def leading_evidence(record: RunRecord) -> list[str]:
         return list(verdict.evidence[:MOST])
     if record.watched is not None:
         return evidence_lines(record)
-    makers = [*LEADING.get(verdict.bottleneck, ()), _alone, _waits, _fed, _per_image]
+    makers = [_kind, *LEADING.get(verdict.bottleneck, ()), _alone, _waits, _fed, _per_image]
     lines = [line for maker in dict.fromkeys(makers) if (line := maker(record)) is not None]
     return lines[:MOST]
+
+
+def _kind(record: RunRecord) -> str | None:
+    """Which files are slow, or when, where the verdict blames the storage and single files tell."""
+    verdict, storage = record.verdict, record.storage
+    if verdict is None or storage is None or "storage" not in (verdict.bottleneck, *verdict.joint):
+        return None
+    told = of_single_files(storage) if storage.kind in ("stalls", "tail", "latency") else []
+    return told[0] if told else None
 
 
 def _alone(record: RunRecord) -> str | None:
