@@ -293,8 +293,8 @@ LEAST_TOLD = 0.05
 """Processors; less is not worth a word."""
 BY_WHOM: Mapping[ContentionBy, Callable[[RunRecord], tuple[str, str]]] = {
     "workers": lambda r: (
-        f"{r.case.feed.workers} workers share {_processors(r)}",
-        "if none waited for another",
+        f"{r.case.feed.workers} workers share {_processors(r)} with what takes their batches",
+        "if that had processors of its own",  # they still wait for each other then
     ),
     "own threads": lambda r: (f"the model and the loader share {_processors(r)}", "with processors of their own"),
     "neighbours": lambda r: (

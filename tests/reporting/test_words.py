@@ -542,7 +542,10 @@ def test_a_reason_s_words_hold_in_a_summary() -> None:
 @pytest.mark.parametrize(
     ("by", "told"),
     [
-        ("workers", "4 workers share 2 processors; if none waited for another 1.86×"),
+        (
+            "workers",
+            "4 workers share 2 processors with what takes their batches; if that had processors of its own 1.86×",
+        ),
         ("own threads", "the model and the loader share 2 processors; with processors of their own 1.86×"),
         ("neighbours", "other processes use 1.02 of 2 processors; without them 1.86×"),
         ("quota", "a quota allows 0.7 of 2 processors; without it 1.86×"),
