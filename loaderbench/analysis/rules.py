@@ -58,8 +58,10 @@ History
        be slow; one pause is no capped rate; standstills beside the windows of `real` may outweigh a stage; the gain
        without preparation over stalls or slow files is known no better than their number
     14 a short run names the one cause whose wide gain is surely three times and more
+    15 over a storage that may have processes of its own (FUSE, NFS) others are unknown where no arm leaves it alone, and
+       such processes make no window one beside another machine
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 14
+RULES_VERSION = 15
