@@ -33,13 +33,13 @@ Draws = NDArray[np.float64]
 LEAST_QUEUED = 0.02
 """Processors that the run's threads waited for in vain; fewer are the scheduler's own work."""
 NUM_THROTTLED = 0.1
-"""Of the periods of a quota (100 ms): where it stopped the run in fewer, it was not what held it up."""
+"""Of the periods of a quota: where it stopped the run in fewer, it was not what held it up."""
 ANOTHER, LEAST_LEFT = 0.5, 2
 """So many processors more or fewer in others' hands make another machine; windows of an arm that must be left."""
 MOST = 0.75
 """Of the windows without a storage; others use more in those that leave the processors idle, and in a few by chance."""
 PERIOD_S = 0.1
-"""The usual period of a cgroup's quota (cpu.cfs_period_us, cpu.max)."""
+"""The usual period of a cgroup's quota, of runs that did not store it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Processors:
     """Other processes of this machine; None where the kernel does not tell, and where `neighbours_or_storage` does."""
     stolen: float | None
     quota_room: float
-    """What the processors have beyond a quota that stopped the run; 0 without one."""
+    """What the processors have beyond a quota, as far as it kept them from the run; 0 without one."""
     consumer_queued: float | None
     """Of the thread that takes batches and issues; without `suspended`."""
     suspended: float
@@ -170,9 +170,7 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None, *, to
     neighbours = others if told else None
     stolen = _sum([one.stolen_s for one in windows])
     quota = windows[-1].quota_cpus
-    throttled = sum(one.num_throttled or 0 for one in windows)
-    stopped = quota is not None and throttled >= NUM_THROTTLED * wall / PERIOD_S
-    room = max(0.0, windows[-1].cpus - quota) if stopped and quota is not None else 0.0
+    room = _quota_room(windows)
     own = sum(one.own_s for one in windows) / wall
     bears = own / (own + (others or 0.0)) if own > 0 else 0.0  # guests are suspended whatever they run
     parts = [
@@ -201,6 +199,20 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None, *, to
         spread=spread,
         neighbours_or_storage=None if told else others,
     )
+
+
+def _quota_room(windows: Sequence[CpuWindow]) -> float:
+    """What the processors have beyond a quota that stopped the run, as far as it kept them from it; 0 without one.
+    Where the time was not stored, the periods in which it stopped the run tell whether it did."""
+    wall, quota = sum(one.wall_s for one in windows), windows[-1].quota_cpus
+    if quota is None:
+        return 0.0
+    room = max(0.0, windows[-1].cpus - quota)
+    stopped_s = _sum([one.throttled_s for one in windows])
+    if stopped_s is not None:
+        return min(room, stopped_s / wall) if stopped_s >= LEAST_QUEUED * wall else 0.0
+    periods = wall / (windows[-1].quota_period_s or PERIOD_S)
+    return room if sum(one.num_throttled or 0 for one in windows) >= NUM_THROTTLED * periods else 0.0
 
 
 def _part(taken: float, queued: float, own: float) -> float:

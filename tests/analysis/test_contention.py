@@ -269,6 +269,31 @@ def test_a_quota_beyond_the_processors_that_may_be_used_withholds_none() -> None
     assert processors_of(recording)[Arm.REAL].quota_room == 0.0
 
 
+@pytest.mark.parametrize(
+    ("period_s", "num_throttled", "stopped_s", "room"),
+    [
+        # 0.5 of 2 processors with two busy threads: each second they have 0.25 s, and two processors rest for 0.75
+        (1.0, 1, 1.8, 1.5),
+        (1.0, 1, None, 1.5),  # where the kernel does not tell the time, a stop in each period
+        (0.1, 12, None, 1.5),
+        (None, 12, None, 1.5),  # of an older version, when the usual period was taken for it
+        (0.1, 1, None, 0.0),  # one of twelve periods
+        (1.0, 1, 0.6, 0.5),  # one processor, for half of the time
+        (1.0, 1, 0.012, 0.0),
+        (0.1, 0, 0.0, 0.0),
+    ],
+)
+def test_a_quota_keeps_from_a_run_what_it_was_stopped_for(
+    period_s: float | None, num_throttled: int, stopped_s: float | None, room: float
+) -> None:
+    segments = simulate.run(EVEN)
+    for one in segments:
+        one.cpu = CpuWindow(1.2, 0.6, 1.8, 0.0, 0.6, 0.0, 2, 0.5, num_throttled, None, None, None, stopped_s, period_s)
+    recording = run_of(segments, Machine(2)).recording
+    assert recording is not None
+    assert processors_of(recording)[Arm.REAL].quota_room == pytest.approx(room)
+
+
 def test_more_workers_than_processors_gain_nothing_by_waiting_less():
     record = judged(Machine(8), FAST)
 
