@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from loaderbench.analysis.model import WORTH
-from loaderbench.analysis.verdict import MORE
+from loaderbench.analysis.verdict import MORE, SURE
 from loaderbench.cases.case import Change
 from loaderbench.cases.case import flags as flags
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.record import (
+    STAGES,
     Advice,
     BusyWitnesses,
     Ceiling,
@@ -241,13 +242,25 @@ def summary(record: RunRecord) -> str:
     if verdict.bottleneck == "contention" and record.contention is not None:
         who, them = BY_WHOM[record.contention.by or "own threads"](record)
         gain = "" if removed is None else f"; {them} {_gain(removed)} faster"
-        return f"CPU contention limits this run: {who}{gain}."
+        return f"CPU contention limits this run: {who}{gain}{_beyond_contention(verdict, removed)}."
     name = NAMES[verdict.bottleneck]
     limits = "limit this run" if verdict.bottleneck == "launch" else "limits this run"
     without = "without them" if verdict.bottleneck == "launch" else "without it"
     slow = _how_slow(record.storage) if verdict.bottleneck == "storage" and record.storage is not None else None
     told = [*([] if slow is None else [slow]), *([] if removed is None else [f"{without} {_gain(removed)} faster"])]
     return f"{name[0].upper()}{name[1:]} {limits}{': ' * bool(told)}{'; '.join(told)}."
+
+
+def _beyond_contention(verdict: Verdict, removed: Estimate | None) -> str:
+    """The best stage that is worth it beyond contention; empty where none is. The gain without preparation holds that
+    without contention, since nothing waits that has nothing to do."""
+    gains = {cause: gain for cause, gain in verdict.speedup_if_removed.items() if gain is not None and gain.low}
+    least = {"prep": WORTH * (1.0 if removed is None else removed.value)}
+    worth = [c for c in STAGES if c in gains and gains[c].value >= least.get(c, WORTH) and (gains[c].low or 0) >= SURE]
+    best = max(worth, key=lambda cause: gains[cause].value, default=None)
+    if best is None:
+        return ""
+    return f"; beyond that {NAMES[best]}: without {'both' if best == 'prep' else 'that alone'} {_gain(gains[best])}"
 
 
 def _how_slow(storage: StorageFigures) -> str | None:

@@ -566,6 +566,34 @@ def test_contention_is_told_with_who_has_the_processors(by: ContentionBy, told: 
     assert summary.startswith(f"CPU contention limits this run: {told}")
 
 
+@pytest.mark.parametrize(
+    ("gains", "beyond"),
+    [
+        ({"prep": 4.3}, "; beyond that CPU preparation (decode, augment, collate): without both 4.30× "),
+        ({"prep": 1.95}, " faster."),  # no more than contention alone
+        ({"prep": 1.95, "transfer": 1.3}, "; beyond that the copy to the device: without that alone 1.30× "),
+        ({"storage": 1.05, "compute": 3.0}, " faster."),
+        ({"storage": None}, " faster."),
+    ],
+)  # fmt: skip
+def test_behind_contention_comes_what_is_worth_it_beyond(gains: dict[str, float | None], beyond: str) -> None:
+    record = examples.measured(bottleneck="mixed")
+    seen = ContentionFigures("neighbours", 0.9, 0.8, 0.92, 0.0, 2, None, throttled=False, others_fraction=1.0)
+    known = {"contention": 1.86, **gains}
+    verdict = replace(
+        examples.verdict_of(record), bottleneck="contention", reasons=(), joint=(),
+        speedup_if_removed={
+            cause: None if gain is None else Estimate(gain, 0.95 * gain, 1.05 * gain, "ratio", 9, "made up")
+            for cause, gain in known.items()
+        },
+    )  # fmt: skip
+    said = words.summary(replace(record, verdict=verdict, contention=seen))
+    assert said.startswith(
+        "CPU contention limits this run: other processes use 0.92 of 2 processors; without them 1.86×"
+    )
+    assert beyond in said and (beyond == " faster.") == said.endswith(" faster.")
+
+
 def test_an_end_that_is_not_bounded_is_said_in_words() -> None:
     rate = replace(examples.estimate(708.0, unit="samples/s"), low=275.0, high=None)
     gain = replace(examples.estimate(2.82), low=1.0, high=None)
