@@ -268,7 +268,7 @@ def _how_slow(storage: StorageFigures) -> str | None:
     if storage.kind == "stalls" and storage.stalls is not None:
         return f"it {_stands_still(storage.stalls)}"
     if storage.kind == "tail" and storage.tail is not None:
-        return f"a few slow files ({_part(storage.tail)} take {_seconds(storage.tail.slow_s)} each)"
+        return f"a few slow files (the slowest {_part(storage.tail)} take {_seconds(storage.tail.slow_s)} each)"
     if storage.kind == "latency":
         opens = storage.reads if storage.latency_of == "open" else None
         return "the wait for each file (latency)" if opens is None else _opening(opens)

@@ -499,7 +499,7 @@ OPENS = {
     ("seen", "said", "leading"),
     [
         (STALLS, "it stands still for 800 ms every 2.70 s", "the whole storage stands still"),
-        (TAIL, "a few slow files (1 % take 402 ms each)", "the same ones each time, such as n01/7.jpg"),
+        (TAIL, "a few slow files (the slowest 1 % take 402 ms each)", "the same ones each time, such as n01/7.jpg"),
         (OPENS, "opening a file takes 7 ms of its 7.5 ms", "opening a file takes 7 ms"),
         ({"kind": "latency", "latency_of": "read"}, "the wait for each file (latency)", None),
         ({"kind": "bandwidth"}, "its bandwidth", None),
