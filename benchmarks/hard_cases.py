@@ -9,13 +9,24 @@ the table of `make bench` on busy processors.
 
 Each is asked of the command itself, in a process of its own. Truth is the wall time of the very same case with what
 disturbs it, and then really without, in turns (loaderbench/selftest/truth.py). A line a case: the truth (cause, gain),
-what was said (cause, by whom or of which kind, gain with its interval), `right`, `undetermined` or `WRONG`, and the
-seconds from the command's start to its answer; below it what was short of right. `unclear`: the cause is worth less
-than 1.10× in truth, so nothing is judged. The exit status is 1 where one was confidently wrong, or broke off.
+what was said (cause, by whom or of which kind, gain with its interval), the mark, and the seconds from the command's
+start to its answer; below it what was short of right. The marks:
+
+    right         the cause; of which kind, or by whom; its gain within 10 % of the stopwatch's, or an interval that
+                  holds that; in time; where either of two may go, both
+    in part       the cause, but not all of that: what is short is said below the line
+    undetermined  no cause
+    WRONG         another cause
+    unclear       the cause is worth less than 1.10× in truth, so nothing is judged
+
+The exit status is 1 where one was confidently wrong, or broke off.
 
 The oversubscribed case scores advice: each of the first two is run by the stopwatch, and so is a worker for each
 processor; an advice whose predicted gain is off by more than 10 %, and whose interval does not hold the measured one,
 is wrong.
+
+`--stored FILE` asks nothing: it marks what an earlier `--json` kept, by the marks of today. The oversubscribed case and
+the table keep theirs.
 
 `--only bench-table --rounds 20` (a bit more than an hour) also counts how many of the rows' intervals hold the median
 of their row's repeats.
@@ -37,7 +48,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from verify import PROFILE
 
@@ -363,34 +374,58 @@ def is_wide(low: float | None, high: float | None) -> bool:
     return low is None or high is None or not math.isfinite(high) or high > WIDE * low
 
 
-def judge(wanted: HardCase, gains: list[Gain], said: Said) -> tuple[str, list[str]]:
-    """(the mark, what is short of right)"""
-    notes = []
+def judge(wanted: HardCase, gains: Sequence[Gain], said: Said, late: Sequence[str] = ()) -> tuple[str, list[str]]:
+    """(the mark, what is short of right). `late`: what is to be said of an answer that came too late."""
+    short: list[str] = []
     if gains[0].value < WORTH:
         return "unclear", []
+    named = {*said.joint} if said.bottleneck == "mixed" else {said.bottleneck}
     if said.bottleneck == "undetermined":
-        mark = "undetermined"
-    elif wanted.cause == "either":
-        both = said.bottleneck == "mixed" and {"storage", "prep"} <= set(said.joint)
-        mark = "right" if both or said.bottleneck in ("storage", "prep") else "WRONG"
-        if mark == "right" and "together" in said.summary:
-            notes.append(f"says `together`: {said.summary}")
-    elif said.bottleneck == "mixed":
-        mark = "in part" if wanted.cause in said.joint else "WRONG"
-    else:
-        mark = "right" if said.bottleneck == wanted.cause else "WRONG"
-    if mark in ("right", "in part"):
-        if is_wide(said.low, said.high):
-            notes.append("its gain is not bounded")
-        elif said.low is not None and said.high is not None and said.gain is not None:
-            inside = said.low <= gains[0].value <= said.high
-            if not inside and abs(said.gain / gains[0].value - 1) > OFF:
-                notes.append(f"its gain is off by {said.gain / gains[0].value - 1:+.0%}")
-        if wanted.by is not None and said.by != wanted.by:
-            notes.append(f"{wanted.by}, not {said.by}")
-    if not said.rate_is_bounded:
-        notes.append("its throughput is not bounded")
-    return mark, notes
+        return "undetermined", [*_unbounded(said), *late]
+    if wanted.cause == "either":
+        if not named & {"storage", "prep"}:
+            return "WRONG", [*_unbounded(said), *late]
+        if not named >= {"storage", "prep"}:
+            short.append("either may go, and it names one")
+        elif "together" in said.summary:
+            short.append(f"says `together`: {said.summary}")
+    elif wanted.cause not in named:
+        return "WRONG", [*_unbounded(said), *late]
+    elif len(named) > 1:
+        short.append(f"names {' and '.join(said.joint)}")
+    truth = next((gain.value for gain in gains if gain.what == said.bottleneck), gains[0].value)
+    short += _of_gain(truth, said)
+    if wanted.by is not None and said.by != wanted.by:
+        short.append(f"{wanted.by}, not {said.by}")
+    short += [*_unbounded(said), *late]
+    return "in part" if short else "right", short
+
+
+def _of_gain(truth: float, said: Said) -> list[str]:
+    if said.gain is None or is_wide(said.low, said.high):
+        return ["its gain is not bounded"]
+    assert said.low is not None and said.high is not None
+    error = said.gain / truth - 1
+    return [] if said.low <= truth <= said.high or abs(error) <= OFF else [f"its gain is off by {error:+.0%}"]
+
+
+def _unbounded(said: Said) -> list[str]:
+    return [] if said.rate_is_bounded else ["its throughput is not bounded"]
+
+
+def lateness(seconds: float, duration_s: float) -> list[str]:
+    late_s = seconds - duration_s
+    return [f"answered {late_s:.0f} s after --duration {duration_s:g}"] if late_s > LATE_S else []
+
+
+def judged_again(line: Mapping[str, Any]) -> Line:
+    """A stored line, with the mark of today. What it says of lateness stays."""
+    found = Line(**{**line, "said": line["said"] and Said(**{**line["said"], "joint": tuple(line["said"]["joint"])}),
+                    "gains": [Gain(**gain) for gain in line["gains"]]})  # fmt: skip
+    if found.name in CASES and found.said is not None:
+        late = [note for note in found.notes if note.startswith("answered")]
+        found.mark, found.notes = judge(CASES[found.name], found.gains, found.said, late)
+    return found
 
 
 def ask(bench: Bench, name: str, wanted: HardCase) -> Line:
@@ -404,10 +439,7 @@ def ask(bench: Bench, name: str, wanted: HardCase) -> Line:
             asked.group.enter(child.process.pid)
         gains = asked.watch(child, Case.from_json(record["case"]))
     said = said_of(record)
-    mark, notes = judge(wanted, gains, said)
-    late_s = seconds - asked.case.effort.duration_s
-    if late_s > LATE_S:
-        notes.append(f"answered {late_s:.0f} s after --duration {asked.case.effort.duration_s:g}")
+    mark, notes = judge(wanted, gains, said, lateness(seconds, asked.case.effort.duration_s))
     truth = wanted.cause if wanted.by is None else f"{wanted.cause} ({wanted.by})"
     return Line(name, truth, mark, seconds, said, gains, notes)
 
@@ -428,26 +460,34 @@ def ask_oversubscribed(bench: Bench, name: str) -> Line:
             real_s, other_s = child.ask(WALL_SECONDS, request, quiet)
         gains.append(Gain(flags({key: other.to_json()[key] for key in ("loader", "decoder", "output", "workers")}),
                           real_s / other_s))  # fmt: skip
-    wrong = False
+    wrong, short = False, [*_unbounded(said), *lateness(seconds, case.effort.duration_s)]
     for one, gain in zip(advised, gains, strict=False):
-        predicted = one["predicted_speedup"]
-        error = predicted["value"] / gain.value - 1
-        low, high = predicted["low"] / (1 + STOPWATCH), predicted["high"] * (1 + STOPWATCH)
-        off = abs(error) > OFF and not low <= gain.value <= high
-        wrong = wrong or off
-        interval = f"{predicted['value']:.2f} [{predicted['low']:.2f}, {predicted['high']:.2f}]"
-        told_off = " OFF" if off else ""
-        notes.append(f"advice {gain.what}: predicted {interval}, measured {gain.value:.2f}, {error:+.0%}{told_off}")
+        told_of, is_off, bounds_it = advice_beside(one["predicted_speedup"], gain)
+        wrong = wrong or (is_off and bounds_it)
+        short += [f"the advice {gain.what} is not bounded"] * (is_off and not bounds_it)
+        notes.append(told_of)
     fewer = gains[-1].value
     if fewer >= WORTH and not any(one["change"].get("workers") == usable_cpus() for one in record["verdict"]["advice"]
                                   if one["change"]):  # fmt: skip
-        notes.append(f"{usable_cpus()} workers are worth {fewer:.2f}×, and not advised")
+        short.append(f"{usable_cpus()} workers are worth {fewer:.2f}×, and not advised")
     causes = {"contention", "prep"} if fewer < WORTH * (1 + STOPWATCH) else {"contention"}
-    if said.bottleneck not in (*causes, "undetermined", "mixed"):
+    if said.bottleneck == "mixed":
+        short.append(f"names {' and '.join(said.joint) or 'no cause'}")
+    elif said.bottleneck not in (*causes, "undetermined"):
         wrong = True
-    mark = "WRONG" if wrong else "undetermined" if said.bottleneck == "undetermined" else "right"
+    mark = "undetermined" if said.bottleneck == "undetermined" else "in part" if short else "right"
     truth = f"{usable_cpus()} workers {fewer:.2f}×"
-    return Line(name, truth, mark, seconds, said, gains, notes)
+    return Line(name, truth, "WRONG" if wrong else mark, seconds, said, gains, [*notes, *short])
+
+
+def advice_beside(predicted: Mapping[str, Any], gain: Gain) -> tuple[str, bool, bool]:
+    """(a line, whether an advice's predicted gain is off, whether its interval says anything)"""
+    error, bounded = predicted["value"] / gain.value - 1, not is_wide(predicted["low"], predicted["high"])
+    inside = bounded and predicted["low"] / (1 + STOPWATCH) <= gain.value <= predicted["high"] * (1 + STOPWATCH)
+    off = abs(error) > OFF and not inside
+    interval = f"{predicted['value']:.2f} [{predicted['low'] or 0:.2f}, {predicted['high'] or math.inf:.2f}]"
+    line = f"advice {gain.what}: predicted {interval}, measured {gain.value:.2f}, {error:+.0%}{' OFF' * off}"
+    return line, off, bounded
 
 
 def ask_table(bench: Bench, name: str, loaders: str, resolutions: str) -> Line:
@@ -512,7 +552,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often each case is asked")
     parser.add_argument("--table", default=f"{TABLE_LOADERS} {TABLE_RESOLUTIONS}", help="loaders and resolutions")
     parser.add_argument("--json", type=Path, help="write all lines, with the environment")
+    parser.add_argument("--stored", type=Path, help="mark the lines that --json wrote again, and ask nothing")
     arguments = parser.parse_args()
+    if arguments.stored is not None:
+        end_with([printed(judged_again(line)) for line in json.loads(arguments.stored.read_text())["lines"]])
     wanted = names if arguments.only is None else arguments.only.split(",")
     chosen = [name for name in names if name.startswith(tuple(wanted))]
     if not chosen:
@@ -531,8 +574,15 @@ def main() -> None:
         arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
     if coverage := held(lines):
         print(coverage)
+    end_with(lines)
+
+
+def end_with(lines: Sequence[Line]) -> NoReturn:
+    """How many there are of each mark, what was right in part by name, and the exit status."""
     marks = [line.mark for line in lines]
     print(", ".join(f"{marks.count(mark)} {mark}" for mark in dict.fromkeys(marks)))
+    if partly := [f"{line.name} ({'; '.join(line.notes)})" for line in lines if line.mark == "in part"]:
+        print(f"in part: {', '.join(partly)}")
     sys.exit(1 if {"WRONG", "failed"} & {*marks} else 0)
 
 
@@ -551,10 +601,14 @@ def one_line(bench: Bench, name: str, table: str) -> list[Line]:
     except (LoaderbenchError, JobFailed) as error:
         print(f"{name:22s} failed: {error}", flush=True)
         return [Line(name, "", "failed", 0.0)]
+    return [printed(line)]
+
+
+def printed(line: Line) -> Line:
     print(told(line), flush=True)
     for note in line.notes:
         print(f"{'':22s}   {note}", flush=True)
-    return [line]
+    return line
 
 
 if __name__ == "__main__":

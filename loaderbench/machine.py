@@ -10,7 +10,7 @@ import re
 import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import loaderbench
 from loaderbench.errors import UnavailableError
@@ -71,27 +71,31 @@ def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
                 folder = folder.parent
 
 
-def _cpu_quota(root: Path) -> tuple[float, Path] | None:
-    """(CPUs, file) of the tightest cgroup CPU quota; None without one."""
+class Quota(NamedTuple):
+    """A cgroup's CPU quota."""
+
+    cpus: float
+    source: Path
+    """The file that tells it."""
+    period_s: float
+    """It is given anew so often; 0.1 s unless someone chose another."""
+
+
+def cpu_quota(root: Path = Path("/")) -> Quota | None:
+    """The tightest cgroup quota that holds for this process; None without one."""
     quotas = [found for folder in _cgroup_folders("cpu", root) if (found := _quota_in(folder)) is not None]
     return min(quotas, default=None)
 
 
-def _quota_in(folder: Path) -> tuple[float, Path] | None:
-    """(CPUs, file) of one cgroup's own quota, by cgroup v2 or v1."""
+def _quota_in(folder: Path) -> Quota | None:
+    """One cgroup's own quota, by cgroup v2 or v1, which tell both times in microseconds."""
     v2 = (_text(folder / "cpu.max") or "").split()
     if len(v2) == 2 and v2[0] != "max":
-        return int(v2[0]) / int(v2[1]), folder / "cpu.max"
+        return Quota(int(v2[0]) / int(v2[1]), folder / "cpu.max", int(v2[1]) / 1e6)
     quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
     if quota and period and int(quota) > 0:
-        return int(quota) / int(period), folder / "cpu.cfs_quota_us"
+        return Quota(int(quota) / int(period), folder / "cpu.cfs_quota_us", int(period) / 1e6)
     return None
-
-
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """CPUs of the tightest cgroup quota that holds for this process; None without one."""
-    found = _cpu_quota(root)
-    return None if found is None else found[0]
 
 
 def quota_counters(root: Path = Path("/")) -> list[Path]:
@@ -107,10 +111,10 @@ def _cpu_limit(root: Path) -> tuple[int, str | None]:
     online = os.cpu_count() or 1
     usable = len(os.sched_getaffinity(0))
     reason = f"the affinity mask allows {usable} of {online} CPUs (taskset, cpuset)" if usable < online else None
-    quota = _cpu_quota(root)
-    if quota is not None and math.ceil(quota[0]) < usable:
-        usable = max(1, math.ceil(quota[0]))
-        reason = f"a cgroup quota of {quota[0]:g} CPUs ({quota[1]})"
+    quota = cpu_quota(root)
+    if quota is not None and math.ceil(quota.cpus) < usable:
+        usable = max(1, math.ceil(quota.cpus))
+        reason = f"a cgroup quota of {quota.cpus:g} CPUs ({quota.source})"
     return usable, reason
 
 

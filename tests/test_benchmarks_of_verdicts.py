@@ -54,29 +54,60 @@ def test_the_true_cause_is_right_another_is_wrong_and_none_is_undetermined(hard:
     assert judged(hard, "storage", None, record("prep"), gain=1.05)[0] == "unclear"
 
 
-def test_where_either_may_go_one_of_them_is_right_and_together_is_told(hard: ModuleType) -> None:
+def test_where_either_may_go_one_of_them_or_together_is_in_part(hard: ModuleType) -> None:
     both = record("mixed", joint=["storage", "prep"])
     assert judged(hard, "either", None, both) == ("right", [])
     both["verdict"]["summary"] = "bound this run together"
     mark, notes = judged(hard, "either", None, both)
-    assert mark == "right" and "together" in notes[0]
-    assert judged(hard, "either", None, record("prep"))[0] == "right"
+    assert mark == "in part" and "together" in notes[0]
+    assert judged(hard, "either", None, record("prep")) == ("in part", ["either may go, and it names one"])
     assert judged(hard, "either", None, record("compute"))[0] == "WRONG"
 
 
-def test_what_is_short_of_right_is_said(hard: ModuleType) -> None:
+def test_a_cause_alone_is_right_in_part_and_what_is_short_is_said(hard: ModuleType) -> None:
     named = record("contention", contention={"by": "quota"})
     assert judged(hard, "contention", "quota", named) == ("right", [])
-    assert judged(hard, "contention", "neighbours", named)[1] == ["neighbours, not quota"]
+    assert judged(hard, "contention", "neighbours", named) == ("in part", ["neighbours, not quota"])
     # an older engine tells no kind
-    assert judged(hard, "storage", "tail", record("storage"))[1] == ["tail, not None"]
-    assert judged(hard, "storage", "tail", record("storage", storage={"kind": "tail"}))[1] == []
-    assert judged(hard, "storage", None, record("storage", high=9.0))[1] == ["its gain is not bounded"]
-    assert judged(hard, "storage", None, record("storage"), gain=3.0)[1] == ["its gain is off by -33%"]
-    assert judged(hard, "storage", None, record("storage"), gain=2.15)[1] == []
+    assert judged(hard, "storage", "tail", record("storage")) == ("in part", ["tail, not None"])
+    assert judged(hard, "storage", "tail", record("storage", storage={"kind": "tail"})) == ("right", [])
+    assert judged(hard, "storage", None, record("storage", high=9.0)) == ("in part", ["its gain is not bounded"])
+    assert judged(hard, "storage", None, record("storage"), gain=3.0) == ("in part", ["its gain is off by -33%"])
+    assert judged(hard, "storage", None, record("storage"), gain=1.7) == ("in part", ["its gain is off by +18%"])
+    assert judged(hard, "storage", None, record("storage"), gain=2.15) == ("right", [])
     wide = record("storage")
     wide["throughput"]["high"] = 708_331.0
-    assert judged(hard, "storage", None, wide)[1] == ["its throughput is not bounded"]
+    assert judged(hard, "storage", None, wide) == ("in part", ["its throughput is not bounded"])
+    late, wanted = hard.lateness(31.0, 20.0), hard.HardCase("storage", None, None)
+    found = hard.judge(wanted, [hard.Gain("storage", 2.0)], hard.said_of(record("storage")), late)
+    assert found == ("in part", ["answered 11 s after --duration 20"])
+    assert hard.lateness(29.0, 20.0) == []
+
+
+def test_an_advice_that_is_off_is_wrong_only_where_its_interval_says_something(hard: ModuleType) -> None:
+    measured = hard.Gain("--workers 2", 2.0)
+    told = {(1.5, 1.4, 1.8): (True, True), (1.5, 1.4, 1.95): (False, True), (1.5, 0.4, 3.0): (True, False)}
+    for (value, low, high), expected in told.items():
+        assert hard.advice_beside({"value": value, "low": low, "high": high}, measured)[1:] == expected
+    assert hard.advice_beside({"value": 1.5, "low": 1.4, "high": None}, measured)[1:] == (True, False)
+    assert hard.advice_beside({"value": 1.9, "low": 0.4, "high": None}, measured)[1:] == (False, False)
+
+
+def test_stored_lines_are_marked_again_and_what_was_right_in_part_is_counted(
+    hard: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = to_json(hard.said_of(record("storage", storage={"kind": "tail"})))
+    late = "answered 12 s after --duration 20"
+    stored = {
+        "name": "capped-serial", "truth": "storage (bandwidth)", "mark": "right", "seconds": 32.0, "said": said,
+        "gains": [{"what": "storage", "value": 2.0}], "notes": [late, "of an older mark"], "rates": {},
+    }  # fmt: skip
+    line = hard.judged_again(stored)
+    assert (line.mark, line.notes) == ("in part", ["bandwidth, not tail", late])
+    with pytest.raises(SystemExit) as ended:
+        hard.end_with([line, hard.judged_again({**stored, "name": "bench-table"})])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"1 in part, 1 right\nin part: capped-serial (bandwidth, not tail; {late})\n"
 
 
 def test_the_command_asks_for_the_case(hard: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

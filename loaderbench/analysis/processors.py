@@ -26,18 +26,20 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import CpuWindow, Recording, Segment
+from loaderbench.recording.facts import CpuWindow, Recording, Segment, StorageFacts
 from loaderbench.recording.record import ContentionBy
 
 Draws = NDArray[np.float64]
 LEAST_QUEUED = 0.02
 """Processors that the run's threads waited for in vain; fewer are the scheduler's own work."""
 NUM_THROTTLED = 0.1
-"""Of the periods of a quota (100 ms): where it stopped the run in fewer, it was not what held it up."""
+"""Of the periods of a quota: where it stopped the run in fewer, it was not what held it up."""
 ANOTHER, LEAST_LEFT = 0.5, 2
 """So many processors more or fewer in others' hands make another machine; windows of an arm that must be left."""
+MOST = 0.75
+"""Of the windows without a storage; others use more in those that leave the processors idle, and in a few by chance."""
 PERIOD_S = 0.1
-"""The usual period of a cgroup's quota (cpu.cfs_period_us, cpu.max)."""
+"""The usual period of a cgroup's quota, of runs that did not store it."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,10 @@ class Processors:
     own: float
     queued: float
     neighbours: float | None
-    """Other processes of this machine; None where the kernel does not tell."""
+    """Other processes of this machine; None where the kernel does not tell, and where `neighbours_or_storage` does."""
     stolen: float | None
     quota_room: float
-    """What the processors have beyond a quota that stopped the run; 0 without one."""
+    """What the processors have beyond a quota, as far as it kept them from the run; 0 without one."""
     consumer_queued: float | None
     """Of the thread that takes batches and issues; without `suspended`."""
     suspended: float
@@ -59,6 +61,8 @@ class Processors:
     quota_cpus: float | None
     spread: float
     """95 % half-width of `for_others`, by the windows."""
+    neighbours_or_storage: float | None = None
+    """What others used where no arm tells other processes from those of the storage; None elsewhere."""
 
     @property
     def for_others(self) -> float:
@@ -102,24 +106,44 @@ def left_for(seen: Processors, cpus: int) -> float:
     return max(seen.own, min(cpus, available(seen), seen.cpus - held))
 
 
-def beside_the_same(segments: Sequence[Segment]) -> Sequence[Segment]:
+def has_processes(storage: StorageFacts) -> bool:
+    """Whether the storage may have processes or threads of its own on this machine, which a run seems to share the
+    processors with: a FUSE daemon, an NFS client. False where its kind was not stored, and of a script that is watched,
+    of which it is unknown."""
+    return storage.kind not in (None, "local", "memory")
+
+
+def beside_the_same(segments: Sequence[Segment], *, storage_works: bool = False) -> Sequence[Segment]:
     """The windows without those beside which others used far more, or fewer, processors than beside every window of
     `real`: an arm is compared with `real`, and would be measured on another machine. Kept whole where the windows of
-    `real` differ among themselves, and an arm of which fewer than two would be left."""
-    real = [taken for one in segments if one.arm is Arm.REAL and (taken := _taken_beside(one)) is not None]
+    `real` differ among themselves, and an arm of which fewer than two would be left.
+
+    Args:
+        storage_works: others' time is also that of the storage's own processes: in the arms that read from it, what is
+            more than in most windows (MOST) of the arms that leave it alone is none of a neighbour's.
+    """
+    most = None
+    if storage_works:
+        known = [_neighbours([one.cpu]) for one in segments if one.cpu is not None and not one.arm.touches_storage]
+        quiet = [used for used in known if used is not None]
+        most = float(np.quantile(quiet, MOST, method="lower")) if quiet else None
+    taken = {id(one): _taken_beside(one, most) for one in segments}
+    real = [used for one in segments if one.arm is Arm.REAL and (used := taken[id(one)]) is not None]
     if len(real) < 2 or max(real) - min(real) > ANOTHER / 2:
         return segments
     usual = sum(real) / len(real)
-    kept = {id(one) for one in segments if (taken := _taken_beside(one)) is None or abs(taken - usual) <= ANOTHER}
+    kept = {name for name, used in taken.items() if used is None or abs(used - usual) <= ANOTHER}
     left = Counter(one.arm for one in segments if id(one) in kept)
     return [one for one in segments if id(one) in kept or left[one.arm] < LEAST_LEFT]
 
 
-def _taken_beside(segment: Segment) -> float | None:
+def _taken_beside(segment: Segment, most_neighbours: float | None) -> float | None:
     """Processors that other processes and guests used during a window."""
     window = segment.cpu
     if window is None or (neighbours := _neighbours([window])) is None:
         return None
+    if most_neighbours is not None and segment.arm.touches_storage:
+        neighbours = min(neighbours, most_neighbours)
     return neighbours + (window.stolen_s or 0.0) / window.wall_s
 
 
@@ -132,23 +156,23 @@ def processors_of(recording: Recording, *, storage_works: bool = True) -> dict[A
             windows.setdefault(segment.arm, []).append(segment.cpu)
     quiet = [arm for arm in windows if not arm.touches_storage] if storage_works else []
     most = max((_neighbours(windows[arm]) or 0.0 for arm in quiet), default=None)
-    return {arm: _together(of, most) for arm, of in windows.items()}
+    told = most is not None or not (storage_works and has_processes(recording.facts.storage))
+    return {arm: _together(of, most, told=told) for arm, of in windows.items()}
 
 
-def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Processors:
+def _together(windows: Sequence[CpuWindow], most_neighbours: float | None, *, told: bool) -> Processors:
     """`most_neighbours`: what others used in the arms that leave the storage alone. More of it is the storage's own
-    work: a FUSE daemon, an NFS client's threads."""
+    work: a FUSE daemon, an NFS client's threads. `told`: False where such work may be part of it, but no arm tells."""
     wall = sum(one.wall_s for one in windows)
-    neighbours = _neighbours(windows)
-    if neighbours is not None and most_neighbours is not None:
-        neighbours = min(neighbours, most_neighbours)
+    others = _neighbours(windows)
+    if others is not None and most_neighbours is not None:
+        others = min(others, most_neighbours)
+    neighbours = others if told else None
     stolen = _sum([one.stolen_s for one in windows])
     quota = windows[-1].quota_cpus
-    throttled = sum(one.num_throttled or 0 for one in windows)
-    stopped = quota is not None and throttled >= NUM_THROTTLED * wall / PERIOD_S
-    room = max(0.0, windows[-1].cpus - quota) if stopped and quota is not None else 0.0
+    room = _quota_room(windows)
     own = sum(one.own_s for one in windows) / wall
-    bears = own / (own + (neighbours or 0.0)) if own > 0 else 0.0  # guests are suspended whatever they run
+    bears = own / (own + (others or 0.0)) if own > 0 else 0.0  # guests are suspended whatever they run
     parts = [
         _part(
             _taken(one, neighbours, room),
@@ -173,7 +197,22 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None) -> Pr
         cpus=windows[-1].cpus,
         quota_cpus=quota,
         spread=spread,
+        neighbours_or_storage=None if told else others,
     )
+
+
+def _quota_room(windows: Sequence[CpuWindow]) -> float:
+    """What the processors have beyond a quota that stopped the run, as far as it kept them from it; 0 without one.
+    Where the time was not stored, the periods in which it stopped the run tell whether it did."""
+    wall, quota = sum(one.wall_s for one in windows), windows[-1].quota_cpus
+    if quota is None:
+        return 0.0
+    room = max(0.0, windows[-1].cpus - quota)
+    stopped_s = _sum([one.throttled_s for one in windows])
+    if stopped_s is not None:
+        return min(room, stopped_s / wall) if stopped_s >= LEAST_QUEUED * wall else 0.0
+    periods = wall / (windows[-1].quota_period_s or PERIOD_S)
+    return room if sum(one.num_throttled or 0 for one in windows) >= NUM_THROTTLED * periods else 0.0
 
 
 def _part(taken: float, queued: float, own: float) -> float:

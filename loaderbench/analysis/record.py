@@ -18,7 +18,14 @@ from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
 from loaderbench.analysis.latency import Queue, Slowness, slowness, spread_of_met
 from loaderbench.analysis.model import Model, Watched
-from loaderbench.analysis.processors import LEAST_QUEUED, Processors, beside_the_same, by_whom, processors_of
+from loaderbench.analysis.processors import (
+    LEAST_QUEUED,
+    Processors,
+    beside_the_same,
+    by_whom,
+    has_processes,
+    processors_of,
+)
 from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
@@ -120,7 +127,8 @@ def judged_run(run: Run, recording: Recording) -> Judged | None:
     slow = slowness_of(run.case, recording)
     stood = slow.standstills
     whole = recording.segments if stood is None else whole_periods(recording.segments, stood.period_s)
-    segments = beside_the_same(whole)
+    storage_works = has_processes(recording.facts.storage) and _storage_works(recording)
+    segments = beside_the_same(whole, storage_works=storage_works)
     on_host_cpus = recording.facts.device.on_host_cpus
     arms = join_arms(segments, run.case.feed.lanes, stood, on_host_cpus=on_host_cpus)
     return Judged(run, recording, arms, slow) if Arm.REAL in arms else None
@@ -284,7 +292,7 @@ class Judged:
 
     @cached_property
     def processors(self) -> Mapping[Arm, Processors]:
-        return processors_of(self.recording, storage_works=not _moved_nothing(self.recording))
+        return processors_of(self.recording, storage_works=_storage_works(self.recording))
 
     @cached_property
     def attribution(self) -> Attribution:
@@ -509,6 +517,7 @@ class Judged:
             own=seen.own,
             queued=seen.queued,
             neighbours=seen.neighbours,
+            neighbours_or_storage=seen.neighbours_or_storage,
             stolen=seen.stolen,
             cpus=seen.cpus,
             quota_cpus=seen.quota_cpus,
@@ -675,6 +684,11 @@ def _moved_nothing(recording: Recording) -> bool:
     """Whether a counter proves that the storage did nothing in the windows of `real`."""
     facts = recording.facts
     return probed.is_idle(facts.storage, _storage_windows(recording), in_processes=facts.loader.traits.can_be_cold)
+
+
+def _storage_works(recording: Recording) -> bool:
+    """Whether the storage may have had work to do in the windows that read from it."""
+    return recording.facts.loader.decodes and not _moved_nothing(recording)
 
 
 def _storage_windows(recording: Recording) -> list[StorageWindow]:

@@ -196,6 +196,12 @@ class CpuWindow:
     None where unknown, and where nothing asked for it."""
     major_faults: int | None = None
     """Pages that they had to wait for (`majflt` of /proc/PID/stat)."""
+    throttled_s: float | None = None
+    """Processors' time in which a cgroup's quota stopped the run's threads there (`throttled_usec` of cpu.stat, in
+    version 1 `throttled_time`); None without a quota, where the kernel does not tell, and in runs that did not store
+    it."""
+    quota_period_s: float | None = None
+    """The tightest quota is given anew so often; None without one, and in runs that did not store it."""
 
 
 @dataclass(frozen=True)

@@ -350,7 +350,7 @@ class ContentionFigures:
     queued: float
     """Threads of the run that were runnable, but ran on none."""
     neighbours: float | None
-    """Used by other processes."""
+    """Used by other processes; None where the kernel does not tell, and where `neighbours_or_storage` does."""
     stolen: float | None
     """Used by other guests of the hypervisor."""
     cpus: int
@@ -363,6 +363,9 @@ class ContentionFigures:
     """The part of `queued` that stands behind others, 0 to 1."""
     pressure_fraction: float | None = None
     """Of the time, the part in which some task of the machine waited for a processor (/proc/pressure/cpu)."""
+    neighbours_or_storage: float | None = None
+    """Used by others, where no arm that leaves the storage alone tells other processes from the storage's own (a FUSE
+    daemon, an NFS client); None elsewhere."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.watched import evidence_lines
+from loaderbench.reporting.words import LEAST_TOLD, of_single_files, others_of
 
 MOST = 3
 """Lines of evidence on a run's screen."""
@@ -28,9 +29,18 @@ def leading_evidence(record: RunRecord) -> list[str]:
         return list(verdict.evidence[:MOST])
     if record.watched is not None:
         return evidence_lines(record)
-    makers = [*LEADING.get(verdict.bottleneck, ()), _alone, _waits, _fed, _per_image]
+    makers = [_kind, *LEADING.get(verdict.bottleneck, ()), _alone, _waits, _fed, _per_image]
     lines = [line for maker in dict.fromkeys(makers) if (line := maker(record)) is not None]
     return lines[:MOST]
+
+
+def _kind(record: RunRecord) -> str | None:
+    """Which files are slow, or when, where the verdict blames the storage and single files tell."""
+    verdict, storage = record.verdict, record.storage
+    if verdict is None or storage is None or "storage" not in (verdict.bottleneck, *verdict.joint):
+        return None
+    told = of_single_files(storage) if storage.kind in ("stalls", "tail", "latency") else []
+    return told[0] if told else None
 
 
 def _alone(record: RunRecord) -> str | None:
@@ -67,9 +77,10 @@ def _per_image(record: RunRecord) -> str | None:
 def _processors(record: RunRecord) -> str | None:
     seen = record.contention
     if seen is not None:
-        others = {"other processes": seen.neighbours, "other guests": seen.stolen}
         told = [
-            f"{name} {fmt.number(cores, 2)}" for name, cores in others.items() if cores is not None and cores >= 0.05
+            f"{name} {fmt.number(cores, 2)}"
+            for name, cores in others_of(seen).items()
+            if cores is not None and cores >= LEAST_TOLD
         ]
         waits = f"the run uses {fmt.number(seen.own, 2)} of {seen.cpus} processors and waits for {seen.queued:.2f} more"
         return "; ".join([waits, *told])

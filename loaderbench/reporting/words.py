@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Literal, cast
 
 from loaderbench.analysis.model import WORTH
-from loaderbench.analysis.verdict import MORE
+from loaderbench.analysis.verdict import MORE, SURE
 from loaderbench.cases.case import Change
 from loaderbench.cases.case import flags as flags
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat, Reason
 from loaderbench.recording.record import (
+    STAGES,
     Advice,
     BusyWitnesses,
     Ceiling,
@@ -21,7 +22,9 @@ from loaderbench.recording.record import (
     ContentionFigures,
     Estimate,
     KernelGap,
+    ReadFigures,
     RunRecord,
+    Stalls,
     StorageFigures,
     Tail,
     TransferFigures,
@@ -239,32 +242,79 @@ def summary(record: RunRecord) -> str:
     if verdict.bottleneck == "contention" and record.contention is not None:
         who, them = BY_WHOM[record.contention.by or "own threads"](record)
         gain = "" if removed is None else f"; {them} {_gain(removed)} faster"
-        return f"CPU contention limits this run: {who}{gain}."
+        return f"CPU contention limits this run: {who}{gain}{_beyond_contention(verdict, removed)}."
     name = NAMES[verdict.bottleneck]
     limits = "limit this run" if verdict.bottleneck == "launch" else "limits this run"
     without = "without them" if verdict.bottleneck == "launch" else "without it"
-    gain = "" if removed is None else f": {without} {_gain(removed)} faster"
-    return f"{name[0].upper()}{name[1:]} {limits}{gain}."
+    slow = _how_slow(record.storage) if verdict.bottleneck == "storage" and record.storage is not None else None
+    told = [*([] if slow is None else [slow]), *([] if removed is None else [f"{without} {_gain(removed)} faster"])]
+    return f"{name[0].upper()}{name[1:]} {limits}{': ' * bool(told)}{'; '.join(told)}."
+
+
+def _beyond_contention(verdict: Verdict, removed: Estimate | None) -> str:
+    """The best stage that is worth it beyond contention; empty where none is. The gain without preparation holds that
+    without contention, since nothing waits that has nothing to do."""
+    gains = {cause: gain for cause, gain in verdict.speedup_if_removed.items() if gain is not None and gain.low}
+    least = {"prep": WORTH * (1.0 if removed is None else removed.value)}
+    worth = [c for c in STAGES if c in gains and gains[c].value >= least.get(c, WORTH) and (gains[c].low or 0) >= SURE]
+    best = max(worth, key=lambda cause: gains[cause].value, default=None)
+    if best is None:
+        return ""
+    return f"; beyond that {NAMES[best]}: without {'both' if best == 'prep' else 'that alone'} {_gain(gains[best])}"
+
+
+def _how_slow(storage: StorageFigures) -> str | None:
+    """What makes a storage slow, in a few words; None where that is not known."""
+    if storage.kind == "stalls" and storage.stalls is not None:
+        return f"it {_stands_still(storage.stalls)}"
+    if storage.kind == "tail" and storage.tail is not None:
+        return f"a few slow files (the slowest {_part(storage.tail)} take {_seconds(storage.tail.slow_s)} each)"
+    if storage.kind == "latency":
+        opens = storage.reads if storage.latency_of == "open" else None
+        return "the wait for each file (latency)" if opens is None else _opening(opens)
+    return "its bandwidth" if storage.kind == "bandwidth" else None
+
+
+def _stands_still(stalls: Stalls) -> str:
+    about = "" if stalls.regular else "about "
+    return f"stands still for {_seconds(stalls.length_s)} {about}every {_seconds(stalls.period_s)}"
+
+
+def _part(tail: Tail) -> str:
+    return f"{tail.slowest_part * 100:.0f} %"
+
+
+def _opening(reads: ReadFigures) -> str:
+    return (
+        f"opening a file takes {_seconds(reads.mean_open_s)} of its {_seconds(reads.mean_open_s + reads.mean_read_s)}"
+    )
 
 
 def _of_processors(seen: ContentionFigures) -> str:
     """Who had the processors."""
     others = [
-        f"{name} {cores:.2f}"
-        for name, cores in (("other processes", seen.neighbours), ("other guests", seen.stolen))
-        if cores is not None and cores >= LEAST_TOLD
+        f"{name} {cores:.2f}" for name, cores in others_of(seen).items() if cores is not None and cores >= LEAST_TOLD
     ]
     quota = [f"a quota allows {seen.quota_cpus:g}"] if seen.quota_cpus is not None else []
     waits = f"and waits for {seen.queued:.2f} more" if seen.queued >= LEAST_TOLD else "and waits for no more"
     return "; ".join([f"processors: the run uses {seen.own:.2f} of {seen.cpus} {waits}", *others, *quota])
 
 
+def others_of(seen: ContentionFigures) -> dict[str, float | None]:
+    """Who else used the processors, and how many."""
+    return {
+        "other processes": seen.neighbours,
+        "other processes or the storage's own, which no arm tells apart,": seen.neighbours_or_storage,
+        "other guests": seen.stolen,
+    }
+
+
 LEAST_TOLD = 0.05
 """Processors; less is not worth a word."""
 BY_WHOM: Mapping[ContentionBy, Callable[[RunRecord], tuple[str, str]]] = {
     "workers": lambda r: (
-        f"{r.case.feed.workers} workers share {_processors(r)}",
-        "if none waited for another",
+        f"{r.case.feed.workers} workers share {_processors(r)} with what takes their batches",
+        "if that had processors of its own",  # they still wait for each other then
     ),
     "own threads": lambda r: (f"the model and the loader share {_processors(r)}", "with processors of their own"),
     "neighbours": lambda r: (
@@ -300,7 +350,8 @@ def in_brief(verdict: Verdict) -> str:
             return verdict.bottleneck
         return f"{verdict.bottleneck}; {name} {_times(gain)}"
     if verdict.joint:
-        return _and([NAMES[cause] for cause in verdict.joint]) + _of(verdict.joint_speedup)
+        names = [NAMES[cause] for cause in verdict.joint]
+        return JOINED[_how_joined(verdict)](_and(names), " or ".join(names)) + _of(verdict.joint_speedup)
     found = next((gain for cause, gain in gains.items() if cause == verdict.bottleneck), verdict.joint_speedup)
     return NAMES.get(verdict.bottleneck, verdict.bottleneck) + _of(found)
 
@@ -316,24 +367,44 @@ def _times(gain: Estimate) -> str:
     return f"{gain.value:.2f}× ({gain.low:.2f} – {gain.high:.2f})"
 
 
-def _of_several(verdict: Verdict, joint: Estimate) -> str:
+Joined = Literal["not separated", "together", "either", "each"]
+JOINED: Mapping[Joined, Callable[[str, str], str]] = {
+    "not separated": lambda all_of_them, one: f"{one}, or several of them",
+    "together": lambda all_of_them, one: f"{all_of_them} together",
+    "either": lambda all_of_them, one: f"either {one}",
+    "each": lambda all_of_them, one: f"{all_of_them}, each a part",
+}
+"""How joint causes stand together → them in brief, from their names with `and` and with `or`."""
+
+
+def _how_joined(verdict: Verdict) -> Joined:
     """Which of the joint causes must go: some that no arm tells apart; any one of them; each gives a part; or only all
-    of them give anything."""
+    of them give anything, as far as is known."""
+    if any(one.code == "not_separated" for one in verdict.reasons):
+        return "not separated"
+    alone = [verdict.speedup_if_removed.get(cause) for cause in verdict.joint]
+    least = min((gain.value for gain in alone if gain is not None), default=0.0)
+    if None in alone or verdict.joint_speedup is None or least < WORTH:
+        return "together"
+    return "either" if verdict.joint_speedup.value <= MORE * least else "each"
+
+
+def _of_several(verdict: Verdict, joint: Estimate) -> str:
+    """The joint causes, how they stand together, and what each and all of them would give."""
     names, every = [NAMES[cause] for cause in verdict.joint], "both" if len(verdict.joint) == 2 else "all of them"
-    separated = [reason(one) for one in verdict.reasons if one.code == "not_separated"]
-    if separated:
+    how = _how_joined(verdict)
+    if how == "not separated":
+        separated = next(reason(one) for one in verdict.reasons if one.code == "not_separated")
         several = "both" if len(names) == 2 else "several of them"
         which = f"{' or '.join(names)}, or {several}, limit this run"
-        return f"{which}; without {every} {_gain(joint)} faster ({separated[0]})"
+        return f"{which}; without {every} {_gain(joint)} faster ({separated})"
     alone = [verdict.speedup_if_removed.get(cause) for cause in verdict.joint]
-    known = [gain for gain in alone if gain is not None]
-    together = f"{_and(names)} limit this run together; without {every} {_gain(joint)} faster"
-    if len(known) < len(alone):
-        return together
-    most, least = max(known, key=lambda gain: gain.value), min(known, key=lambda gain: gain.value)
-    if least.value < WORTH:
-        return f"{together}, without one of them at most {most.value:.2f}×"
-    if joint.value <= MORE * least.value:
+    known = sorted((gain for gain in alone if gain is not None), key=lambda gain: gain.value)
+    if how == "together":
+        of_one = f", without one of them at most {known[-1].value:.2f}×" if len(known) == len(alone) else ""
+        return f"{_and(names)} limit this run together; without {every} {_gain(joint)} faster{of_one}"
+    least, most = known[0], known[-1]
+    if how == "either":
         return f"{' or '.join(names)} limits this run: without either {_gain(most)} faster, and no more without {every}"
     one = f"{most.value:.2f}×" if most.value <= MORE * least.value else f"{least.value:.2f} to {most.value:.2f}×"
     return f"{_and(names)} each limit this run; without one of them {one} faster, without {every} {_gain(joint)}"
@@ -378,7 +449,7 @@ def evidence(record: RunRecord) -> list[str]:
         lines.append(_of_ceiling(record.storage.ceiling))
     gain = verdict.speedup_if_removed.get("storage")
     if record.storage is not None and ("storage" in verdict.joint or (gain is not None and gain.value >= 1.02)):
-        lines += _of_single_files(record.storage)
+        lines += of_single_files(record.storage)
     if record.device is not None and record.device.kernel_gap is not None:
         lines += _of_gaps(record.device.kernel_gap, record.device.busy_witnesses)
     return lines
@@ -405,24 +476,22 @@ def _of_ceiling(ceiling: Ceiling) -> str:
     return f"the storage gives {found.value / 1e6:,.1f} MB/s{wide} to {to}{rising}{bound}"
 
 
-def _of_single_files(storage: StorageFigures) -> list[str]:
-    """What single reads tell of a storage: stalls, slow files, slow opens."""
+def of_single_files(storage: StorageFigures) -> list[str]:
+    """What single reads tell of a storage: stalls, slow files, slow opens; that of its kind first."""
     lines, stalls, tail, reads = [], storage.stalls, storage.tail, storage.reads
     if stalls is not None:
-        about = "" if stalls.regular else "about "
         lines.append(
-            f"the whole storage stands still for {_seconds(stalls.length_s)} {about}every {_seconds(stalls.period_s)}: "
-            f"{stalls.part:.0%} of the time ({stalls.num} times in the windows of `real`)"
+            f"the whole storage {_stands_still(stalls)}: {stalls.part:.0%} of the time ({stalls.num} times in the "
+            "windows of `real`)"
         )
     if tail is not None:
         lines.append(
             f"a few files are slow: {tail.share:.0%} of the read time goes to the slowest "
-            f"{tail.slowest_part * 100:.0f} % of the reads, {_seconds(tail.slow_s)} each "
+            f"{_part(tail)} of the reads, {_seconds(tail.slow_s)} each "
             f"(a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
         )
     if storage.latency_of == "open" and reads is not None:
-        whole_s = reads.mean_open_s + reads.mean_read_s
-        lines.append(f"opening a file takes {_seconds(reads.mean_open_s)} of its {_seconds(whole_s)}: latency")
+        lines.append(f"{_opening(reads)}: latency")
     if storage.fetch_saw is False:
         lines.append("`fetch` met too few of them, so the gain without preparation is simulated from what `real` met")
     return lines

@@ -15,8 +15,9 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from loaderbench.machine import cpu_quota, quota_counters
@@ -30,6 +31,16 @@ Threads = Mapping[tuple[int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
+class Throttling:
+    """What the quotas that hold for this process did so far."""
+
+    num: int
+    """Periods in which any of them stopped it."""
+    stopped_s: float | None
+    """Processors' time in which they did; None where the kernel does not tell."""
+
+
+@dataclass(frozen=True)
 class _Reading:
     at_ns: int
     threads: Threads
@@ -40,7 +51,8 @@ class _Reading:
     asked: tuple[int, int] | None
     """Bytes of read calls and major faults, of all its processes."""
     machine: CpuTimes | None
-    num_throttled: int | None
+    throttling: Throttling | None
+    """None without a quota."""
 
 
 class CpuClock:
@@ -54,7 +66,7 @@ class CpuClock:
         self._pid = os.getpid()
         self._cpus = os.sched_getaffinity(0)
         self._counts_queues = runqueue_off_reason() is None
-        self._quota, self._throttling = cpu_quota(), quota_counters()
+        self._quota, self._counters = cpu_quota(), quota_counters()
         self._begun: _Reading | None = None
 
     def begin(self) -> None:
@@ -76,9 +88,7 @@ class CpuClock:
         asked_bytes = faults = None
         if begun.asked is not None and now.asked is not None and _pids(begun.threads) == _pids(now.threads):
             asked_bytes, faults = (end - begin for begin, end in zip(begun.asked, now.asked, strict=True))
-        throttled = None
-        if begun.num_throttled is not None and now.num_throttled is not None:
-            throttled = now.num_throttled - begun.num_throttled
+        throttled, quota = throttled_between(begun.throttling, now.throttling), self._quota
         return CpuWindow(
             wall_s=(now.at_ns - begun.at_ns) / 1e9,
             own_s=sum(ran for ran, _ in used.values()) / 1e9 + ended_s + children_s,
@@ -87,11 +97,13 @@ class CpuClock:
             machine_busy_s=after.busy_s - before.busy_s if after and before else None,
             stolen_s=after.steal_s - before.steal_s if after and before else None,
             cpus=len(self._cpus),
-            quota_cpus=self._quota,
-            num_throttled=throttled,
+            quota_cpus=None if quota is None else quota.cpus,
+            num_throttled=None if throttled is None else throttled.num,
             python_threads_s=sum(used.get((self._pid, one or 0), (0, 0))[0] for one in others) / 1e9 + ended_s,
             asked_bytes=asked_bytes,
             major_faults=faults,
+            throttled_s=None if throttled is None else throttled.stopped_s,
+            quota_period_s=None if quota is None else quota.period_s,
         )
 
     def look(self, what: Callable[[], T]) -> tuple[T, WaitLooks | None]:
@@ -123,19 +135,32 @@ class CpuClock:
         process_s, machine = time.process_time(), cpu_times_now(self._cpus)
         asked = asked_for(_pids(threads)) if self._counts_reads else None
         children_s = _children_s()
-        return _Reading(time.perf_counter_ns(), threads, process_s, children_s, asked, machine, self._num_throttled())
+        throttling = throttling_by(self._counters)
+        return _Reading(time.perf_counter_ns(), threads, process_s, children_s, asked, machine, throttling)
 
-    def _num_throttled(self) -> int | None:
-        """Periods in which any of the quotas that hold for this process stopped it; None without a quota."""
-        counts = []
-        for path in self._throttling:
-            try:
-                counts += [
-                    int(line.split()[1]) for line in path.read_text().splitlines() if line[:13] == "nr_throttled "
-                ]
-            except OSError:
-                return None
-        return sum(counts) if counts else None
+
+STOPPED_S = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
+"""What cpu.stat calls the processors' time, in version 2 and 1 → a unit of it in seconds."""
+
+
+def throttling_by(counters: Sequence[Path]) -> Throttling | None:
+    """By the `cpu.stat` of each cgroup that has a quota; None where none tells."""
+    counts, stopped_s = [], []
+    for path in counters:
+        try:
+            told = dict(line.split() for line in path.read_text().splitlines() if len(line.split()) == 2)
+        except OSError:
+            return None
+        counts += [int(told["nr_throttled"])] if "nr_throttled" in told else []
+        stopped_s += [int(told[name]) * unit for name, unit in STOPPED_S.items() if name in told]
+    return Throttling(sum(counts), sum(stopped_s) if stopped_s else None) if counts else None
+
+
+def throttled_between(before: Throttling | None, after: Throttling | None) -> Throttling | None:
+    if before is None or after is None:
+        return None
+    known = before.stopped_s is not None and after.stopped_s is not None
+    return Throttling(after.num - before.num, (after.stopped_s or 0.0) - (before.stopped_s or 0.0) if known else None)
 
 
 def _children_s() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import cast
@@ -15,7 +16,7 @@ from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.record import analyze
 from loaderbench.analysis.verdict import _Judge
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import SPAN, STEP, CpuWindow, Run, Segment
+from loaderbench.recording.facts import SPAN, STEP, CpuWindow, Run, Segment, StorageKind
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting.words import worded
 from tests.analysis import simulate
@@ -268,6 +269,31 @@ def test_a_quota_beyond_the_processors_that_may_be_used_withholds_none() -> None
     assert processors_of(recording)[Arm.REAL].quota_room == 0.0
 
 
+@pytest.mark.parametrize(
+    ("period_s", "num_throttled", "stopped_s", "room"),
+    [
+        # 0.5 of 2 processors with two busy threads: each second they have 0.25 s, and two processors rest for 0.75
+        (1.0, 1, 1.8, 1.5),
+        (1.0, 1, None, 1.5),  # where the kernel does not tell the time, a stop in each period
+        (0.1, 12, None, 1.5),
+        (None, 12, None, 1.5),  # of an older version, when the usual period was taken for it
+        (0.1, 1, None, 0.0),  # one of twelve periods
+        (1.0, 1, 0.6, 0.5),  # one processor, for half of the time
+        (1.0, 1, 0.012, 0.0),
+        (0.1, 0, 0.0, 0.0),
+    ],
+)
+def test_a_quota_keeps_from_a_run_what_it_was_stopped_for(
+    period_s: float | None, num_throttled: int, stopped_s: float | None, room: float
+) -> None:
+    segments = simulate.run(EVEN)
+    for one in segments:
+        one.cpu = CpuWindow(1.2, 0.6, 1.8, 0.0, 0.6, 0.0, 2, 0.5, num_throttled, None, None, None, stopped_s, period_s)
+    recording = run_of(segments, Machine(2)).recording
+    assert recording is not None
+    assert processors_of(recording)[Arm.REAL].quota_room == pytest.approx(room)
+
+
 def test_more_workers_than_processors_gain_nothing_by_waiting_less():
     record = judged(Machine(8), FAST)
 
@@ -409,6 +435,57 @@ def test_a_window_beside_another_machine_is_not_compared_with_real() -> None:
     assert found.loader_rate is not None and expected.loader_rate is not None
     assert found.loader_rate.value == pytest.approx(expected.loader_rate.value, rel=0.02)
     assert found.verdict is not None and found.verdict.bottleneck == "contention"
+
+
+def beside_a_daemon(disturbed: int, *, uses: float = 0.7) -> list[Segment]:
+    """Windows of 10 s over a FUSE daemon that uses so many processors while files are read from it; a neighbour uses
+    one more in the first windows of `ram`."""
+    segments, of_ram = [], 0
+    for one in simulate.run(EVEN, rounds=4):
+        of_ram += one.arm is Arm.RAM
+        beside = (uses if one.arm.touches_storage else 0.0) + (one.arm is Arm.RAM and of_ram <= disturbed)
+        one.cpu = CpuWindow(10.0, 5.0, 0.5, 0.0, 5.0 + 10 * beside, 0.0, 4, None, None)
+        segments.append(one)
+    return segments
+
+
+def test_the_storage_s_own_daemon_makes_no_window_another_machine_s() -> None:
+    segments = beside_a_daemon(disturbed=2)
+    num = Counter(one.arm for one in segments)
+    assert num[Arm.RAM] == 4
+    left = Counter(one.arm for one in beside_the_same(segments, storage_works=True))
+    # only the disturbed ones go
+    assert left == {**num, Arm.RAM: num[Arm.RAM] - 2}
+    # were it no storage's, `real` would be the one that others disturb, and so the two would stay alone
+    assert Counter(one.arm for one in beside_the_same(segments))[Arm.RAM] == 2
+    # a run's own storage is asked for what it is
+    for kind, loads in {"fuse": num[Arm.RAM] - 2, "local": 2, "nfs": num[Arm.RAM] - 2}.items():
+        facts = make_facts(storage=replace(make_facts().storage, kind=kind))
+        found = analyze(make_run(make_case(workers=2, cache="warm"), segments, facts=facts))
+        assert found.arms is not None
+        assert found.arms[Arm.RAM].num_steps == loads * len(segments[0].window), kind
+
+
+@pytest.mark.parametrize("kind", ["fuse", "nfs", "unknown", "local", "memory", None])
+def test_without_an_arm_that_leaves_the_storage_alone_its_daemon_is_no_neighbour(kind: StorageKind | None) -> None:
+    """`--arms real` where others use 0.9 of 2 processors, and the run's threads wait for 0.9 more."""
+    segments = [one for one in simulate.run(EVEN) if one.arm is Arm.REAL]
+    for one in segments:
+        one.cpu = CpuWindow(10.0, 11.0, 9.0, 0.0, 20.0, 0.0, 2, None, None)
+    facts = make_facts(loader=make_loader(), storage=replace(make_facts().storage, kind=kind))
+    record = worded(analyze(make_run(make_case(workers=2), segments, facts=facts)))
+
+    seen, verdict = record.contention, record.verdict
+    assert seen is not None and verdict is not None
+    told = " ".join([verdict.summary, *verdict.evidence, *(one.action for one in verdict.advice)])
+    if kind in ("fuse", "nfs", "unknown"):
+        assert (seen.neighbours, seen.neighbours_or_storage) == (None, pytest.approx(0.9))
+        assert seen.by != "neighbours" and verdict.bottleneck != "contention"
+        assert "stop the other processes" not in told
+        assert "other processes or the storage's own, which no arm tells apart, 0.90" in told
+    else:
+        assert (seen.neighbours, seen.neighbours_or_storage) == (pytest.approx(0.9), None)
+        assert seen.by == "neighbours"
 
 
 def test_windows_stay_where_the_neighbours_of_real_come_and_go_or_too_few_would_be_left() -> None:

@@ -34,6 +34,7 @@ from loaderbench.recording.record import (
 )
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting import watched_words, words
+from loaderbench.reporting.evidence import leading_evidence
 from tests.made import make_estimate
 
 PACKAGE = Path(loaderbench.__file__).parent
@@ -395,17 +396,19 @@ def test_every_witness_of_a_trace_and_every_cause_has_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("storage", "prep", "joint", "said"),
+    ("storage", "prep", "joint", "said", "brief"),
     [
-        (1.37, 1.37, 1.38, "storage or CPU preparation"),
-        (1.37, 1.37, 1.38, "limits this run: without either 1.37× faster, and no more without both"),
-        (1.30, 1.40, 1.90, "each limit this run; without one of them 1.30 to 1.40× faster, without both 1.90×"),
-        (1.05, 1.02, 1.37, "limit this run together; without both 1.37× faster, without one of them at most 1.05×"),
-        (None, 1.20, 1.37, "limit this run together; without both 1.37× faster."),
+        (1.37, 1.37, 1.38, "storage or CPU preparation", "either storage or CPU preparation"),
+        (1.37, 1.37, 1.38, "limits this run: without either 1.37× faster, and no more without both", "either storage"),
+        (1.30, 1.40, 1.90, "each limit this run; without one of them 1.30 to 1.40× faster, without both 1.90×",
+         "storage and CPU preparation (decode, augment, collate), each a part, 1.9×"),
+        (1.05, 1.02, 1.37, "limit this run together; without both 1.37× faster, without one of them at most 1.05×",
+         "storage and CPU preparation (decode, augment, collate) together, 1.4×"),
+        (None, 1.20, 1.37, "limit this run together; without both 1.37× faster.", "collate) together, 1.4×"),
     ],
-)
-def test_several_causes_are_said_as_they_were_measured(
-    storage: float | None, prep: float, joint: float, said: str
+)  # fmt: skip
+def test_several_causes_are_said_as_they_were_measured_in_brief_too(
+    storage: float | None, prep: float, joint: float, said: str, brief: str
 ) -> None:
     record = examples.measured(bottleneck="mixed")
     gains = {"storage": storage, "prep": prep}
@@ -417,6 +420,9 @@ def test_several_causes_are_said_as_they_were_measured(
         joint_speedup=replace(examples.estimate(joint), low=None),
     )  # fmt: skip
     assert said in words.summary(replace(record, verdict=verdict))
+    assert brief in words.in_brief(verdict)
+    apart = replace(verdict, reasons=(Reason("not_separated", {"causes": ["storage", "prep"], "arms": ["ram"]}),))
+    assert "or CPU preparation (decode, augment, collate), or several of them, 1." in words.in_brief(apart)
 
 
 # -- the makers --------------------------------------------------------------------------------------------
@@ -481,6 +487,44 @@ def test_stalls_slow_files_and_slow_opens_are_said_where_the_storage_matters() -
     assert "opening a file takes 7 ms of its 7.5 ms: latency" in evidence_of(late, 1.5)
 
 
+STALLS = {"kind": "stalls", "stalls": Stalls(4, 0.8, 2.7, True, 0.3)}
+TAIL = {"kind": "tail", "tail": Tail(0.7, 0.402, 0.0005, True, (SlowFile("n01/7.jpg", 0.4, 3),))}
+OPENS = {
+    "kind": "latency", "latency_of": "open",
+    "reads": ReadFigures(100, 0.007, 0.0005, Percentiles(0.007, 0.008, 0.009), Percentiles(0.1, 0.1, 0.1), 0.1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "said", "leading"),
+    [
+        (STALLS, "it stands still for 800 ms every 2.70 s", "the whole storage stands still"),
+        (TAIL, "a few slow files (the slowest 1 % take 402 ms each)", "the same ones each time, such as n01/7.jpg"),
+        (OPENS, "opening a file takes 7 ms of its 7.5 ms", "opening a file takes 7 ms"),
+        ({"kind": "latency", "latency_of": "read"}, "the wait for each file (latency)", None),
+        ({"kind": "bandwidth"}, "its bandwidth", None),
+        ({"kind": None}, None, None),
+    ],
+)
+def test_a_summary_and_a_screen_tell_what_makes_the_storage_slow(
+    seen: dict[str, Any], said: str | None, leading: str | None
+) -> None:
+    record = examples.measured(bottleneck="storage")
+    verdict = replace(
+        examples.verdict_of(record), reasons=(), joint=(),
+        speedup_if_removed={"storage": Estimate(1.14, 1.05, 1.2, "ratio", 9, "made up")},
+    )  # fmt: skip
+    record = replace(record, verdict=verdict, storage=replace(examples.storage_of(record), **seen))
+
+    kind = "" if said is None else f" {said};"
+    assert words.summary(record) == f"Storage limits this run:{kind} without it 1.14× (1.05 – 1.20) faster."
+    assert (leading or "") in leading_evidence(record)[0]
+    prep = replace(record, verdict=replace(verdict, bottleneck="prep"))
+    assert leading is None or leading not in "".join(leading_evidence(prep))
+    either = replace(record, verdict=replace(verdict, bottleneck="mixed", joint=("storage", "prep")))
+    assert (leading or "") in leading_evidence(either)[0]
+
+
 def test_a_reason_s_words_hold_in_a_summary() -> None:
     record = examples.measured(bottleneck="undetermined")
     verdict = examples.verdict_of(record)
@@ -498,7 +542,10 @@ def test_a_reason_s_words_hold_in_a_summary() -> None:
 @pytest.mark.parametrize(
     ("by", "told"),
     [
-        ("workers", "4 workers share 2 processors; if none waited for another 1.86×"),
+        (
+            "workers",
+            "4 workers share 2 processors with what takes their batches; if that had processors of its own 1.86×",
+        ),
         ("own threads", "the model and the loader share 2 processors; with processors of their own 1.86×"),
         ("neighbours", "other processes use 1.02 of 2 processors; without them 1.86×"),
         ("quota", "a quota allows 0.7 of 2 processors; without it 1.86×"),
@@ -517,6 +564,34 @@ def test_contention_is_told_with_who_has_the_processors(by: ContentionBy, told: 
     summary = words.summary(replace(record, verdict=verdict, contention=seen, case=case))
 
     assert summary.startswith(f"CPU contention limits this run: {told}")
+
+
+@pytest.mark.parametrize(
+    ("gains", "beyond"),
+    [
+        ({"prep": 4.3}, "; beyond that CPU preparation (decode, augment, collate): without both 4.30× "),
+        ({"prep": 1.95}, " faster."),  # no more than contention alone
+        ({"prep": 1.95, "transfer": 1.3}, "; beyond that the copy to the device: without that alone 1.30× "),
+        ({"storage": 1.05, "compute": 3.0}, " faster."),
+        ({"storage": None}, " faster."),
+    ],
+)  # fmt: skip
+def test_behind_contention_comes_what_is_worth_it_beyond(gains: dict[str, float | None], beyond: str) -> None:
+    record = examples.measured(bottleneck="mixed")
+    seen = ContentionFigures("neighbours", 0.9, 0.8, 0.92, 0.0, 2, None, throttled=False, others_fraction=1.0)
+    known = {"contention": 1.86, **gains}
+    verdict = replace(
+        examples.verdict_of(record), bottleneck="contention", reasons=(), joint=(),
+        speedup_if_removed={
+            cause: None if gain is None else Estimate(gain, 0.95 * gain, 1.05 * gain, "ratio", 9, "made up")
+            for cause, gain in known.items()
+        },
+    )  # fmt: skip
+    said = words.summary(replace(record, verdict=verdict, contention=seen))
+    assert said.startswith(
+        "CPU contention limits this run: other processes use 0.92 of 2 processors; without them 1.86×"
+    )
+    assert beyond in said and (beyond == " faster.") == said.endswith(" faster.")
 
 
 def test_an_end_that_is_not_bounded_is_said_in_words() -> None:

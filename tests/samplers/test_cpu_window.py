@@ -14,6 +14,7 @@ import pytest
 
 from loaderbench.machine import cpu_quota, quota_counters
 from loaderbench.recording.facts import CpuWindow
+from loaderbench.samplers import cpu_window
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.samplers.process_io import runqueue_off_reason, threads_of_tree
 
@@ -122,20 +123,57 @@ def cgroup(root: Path, controller: str, **files: str) -> Path:
     return folder
 
 
-def test_the_quota_of_cgroup_v1_and_its_counter(tmp_path: Path):
+def test_the_quota_of_cgroup_v1_with_its_period_and_its_counter(tmp_path: Path):
     folder = cgroup(
         tmp_path, "cpu", cpu__cfs_quota_us="70000", cpu__cfs_period_us="100000", cpu__stat="nr_throttled 7\n"
     )
 
-    assert cpu_quota(tmp_path) == pytest.approx(0.7)
+    assert cpu_quota(tmp_path) == (pytest.approx(0.7), folder / "cpu.cfs_quota_us", pytest.approx(0.1))
     assert quota_counters(tmp_path) == [folder / "cpu.stat"]
 
 
-def test_the_quota_of_cgroup_v2_and_its_counter(tmp_path: Path):
-    folder = cgroup(tmp_path, "v2", cpu__max="150000 100000", cpu__stat="nr_throttled 7\n")
+def test_the_quota_of_cgroup_v2_with_its_period_and_its_counter(tmp_path: Path):
+    folder = cgroup(tmp_path, "v2", cpu__max="1500000 1000000", cpu__stat="nr_throttled 7\n")
 
-    assert cpu_quota(tmp_path) == pytest.approx(1.5)
+    assert cpu_quota(tmp_path) == (pytest.approx(1.5), folder / "cpu.max", pytest.approx(1.0))
     assert quota_counters(tmp_path) == [folder / "cpu.stat"]
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "before", "after", "stopped_s"),
+    [
+        ("v2", {"cpu__max": "500000 1000000"}, "nr_throttled 7\nthrottled_usec 2000000\n",
+         "nr_throttled 9\nthrottled_usec 3250000\n", 1.25),
+        ("cpu", {"cpu__cfs_quota_us": "500000", "cpu__cfs_period_us": "1000000"},
+         "nr_throttled 7\nthrottled_time 2000000000\n", "nr_throttled 9\nthrottled_time 3250000000\n", 1.25),
+        ("v2", {"cpu__max": "500000 1000000"}, "nr_throttled 7\n", "nr_throttled 9\n", None),
+    ],
+)  # fmt: skip
+def test_a_window_has_what_a_quota_stopped_it_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, files: dict[str, str], before: str, after: str,
+    stopped_s: float | None,
+) -> None:  # fmt: skip
+    folder = cgroup(tmp_path, version, cpu__stat=before, **files)
+    monkeypatch.setattr(cpu_window, "cpu_quota", lambda: cpu_quota(tmp_path))
+    monkeypatch.setattr(cpu_window, "quota_counters", lambda: quota_counters(tmp_path))
+    clock = CpuClock()
+    clock.begin()
+    (folder / "cpu.stat").write_text(after)
+    window = clock.end()
+    assert window is not None
+    assert (window.quota_cpus, window.quota_period_s, window.num_throttled) == (0.5, 1.0, 2)
+    assert window.throttled_s == (None if stopped_s is None else pytest.approx(stopped_s))
+
+
+def test_a_window_without_a_quota_tells_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cgroup(tmp_path, "v2", cpu__max="max 100000", cpu__stat="nr_throttled 0\nthrottled_usec 0\n")
+    monkeypatch.setattr(cpu_window, "cpu_quota", lambda: cpu_quota(tmp_path))
+    monkeypatch.setattr(cpu_window, "quota_counters", lambda: quota_counters(tmp_path))
+    clock = CpuClock()
+    clock.begin()
+    window = clock.end()
+    assert window is not None
+    assert (window.quota_cpus, window.quota_period_s, window.num_throttled, window.throttled_s) == (None,) * 4
 
 
 def test_a_group_without_a_quota_has_no_counter(tmp_path: Path):
