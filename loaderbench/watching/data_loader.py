@@ -59,7 +59,8 @@ class DataLoaderQueue:
 
 
 def source_of(loader: Any) -> Source:
-    """What tells a loader from the script's others, and is the same for one that is made anew for each epoch."""
+    """What tells a loader from the script's others, besides its data set, and is the same for one that is made anew
+    for each epoch."""
     data = loader.dataset
     workers = loader.num_workers
     return Source(
@@ -110,7 +111,7 @@ def start_shadow(watcher: Watcher, loader: Any) -> None:
     loader's own workers are made."""
     from torch.utils.data import IterableDataset
 
-    main, source = watcher.main, source_of(loader)
+    main, source = watcher.main, watcher.told_apart(source_of(loader), loader.dataset)
     if watcher.shadow is not None:
         if watcher.shadow_of == source or main is None or main.source != source:
             return
@@ -167,8 +168,8 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
         if os.getpid() != owner:
             return old_iter(loader)
         if applier is not None:
-            applier.prepare(watcher, loader, source_of)
-        if watcher.wants("shadow"):
+            applier.prepare(watcher, loader, lambda one: watcher.told_apart(source_of(one), one.dataset))
+        if watcher.wants("shadow") and watcher.is_on_its_thread:
             start_shadow(watcher, loader)
         kept = getattr(loader, "_iterator", None)  # persistent workers go on with their ring
         ring = getattr(kept, RING, None)
@@ -187,7 +188,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
             getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
         tells = made and getattr(loader, "in_order", True)  # else no batch tells which worker made it
-        watched = watcher.opened(source_of(loader), begun, ring if tells else None, made, queue)
+        watched = watcher.opened(source_of(loader), begun, ring if tells else None, made, queue, loader.dataset)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
         if watched is not None:
@@ -202,7 +203,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
 
     def index(iterator: Any) -> Any:
         found, shadow = old_index(iterator), watcher.shadow
-        if shadow is not None and iterator._dataset is shadow.dataset and os.getpid() == owner:
+        if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
             shadow.took(found)
         return found
 

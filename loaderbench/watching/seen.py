@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import weakref
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from loaderbench.recording.facts import MOST_EPOCHS, Segment, WatchedEpoch, WatchedSettings
 from loaderbench.watching.surroundings import Surroundings
@@ -15,6 +16,8 @@ Kind = Literal["opening", "first", "wait", "step", "held", "after"]
 batch; it is held by a burst; something else, behind an iterator's end."""
 KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "held", "after")
 EPOCH_KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "after")
+MOST_ALIKE = 4
+"""Loaders that look alike and are told apart. A script that keeps a data set for each epoch has one loader."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,67 @@ class Source:
     """Whether its workers and its queue can be seen."""
     options: str = ""
     """Arguments that are switched on: `persistent_workers pin_memory`."""
+    which: int = 0
+    """Of those that are alike in all of this, and have data sets of their own."""
 
     @property
     def depth(self) -> int:
         return self.workers * self.prefetch
+
+
+def reference_to(data: object) -> weakref.ref[Any] | None:
+    """None where its class knows none: lists, tuples."""
+    try:
+        return weakref.ref(data)
+    except TypeError:
+        return None
+
+
+@dataclass
+class _Loader:
+    """One that was seen, the data set that it had then, and what a trainer did with it."""
+
+    source: Source
+    data: weakref.ref[Any] | None
+    phase: str | None
+
+    def is_over(self, data: object) -> bool:
+        return self.data is not None and self.data() is data
+
+    @property
+    def is_left(self) -> bool:
+        """Its data set lives no more, or nobody knows."""
+        return self.data is None or self.data() is None
+
+
+class Sources:
+    """Tells loaders apart that look alike, such as training and validation over streams of one class: by their data
+    sets, which are other objects at the same time. One that is made anew for each epoch is the same one: its data set
+    is the same object, or the one before it is gone by then."""
+
+    def __init__(self) -> None:
+        self._loaders: list[_Loader] = []
+
+    def of(self, source: Source, data: object, phase: str | None) -> Source:
+        """`source`, with the number of the one that it is. `phase`: as a trainer tells it."""
+        fitting = [one for one in self._loaders if phase is None or one.phase in (None, phase)]
+        found = next((one for one in fitting if one.is_over(data) and _is_like(one.source, source)), None)
+        if found is None:
+            alike = [one for one in self._loaders if replace(one.source, which=0) == source]
+            found = next((one for one in alike if one in fitting and one.is_left), None)
+            if found is None and len(alike) >= MOST_ALIKE:
+                found = next((one for one in reversed(alike) if one in fitting), None)
+            if found is None:
+                found = _Loader(replace(source, which=len(alike)), None, phase)
+                self._loaders.append(found)
+            found.data = reference_to(data)
+        found.phase = phase or found.phase
+        return found.source
+
+
+def _is_like(one: Source, other: Source) -> bool:
+    """Whether they differ by no more than the number of samples, which a data set may change."""
+    return replace(one, which=0, num_samples=None) == replace(other, which=0, num_samples=None)
 
 
 class Queue(Protocol):

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from loaderbench.images.cache_state import evict, residency
 from loaderbench.recording.facts import ShadowRead
 from loaderbench.watching.own_files import as_its_own, dies_with_its_parent
+from loaderbench.watching.seen import reference_to
 from loaderbench.watching.spans import Stopwatch
 
 MOST_READS = 200
@@ -43,7 +44,8 @@ class Shadow:
     """As the script's thread sees it. Nothing here waits for the reader."""
 
     def __init__(self, dataset: Any, num_samples: int) -> None:
-        self.dataset, self._num_samples = dataset, num_samples
+        self._data = reference_to(dataset) or (lambda: dataset)  # one that is left by its script may go
+        self._num_samples = num_samples
         self.reads: list[ShadowRead] = []
         self.problem: str | None = None
         """Why it reads no more."""
@@ -64,6 +66,9 @@ class Shadow:
         os.close(answers)
         os.set_blocking(self._answers, False)
         self.start_ns = time.perf_counter_ns() - begun
+
+    def is_over(self, dataset: object) -> bool:
+        return self._data() is dataset
 
     def took(self, index: Any) -> None:
         """The script's loader asked its workers for these samples."""

@@ -21,7 +21,7 @@ from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.iterator import LOOK_STEPS, Watched
-from loaderbench.watching.seen import Kind, Queue, Seen, Source
+from loaderbench.watching.seen import Kind, Queue, Seen, Source, Sources
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
 from loaderbench.watching.windows import Unsettled
@@ -63,6 +63,7 @@ class Watcher:
         self._doing: Seen | None = None
         self._kind: Kind = "after"
         self.seen: dict[Source, Seen] = {}
+        self._sources = Sources()
         self._thread: int | None = None
         self.taking: Watched | None = None
         """The iterator whose next batch the thread waits for: one within it is a part of it."""
@@ -99,17 +100,24 @@ class Watcher:
             self._doing.times_ns[self._kind] += now - self._since
         self._doing, self._kind, self._since = seen, kind, now
 
+    def told_apart(self, source: Source, data: object) -> Source:
+        """Which of the loaders that look like this one it is. `data`: its data set."""
+        return self._sources.of(source, data, None if self.phase is None else self.phase())
+
     def opened(
-        self, source: Source, begun: int, ring: SpanRing | None, made: Sequence[int], queue: Queue | None
-    ) -> Watched | None:
-        """An iterator was made, from `begun` until now; `made`: what each worker had made before. None on another
-        thread than that of the first iterator, whose times would overlap, and for one within another's."""
+        self, source: Source, begun: int, ring: SpanRing | None, made: Sequence[int], queue: Queue | None,
+        data: object = None,
+    ) -> Watched | None:  # fmt: skip
+        """An iterator was made, from `begun` until now; `made`: what each worker had made before; `data`: what tells
+        its loader from one that looks alike. None on another thread than that of the first iterator, whose times would
+        overlap, and for one within another's."""
         if self._thread is None:
             self._thread = threading.get_ident()
             if self.before_first is not None:
                 self.before_first()
         if threading.get_ident() != self._thread or self.taking is not None:
             return None
+        source = self.told_apart(source, data)
         seen = self.seen.setdefault(source, Seen(source))
         seen.num_iterators += 1
         self.enter(seen, "opening", begun)

@@ -1,7 +1,7 @@
 """Loaders that are noticed: within others, out of order, with batches that fail, of shapes that do not tell a size."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -117,3 +117,87 @@ def test_samples_are_counted_by_the_batch_size_where_no_array_tells_them(
     for _ in batches:
         watched.step(next, left)
     assert watched.seen.num_samples == expected
+
+
+class Stream(IterableDataset[int]):
+    """Has no length, as webdataset's."""
+
+    def __init__(self, num: int = 8) -> None:
+        self.num = num
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.num))
+
+
+def batches_of(script: Callable[[Watcher], object]) -> list[tuple[str | None, int, int]]:
+    """Of each loader that was told apart: what the trainer told, its iterators and its batches."""
+    watcher = Watcher("none")
+    watcher.follows_device = False
+    with noticed(watcher):
+        script(watcher)
+    return [(one.phase, one.num_iterators, one.num_batches) for one in watcher.seen.values()]
+
+
+@pytest.mark.parametrize("make", [Stream, Numbers])
+def test_two_data_sets_that_look_alike_are_two_loaders(make: Callable[[], Any]) -> None:
+    train, held_out = make(), make()
+    num = len(list(DataLoader(train, 4)))
+
+    def script(_: Watcher) -> None:
+        for _epoch in range(3):
+            list(DataLoader(train, 4))  # made anew, over the same data set
+            list(DataLoader(held_out, 4))
+
+    assert batches_of(script) == [(None, 3, 3 * num)] * 2
+
+
+def test_a_data_set_that_is_made_anew_for_each_epoch_is_one_loader_s() -> None:
+    def script(_: Watcher) -> None:
+        for _epoch in range(5):
+            train = DataLoader(Stream(), 4)
+            list(train)
+            held_out = DataLoader(Stream(), 4)
+            list(held_out)
+
+    assert batches_of(script) == [(None, 5, 10)] * 2
+
+
+def test_data_sets_that_are_kept_for_each_epoch_are_no_loader_each() -> None:
+    kept = [Stream() for _ in range(50)]
+    found = batches_of(lambda _: [list(DataLoader(one, 4)) for one in kept])
+    assert found == [(None, 1, 2)] * 3 + [(None, 47, 94)]
+
+
+def test_a_length_that_changes_each_epoch_splits_no_loader() -> None:
+    class Growing(Numbers):
+        num = 8
+
+        def __len__(self) -> int:
+            return self.num
+
+    def script(_: Watcher) -> None:
+        data = Growing()
+        for data.num in (8, 12, 20):
+            list(DataLoader(data, 4))
+
+    assert batches_of(script) == [(None, 3, 10)]
+
+
+def test_a_trainer_s_phase_tells_loaders_apart_that_share_a_data_set() -> None:
+    def script(watcher: Watcher) -> None:
+        data = Stream()
+        for phase in ("train", "evaluate", "train"):
+            watcher.phase = lambda: phase  # noqa: B023
+            list(DataLoader(data, 4))
+        watcher.phase = None
+        list(DataLoader(data, 4))  # what follows is the first one's
+
+    assert batches_of(script) == [("train", 3, 6), ("evaluate", 1, 2)]
+
+
+def test_lists_of_one_length_are_one_loader_s() -> None:
+    def script(_: Watcher) -> None:
+        for numbers in ([1] * 8, [2] * 8):
+            list(DataLoader(numbers, 4))  # type: ignore[arg-type]
+
+    assert batches_of(script) == [(None, 2, 4)]
