@@ -47,7 +47,7 @@ class Watched:
         self._tells_size: bool | None = None
         """Whether the first dimension of a batch's first array is its samples; None before the first batch."""
         self._arm, self._rows = Arm.REAL, list[list[int]]()
-        self._warmup = max(1, 2 * self._source.depth)
+        self._warmup = seen.warmup
         self._until_burst = watcher.rows_until_turn(seen)
         self._first, self._number, self._started = 0, seen.num_batches, False
         self._cpu_since: float | None = None
@@ -272,7 +272,7 @@ class Watched:
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch
         self._cpu_since, self._wait_cpu, self._looks = None, None, []
-        self._warmup, self._number = max(1, 2 * self._source.depth), self.seen.num_batches
+        self._warmup, self._number = self.seen.warmup, self.seen.num_batches
         self._until_burst = self.watcher.rows_until_turn(self.seen)
         if len(rows) <= warmup:
             return

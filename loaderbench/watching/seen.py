@@ -16,6 +16,8 @@ Kind = Literal["opening", "first", "wait", "step", "held", "after"]
 batch; it is held by a burst; something else, behind an iterator's end."""
 KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "held", "after")
 EPOCH_KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "after")
+RECENT = 3
+"""So many iterators tell how long its epochs are: one from which a single batch was taken tells nothing."""
 MOST_ALIKE = 4
 """Loaders that look alike and are told apart. A script that keeps a data set for each epoch has one loader."""
 
@@ -132,6 +134,10 @@ class Seen:
     marks: list[tuple[int, ...]] = field(default_factory=list)
     """What the thread had spent on it, and its batches, when each iterator was made."""
     surroundings: Surroundings = field(default_factory=Surroundings)
+    recent: tuple[int, ...] = ()
+    """Batches of its last iterators, without the one that is under way."""
+    num_before: int = 0
+    """Batches when that one was made."""
     phase: str | None = None
     times_ns: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     """What the thread spent on it."""
@@ -143,8 +149,27 @@ class Seen:
         """On its batches: waiting and working."""
         return self.times_ns["wait"] + self.times_ns["step"]
 
+    @property
+    def warmup(self) -> int:
+        """Steps at the beginning of an iterator's window that do not count: twice the batches that its workers were
+        asked for at once. Where its epochs are too short for that, half of one at most, and what counts are whole
+        rounds of the workers: they begin together, so that their batches come together, and each round waits once."""
+        settled, longest, workers = max(1, 2 * self.source.depth), max(self.recent, default=0), self.source.workers
+        if not workers or longest >= 2 * settled or longest <= workers:
+            return settled
+        rounds = min(-(-longest // (2 * workers)), (longest - 1) // workers)
+        return longest - rounds * workers
+
+    @property
+    def is_one_round(self) -> bool:
+        """Its epochs have no more batches than it has workers, all of which are asked for at once."""
+        return self.num_iterators > 1 and self.source.workers >= max(*self.recent, self.num_batches - self.num_before)
+
     def mark(self) -> None:
         """One more iterator was made."""
+        if self.num_iterators > 1:
+            self.recent = (*self.recent, self.num_batches - self.num_before)[-RECENT:]
+        self.num_before = self.num_batches
         if len(self.marks) <= MOST_EPOCHS:
             self.marks.append(self._spent())
 

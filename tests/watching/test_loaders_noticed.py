@@ -4,13 +4,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from loaderbench.recording.facts import STEP
+from loaderbench.studies.watched import nothing_seen
+from loaderbench.watching import iterator as stamps_of_one
+from loaderbench.watching import watcher as stamps
 from loaderbench.watching.data_loader import MARK, DataLoaderQueue, noticed
 from loaderbench.watching.seen import Source
 from loaderbench.watching.watcher import Watcher
+from tests.watching.test_doses import Clock, NoCpuClock
 
 
 class Numbers(Dataset[int]):
@@ -201,3 +207,72 @@ def test_lists_of_one_length_are_one_loader_s() -> None:
             list(DataLoader(numbers, 4))  # type: ignore[arg-type]
 
     assert batches_of(script) == [(None, 2, 4)]
+
+
+class Rounds:
+    """Workers on a virtual clock, which begin together and take `batch_ms` for a batch; each makes its next batch when
+    it was asked for it."""
+
+    def __init__(self, clock: Clock, workers: int, prefetch: int, batch_ms: float) -> None:
+        self.clock, self.workers, self.depth, self.batch_ns = clock, workers, workers * prefetch, round(batch_ms * 1e6)
+        self.asked, self.ready = [clock.now] * self.depth, list[int]()
+
+    def take(self, _: object) -> list[int]:
+        number = len(self.ready)
+        before = self.ready[number - self.workers] if number >= self.workers else 0
+        self.ready.append(max(self.asked[number], before) + self.batch_ns)
+        self.clock.now = max(self.clock.now, self.ready[number]) + 50_000
+        self.asked.append(self.clock.now)
+        return [0]
+
+    def is_full(self) -> bool:
+        return False
+
+    def pids(self) -> list[int]:
+        return []
+
+
+def short_epochs(
+    monkeypatch: pytest.MonkeyPatch, num: int, *, workers: int, batch_ms: float, step_ms: float, epochs: int = 30
+) -> Watcher:
+    """Epochs of `num` batches, one of which is left behind its first batch."""
+    clock = Clock()
+    monkeypatch.setattr(stamps, "time", clock)
+    monkeypatch.setattr(stamps_of_one, "time", clock)
+    watcher = Watcher("burst")
+    watcher.clock, watcher.follows_device = NoCpuClock(), False  # type: ignore[assignment]
+    source = Source("DataLoader", "Files", 4 * num, 4, workers, 2, "RandomSampler")
+    for epoch in range(epochs):
+        loader = Rounds(clock, workers, 2, batch_ms)
+        one = watcher.opened(source, clock.now, None, (), loader)
+        assert one is not None
+        for _ in range(1 if epoch == 4 else num):
+            one.step(loader.take, None)
+            clock.now += round(step_ms * 1e6)
+        with pytest.raises(StopIteration):
+            one.step(next, iter(()))
+    watcher.close()
+    monkeypatch.undo()
+    return watcher
+
+
+@pytest.mark.parametrize(("workers", "num"), [(8, 20), (8, 12), (8, 9), (4, 12), (6, 20), (2, 7)])
+def test_short_epochs_are_seen_as_long_ones_would_be(workers: int, num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A loader that gives a batch each 10 ms beside steps of 2 ms, and beside steps of 15 ms
+    for step_ms, wait in ((2.0, 8.0), (15.0, 0.05)):
+        watcher = short_epochs(monkeypatch, num, workers=workers, batch_ms=10.0 * workers, step_ms=step_ms)
+        (seen,) = watcher.seen.values()
+        rows = np.concatenate([one.window for one in seen.segments])
+        assert len(rows) >= (num // 2) * (len(seen.segments)) and len(seen.segments) >= 20
+        waits = rows[:, STEP["returned_ns"]] - rows[:, STEP["called_ns"]]
+        assert waits.mean() / 1e6 == pytest.approx(wait, rel=0.1)
+
+
+def test_of_epochs_with_no_more_batches_than_workers_it_says_why_nothing_can_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watcher = short_epochs(monkeypatch, 8, workers=8, batch_ms=80.0, step_ms=2.0, epochs=100)
+    assert watcher.main is not None and not watcher.main.segments
+    assert "its epochs have 8 batches for 8 workers" in nothing_seen(watcher)
+    once = short_epochs(monkeypatch, 8, workers=8, batch_ms=80.0, step_ms=2.0, epochs=1)
+    assert nothing_seen(once).startswith("too short: the script took 8 batches")
