@@ -48,6 +48,11 @@ def nothing_seen(watcher: Watcher) -> str:
                 "batches an epoch"
             )
         return f"too short: the script took {num} batch{'es' * (num != 1)}; a verdict needs more"
+    if watcher.elsewhere is not None:
+        return (
+            f"the thread {watcher.elsewhere!r} takes the batches, not the one that made the loader's iterator, and only "
+            "the latter is watched: put loaderbench.watch(…) around what the training's loop itself iterates"
+        )
     return (
         "nothing iterated was seen: the script took no batch from a torch DataLoader; put loaderbench.watch(…) around "
         "what its loop iterates"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -67,8 +68,8 @@ class Watched:
         """The next batch, by `take(iterator)`."""
         called = time.perf_counter_ns()
         watcher = self.watcher
-        if watcher.taking is not None or watcher.is_closed:
-            return take(iterator)
+        if watcher.taking is not None or watcher.is_closed or threading.get_ident() != watcher.thread:
+            return self._handed_on(take, iterator)
         watcher.takes_over(self, called)
         device = watcher.device
         if device is not None:
@@ -115,6 +116,13 @@ class Watched:
                 if watcher.probes != "none" and watcher.device is None and self._told_ring is None:
                     self._wait_cpu, self.seen.times_waits = 0.0, True
         return batch
+
+    def _handed_on(self, take: Callable[[Any], Any], iterator: Any) -> Any:
+        """The next batch, of which nothing is stamped: it is within another's, or the watch has ended, or a thread that
+        is not watched takes it."""
+        if not self.watcher.is_closed and not self.watcher.is_on_its_thread:
+            self.watcher.taken_elsewhere(self)
+        return take(iterator)
 
     def _samples_of(self, batch: Any) -> int:
         """Of a DataLoader's batches the first array tells only if it told the batch size of the first one: its first

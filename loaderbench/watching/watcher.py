@@ -64,7 +64,12 @@ class Watcher:
         self._kind: Kind = "after"
         self.seen: dict[Source, Seen] = {}
         self._sources = Sources()
-        self._thread: int | None = None
+        self.thread: int | None = None
+        """The one that is watched."""
+        self.thread_name: str | None = None
+        """Where it is not the script's main thread."""
+        self.elsewhere: str | None = None
+        """Another thread, which takes batches of an iterator that this one made."""
         self.taking: Watched | None = None
         """The iterator whose next batch the thread waits for: one within it is a part of it."""
         self._active: Watched | None = None
@@ -111,11 +116,12 @@ class Watcher:
         """An iterator was made, from `begun` until now; `made`: what each worker had made before; `data`: what tells
         its loader from one that looks alike. None on another thread than that of the first iterator, whose times would
         overlap, and for one within another's."""
-        if self._thread is None:
-            self._thread = threading.get_ident()
+        if self.thread is None:
+            self.thread, current = threading.get_ident(), threading.current_thread()
+            self.thread_name = None if current is threading.main_thread() else current.name
             if self.before_first is not None:
                 self.before_first()
-        if threading.get_ident() != self._thread or self.taking is not None:
+        if threading.get_ident() != self.thread or self.taking is not None:
             return None
         source = self.told_apart(source, data)
         seen = self.seen.setdefault(source, Seen(source))
@@ -129,7 +135,14 @@ class Watcher:
     @property
     def is_on_its_thread(self) -> bool:
         """Whether this is the thread that it watches."""
-        return self._thread is None or threading.get_ident() == self._thread
+        return self.thread is None or threading.get_ident() == self.thread
+
+    def taken_elsewhere(self, watched: Watched) -> None:
+        """Another thread takes a batch of an iterator that this one made: what this one does is no waiting for it."""
+        if self.elsewhere is None:
+            self.elsewhere = threading.current_thread().name
+        if self._doing is watched.seen and self._kind == "opening":
+            self._kind = "after"
 
     def takes_over(self, watched: Watched, now: int) -> None:
         """Another iterator takes a batch: whatever step was under way is not one step any more."""

@@ -1,7 +1,9 @@
 """Loaders that are noticed: within others, out of order, with batches that fail, of shapes that do not tell a size."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from loaderbench.recording.facts import STEP
+from loaderbench.studies.watch import OwnWatch
 from loaderbench.studies.watched import nothing_seen
 from loaderbench.watching import iterator as stamps_of_one
 from loaderbench.watching import watcher as stamps
@@ -276,3 +279,39 @@ def test_of_epochs_with_no_more_batches_than_workers_it_says_why_nothing_can_be_
     assert "its epochs have 8 batches for 8 workers" in nothing_seen(watcher)
     once = short_epochs(monkeypatch, 8, workers=8, batch_ms=80.0, step_ms=2.0, epochs=1)
     assert nothing_seen(once).startswith("too short: the script took 8 batches")
+
+
+def in_thread(name: str, work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
+
+
+def test_batches_that_another_thread_takes_are_handed_on_and_told(tmp_path: Path) -> None:
+    # as DataLoaderX and prefetch_generator do: the iterator is made here, and a thread takes from it
+    own = OwnWatch.begin(tmp_path)
+    watcher = own.watcher
+    iterator = iter(DataLoader(Numbers(), 4))
+    taken: list[Any] = []
+    in_thread("prefetch", lambda: taken.extend(iterator))
+    assert [int(batch[0]) for batch in taken] == list(range(0, 64, 4))
+    assert watcher.seen and not any(one.num_batches for one in watcher.seen.values())
+    assert "the thread 'prefetch' takes the batches" in nothing_seen(watcher)
+    held_out = iter(DataLoader(Numbers(), 8))
+    next(held_out)
+    in_thread("other", lambda: list(iterator))  # ends no window of this thread's
+    left = [*held_out]
+    (main,) = [one for one in watcher.seen.values() if one.num_batches]
+    assert len(left) == 7 and main.num_batches == 8 and watcher.num_broken == 0
+    assert all(one.times_ns["opening"] < 0.5e9 for one in watcher.seen.values())
+    own.end()
+
+
+def test_where_a_helper_thread_takes_all_batches_the_output_says_that_it_is_about_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = OwnWatch.begin(tmp_path)
+    in_thread("reader", lambda: [list(DataLoader(Numbers(), 2)) for _ in range(4)])
+    record = own.end()
+    assert record is not None and record.watched is not None and record.watched.thread == "reader"
+    assert "thread 'reader' takes the batches" in " ".join(capsys.readouterr().err.split())
