@@ -50,7 +50,7 @@ def nothing_seen(watcher: Watcher) -> str:
         return f"too short: the script took {num} batch{'es' * (num != 1)}; a verdict needs more"
     if watcher.elsewhere is not None:
         return (
-            f"the thread {watcher.elsewhere!r} takes the batches, not the one that made the loader's iterator, and only "
+            f"the thread {watcher.elsewhere!r} takes the batches, not the one that made the iterator, and only "
             "the latter is watched: put loaderbench.watch(…) around what the training's loop itself iterates"
         )
     return (
