@@ -64,6 +64,8 @@ class Watcher:
         self._kind: Kind = "after"
         self.seen: dict[Source, Seen] = {}
         self._sources = Sources()
+        self.stamps_itself: dict[type, bool] = {}
+        """Of classes of DataLoaders that a script put loaderbench.watch around: whether they are noticed without."""
         self.thread: int | None = None
         """The one that is watched."""
         self.thread_name: str | None = None
@@ -131,6 +133,11 @@ class Watcher:
         if self.phase is not None:
             seen.phase = self.phase()
         return Watched(self, seen, ring, made, queue)
+
+    @property
+    def num_batches(self) -> int:
+        """Of all loaders."""
+        return sum(one.num_batches for one in self.seen.values())
 
     @property
     def is_on_its_thread(self) -> bool:

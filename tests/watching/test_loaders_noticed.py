@@ -1,5 +1,6 @@
 """Loaders that are noticed: within others, out of order, with batches that fail, of shapes that do not tell a size."""
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from loaderbench.studies.watched import nothing_seen
 from loaderbench.watching import iterator as stamps_of_one
 from loaderbench.watching import watcher as stamps
 from loaderbench.watching.data_loader import MARK, DataLoaderQueue, noticed
+from loaderbench.watching.iterable import WatchedBatches
 from loaderbench.watching.seen import Source
 from loaderbench.watching.watcher import Watcher
 from tests.watching.test_doses import Clock, NoCpuClock
@@ -61,7 +63,7 @@ def test_a_loader_within_a_worker_s_data_set_writes_no_spans(persistent: bool) -
 def test_where_batches_come_out_of_order_no_worker_is_told_from_another() -> None:
     class Unlike(Numbers):
         def __getitem__(self, index: int) -> int:
-            time.sleep(0.02 * (index == 0))
+            time.sleep(0.5 * (index == 0))
             return index
 
     with noticed(Watcher("none")):
@@ -315,3 +317,66 @@ def test_where_a_helper_thread_takes_all_batches_the_output_says_that_it_is_abou
     record = own.end()
     assert record is not None and record.watched is not None and record.watched.thread == "reader"
     assert "thread 'reader' takes the batches" in " ".join(capsys.readouterr().err.split())
+
+
+class ByItself(DataLoader[int]):
+    """Its iterator is not PyTorch's."""
+
+    def __iter__(self) -> Any:
+        return iter([torch.zeros(4)] * 16)
+
+
+class Ahead(DataLoader[int]):
+    """As Accelerate's: PyTorch's iterator within a generator."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+class ByThread(DataLoader[int]):
+    """As the DataLoaderX that many scripts have: a thread takes the batches."""
+
+    def __iter__(self) -> Any:
+        inner = super().__iter__()
+        batches: queue.Queue[Any] = queue.Queue(2)
+        threading.Thread(target=lambda: [batches.put(one) for one in (*inner, None)], daemon=True).start()
+        return iter(batches.get, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (ByItself, {("ByItself", 3, 47)}),  # it was not known before its first batch
+        (Ahead, {("DataLoader", 3, 48)}),
+        (ByThread, {("ByThread", 3, 47), ("DataLoader", 3, 0)}),
+        (DataLoader, {("DataLoader", 3, 48)}),
+    ],
+)
+def test_a_data_loader_with_an_iter_of_its_own_is_seen_behind_watch(
+    kind: type[DataLoader[int]], expected: set[tuple[str, int, int]], tmp_path: Path
+) -> None:
+    loader = kind(Numbers(), 4)
+    own = OwnWatch.begin(tmp_path)
+    for _epoch in range(3):
+        assert sum(len(batch) for batch in WatchedBatches(loader, own.watcher)) == 64
+    found = {(one.source.kind, one.num_iterators, one.num_batches) for one in own.watcher.seen.values()}
+    assert found == expected
+    own.end()
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital'")
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_torchdata_s_stateful_loader_is_noticed_as_the_data_loader_that_it_is(
+    workers: int, persistent: bool, tmp_path: Path
+) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    before = stateful.__iter__
+    own = OwnWatch.begin(tmp_path)
+    loader = stateful(Numbers(), 2, num_workers=workers, persistent_workers=persistent)
+    found = [batch.tolist() for _epoch in range(3) for batch in loader]
+    assert found == [[number, number + 1] for number in range(0, 64, 2)] * 3
+    (seen,) = own.watcher.seen.values()
+    assert (seen.source.kind, seen.num_iterators, seen.num_batches) == ("DataLoader", 3, 96)
+    assert seen.has_spans and loader.state_dict()
+    own.end()
+    assert stateful.__iter__ is before
