@@ -133,6 +133,8 @@ class Seen:
     """Of its iterators' transforms."""
     marks: list[tuple[int, ...]] = field(default_factory=list)
     """What the thread had spent on it, and its batches, when each iterator was made."""
+    works: bool = False
+    """The script has worked on batches in at least one window, and not only taken them."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     recent: tuple[int, ...] = ()
     """Batches of its last iterators, without the one that is under way."""

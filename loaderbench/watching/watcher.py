@@ -79,6 +79,8 @@ class Watcher:
         """Windows that another loader's batch ended."""
         self.paused_ns = self.rested_ns = self.num_bursts = 0
         self._last_burst_ns = self.begun_ns
+        self._first_burst = 0
+        """Those before it met no work of the script's."""
         self.no_burst: str | None = None
         """Why there are none, where some were wanted."""
         self.windows_ns = 0
@@ -177,7 +179,11 @@ class Watcher:
     def settle(self) -> None:
         """The windows whose steps the device has done become segments; one whose times cannot be known is dropped."""
         while self._unsettled and self._unsettled[0].is_done:
-            self._unsettled.popleft().become_segment()
+            one = self._unsettled.popleft()
+            worked = one.seen.works
+            one.become_segment()
+            if one.seen.works and not worked:
+                self._first_burst = self.num_bursts
 
     def _wait_for_device(self) -> None:
         """At the script's end: what it left to do may still be going on, and is asked for a while."""
@@ -257,7 +263,7 @@ class Watcher:
             return False
         if self._in_step is not None:
             return self._in_step.is_due(self, watched)
-        is_time = self.num_bursts < QUICK_BURSTS or now - self._last_burst_ns >= LATER_S * 1e9
+        is_time = self.num_bursts < self._first_burst + QUICK_BURSTS or now - self._last_burst_ns >= LATER_S * 1e9
         return is_time and open_ns >= LEAST_S * 1e9 and self.main is watched.seen
 
     def rows_until_turn(self, seen: Seen) -> int:
