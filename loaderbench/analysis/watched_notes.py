@@ -31,7 +31,9 @@ WAIT_FOR_PROCESSOR = 0.10
 
 def notes_of(seen: WatchedFacts, segments: Sequence[Segment], cpus: int | None, starved: float | None) -> list[Reason]:
     """`starved`: of the workers' time, the part in which they wanted a processor and had none; None where unknown."""
+    of_thread = [] if seen.thread is None else [Reason("of_a_thread", {"thread": seen.thread})]
     return [
+        *of_thread,
         *_memory(seen.memory),
         *_in_turn(segments, seen.loaders[0].workers),
         *_threads(seen, cpus, starved),

@@ -875,6 +875,8 @@ class WatchedFacts:
     """What this machine could still give when the script ended."""
     optimizer_steps: int | None = None
     """As a trainer's callback counted them; None without one."""
+    thread: str | None = None
+    """Name of the script's thread that took the batches, where it was not the main one: all is about that one."""
     applied: WatchedApplied | None = None
     not_applied: str | None = None
     """Why `--apply` set nothing; None where it did, or was not asked for."""

@@ -121,6 +121,10 @@ NOTES: Mapping[str, Callable[[Details], str]] = {
         f"{d['workers']} workers finish together and hand over in turn; what matters is the mean"
     ),
     "threads": _threads,
+    "of_a_thread": lambda d: (
+        f"the script's thread {d['thread']!r} takes the batches, and all of this is about it: where it hands them on "
+        "to another one, its steps are the time until that has room for more"
+    ),
     "of_many_ranks": lambda d: (
         f"this is rank {d['rank']} of {d['ranks']}: in its own steps it also waits for the others, in collectives; the "
         "other ranks of its node count among the processors' other users"

@@ -205,7 +205,7 @@ class ScriptWatch:
 @contextmanager
 def all_noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
     """Every loader of this process that is known, for the block's time."""
-    with noticed(watcher, applier), others_noticed(watcher):
+    with noticed(watcher, applier) as notice, others_noticed(watcher, notice):
         yield
 
 

@@ -40,7 +40,19 @@ def nothing_seen(watcher: Watcher) -> str:
                 f"its steps make an iterator for each batch ({num} in all), and each begins anew: keep one, such as "
                 "`batches = iter(loader)`, and take next(batches)"
             )
+        main = watcher.main
+        if main is not None and main.is_one_round:
+            return (
+                f"its epochs have {max(main.recent)} batches for {main.source.workers} workers: all are asked for at "
+                "once when an epoch begins, so that no step is like those of a longer one; take fewer workers, or more "
+                "batches an epoch"
+            )
         return f"too short: the script took {num} batch{'es' * (num != 1)}; a verdict needs more"
+    if watcher.elsewhere is not None:
+        return (
+            f"the thread {watcher.elsewhere!r} takes the batches, not the one that made the iterator, and only "
+            "the latter is watched: put loaderbench.watch(…) around what the training's loop itself iterates"
+        )
     return (
         "nothing iterated was seen: the script took no batch from a torch DataLoader; put loaderbench.watch(…) around "
         "what its loop iterates"

@@ -128,6 +128,7 @@ def _watched(name: str, main: Seen, watcher: Watcher, *, cuda: bool) -> WatchedF
         no_shadow=_no_shadow(shadow, watcher),
         no_doses=_no_doses(main, watcher),
         cost=cost_of(watcher),
+        thread=watcher.thread_name,
     )
 
 

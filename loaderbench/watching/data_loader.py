@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from loaderbench.recording.facts import WatchedSettings
@@ -59,7 +60,8 @@ class DataLoaderQueue:
 
 
 def source_of(loader: Any) -> Source:
-    """What tells a loader from the script's others, and is the same for one that is made anew for each epoch."""
+    """What tells a loader from the script's others, besides its data set, and is the same for one that is made anew
+    for each epoch."""
     data = loader.dataset
     workers = loader.num_workers
     return Source(
@@ -110,7 +112,7 @@ def start_shadow(watcher: Watcher, loader: Any) -> None:
     loader's own workers are made."""
     from torch.utils.data import IterableDataset
 
-    main, source = watcher.main, source_of(loader)
+    main, source = watcher.main, watcher.told_apart(source_of(loader), loader.dataset)
     if watcher.shadow is not None:
         if watcher.shadow_of == source or main is None or main.source != source:
             return
@@ -133,6 +135,15 @@ def _note(seen: Seen, loader: Any, times: Times | None) -> None:
         seen.times.append(times)
 
 
+def _ring_of(kept: Any, workers: int) -> tuple[SpanRing, list[int]]:
+    """Where a new iterator's workers write, and what each had made before. `kept`: the one whose workers stay."""
+    ring = getattr(kept, RING, None)
+    if ring is not None:
+        return ring, _made_before(kept, ring)
+    ring = SpanRing(workers)
+    return ring, ring.made()
+
+
 def _made_before(kept: Any, ring: SpanRing) -> list[int]:
     """Is filled, when an iterator with workers that stayed is asked for again, with what each had made before: what was
     left of an epoch that was broken off is made by then, and the first batch is not asked for yet."""
@@ -147,6 +158,13 @@ def _made_before(kept: Any, ring: SpanRing) -> list[int]:
     return made
 
 
+def _made_by(make: Callable[[Callable[[Any], Any], Any], Any], kind: Any) -> Callable[[], None]:
+    """Let `make(how it did before, loader)` make the iterators of a class of loaders; what undoes that."""
+    old = kind.__iter__
+    kind.__iter__ = lambda loader: make(old, loader)
+    return lambda: setattr(kind, "__iter__", old)
+
+
 class _Making(threading.local):
     """The iterator that this thread is making: where what makes its batches is to write, and the data set that these
     are of. A worker inherits it; a loader within its data set is another one."""
@@ -155,28 +173,24 @@ class _Making(threading.local):
 
 
 @contextmanager
-def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
-    """Watch every DataLoader of this process for the block's time. `applier`: may change their arguments."""
+def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callable[[Any], Callable[[], None]]]:
+    """Watch every DataLoader of this process for the block's time. `applier`: may change their arguments. The block
+    gets what notices one more class of them, with an `__iter__` of its own, and gives what undoes that."""
     import torch.utils.data.dataloader as home
 
     owner, making = os.getpid(), _Making()
     base: Any = home._BaseDataLoaderIter
-    old_iter, old_next, old_index = home.DataLoader.__iter__, base.__next__, base._next_index
+    old_next, old_index = base.__next__, base._next_index
 
-    def make(loader: Any) -> Any:
+    def make(old_iter: Callable[[Any], Any], loader: Any) -> Any:
         if os.getpid() != owner:
             return old_iter(loader)
         if applier is not None:
-            applier.prepare(watcher, loader, source_of)
-        if watcher.wants("shadow"):
+            applier.prepare(watcher, loader, lambda one: watcher.told_apart(source_of(one), one.dataset))
+        if watcher.wants("shadow") and watcher.is_on_its_thread:
             start_shadow(watcher, loader)
-        kept = getattr(loader, "_iterator", None)  # persistent workers go on with their ring
-        ring = getattr(kept, RING, None)
-        if ring is None:
-            ring = SpanRing(loader.num_workers)
-            made = ring.made()
-        else:
-            made = _made_before(kept, ring)
+        kept = loader._iterator if loader.persistent_workers else None  # workers that stay go on with their ring
+        ring, made = _ring_of(kept, loader.num_workers)
         times = times_for(loader)
         making.found = ring, times, loader.dataset
         begun = time.perf_counter_ns()
@@ -187,7 +201,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
             getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
         tells = made and getattr(loader, "in_order", True)  # else no batch tells which worker made it
-        watched = watcher.opened(source_of(loader), begun, ring if tells else None, made, queue)
+        watched = watcher.opened(source_of(loader), begun, ring if tells else None, made, queue, loader.dataset)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
         if watched is not None:
@@ -202,19 +216,20 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[None]:
 
     def index(iterator: Any) -> Any:
         found, shadow = old_index(iterator), watcher.shadow
-        if shadow is not None and iterator._dataset is shadow.dataset and os.getpid() == owner:
+        if shadow is not None and shadow.is_over(iterator._dataset) and os.getpid() == owner:
             shadow.took(found)
         return found
 
-    home.DataLoader.__iter__, base.__next__ = make, step  # type: ignore[method-assign]
+    notice = partial(_made_by, make)
+    back, base.__next__ = notice(home.DataLoader), step
     if watcher.wants("shadow"):
         base._next_index = index
     try:
         with _timed_fetchers(making):
-            yield
+            yield notice
     finally:
-        home.DataLoader.__iter__, base.__next__ = old_iter, old_next  # type: ignore[method-assign]
-        base._next_index = old_index
+        back()
+        base.__next__, base._next_index = old_next, old_index
 
 
 @contextmanager

@@ -36,9 +36,12 @@ class WatchedBatches(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         begun = time.perf_counter_ns()
         iterator = iter(self._batches)
-        if hasattr(iterator, MARK) or is_loader(self._batches):  # stamped by itself
+        stamps_itself = self._watcher.stamps_itself.get(type(self._batches))
+        if hasattr(iterator, MARK) or stamps_itself:
             return iterator
-        watched = self._watcher.opened(source_of_unknown(self._batches), begun, None, (), None)
+        if stamps_itself is None and is_loader(self._batches):
+            return UnknownIterator(iterator, self._watcher, self._batches)
+        watched = self._watcher.opened(source_of_unknown(self._batches), begun, None, (), None, self._batches)
         return iterator if watched is None else WatchedIterator(iterator, watched)
 
     def __len__(self) -> int:
@@ -83,14 +86,15 @@ class WatchedGenerator(WatchedBatches[T]):
 class WatchedIterator(Generic[T]):
     """An iterator with stamps around each batch. It has the attributes of the other, and passes for its class."""
 
-    def __init__(self, iterator: Iterator[T], watched: Watched) -> None:
+    def __init__(self, iterator: Iterator[T], watched: Watched | None) -> None:
+        """`watched`: None where it is not stamped here."""
         self._iterator, self._watched = iterator, watched
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        batch: T = self._watched.step(next, self._iterator)
+        batch: T = next(self._iterator) if self._watched is None else self._watched.step(next, self._iterator)
         return batch
 
     def __getattr__(self, name: str) -> Any:
@@ -101,9 +105,31 @@ class WatchedIterator(Generic[T]):
         return type(self._iterator)
 
 
+class UnknownIterator(WatchedIterator[T]):
+    """Of a class of loaders that was not iterated before: whether its batches are stamped by themselves, as they are
+    where it iterates a DataLoader in its turn, shows with the first one, which counts nowhere where they are not."""
+
+    def __init__(self, iterator: Iterator[T], watcher: Watcher, batches: Iterable[T]) -> None:
+        super().__init__(iterator, None)
+        self._watcher, self._batches, self._is_first = watcher, batches, True
+
+    def __next__(self) -> T:
+        if not self._is_first:
+            return super().__next__()
+        self._is_first, before = False, self._watcher.num_batches
+        batch = next(self._iterator)
+        if self._watcher.is_on_its_thread:
+            now, stamps_itself = time.perf_counter_ns(), self._watcher.num_batches > before
+            self._watcher.stamps_itself[type(self._batches)] = stamps_itself
+            if not stamps_itself:
+                source = source_of_unknown(self._batches)
+                self._watched = self._watcher.opened(source, now, None, (), None, self._batches)
+        return batch
+
+
 def is_loader(batches: object) -> bool:
-    """Whether it is a DataLoader, whose iterator may be wrapped (Accelerate's), or only hands one's batches on
-    (WebDataset's WebLoader without stages behind it)."""
+    """Whether it is a DataLoader, whose iterator may be wrapped (Accelerate's), or made by an `__iter__` of its own; or
+    may hand one's batches on (WebDataset's WebLoader without stages behind it)."""
     torch = sys.modules.get("torch.utils.data")
     if torch is None:
         return False

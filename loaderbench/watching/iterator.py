@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -51,7 +52,7 @@ class Watched:
         self._tells_size: bool | None = None
         """Whether the first dimension of a batch's first array is its samples; None before the first batch."""
         self._arm, self._rows = Arm.REAL, list[list[int]]()
-        self._warmup = max(1, 2 * self._source.depth)
+        self._warmup = seen.warmup
         self._until_burst = self._next_look = watcher.rows_until_turn(seen)
         """Steps of the window before a burst may end it, and before the next look whether it ends."""
         self._first, self._number, self._started = 0, seen.num_batches, False
@@ -72,8 +73,8 @@ class Watched:
         """The next batch, by `take(iterator)`."""
         called = time.perf_counter_ns()
         watcher = self.watcher
-        if watcher.taking is not None or watcher.is_closed:
-            return take(iterator)
+        if watcher.taking is not None or watcher.is_closed or threading.get_ident() != watcher.thread:
+            return self._handed_on(take, iterator)
         if watcher.active is not self:
             watcher.takes_over(self)
         device = watcher.device
@@ -121,6 +122,13 @@ class Watched:
                 if watcher.probes != "none" and watcher.device is None and self._told_ring is None:
                     self._wait_cpu, self.seen.times_waits = 0.0, True
         return batch
+
+    def _handed_on(self, take: Callable[[Any], Any], iterator: Any) -> Any:
+        """The next batch, of which nothing is stamped: it is within another's, or the watch has ended, or a thread that
+        is not watched takes it."""
+        if not self.watcher.is_closed and not self.watcher.is_on_its_thread:
+            self.watcher.taken_elsewhere(self)
+        return take(iterator)
 
     def _samples_of(self, batch: Any) -> int:
         """Of a DataLoader's batches the first array tells only if it told the batch size of the first one: its first
@@ -296,7 +304,7 @@ class Watched:
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
         self._rows, self._arm, self._first = [], Arm.REAL, self._batch
         self._cpu_since, self._wait_cpu, self._looks = None, None, []
-        self._warmup, self._number = max(1, 2 * self._source.depth), self.seen.num_batches
+        self._warmup, self._number = self.seen.warmup, self.seen.num_batches
         self._until_burst = self._next_look = self.watcher.rows_until_turn(self.seen)
         if len(rows) <= warmup:
             return

@@ -1,4 +1,5 @@
-"""Iterators of other libraries, noticed when a script imports the library: DALI's for PyTorch."""
+"""Iterators of other libraries, noticed when a script imports the library: DALI's for PyTorch, and the DataLoader of
+torchdata, whose `__iter__` is its own."""
 
 from __future__ import annotations
 
@@ -16,20 +17,22 @@ from loaderbench.watching.data_loader import MARK
 from loaderbench.watching.iterable import source_of_unknown
 from loaderbench.watching.watcher import Watcher
 
-NOTICED = {"nvidia.dali.plugin.pytorch": ("DALIGenericIterator",)}
-"""Module → its classes that are iterators of batches, which begin anew with each `iter()`."""
+LOADERS = "torchdata.stateful_dataloader.stateful_dataloader"
+NOTICED = {"nvidia.dali.plugin.pytorch": ("DALIGenericIterator",), LOADERS: ("StatefulDataLoader",)}
+"""Module → its classes that are iterators of batches, which begin anew with each `iter()`; of LOADERS DataLoaders."""
 
 
 @contextmanager
-def others_noticed(watcher: Watcher) -> Iterator[None]:
-    """For the block's time, also of modules that are imported meanwhile."""
+def others_noticed(watcher: Watcher, notice_loader: Callable[[Any], Callable[[], None]]) -> Iterator[None]:
+    """For the block's time, also of modules that are imported meanwhile. `notice_loader`: of a class of DataLoaders."""
     undo: list[Callable[[], None]] = []
 
     def notice(module: ModuleType) -> None:
         for name in NOTICED[module.__name__]:
             kind = getattr(module, name, None)
             if kind is not None:
-                undo.append(_stamped(kind, watcher))
+                is_loader = module.__name__ == LOADERS
+                undo.append(notice_loader(kind) if is_loader else _stamped(kind, watcher))
 
     finder = _AfterImport(notice)
     sys.meta_path.insert(0, finder)
@@ -78,7 +81,7 @@ def _stamped(kind: Any, watcher: Watcher) -> Callable[[], None]:
         begun = time.perf_counter_ns()
         made = old_iter(iterator)
         if os.getpid() == owner:
-            vars(made)[MARK] = watcher.opened(source_of_unknown(iterator), begun, None, (), None)
+            vars(made)[MARK] = watcher.opened(source_of_unknown(iterator), begun, None, (), None, iterator)
         return made
 
     def step(iterator: Any) -> Any:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
-import signal
 import socket
 import stat
 import sys
 from collections.abc import Collection
-
-PR_SET_PDEATHSIG = 1
-"""prctl(2)"""
-
-
-def dies_with_its_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def as_its_own(keep: Collection[int]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import weakref
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from loaderbench.recording.facts import MOST_EPOCHS, Segment, WatchedEpoch, WatchedSettings
 from loaderbench.watching.surroundings import Surroundings
@@ -15,6 +16,10 @@ Kind = Literal["opening", "first", "wait", "step", "held", "after"]
 batch; it is held by a burst; something else, behind an iterator's end."""
 KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "held", "after")
 EPOCH_KINDS: tuple[Kind, ...] = ("opening", "first", "wait", "step", "after")
+RECENT = 3
+"""So many iterators tell how long its epochs are: one from which a single batch was taken tells nothing."""
+MOST_ALIKE = 4
+"""Loaders that look alike and are told apart. A script that keeps a data set for each epoch has one loader."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,67 @@ class Source:
     """Whether its workers and its queue can be seen."""
     options: str = ""
     """Arguments that are switched on: `persistent_workers pin_memory`."""
+    which: int = 0
+    """Of those that are alike in all of this, and have data sets of their own."""
 
     @property
     def depth(self) -> int:
         return self.workers * self.prefetch
+
+
+def reference_to(data: object) -> weakref.ref[Any] | None:
+    """None where its class knows none: lists, tuples."""
+    try:
+        return weakref.ref(data)
+    except TypeError:
+        return None
+
+
+@dataclass
+class _Loader:
+    """One that was seen, the data set that it had then, and what a trainer did with it."""
+
+    source: Source
+    data: weakref.ref[Any] | None
+    phase: str | None
+
+    def is_over(self, data: object) -> bool:
+        return self.data is not None and self.data() is data
+
+    @property
+    def is_left(self) -> bool:
+        """Its data set lives no more, or nobody knows."""
+        return self.data is None or self.data() is None
+
+
+class Sources:
+    """Tells loaders apart that look alike, such as training and validation over streams of one class: by their data
+    sets, which are other objects at the same time. One that is made anew for each epoch is the same one: its data set
+    is the same object, or the one before it is gone by then."""
+
+    def __init__(self) -> None:
+        self._loaders: list[_Loader] = []
+
+    def of(self, source: Source, data: object, phase: str | None) -> Source:
+        """`source`, with the number of the one that it is. `phase`: as a trainer tells it."""
+        fitting = [one for one in self._loaders if phase is None or one.phase in (None, phase)]
+        found = next((one for one in fitting if one.is_over(data) and _is_like(one.source, source)), None)
+        if found is None:
+            alike = [one for one in self._loaders if replace(one.source, which=0) == source]
+            found = next((one for one in alike if one in fitting and one.is_left), None)
+            if found is None and len(alike) >= MOST_ALIKE:
+                found = next((one for one in reversed(alike) if one in fitting), None)
+            if found is None:
+                found = _Loader(replace(source, which=len(alike)), None, phase)
+                self._loaders.append(found)
+            found.data = reference_to(data)
+        found.phase = phase or found.phase
+        return found.source
+
+
+def _is_like(one: Source, other: Source) -> bool:
+    """Whether they differ by no more than the number of samples, which a data set may change."""
+    return replace(one, which=0, num_samples=None) == replace(other, which=0, num_samples=None)
 
 
 class Queue(Protocol):
@@ -71,7 +133,13 @@ class Seen:
     """Of its iterators' transforms."""
     marks: list[tuple[int, ...]] = field(default_factory=list)
     """What the thread had spent on it, and its batches, when each iterator was made."""
+    works: bool = False
+    """The script has worked on batches in at least one window, and not only taken them."""
     surroundings: Surroundings = field(default_factory=Surroundings)
+    recent: tuple[int, ...] = ()
+    """Batches of its last iterators, without the one that is under way."""
+    num_before: int = 0
+    """Batches when that one was made."""
     phase: str | None = None
     times_ns: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     """What the thread spent on it."""
@@ -83,8 +151,27 @@ class Seen:
         """On its batches: waiting and working."""
         return self.times_ns["wait"] + self.times_ns["step"]
 
+    @property
+    def warmup(self) -> int:
+        """Steps at the beginning of an iterator's window that do not count: twice the batches that its workers were
+        asked for at once. Where its epochs are too short for that, half of one at most, and what counts are whole
+        rounds of the workers: they begin together, so that their batches come together, and each round waits once."""
+        settled, longest, workers = max(1, 2 * self.source.depth), max(self.recent, default=0), self.source.workers
+        if not workers or longest >= 2 * settled or longest <= workers:
+            return settled
+        rounds = min(-(-longest // (2 * workers)), (longest - 1) // workers)
+        return longest - rounds * workers
+
+    @property
+    def is_one_round(self) -> bool:
+        """Its epochs have no more batches than it has workers, all of which are asked for at once."""
+        return self.num_iterators > 1 and self.source.workers >= max(*self.recent, self.num_batches - self.num_before)
+
     def mark(self) -> None:
         """One more iterator was made."""
+        if self.num_iterators > 1:
+            self.recent = (*self.recent, self.num_batches - self.num_before)[-RECENT:]
+        self.num_before = self.num_batches
         if len(self.marks) <= MOST_EPOCHS:
             self.marks.append(self._spent())
 

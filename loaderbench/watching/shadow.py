@@ -2,8 +2,10 @@
 again. The first time they come from the storage, the second time from memory: the difference is the storage's.
 
 It is forked from the script where its loader is first iterated, as the loader's own workers are; so nothing of the
-script runs again, and its random state, its loader and its order stay untouched. It has the lowest priority, reads one
-sample at a time, rests for several times as long as a sample took, and evicts what its reads brought into memory.
+script runs again, and its random state, its loader and its order stay untouched. It is a child's child, whose parent
+has ended, so that a script which waits for all of its children never waits for it; and it ends with the script. It has
+the lowest priority, reads one sample at a time, rests for several times as long as a sample took, and evicts what its
+reads brought into memory.
 """
 
 from __future__ import annotations
@@ -11,17 +13,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from loaderbench.images.cache_state import evict, residency
 from loaderbench.recording.facts import ShadowRead
-from loaderbench.watching.own_files import as_its_own, dies_with_its_parent
+from loaderbench.watching.own_files import as_its_own
+from loaderbench.watching.seen import reference_to
 from loaderbench.watching.spans import Stopwatch
 
 MOST_READS = 200
@@ -43,27 +49,36 @@ class Shadow:
     """As the script's thread sees it. Nothing here waits for the reader."""
 
     def __init__(self, dataset: Any, num_samples: int) -> None:
-        self.dataset, self._num_samples = dataset, num_samples
+        self._data = reference_to(dataset) or (lambda: dataset)  # one that is left by its script may go
+        self._num_samples = num_samples
         self.reads: list[ShadowRead] = []
         self.problem: str | None = None
         """Why it reads no more."""
         self._taken: set[int] = set()
         self._random = random.Random(0)
         self._due_ns, self._asked, self._answer = 0, False, b""
-        begun = time.perf_counter_ns()
+        begun, script = time.perf_counter_ns(), pidfd_of(os.getpid())
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the child runs nothing of the other threads'
-            self._pid = os.fork()
-        if not self._pid:
+            child = os.fork()
+        if not child:
             os.close(self._requests)
             os.close(self._answers)
-            _serve(dataset, requests, answers)
-        os.close(requests)
-        os.close(answers)
+            _leave_behind(lambda: _serve(dataset, requests, answers, script), answers)
+        for descriptor in (requests, answers, script):
+            if descriptor is not None:
+                os.close(descriptor)
+        _waited_for(child)
+        self._pid = int.from_bytes(os.read(self._answers, WORD), "little")  # 0: there was no second fork
+        self._reader = pidfd_of(self._pid) if self._pid else None
+        self._is_open = True
         os.set_blocking(self._answers, False)
         self.start_ns = time.perf_counter_ns() - begun
+
+    def is_over(self, dataset: object) -> bool:
+        return self._data() is dataset
 
     def took(self, index: Any) -> None:
         """The script's loader asked its workers for these samples."""
@@ -88,7 +103,7 @@ class Shadow:
 
     def close(self) -> None:
         """The script has ended."""
-        if self._pid:
+        if self._is_open:
             self._stop("the script ended")
 
     def _ask(self) -> None:
@@ -126,29 +141,54 @@ class Shadow:
     def _stop(self, why: str | None) -> None:
         self.problem = why or "it has read enough"
         self._taken.clear()
-        if not self._pid:
+        if not self._is_open:
             return
-        pid, self._pid = self._pid, 0
-        os.close(self._requests)
+        self._is_open = False
+        os.close(self._requests)  # without more requests it ends by itself
         os.close(self._answers)
-        try:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        except (ProcessLookupError, ChildProcessError):  # the script waited for all of its children
-            return
+        if self._reader is not None:
+            with suppress(ProcessLookupError):  # it has ended
+                signal.pidfd_send_signal(self._reader, signal.SIGKILL)
+            os.close(self._reader)
+            _waited_for(self._pid)  # of a script that all orphans go to, as the first process of a container
+
+
+def pidfd_of(pid: int) -> int | None:
+    """None where it has ended, or the kernel knows none (before Linux 5.3)."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _waited_for(pid: int) -> None:
+    with suppress(ChildProcessError):  # it is no child, or the script waited for all of its children
+        os.waitpid(pid, 0)
+
+
+def _leave_behind(serve: Callable[[], NoReturn], answers: int) -> NoReturn:
+    """In the process between the script and the reader: fork the reader, and tell the script its number."""
+    try:
+        reader = os.fork()
+        if not reader:
+            serve()
+        os.write(answers, reader.to_bytes(WORD, "little"))
+    finally:
+        os._exit(0)
 
 
 # -- the reader -----------------------------------------------------------------------------------------------
 
 
-def _serve(dataset: Any, requests: int, answers: int) -> NoReturn:
-    """The reader's whole life; nothing of it returns to the script."""
+def _serve(dataset: Any, requests: int, answers: int, script: int | None) -> NoReturn:
+    """The reader's whole life; nothing of it returns to the script. `script`: pidfd of the script."""
     try:
-        dies_with_its_parent()
+        if script is not None:
+            threading.Thread(target=_end_with, args=(script,), daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.nice(19)
-        as_its_own(keep=(requests, answers))
+        as_its_own(keep=(requests, answers) if script is None else (requests, answers, script))
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
@@ -157,6 +197,12 @@ def _serve(dataset: Any, requests: int, answers: int) -> NoReturn:
             os.write(answers, _answer(reader, int.from_bytes(number, "little")) + b"\n")
     except BaseException:  # nothing may come back into the script; its end tells the other side
         os._exit(1)
+    os._exit(0)
+
+
+def _end_with(script: int) -> None:
+    """A sample that is read meanwhile is not awaited."""
+    select.select([script], [], [])
     os._exit(0)
 
 

@@ -21,7 +21,7 @@ from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.iterator import AGAIN_S, LOOK_STEPS, WINDOW_STEPS, Watched
-from loaderbench.watching.seen import Kind, Queue, Seen, Source
+from loaderbench.watching.seen import Kind, Queue, Seen, Source, Sources
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
 from loaderbench.watching.windows import Unsettled
@@ -63,7 +63,15 @@ class Watcher:
         self._doing: Seen | None = None
         self._kind: Kind = "after"
         self.seen: dict[Source, Seen] = {}
-        self._thread: int | None = None
+        self._sources = Sources()
+        self.stamps_itself: dict[type, bool] = {}
+        """Of classes of DataLoaders that a script put loaderbench.watch around: whether they are noticed without."""
+        self.thread: int | None = None
+        """The one that is watched."""
+        self.thread_name: str | None = None
+        """Where it is not the script's main thread."""
+        self.elsewhere: str | None = None
+        """Another thread, which takes batches of an iterator that this one made."""
         self.taking: Watched | None = None
         """The iterator whose next batch the thread waits for: one within it is a part of it."""
         self.active: Watched | None = None
@@ -72,6 +80,8 @@ class Watcher:
         """Windows that another loader's batch ended."""
         self.paused_ns = self.rested_ns = self.num_bursts = 0
         self._last_burst_ns = self.begun_ns
+        self._first_burst = 0
+        """Those before it met no work of the script's."""
         self.no_burst: str | None = None
         """Why there are none, where some were wanted."""
         self.windows_ns = 0
@@ -100,17 +110,25 @@ class Watcher:
             self._doing.times_ns[self._kind] += now - self._since
         self._doing, self._kind, self._since = seen, kind, now
 
+    def told_apart(self, source: Source, data: object) -> Source:
+        """Which of the loaders that look like this one it is. `data`: its data set."""
+        return self._sources.of(source, data, None if self.phase is None else self.phase())
+
     def opened(
-        self, source: Source, begun: int, ring: SpanRing | None, made: Sequence[int], queue: Queue | None
-    ) -> Watched | None:
-        """An iterator was made, from `begun` until now; `made`: what each worker had made before. None on another
-        thread than that of the first iterator, whose times would overlap, and for one within another's."""
-        if self._thread is None:
-            self._thread = threading.get_ident()
+        self, source: Source, begun: int, ring: SpanRing | None, made: Sequence[int], queue: Queue | None,
+        data: object = None,
+    ) -> Watched | None:  # fmt: skip
+        """An iterator was made, from `begun` until now; `made`: what each worker had made before; `data`: what tells
+        its loader from one that looks alike. None on another thread than that of the first iterator, whose times would
+        overlap, and for one within another's."""
+        if self.thread is None:
+            self.thread, current = threading.get_ident(), threading.current_thread()
+            self.thread_name = None if current is threading.main_thread() else current.name
             if self.before_first is not None:
                 self.before_first()
-        if threading.get_ident() != self._thread or self.taking is not None:
+        if threading.get_ident() != self.thread or self.taking is not None:
             return None
+        source = self.told_apart(source, data)
         seen = self.seen.setdefault(source, Seen(source))
         seen.num_iterators += 1
         self.enter(seen, "opening", begun)
@@ -120,9 +138,21 @@ class Watcher:
         return Watched(self, seen, ring, made, queue)
 
     @property
+    def num_batches(self) -> int:
+        """Of all loaders."""
+        return sum(one.num_batches for one in self.seen.values())
+
+    @property
     def is_on_its_thread(self) -> bool:
         """Whether this is the thread that it watches."""
-        return self._thread is None or threading.get_ident() == self._thread
+        return self.thread is None or threading.get_ident() == self.thread
+
+    def taken_elsewhere(self, watched: Watched) -> None:
+        """Another thread takes a batch of an iterator that this one made: what this one does is no waiting for it."""
+        if self.elsewhere is None:
+            self.elsewhere = threading.current_thread().name
+        if self._doing is watched.seen and self._kind == "opening":
+            self._kind = "after"
 
     def takes_over(self, watched: Watched) -> None:
         """Another iterator takes a batch: whatever step was under way is not one step any more."""
@@ -150,7 +180,11 @@ class Watcher:
     def settle(self) -> None:
         """The windows whose steps the device has done become segments; one whose times cannot be known is dropped."""
         while self._unsettled and self._unsettled[0].is_done:
-            self._unsettled.popleft().become_segment()
+            one = self._unsettled.popleft()
+            worked = one.seen.works
+            one.become_segment()
+            if one.seen.works and not worked:
+                self._first_burst = self.num_bursts
 
     def _wait_for_device(self) -> None:
         """At the script's end: what it left to do may still be going on, and is asked for a while."""
@@ -230,7 +264,7 @@ class Watcher:
             return False
         if self._in_step is not None:
             return self._in_step.is_due(self, watched)
-        is_time = self.num_bursts < QUICK_BURSTS or now - self._last_burst_ns >= LATER_S * 1e9
+        is_time = self.num_bursts < self._first_burst + QUICK_BURSTS or now - self._last_burst_ns >= LATER_S * 1e9
         return is_time and open_ns >= LEAST_S * 1e9 and self.main is watched.seen
 
     def rows_until_turn(self, seen: Seen) -> int:

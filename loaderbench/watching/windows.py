@@ -13,6 +13,8 @@ from loaderbench.recording.facts import SCRIPT_LANE, STEP, STEP_FIELDS, CpuWindo
 from loaderbench.watching.doses import Dose
 from loaderbench.watching.seen import Seen
 
+EMPTY_NS = 50_000
+"""Steps that are shorter in the mean only take batches."""
 MOST_ROWS = 200_000
 """Steps that are kept; the oldest windows are dropped."""
 
@@ -28,6 +30,11 @@ class Unsettled:
     on_device: bool
 
     @property
+    def works(self) -> bool:
+        """Whether the script worked on its batches; one that was resumed may skip those that it had before."""
+        return sum(row[2] - row[1] for row in self.rows) > EMPTY_NS * len(self.rows)
+
+    @property
     def is_done(self) -> bool:
         return not self.on_device or self.rows[-1][4] != -1
 
@@ -40,6 +47,11 @@ class Unsettled:
             if segment.delay is None:
                 return
         kept = self.seen.segments
+        if self.works and not self.seen.works:
+            self.seen.works = True
+            if kept:  # this one may have begun before the work did
+                kept.clear()
+                return
         kept.append(segment)
         while sum(len(one.steps) for one in kept) > MOST_ROWS and len(kept) > 2:
             kept.pop(0)

@@ -74,7 +74,7 @@ class RestingLoader(Loader):
 
 def watched(
     monkeypatch: pytest.MonkeyPatch, *, batch_ms: float, step_ms: float, beside_ms: float = 0.0, cold_ms: float = 0.0,
-    prefetch: int = 2, steps: int = 4000, every: int = 1,
+    prefetch: int = 2, steps: int = 4000, every: int = 1, skipped: int = 0,
 ) -> tuple[Judged, Watcher, Orders]:  # fmt: skip
     clock = Clock()
     monkeypatch.setattr(stamps, "time", clock)
@@ -88,9 +88,12 @@ def watched(
     loader.beside_ns, loader.cold_ns, loader.orders = round(beside_ms * 1e6), round(cold_ms * 1e6), Orders(clock)
     one = watcher.opened(source, clock.now, loader.orders, (), loader)
     assert one is not None
-    for _ in range(steps):
+    for number in range(steps):
         before = watcher.num_bursts
         one.step(loader.take, None)
+        if number < skipped:
+            clock.now += 2_000
+            continue
         loader.step(paused=watcher.num_bursts > before)
     one.ended()
     watcher.close()
@@ -147,6 +150,17 @@ def test_neither_the_pause_nor_workers_at_work_lengthen_the_step_with_data_ready
     assert {until - since for since, until in orders.rests} == {9_500_000}
     assert watcher.rested_ns == 9_500_000 * watcher.num_bursts
     assert judged.facts.watched is not None and judged.facts.watched.rested_s == watcher.rested_ns / 1e9
+
+
+@pytest.mark.parametrize(("batch_ms", "step_ms"), [(4.0, 10.0), (12.0, 3.0)])
+def test_batches_that_a_resumed_run_skips_are_none_of_its_steps(
+    monkeypatch: pytest.MonkeyPatch, batch_ms: float, step_ms: float
+) -> None:
+    # for a half of its batches, and more than 20 bursts
+    judged, watcher, _ = watched(monkeypatch, batch_ms=batch_ms, step_ms=step_ms, steps=8000, skipped=4000)
+    assert watcher.num_bursts > 30
+    assert judged.model.real.value == pytest.approx(max(batch_ms, step_ms) / 1e3, rel=0.05)
+    assert judged.model.base is not None and judged.model.base.value == pytest.approx(step_ms / 1e3, rel=0.05)
 
 
 @pytest.mark.parametrize("every", [2, 4, 5, 8])

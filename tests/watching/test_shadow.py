@@ -3,6 +3,8 @@
 import os
 import random
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -174,6 +176,80 @@ def test_a_reader_that_dies_is_no_matter() -> None:
     read(shadow, 3)
     assert shadow.problem is not None and shadow.problem.startswith("the reader has ended")
     shadow.close()
+
+
+class Hangs:
+    def __getitem__(self, index: int) -> int:
+        time.sleep(600)
+        return index
+
+
+def test_the_reader_is_no_child_of_the_script_s_and_ends_when_it_is_told_to() -> None:
+    shadow = Shadow(Hangs(), 100)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(shadow._pid, os.WNOHANG)
+    shadow.tick(time.perf_counter_ns())  # it reads now
+    shadow.close()
+    is_gone(shadow._pid)
+
+
+def is_gone(pid: int) -> None:
+    until = time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+KILLED = """
+import os, signal, time
+from loaderbench.watching.shadow import Shadow
+
+class Hangs:
+    def __getitem__(self, index):
+        time.sleep(600)
+
+shadow = Shadow(Hangs(), 100)
+shadow.tick(time.perf_counter_ns())
+if not os.fork():  # has the pipes too, and goes on
+    time.sleep(20)
+    os._exit(0)
+print(shadow._pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_does_not_outlive_a_script_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        is_gone(int(process.stdout.readline()))
+
+
+WAITS = """
+import os, subprocess, time
+from torch.utils.data import DataLoader
+
+class Numbers:
+    def __len__(self): return 400
+    def __getitem__(self, index): return index
+
+for batch in DataLoader(Numbers(), 4):
+    time.sleep(0.002)
+helper = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "0.1")
+found = []
+while True:
+    try:
+        found.append(os.wait()[0])
+    except ChildProcessError:
+        break
+print(found == [helper])
+"""
+
+
+def test_a_script_that_waits_for_all_of_its_children_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WAITS)
+    seen = watched("--probes", "shadow", script, folder=tmp_path)
+    assert (seen.code, seen.out) == (0, "True\n"), seen.err
 
 
 def made(*times: tuple[int, int]) -> list[ShadowRead]:
