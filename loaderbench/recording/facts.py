@@ -814,6 +814,8 @@ class WatchCost:
     """From the beginning of one to its end."""
     write_problem: str | None = None
     """Why it could not be stored, the last time that it could not."""
+    line_s: float = 0.0
+    """Drawing the line on the terminal, and the processor time of judging for it, by a thread beside the script's."""
 
 
 @dataclass(frozen=True)
@@ -876,7 +878,7 @@ class WatchedFacts:
     @property
     def own_s(self) -> float | None:
         """What the watch took of the script's time at most: stamps, windows, bursts with the workers' rest, delays,
-        storing."""
+        storing, the line on the terminal."""
         cost = self.cost
         if cost is None:
             return None
@@ -890,6 +892,7 @@ class WatchedFacts:
             + self.rested_s
             + cost.delays_s
             + cost.writes_cpu_s
+            + cost.line_s
         )
 
 

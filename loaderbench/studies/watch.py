@@ -108,6 +108,7 @@ class ScriptWatch:
         self._be_the_program()
         rank = self.rank
         watcher = Watcher(self._probes, self._told, None if rank is None else rank.beside)
+        watcher.display = self._tell
         if self._every_s is not None:
             beside = None if rank is None else rank.beside
             make = lambda taken: run_of(taken, self.name, self.script, started_at, None, beside)  # noqa: E731
@@ -189,8 +190,6 @@ class ScriptWatch:
 
     def _told(self, watcher: Watcher) -> None:
         """A window has ended."""
-        if self._tell is not None:
-            self._tell(watcher)
         if self._writing is not None:
             self._writing.tick(watcher)
 
