@@ -33,6 +33,7 @@ OWN_STRINGS = {
     "loaderbench.recording.schema1": "its files tell a device's kind where today's tell what it can do",
     "loaderbench.workloads.emulated": "the other half of the emulated device",
     "loaderbench.studies.precision": "turns --device auto into the device to ask for",
+    "loaderbench.watching.within": "looks for what a script's own code names",
 }
 """Where a device's kind may be compared with a text although the room is not `devices`."""
 ARMS = {"device", "host", "ram", "real", "free", "fetch"}

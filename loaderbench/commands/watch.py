@@ -58,7 +58,7 @@ def watch(
     from loaderbench.recording.store import Store
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
-    from loaderbench.studies.watch_writing import check_every
+    from loaderbench.studies.watch_writing import Judging, check_every
 
     given = list(command or ())
     if module is None and not given:
@@ -70,8 +70,8 @@ def watch(
     rank = _rank(json_out, apply=apply, delays="delay" in probes)
     store = Store(results)
     store.check_writable()
-    line = WatchLine()
     script, arguments = (given[0], given[1:]) if module is None else (module, given)
+    line = WatchLine(Judging(script, None if rank is None else rank.beside))
     watch = ScriptWatch(
         script, arguments, store, as_module=module is not None, probes=probes,
         tell=line.show if sys.stderr.isatty() and (rank is None or rank.speaks) else None, every_s=every or None,

@@ -820,6 +820,8 @@ class WatchCost:
     """From the beginning of one to its end."""
     write_problem: str | None = None
     """Why it could not be stored, the last time that it could not."""
+    line_s: float = 0.0
+    """Drawing the line on the terminal, and the processor time of judging for it, by a thread beside the script's."""
 
 
 @dataclass(frozen=True)
@@ -884,7 +886,7 @@ class WatchedFacts:
     @property
     def own_s(self) -> float | None:
         """What the watch took of the script's time at most: stamps, windows, bursts with the workers' rest, delays,
-        storing."""
+        storing, the line on the terminal."""
         cost = self.cost
         if cost is None:
             return None
@@ -898,6 +900,7 @@ class WatchedFacts:
             + self.rested_s
             + cost.delays_s
             + cost.writes_cpu_s
+            + cost.line_s
         )
 
 

@@ -6,16 +6,17 @@ It is drawn only when the measuring process sends a message, so that it does not
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.recording.progress import Message, Notice, Phase, SegmentDone, SoFar, StepsDone
-from loaderbench.recording.record import RunRecord
+from loaderbench.recording.record import RunRecord, Verdict
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.words import in_brief
 
@@ -191,35 +192,111 @@ class Progress:
 
 # -- a watched script ------------------------------------------------------------------------------------------
 
-WATCH_LINE_S = 1.0
-"""Least time between two lines."""
+
+class Judges(Protocol):
+    """What judges a script that goes on."""
+
+    verdict: Verdict | None
+    """The last one."""
+    problem: str | None
+    """Why there is none (any more)."""
+
+    def tick(self, watcher: Watcher) -> None:
+        """Begin to judge, where it is time to."""
+        ...
+
+    def end(self) -> None:
+        """Wait for what is under way."""
+        ...
+
+
+ROOM, BACK = "\x1bD\x1bM\x1b7", "\x1b8"
+"""A row more below the cursor's, where the terminal has none: it scrolls; the cursor's place is noted. Back to it."""
+LEAST_ROWS = 3
 
 
 class WatchLine:
-    """Of a watched script: one line on its stderr, over itself."""
+    """Of a watched script: the last row of its terminal, which does not scroll. What the script prints scrolls above
+    it, and stays as it is: lines, a line that goes on, a bar that is drawn again and again.
 
-    def __init__(self) -> None:
-        self._last = 0.0
+    It is for a person who looks on, no measurement: where it cannot be written it ends without a word. It goes to the
+    process's own stderr by its number, whatever the script has put in place of `sys.stderr`, and only while a terminal
+    is there that takes something: one that stands still (Ctrl-S) holds up nothing.
+    """
+
+    def __init__(self, judging: Judges) -> None:
+        self._judging, self._pid = judging, os.getpid()
+        self._has_row = self._has_ended = False
 
     def show(self, watcher: Watcher) -> None:
-        """The rate and the wait for data so far."""
-        now = time.perf_counter()
-        main = watcher.main
-        if main is None or now - self._last < WATCH_LINE_S:
+        """The rate, the wait for data, the verdict so far, and what is tried next. Nothing behind the script's end."""
+        if os.getpid() != self._pid or watcher.main is None:
             return
-        self._last = now
-        waited, worked = (main.times_ns[kind] / 1e9 for kind in ("wait", "step"))
-        if waited + worked <= 0:
+        if watcher.is_closed:
+            self.clear()
             return
-        rate = main.num_batches / (waited + worked)
-        bursts = f" · {watcher.num_bursts} bursts" if watcher.num_bursts else ""
-        text = (
-            f"loaderbench: {rate:.3g} batches/s · waits for data {waited / (waited + worked):.0%} of the time{bursts}"
-        )
-        sys.stderr.write(f"\r\x1b[2K{text}")
-        sys.stderr.flush()
+        self._judging.tick(watcher)
+        if watcher.main.num_batches:
+            self._draw(watch_line(watcher, self._judging.verdict, self._judging.problem))
 
     def clear(self) -> None:
-        if self._last:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+        """The script has ended: its terminal is as it was."""
+        self._judging.end()
+        if self._has_row:
+            self._draw(None)
+
+    def _draw(self, text: str | None) -> None:
+        """None: give the row back."""
+        stream = sys.__stderr__
+        if self._has_ended or stream is None:
+            return
+        try:
+            number = stream.fileno()
+            self._has_ended = text is None or not os.isatty(number)
+            columns, rows = os.get_terminal_size(number)
+            if text is None:
+                os.write(number, f"\x1b7\x1b[r\x1b[{rows};1H\x1b[2K{BACK}".encode())
+            elif rows >= LEAST_ROWS and select.select((), (number,), (), 0)[1]:
+                row = f"\x1b[1;{rows - 1}r\x1b[{rows};1H\x1b[2K{text[: columns - 1]}"
+                os.write(number, f"{ROOM}{row}{BACK}".encode(stream.encoding, "replace"))
+                self._has_row = True
+        except (OSError, ValueError):  # also of a file, which has no size
+            self._has_ended = True
+
+
+def watch_line(watcher: Watcher, verdict: Verdict | None, problem: str | None) -> str:
+    """`watch: 62 batches/s · waits 45 % · prep 2.3× · next burst in 24 s`: what 80 columns hold."""
+    main = watcher.main
+    assert main is not None
+    waited, worked = (main.times_ns[kind] / 1e9 for kind in ("wait", "step"))
+    parts = []
+    if waited + worked > 0:
+        parts.append(f"{fmt.number(main.num_batches / (waited + worked))} batches/s")
+        parts.append(f"waits {fmt.percent(waited / (waited + worked))}")
+    if problem is not None:
+        parts.append(f"not judged ({fmt.clean(problem)})")
+    else:
+        parts.append("no verdict yet" if verdict is None else _in_few_words(verdict))
+    return f"watch: {' · '.join([*parts, _next_probe(watcher)])}"
+
+
+def _in_few_words(verdict: Verdict) -> str:
+    """`prep 2.3×`: the cause, and the gain without it."""
+    if verdict.bottleneck == "undetermined":
+        return "undetermined so far"
+    gain = verdict.joint_speedup
+    if not verdict.joint:
+        gain = next((one for cause, one in verdict.speedup_if_removed.items() if cause == verdict.bottleneck), None)
+    told = "" if gain is None else f" {gain.value:.1f}×"
+    return "+".join(verdict.joint or (verdict.bottleneck,)) + told
+
+
+def _next_probe(watcher: Watcher) -> str:
+    """What is tried next on the run."""
+    if watcher.probes == "none":
+        return "no probes"
+    seconds = watcher.next_burst_s()
+    if seconds is not None:
+        return f"next burst in {seconds:.0f} s" if seconds >= 1.0 else "next burst now"
+    others = [name for name in ("delay", "shadow") if watcher.wants(name)]
+    return f"{', '.join(others)}, no bursts" if others else "no bursts"

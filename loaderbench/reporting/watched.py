@@ -135,6 +135,8 @@ def cost_lines(seen: WatchedFacts) -> list[str]:
     if cost.num_writes:
         times = f"{cost.num_writes} time{'s' * (cost.num_writes != 1)}"
         parts.append(f"{fmt.duration(cost.writes_cpu_s)} of storing it {times} meanwhile")
+    if cost.line_s:
+        parts.append(f"{fmt.duration(cost.line_s)} of the line on the terminal")
     return [f"the watch itself took at most {fmt.percent(own_s / seen.wall_s)} of this: {', '.join(parts)}"]
 
 

@@ -108,6 +108,7 @@ class ScriptWatch:
         self._be_the_program()
         rank = self.rank
         watcher = Watcher(self._probes, self._told, None if rank is None else rank.beside)
+        watcher.display = self._tell
         if self._every_s is not None:
             beside = None if rank is None else rank.beside
             make = lambda taken: run_of(taken, self.name, self.script, started_at, None, beside)  # noqa: E731
@@ -189,8 +190,6 @@ class ScriptWatch:
 
     def _told(self, watcher: Watcher) -> None:
         """A window has ended."""
-        if self._tell is not None:
-            self._tell(watcher)
         if self._writing is not None:
             self._writing.tick(watcher)
 
@@ -335,8 +334,8 @@ def watch(
 
     Any iterable of batches: a DataLoader, a generator, an iterator of another library. Under `loaderbench watch` it
     joins the script's watch; else the first call begins one. It ends when the program does, or, in a notebook, with
-    `close()` of what this gives, or behind `with loaderbench.watch(loader) as batches:`. What was seen is then stored
-    and printed on stderr.
+    `close()` of what this gives, or behind the block `with loaderbench.watch(loader) as batches:` that began it. What
+    was seen is then stored and printed on stderr.
 
     Args:
         batches: what the loop iterates; it is iterated as it is.
@@ -347,11 +346,11 @@ def watch(
     Raises:
         ConfigError: the results folder cannot be written; `every` is too small.
     """
-    watcher = _Watch.current
+    begun = watcher = _Watch.current
     if watcher is None:
         watcher = OwnWatch.begin(results, every).watcher
     kind = WatchedGenerator if hasattr(type(batches), "__next__") else WatchedBatches
-    return kind(batches, watcher, _Watch.own)
+    return kind(batches, watcher, _Watch.own, ends=begun is None)
 
 
 def current() -> Watcher | None:

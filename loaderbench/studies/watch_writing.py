@@ -2,7 +2,7 @@
 
 The script's thread only copies which windows there are, where one of them ends; a thread of its own, which lives for
 one write, judges and stores them. No process is forked meanwhile: a child would have this thread's locks, but not the
-thread.
+thread. What a person at the terminal is told meanwhile is judged in the same way.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from loaderbench.analysis.record import analyze
 from loaderbench.errors import ConfigError
 from loaderbench.recording.facts import Run, WatchedFacts
+from loaderbench.recording.record import Verdict
 from loaderbench.recording.store import NotStored, RunFolder, Store
+from loaderbench.running.beside import Beside
 from loaderbench.studies.measure import judged
+from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.watcher import Watcher
 
 LEAST_EVERY_S = 1.0
+FIRST_JUDGED_S, JUDGED_AGAIN_S, JUDGING_COSTS = 5.0, 30.0, 100
+"""So long after its start a script is judged for the first time; so long at least, and so many times as long as judging
+took, until it is judged again."""
 
 _no_forks = threading.Lock()
 os.register_at_fork(before=_no_forks.acquire, after_in_parent=_no_forks.release, after_in_child=_no_forks.release)
@@ -31,6 +38,77 @@ def check_every(every_s: float) -> None:
         raise ConfigError(f"storing every {every_s:g} s is too often: give {LEAST_EVERY_S:g} s or more, or 0 for never")
 
 
+class OneThread:
+    """One thing at a time, each in a thread that lives for it. No process is forked meanwhile."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether something may begin: not in a forked process, which has no such thread."""
+        return os.getpid() == self._pid and (self._thread is None or not self._thread.is_alive())
+
+    def begin(self, work: Callable[[Watcher], None], taken: Watcher) -> None:
+        """Raises RuntimeError where no thread more is allowed, or Python ends."""
+
+        def unforked() -> None:
+            with _no_forks:
+                work(taken)
+
+        thread = threading.Thread(target=unforked, name="loaderbench", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def join(self) -> None:
+        if self._thread is not None and os.getpid() == self._pid:
+            self._thread.join()
+
+
+class Judging:
+    """The verdict so far, for a person who looks on."""
+
+    def __init__(self, script: str, beside: Beside | None = None) -> None:
+        """`beside`: of one of several ranks."""
+        self._script, self._beside = script, beside
+        self._thread, self._has_ended = OneThread(), False
+        self._due_ns: int | None = None
+        self.verdict: Verdict | None = None
+        self.problem: str | None = None
+        """Why there is none (any more)."""
+
+    def tick(self, watcher: Watcher) -> None:
+        """Judge what was seen, where it is time to and nobody is at it."""
+        now = time.perf_counter_ns()
+        if self._due_ns is None:
+            self._due_ns = now + round(FIRST_JUDGED_S * 1e9)
+        if self._has_ended or now < self._due_ns or not self._thread.is_free:
+            return
+        try:
+            self._thread.begin(lambda taken: self._judge(taken, watcher), watcher.so_far())
+        except RuntimeError as error:  # no thread more is allowed: the line goes on without
+            self._has_ended, self.problem = True, str(error)
+
+    def end(self) -> None:
+        """Wait for what is under way."""
+        self._has_ended = True
+        self._thread.join()
+
+    def _judge(self, taken: Watcher, watcher: Watcher) -> None:
+        begun, begun_cpu = time.perf_counter_ns(), time.thread_time()
+        wait_s = FIRST_JUDGED_S  # where no window has ended yet
+        try:
+            run = run_of(taken, self._script, self._script, "", None, self._beside)
+            if run is not None:
+                self.verdict, wait_s = analyze(run).verdict, JUDGED_AGAIN_S
+        except Exception as error:  # only the line does without: what is stored is judged anew
+            self._has_ended, self.problem = True, type(error).__name__
+        watcher.judging_s += time.thread_time() - begun_cpu
+        now = time.perf_counter_ns()
+        self._due_ns = now + max(round(wait_s * 1e9), JUDGING_COSTS * (now - begun))
+
+
 class Writing:
     """Stores one run in one folder, each time whole and in place of what was there."""
 
@@ -38,9 +116,7 @@ class Writing:
         """`make`: the run that a copy of the watcher tells; None where it tells nothing yet."""
         self._store, self._every_ns, self._make = store, round(every_s * 1e9), make
         self.folder: RunFolder | None = None
-        self._pid = os.getpid()
-        self._thread: threading.Thread | None = None
-        self._has_ended = False
+        self._thread, self._has_ended = OneThread(), False
         self._due_ns = watcher.closes_by_ns = watcher.begun_ns + self._every_ns
         self._num_writes = 0
         self._cpu_s = self._longest_s = 0.0
@@ -49,27 +125,18 @@ class Writing:
     def tick(self, watcher: Watcher) -> None:
         """A window has ended: store the run where it is time to, and the last write has ended."""
         now = time.perf_counter_ns()
-        if (
-            self._has_ended
-            or now < self._due_ns
-            or os.getpid() != self._pid
-            or (self._thread is not None and self._thread.is_alive())
-        ):
+        if self._has_ended or now < self._due_ns or not self._thread.is_free:
             return
         self._due_ns = watcher.closes_by_ns = now + self._every_ns
-        thread = threading.Thread(target=self._write, args=(watcher.so_far(),), name="loaderbench", daemon=True)
         try:
-            thread.start()
+            self._thread.begin(self._write, watcher.so_far())
         except RuntimeError as error:  # no thread more is allowed, or Python ends: the script goes on
             self._problem = str(error)
-            return
-        self._thread = thread
 
     def end(self) -> None:
         """The script has ended: no write begins any more, and one that is under way is waited for."""
         self._has_ended = True
-        if self._thread is not None and os.getpid() == self._pid:
-            self._thread.join()
+        self._thread.join()
 
     def with_cost(self, run: Run, so_far_s: float | None = None) -> Run:
         """The run with what storing it took up to now. `so_far_s`: its script goes on."""
@@ -85,11 +152,10 @@ class Writing:
 
     def _write(self, taken: Watcher) -> None:
         begun, begun_cpu = time.perf_counter(), time.thread_time()
-        with _no_forks:
-            try:
-                self._store_so_far(taken)
-            except (ConfigError, NotStored) as error:  # the disk may have room again the next time
-                self._problem = str(error)
+        try:
+            self._store_so_far(taken)
+        except (ConfigError, NotStored) as error:  # the disk may have room again the next time
+            self._problem = str(error)
         self._cpu_s += time.thread_time() - begun_cpu
         self._longest_s = max(self._longest_s, time.perf_counter() - begun)
 

@@ -1,8 +1,8 @@
 """`--apply`: arguments of a DataLoader set where the script next asks it for an iterator.
 
 The order of the samples stays what it is. What would change it is refused, with the reason: other workers over a data
-set that has an order of its own or draws random numbers in the script's process, and a sampler that may draw them while
-the training does.
+set that has an order of its own, draws random numbers in the script's process, or holds what processes cannot share,
+and a sampler that may draw random numbers while the training does.
 """
 
 from __future__ import annotations
@@ -15,9 +15,21 @@ from loaderbench.cases.case import Change
 from loaderbench.watching.seen import Seen, Source
 from loaderbench.watching.transforms import data_sets
 from loaderbench.watching.watcher import Watcher
+from loaderbench.watching.within import (
+    Picture,
+    is_handle,
+    is_random,
+    is_same,
+    looked_at,
+    own_classes,
+    picture_of,
+    uses_device,
+)
 
 KNOWN_SAMPLERS = ("torch.utils.data.", "accelerate.", "lightning.", "pytorch_lightning.", "transformers.")
 """Their samplers draw all their random numbers when they begin."""
+LISTS = ("builtins.list", "builtins.tuple", "builtins.range")
+"""In place of a sampler: they draw none."""
 MOST_TRIES = 3
 """Epochs behind which it is looked for something to apply."""
 REDRAWS, STATE = "_loaderbench_redraws", "_loaderbench_state"
@@ -47,7 +59,11 @@ class Applier:
         source = source_of(loader)
         if self.change is None and self._tries < MOST_TRIES:
             self._choose(watcher, loader, source)
-        if self.change is not None and source == self.source:
+        if (
+            self.change is not None
+            and source == self.source
+            and why_not(loader, self.change, watcher.seen[source]) is None
+        ):
             set_arguments(loader, self.change)
             self.after = source_of(loader)
         if REDRAWS in vars(loader):
@@ -96,11 +112,60 @@ def why_not(loader: Any, change: Change, seen: Seen) -> str | None:
             "making its samples draws random numbers in the script's own process (or nobody could look): with workers "
             "later epochs would have another order"
         )
-    if what and not settings.sampler.startswith(KNOWN_SAMPLERS):
-        return f"its sampler {settings.sampler} may draw random numbers while the training does: {what} would move them"
+    for sampler in samplers_of(loader) if what else ():
+        if not sampler.startswith(KNOWN_SAMPLERS) and sampler not in LISTS:
+            return f"its sampler {sampler} may draw random numbers while the training does: {what} would move them"
     if persistent and loader.num_workers == 0:
         return "persistent_workers needs workers"
+    return _why_not_with(loader, seen, workers="workers" in change, persistent=persistent)
+
+
+def _why_not_with(loader: Any, seen: Seen, *, workers: bool, persistent: bool) -> str | None:
+    """Why what makes the samples holds something that does not bear other workers, or workers that stay."""
+    if not workers and not persistent:
+        return None
+    try:
+        things = looked_at(makers_of(loader))
+        own, handle = next(filter(is_random, things), None), next(filter(is_handle, things), None)
+        on_device = any(times.on_device for times in seen.times) or any(map(uses_device, things))
+    except Exception as error:  # an object of the script's own
+        return f"its data set cannot be looked through ({type(error).__name__})"
+    if own is not None:
+        return (
+            f"its samples may be drawn by a random generator of their own ({named(own)}), of which each worker has a "
+            "copy: other samples would be drawn"
+        )
+    if workers and handle is not None:
+        return f"its data set holds an open file or connection ({named(handle)}), which workers cannot share"
+    if workers and not seen.source.workers and on_device:
+        return "its samples are made with CUDA, which workers that are forked cannot use"
+    if persistent and _picture(loader) is None:
+        return (
+            "its data set holds too much to see whether the script changes it between epochs, which workers that stay "
+            "would miss"
+        )
     return None
+
+
+def samplers_of(loader: Any) -> list[str]:
+    """Classes of what gives the order of its samples, and of samplers within these."""
+    pending, found = [loader.batch_sampler, loader.sampler], dict[int, Any]()
+    while pending:
+        one = pending.pop()
+        if one is not None and id(one) not in found:
+            found[id(one)] = one
+            pending += [getattr(one, name, None) for name in ("sampler", "batch_sampler")]
+    return [f"{type(one).__module__}.{type(one).__qualname__}" for one in found.values()]
+
+
+def makers_of(loader: Any) -> list[Any]:
+    """What makes its batches: the data sets within each other with their classes, and the collate function."""
+    sets = list(data_sets(loader.dataset))
+    return [loader.dataset, loader.collate_fn, *sets, *(kind for one in sets for kind in own_classes(one))]
+
+
+def named(one: object) -> str:
+    return f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
 
 
 OPTIONS = "loader_options"
@@ -131,22 +196,23 @@ def set_arguments(loader: Any, change: Change) -> None:
 
 def go_on(loader: Any) -> None:
     """Before an iterator of a loader whose workers were made to stay: they have the data set as it was when they were
-    made. Where the script has changed it since (`data.epoch = epoch`), they are made anew, as they were without."""
-    before, now = vars(loader).get(STATE), [dict(vars(one)) for one in data_sets(loader.dataset)]
+    made. Where the script has changed it since (`data.epoch = epoch`), or nobody can tell, they are made anew, as they
+    were without."""
+    before, now = vars(loader).get(STATE), _picture(loader)
     vars(loader)[STATE] = now
     if getattr(loader, "_iterator", None) is None:
         return
-    if before is not None and len(before) == len(now) and all(map(is_as_before, before, now)):
+    if is_same(before, now):
         draw_seed(loader)
     else:
         loader._iterator = None
 
 
-def is_as_before(before: dict[str, object], now: dict[str, object]) -> bool:
-    """Whether a data set has the same attributes: equal plain values, and else the very same objects."""
-    return before.keys() == now.keys() and all(
-        one is now[name] or (isinstance(one, int | float | str) and one == now[name]) for name, one in before.items()
-    )
+def _picture(loader: Any) -> Picture | None:
+    try:
+        return picture_of(makers_of(loader))
+    except Exception:  # an object of the script's own that cannot be looked at
+        return None
 
 
 def draw_seed(loader: Any) -> None:

@@ -28,6 +28,7 @@ def cost_of(watcher: Watcher) -> WatchCost:
     return WatchCost(
         stamp_s, stamps_s, lane_s, watcher.windows_ns / 1e9, watcher.doses.total_ns / 1e9,
         0.0 if watcher.device is None else watcher.device.spent_ns / 1e9,
+        line_s=watcher.display_ns / 1e9 + watcher.judging_s,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -25,13 +26,61 @@ class Own(Protocol):
         ...
 
 
-class WatchedBatches(Generic[T]):
+class Alike:
+    """Has all that another object has, passes for its class, and what is set on it is set on that. Of its own it has
+    what OWN names."""
+
+    OWN: tuple[str, ...] = ()
+    """The other object's name first."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.OWN:  # while it is made
+            raise AttributeError(name)
+        return getattr(getattr(self, self.OWN[0]), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(getattr(self, self.OWN[0]), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(getattr(self, self.OWN[0]), name)
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.OWN[0]))
+
+    def __bool__(self) -> bool:
+        return bool(getattr(self, self.OWN[0]))
+
+    def __getitem__(self, key: Any) -> Any:
+        return getattr(self, self.OWN[0])[key]
+
+    def __repr__(self) -> str:
+        return repr(getattr(self, self.OWN[0]))
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Another process, and a file, get what it stands for."""
+        return _itself, (getattr(self, self.OWN[0]),)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(getattr(self, self.OWN[0]))
+
+
+def _itself(one: Any) -> Any:
+    return one
+
+
+class WatchedBatches(Alike, Generic[T]):
     """Iterates as what it was given does, has all of its attributes, and passes for one of its class. A DataLoader in
     it is noticed by itself."""
 
-    def __init__(self, batches: Iterable[T], watcher: Watcher, own: Own | None = None) -> None:
-        """`own`: the script's own watch; None where it is not its own."""
-        self._batches, self._watcher, self._own = batches, watcher, own
+    OWN: tuple[str, ...] = ("_batches", "_watcher", "_own", "_ends")
+
+    def __init__(self, batches: Iterable[T], watcher: Watcher, own: Own | None = None, *, ends: bool = True) -> None:
+        """`own`: the script's own watch; None where it is not its own. `ends`: it ends that behind a `with` block."""
+        self._batches, self._watcher, self._own, self._ends = batches, watcher, own, ends
 
     def __iter__(self) -> Iterator[T]:
         begun = time.perf_counter_ns()
@@ -44,18 +93,11 @@ class WatchedBatches(Generic[T]):
         watched = self._watcher.opened(source_of_unknown(self._batches), begun, None, (), None, self._batches)
         return iterator if watched is None else WatchedIterator(iterator, watched)
 
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
+    def __copy__(self) -> WatchedBatches[T]:
+        return type(self)(copy.copy(self._batches), self._watcher, self._own, ends=self._ends)
 
-    def __bool__(self) -> bool:
-        return bool(self._batches)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(self._batches)
+    def __deepcopy__(self, memo: dict[int, Any]) -> WatchedBatches[T]:
+        return type(self)(copy.deepcopy(self._batches, memo), self._watcher, self._own, ends=self._ends)
 
     def close(self) -> object:
         """End the watch, as the end of the program would: what was seen is stored and printed. The record; None under
@@ -66,25 +108,29 @@ class WatchedBatches(Generic[T]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._own is not None:
+        if self._own is not None and self._ends:
             self._own.leave()
 
 
 class WatchedGenerator(WatchedBatches[T]):
     """Of what is its own iterator."""
 
-    def __init__(self, batches: Iterable[T], watcher: Watcher, own: Own | None = None) -> None:
-        super().__init__(batches, watcher, own)
-        self._iterator: Iterator[T] | None = None
+    OWN = (*WatchedBatches.OWN, "_stamped")
+
+    def __init__(self, batches: Iterable[T], watcher: Watcher, own: Own | None = None, *, ends: bool = True) -> None:
+        super().__init__(batches, watcher, own, ends=ends)
+        self._stamped: Iterator[T] | None = None
 
     def __next__(self) -> T:
-        if self._iterator is None:
-            self._iterator = iter(self)
-        return next(self._iterator)
+        if self._stamped is None:
+            self._stamped = iter(self)
+        return next(self._stamped)
 
 
-class WatchedIterator(Generic[T]):
+class WatchedIterator(Alike, Generic[T]):
     """An iterator with stamps around each batch. It has the attributes of the other, and passes for its class."""
+
+    OWN = ("_iterator", "_watched")
 
     def __init__(self, iterator: Iterator[T], watched: Watched | None) -> None:
         """`watched`: None where it is not stamped here."""
@@ -97,17 +143,12 @@ class WatchedIterator(Generic[T]):
         batch: T = next(self._iterator) if self._watched is None else self._watched.step(next, self._iterator)
         return batch
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(self._iterator)
-
 
 class UnknownIterator(WatchedIterator[T]):
     """Of a class of loaders that was not iterated before: whether its batches are stamped by themselves, as they are
     where it iterates a DataLoader in its turn, shows with the first one, which counts nowhere where they are not."""
+
+    OWN = (*WatchedIterator.OWN, "_watcher", "_batches", "_is_first")
 
     def __init__(self, iterator: Iterator[T], watcher: Watcher, batches: Iterable[T]) -> None:
         super().__init__(iterator, None)

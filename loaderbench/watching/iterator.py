@@ -77,6 +77,8 @@ class Watched:
             return self._handed_on(take, iterator)
         if watcher.active is not self:
             watcher.takes_over(self)
+        if watcher.display is not None and called >= watcher.display_due_ns:
+            watcher.show(watcher.display, called)
         device = watcher.device
         if device is not None:
             device.harvest()

@@ -11,14 +11,16 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from loaderbench.watching.data_loader import MARK
 from loaderbench.watching.iterable import source_of_unknown
 from loaderbench.watching.watcher import Watcher
 
 LOADERS = "torchdata.stateful_dataloader.stateful_dataloader"
-NOTICED = {"nvidia.dali.plugin.pytorch": ("DALIGenericIterator",), LOADERS: ("StatefulDataLoader",)}
+NOTICED = {
+    "nvidia.dali.plugin.pytorch": ("DALIGenericIterator", "DALIRaggedIterator"), LOADERS: ("StatefulDataLoader",),
+}  # fmt: skip
 """Module → its classes that are iterators of batches, which begin anew with each `iter()`; of LOADERS DataLoaders."""
 
 
@@ -59,10 +61,11 @@ class _AfterImport(MetaPathFinder):
         if fullname not in NOTICED:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            find = None if finder is self else getattr(finder, "find_spec", None)  # an old one may have none
+            spec = None if find is None else find(fullname, path, target)
             if spec is not None and spec.loader is not None:
                 setattr(spec.loader, "exec_module", self._then_noticed(spec.loader.exec_module))  # noqa: B010
-                return spec
+                return cast(ModuleSpec, spec)
         return None
 
     def _then_noticed(self, load: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
@@ -76,6 +79,7 @@ class _AfterImport(MetaPathFinder):
 def _stamped(kind: Any, watcher: Watcher) -> Callable[[], None]:
     """Stamp a class's batches; what takes the stamps away again."""
     owner, old_iter, old_next = os.getpid(), kind.__iter__, kind.__next__
+    inherited = [name for name in ("__iter__", "__next__") if name not in vars(kind)]
 
     def make(iterator: Any) -> Any:
         begun = time.perf_counter_ns()
@@ -92,5 +96,7 @@ def _stamped(kind: Any, watcher: Watcher) -> Callable[[], None]:
 
     def back() -> None:
         kind.__iter__, kind.__next__ = old_iter, old_next
+        for name in inherited:
+            delattr(kind, name)
 
     return back

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.recording.facts import WatchedTransform
+from loaderbench.watching.within import uses_device, walked
 
 EVERY, FIRST = 8, 1
 """Batches of a worker from one that is timed to the next, and the first of them: its very first one starts up."""
@@ -35,9 +36,9 @@ MOST_INSIDE = 256
 """Parts of a list there that are looked at: it may hold all of the samples."""
 UNLIKE_A_FUNCTION = ("__getitem__", "__len__", "__iter__", "__contains__", "__enter__", "__next__")
 """A transform that is more than something to call is left as it is."""
-NUM_LOOKED_AT = 3
-"""Timed batches of which the random state is compared."""
-BATCHES, NS, TORCH_THREADS, THREADS, RANDOM, HEAD = 0, 1, 2, 3, 4, 8
+NUM_LOOKED_AT, FEW_PARTS = 3, 8
+"""Timed batches of which the random state is compared, and parts of what is in them that are looked at."""
+BATCHES, NS, TORCH_THREADS, THREADS, RANDOM, CUDA, HEAD = 0, 1, 2, 3, 4, 5, 8
 UNKNOWN, DRAWS_NONE, DRAWS = 0, 1, 2
 
 
@@ -234,6 +235,11 @@ class Times:
         most = self.most(RANDOM)
         return None if most is None else most == DRAWS
 
+    @property
+    def on_device(self) -> bool:
+        """Whether batches were made on a CUDA device, before they were handed over."""
+        return self.most(CUDA) is not None
+
 
 def times_for(loader: Any) -> Times:
     """For the iterator that a DataLoader is about to make."""
@@ -261,6 +267,8 @@ class Sampling:
             self._row[NS] += time.perf_counter_ns() - begun
             self._row[BATCHES] += 1
         self._look(state)
+        if looks:
+            self._row[CUDA] = any(uses_device(one) for one, _ in islice(walked([batch], FEW_PARTS), MOST_NAMES))
         return batch
 
     def _look(self, state: tuple[object, ...] | None) -> None:

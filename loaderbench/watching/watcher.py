@@ -34,6 +34,8 @@ LEAST_S, LATER_S = 0.5, 30.0
 PATIENCE_S, MOST_FAILED = 5.0, 3
 """A queue that is not full by then is left as it is; after so many of these in a row no burst is tried any more."""
 POLL_S = 0.0005
+DISPLAY_S = 1.0
+"""Between two looks of a person who looks on."""
 END_S = 2.0
 """For which a device is asked for its last steps when the script has ended."""
 
@@ -86,6 +88,13 @@ class Watcher:
         """Why there are none, where some were wanted."""
         self.windows_ns = 0
         """Spent at the ends of windows."""
+        self.display: Callable[[Watcher], None] | None = None
+        """Shows a person how far it is: called now and then, where a batch is asked for, and when it is closed."""
+        self.display_due_ns = self.begun_ns
+        self.display_ns = 0
+        """Spent on that."""
+        self.judging_s = 0.0
+        """Processor time of the thread that judges for it."""
         self.is_closed = False
         self.closes_by_ns = sys.maxsize
         """Windows that are longer end there."""
@@ -161,6 +170,13 @@ class Watcher:
             self.active.broken()
         self.active = watched
 
+    def show(self, display: Callable[[Watcher], None], now: int) -> None:
+        """Draw what a terminal shows while the script goes on, DISPLAY_S apart."""
+        display(self)
+        ended = time.perf_counter_ns()
+        self.display_ns += ended - now
+        self.display_due_ns = ended + round(DISPLAY_S * 1e9)
+
     # -- the device --------------------------------------------------------------------------------------------
 
     def look_for_device(self) -> bool:
@@ -219,11 +235,13 @@ class Watcher:
         self._wait_for_device()
         if self.shadow is not None:
             self.shadow.close()
+        if self.display is not None:
+            self.display(self)
 
     def so_far(self) -> Watcher:
         """A copy of what was seen, up to the window that ended last, for another thread. It costs some microseconds."""
         taken = copy.copy(self)
-        taken.active = None
+        taken.active = taken.display = None
         taken._unsettled, taken.device, taken.shadow = deque(), None, None
         taken.seen = {
             source: replace(one, segments=[*one.segments], times_ns={**one.times_ns})
@@ -266,6 +284,16 @@ class Watcher:
             return self._in_step.is_due(self, watched)
         is_time = self.num_bursts < self._first_burst + QUICK_BURSTS or now - self._last_burst_ns >= LATER_S * 1e9
         return is_time and open_ns >= LEAST_S * 1e9 and self.main is watched.seen
+
+    def next_burst_s(self) -> float | None:
+        """Until it is time for the next burst, as far as that is known; None where none is to come."""
+        main = self.main
+        if main is None or not main.source.depth or not self.wants("burst") or self.no_burst is not None:
+            return None
+        if self._in_step is not None:
+            return self._in_step.steps_left(main) * main.spent_ns / 1e9 / max(1, main.num_batches)
+        distance_s = LEAST_S if self.num_bursts < QUICK_BURSTS else LATER_S
+        return max(0.0, distance_s - (time.perf_counter_ns() - self._last_burst_ns) / 1e9)
 
     def rows_until_turn(self, seen: Seen) -> int:
         """Steps of a window that begins now, before it may end."""

@@ -1,7 +1,9 @@
 """`loaderbench.watch` around what iterates a DataLoader itself, and around loaders whose iterators are wrapped."""
 
 import builtins
+import copy
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -320,3 +322,83 @@ def test_in_a_notebook_what_was_seen_is_printed_on_stderr_in_one_piece(
         for _batch in batches:
             pass
     assert shown == [] and "Where the script's time went" in capsys.readouterr().err
+
+
+class Epochs:
+    """An iterable with state of its own, and iterators that tell their length."""
+
+    def __init__(self, num: int = 6) -> None:
+        self.num, self.epoch = num, 0
+
+    def __len__(self) -> int:
+        return self.num
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * self.epoch + index
+
+    def __iter__(self) -> "Counting":
+        return Counting(self)
+
+
+class Counting:
+    def __init__(self, data: Epochs) -> None:
+        self.data, self.left = data, data.num
+
+    def __iter__(self) -> "Counting":
+        return self
+
+    def __len__(self) -> int:
+        return self.left
+
+    def __next__(self) -> int:
+        if self.left == 0:
+            raise StopIteration
+        self.left -= 1
+        return self.data[self.left]
+
+
+def test_what_is_set_on_a_watched_iterable_is_set_on_it_and_copies_are_of_it(tmp_path: Path) -> None:
+    given = Epochs()
+    watched: Any = watch(given, results=tmp_path, every=0)
+    watched.epoch = 3
+    assert given.epoch == 3 and list(watched) == [305, 304, 303, 302, 301, 300]
+    assert (watched[2], len(watched), repr(watched)) == (302, 6, repr(given))
+    iterator = iter(watched)
+    assert next(iterator) == 305 and len(iterator) == 5 and bool(iterator)
+    iterator.left = 0
+    assert list(iterator) == [] and not iterator
+    watched.extra = 1
+    del watched.extra
+    assert not hasattr(given, "extra")
+    for copied in (copy.copy(watched), copy.deepcopy(watched)):
+        copied.epoch = 4
+        assert given.epoch == 3 and next(iter(copied)) == 405
+    assert watched._watcher.main is not None and watched._watcher.main.num_iterators == 4  # copies are watched, too
+    sent = pickle.loads(pickle.dumps(watched))
+    assert type(sent) is Epochs and sent.epoch == 3
+    watched.close()
+
+
+def test_a_generator_that_tells_no_length_is_still_true_and_a_list(tmp_path: Path) -> None:
+    watched: Any = watch(sleeping(3), results=tmp_path, every=0)
+    with pytest.raises(TypeError):
+        len(watched)
+    assert bool(watched) and bool(iter(watched)) and list(watched) == [0, 1, 2]
+    watched.close()
+
+
+def test_a_block_within_another_ends_no_watch_but_its_own(tmp_path: Path) -> None:
+    with watch(DataLoader(Slow(), 4), results=tmp_path, every=0) as train:
+        for _ in range(2):
+            for _batch in train:
+                time.sleep(0.002)
+            with watch(DataLoader(Slow(), 8), results=tmp_path, every=0) as val:
+                assert len(list(val)) == 20
+            assert not Store(tmp_path).runs()
+    (run,) = Store(tmp_path).runs()
+    assert run.record is not None and run.record.watched is not None
+    assert [(one.num_batches, one.batch_size) for one in run.record.watched.loaders] == [(80, 4), (40, 8)]
+    # and behind it another one begins
+    with watch(DataLoader(Slow(), 4), results=tmp_path, every=0) as again:
+        list(again)
+    assert len(Store(tmp_path).runs()) == 2
