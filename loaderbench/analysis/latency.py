@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis.own_pauses import are_of_the_run
 from loaderbench.analysis.standstills import CHANCE, TRIED, Standstills, chance_of_so_regular
 from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, bound_by, growth_per_doubling
 from loaderbench.cases.arms import Arm
@@ -29,6 +30,7 @@ from loaderbench.recording.facts import (
     Percentiles,
     ReadTimes,
     Recording,
+    Segment,
     StorageFacts,
     Table,
 )
@@ -219,22 +221,25 @@ def stalls(reads: Reads) -> Stalls | None:
     )
 
 
-def window_wanted_s(windows: Sequence[ReadTimes | None], readers: int) -> float:
-    """How long a window must be, by those so far, to hold what makes the storage slow: STALL_PERIODS of its stalls,
-    or SLOW_A_WINDOW slow files; PAUSES_A_WINDOW times the longest pause where it is not known yet what that is; 0
-    where it has none."""
-    reads = reads_of([one for one in windows if one is not None], readers)
+def window_wanted_s(segments: Sequence[Segment], readers: int) -> float:
+    """How long a window must be, by those of all arms so far, to hold what makes the storage slow: STALL_PERIODS of its
+    stalls, or SLOW_A_WINDOW slow files; PAUSES_A_WINDOW times the longest pause where it is not known yet what that is;
+    0 where it has none."""
+    reads = reads_of([one.reads for one in segments if one.arm.touches_storage], readers)
     if reads is None:
         return 0.0
-    if len(reads.stalled) and _in_stalls(reads) >= IN_STALLS:
+    histogram, longest_s = reads.histogram, 0.0
+    if are_of_the_run(reads.stalled, reads.seconds, segments):
+        histogram = _without(histogram, reads.slow_rows[reads.lie_in(reads.stalled)])
+    elif len(reads.stalled) and _in_stalls(reads) >= IN_STALLS:
         return STALL_PERIODS * _period(reads)[0]
-    pauses = np.concatenate([one.pauses for one in reads.windows])
-    longest_s = float(_length_s(pauses).max(initial=0))
+    else:
+        longest_s = float(_length_s(np.concatenate([one.pauses for one in reads.windows])).max(initial=0))
     least_s = PAUSES_A_WINDOW * longest_s if longest_s >= max(LONG_PAUSE_S, LONG_PAUSE * reads.typical_s) else 0.0
-    slow = _slow_part(reads.histogram, {**TAIL_SHARES, SLOWEST_PART: UNEVEN_SHARE})
+    slow = _slow_part(histogram, {**TAIL_SHARES, SLOWEST_PART: UNEVEN_SHARE})
     if slow is None or slow[2] < max(LEAST_SLOW_S, LONG_PAUSE * reads.typical_s):
         return least_s
-    return max(least_s, SLOW_A_WINDOW * reads.seconds / _above(reads.histogram, slow[2] * 1e9 / 2)[0])
+    return max(least_s, SLOW_A_WINDOW * reads.seconds / _above(histogram, slow[2] * 1e9 / 2)[0])
 
 
 def missed(recording: Recording, readers: int) -> tuple[float, float] | None:
@@ -243,6 +248,8 @@ def missed(recording: Recording, readers: int) -> tuple[float, float] | None:
     windows = [one.reads for one in recording.segments if one.arm.touches_storage]
     reads = reads_of(windows, readers)
     if reads is None or not len(reads.stalled):
+        return None
+    if are_of_the_run(reads.stalled, reads.seconds, recording.segments):
         return None
     rows = reads.stalled[:, [PAUSE["begin_ns"], PAUSE["end_ns"]]]
     part = float((rows[:, 1] - rows[:, 0]).sum()) / 1e9 / reads.seconds
@@ -337,25 +344,29 @@ def _in_slices(reads: Reads) -> bool:
 def rationed(reads: Reads, storage: StorageFacts) -> bool:
     """Whether the storage's rate is capped: it stands still, for a moment and for all readers, most of the time."""
     length_s = _length_s(reads.shared)
-    most = RATIONED_PART * reads.seconds
     many = len(length_s) > 0 and length_s.max() <= ONE_PAUSE * length_s.sum()  # one long pause is no slice
-    return bool(many and length_s.sum() >= most and _wait_for_all(reads, storage))
+    if not many or not _wait_for_all(reads, storage):
+        return False
+    # A window has more slices than pauses that were kept; its histogram holds the reads that waited for all of them.
+    num, mean_s = _above(reads.histogram, slowest_part(reads.histogram)[1] * 1e9 / 2)
+    waited_s = max(float(length_s.sum()), num * mean_s / reads.readers)
+    return waited_s >= RATIONED_PART * reads.seconds
 
 
-def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: bool) -> Tail | None:
+def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, beside: Table | None = None) -> Tail | None:
     """The few slow files; None where no part of the reads is much slower than the rest, or all readers waited at once.
 
     Args:
         memory: reads of the same loader from memory.
         storage: with what its probe found.
-        stalled: the reads in long pauses of the whole storage do not count.
+        beside: pauses of the whole storage, or of the run, whose reads do not count.
     """
-    at_once = not stalled and _wait_for_all(reads, storage)
+    at_once = beside is None and _wait_for_all(reads, storage)
     if at_once and reads.readers > 1:
         return None
     histogram, rows = reads.histogram, reads.slow_rows
-    if stalled:
-        inside = reads.lie_in(reads.stalled)
+    if beside is not None:
+        inside = reads.lie_in(beside)
         if inside.all():
             return None
         histogram, rows = _without(histogram, rows[inside]), rows[~inside]
@@ -380,6 +391,20 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: boo
     if at_once and not again and folder is None:  # of one reader; the probe's noise makes no files slow again
         return None
     return Tail(share, slow_s, quantile(histogram, "file", 0.5), again, tuple(examples), folder, part, slow_part)
+
+
+def _is_of_the_run(few: Tail, reads: Reads, segments: Sequence[Segment]) -> bool:
+    """Whether the slow reads waited while the run itself stood still: one reader in a read looks like a slow file. Not
+    where the same files, or those of one folder, are slow each time."""
+    if few.same_files or few.folder is not None:
+        return False
+    rows = reads.slow_rows[_file_ns(reads.slow_rows) >= few.slow_s * 1e9 / 2]
+    rows = rows[np.argsort(rows[:, READ["begin_ns"]])]
+    begins, ends = rows[:, READ["begin_ns"]], rows[:, READ["begin_ns"]] + _file_ns(rows)
+    first = np.flatnonzero(np.append(True, begins[1:] > np.maximum.accumulate(ends)[:-1]))  # of those at once
+    num = np.diff(first, append=len(rows))
+    waits = np.stack([begins[first], np.maximum.reduceat(ends, first), num, num], axis=1)
+    return are_of_the_run(waits, reads.seconds, segments)
 
 
 def _without(histogram: Table, rows: Table) -> Table:
@@ -491,15 +516,19 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
     real, fetch = of(Arm.REAL), of(Arm.FETCH)
     if real is None:
         return Slowness(bound, None, None, None, None, None, None)
-    stood, standstills = None if idle else stalls(real), None
+    own = None if idle else _of_the_run(real, recording.segments)
+    stood, standstills = None if idle or own is not None else stalls(real), None
     if stood is not None:
         reads = of(Arm.REAL, Arm.FREE, Arm.FETCH) or real
         period_s, regular = _period(reads)
         stood = replace(stood, period_s=period_s, regular=regular)
         standstills = Standstills(period_s, _alike(reads, period_s) if regular else None)
-    few = None if idle else tail(real, of(Arm.RAM), storage, stood is not None)
+    beside = real.stalled if stood is not None else own if readers > 1 else None  # one reader's pauses are its reads
+    few = None if idle else tail(real, of(Arm.RAM), storage, beside)
+    if few is not None and _is_of_the_run(few, real, recording.segments):
+        few = None
     opening = opens_cost(real)
-    if not idle and stood is None and few is None and rationed(real, storage):
+    if not idle and own is None and stood is None and few is None and rationed(real, storage):
         bound = "bandwidth"
     kind = _kind(stood, few, bound, opening)
     latency_of: Literal["open", "read"] | None = None
@@ -517,6 +546,13 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
         None if idle else missed(recording, readers),
         standstills,
     )
+
+
+def _of_the_run(real: Reads, segments: Sequence[Segment]) -> Table | None:
+    """The pauses of all readers if these are the run's own: the long ones tell, where there are any. None: the
+    storage's, or there are none."""
+    tell = real.stalled if len(real.stalled) else real.shared
+    return real.shared if are_of_the_run(tell, real.seconds, segments) else None
 
 
 def _kind(stood: Stalls | None, few: Tail | None, bound: Bound | None, opening: bool) -> StorageSlowness | None:

@@ -58,8 +58,10 @@ History
        be slow; one pause is no capped rate; standstills beside the windows of `real` may outweigh a stage; the gain
        without preparation over stalls or slow files is known no better than their number
     14 a short run names the one cause whose wide gain is surely three times and more
+    15 pauses and slow reads are not the storage's where the run itself stood still as often, by arms without a storage
+       or by its quota; a capped rate is known by all reads that waited for it
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 14
+RULES_VERSION = 15

@@ -219,7 +219,7 @@ class ReadTimes:
     slowest: Table
     """[≤ 128, len(READ_FIELDS)], the slowest first."""
     pauses: Table
-    """[≤ 32, len(PAUSE_FIELDS)], the longest first."""
+    """[≤ 32, len(PAUSE_FIELDS)], the longest first; up to 128 more that the slowest reads waited through."""
     begin_ns: int
     """The first read began (perf_counter_ns)."""
     end_ns: int

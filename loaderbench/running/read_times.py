@@ -23,7 +23,8 @@ from loaderbench.recording.facts import (
 )
 
 MOST_SLOWEST, MOST_PAUSES = 128, 32
-"""Behind a standstill as many reads are slow as there are readers."""
+"""Behind a standstill as many reads are slow as there are readers. The pauses that one of the slowest reads waited
+through are kept, too: a rate that is capped in slices of 10 ms has a hundred of them in a window."""
 
 
 def read_times(rows: Table) -> ReadTimes | None:
@@ -37,7 +38,7 @@ def read_times(rows: Table) -> ReadTimes | None:
     return ReadTimes(
         histogram=_histogram(rows, whole),
         slowest=rows[slowest],
-        pauses=pauses(begins, ends),
+        pauses=pauses(begins, ends, slowest),
         begin_ns=int(begins.min()),
         end_ns=int(ends.max()),
     )
@@ -53,8 +54,9 @@ def _histogram(rows: Table, whole: NDArray[np.int64]) -> Table:
     return table
 
 
-def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Table:
-    """The longest times in which no read ended though some were under way: [≤ MOST_PAUSES, len(PAUSE_FIELDS)]."""
+def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64], slowest: NDArray[np.int64]) -> Table:
+    """Times in which no read ended though some were under way, the longest first: [n, len(PAUSE_FIELDS)]. Those are
+    the longest of all, and the longest that each of the `slowest` reads waited through."""
     order = np.argsort(ends, kind="stable")
     ended, began = ends[order], np.sort(begins)
     # Before the read that ends at position k, k have ended: those that had begun by then and had not ended waited.
@@ -63,7 +65,10 @@ def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Table:
     earliest = np.minimum.accumulate(begins[order][::-1])[::-1]
     since = np.maximum(np.concatenate([[began[0]], ended[:-1]]), earliest)
     length = ended - since
-    longest = np.argsort(-length, kind="stable")[:MOST_PAUSES]
+    first, last = (np.searchsorted(ended, one[slowest], side="right").tolist() for one in (begins, ends))
+    met = [one + int(np.argmax(length[one:end])) for one, end in zip(first, last, strict=True) if one < end]
+    longest = np.union1d(np.argsort(-length, kind="stable")[:MOST_PAUSES], np.array(met, dtype=np.int64))
+    longest = longest[np.argsort(-length[longest], kind="stable")]
     table = np.zeros((len(longest), len(PAUSE_FIELDS)), dtype=np.int64)
     table[:, PAUSE["begin_ns"]], table[:, PAUSE["end_ns"]] = since[longest], ended[longest]
     table[:, PAUSE["waiting"]] = waiting[longest]

@@ -75,7 +75,7 @@ def test_pauses_are_those_of_a_plain_search(spans: list[tuple[int, int]]) -> Non
         since = max(max(earlier, default=0), min(b for b, _ in waiting))
         released = sum(e <= end + RELEASE_PART * (end - since) for _, e in waiting)
         expected.append((int(since), int(end), len(waiting), int(released)))
-    found = [tuple(row) for row in pauses(begins, ends).tolist()]
+    found = [tuple(row) for row in pauses(begins, ends, np.arange(0)).tolist()]
     assert sorted(found, key=lambda row: row[1]) == sorted(expected, key=lambda row: row[1])
 
 
