@@ -165,9 +165,10 @@ def _mean_s(rows: Table) -> float:
 
 
 def reads_of(windows: Sequence[ReadTimes | None], readers: int) -> Reads | None:
-    """The windows of an arm together; None where one did not tell, or there are none."""
+    """The windows of an arm together; None where none tells. One may lack them though its loader tells when it reads:
+    all of its batches were read before it."""
     told = tuple(one for one in windows if one is not None)
-    return Reads(told, readers) if told and len(told) == len(windows) else None
+    return Reads(told, readers) if told else None
 
 
 def quantile(histogram: Table, what: str, part: float) -> float:

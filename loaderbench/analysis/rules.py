@@ -59,7 +59,8 @@ History
        without preparation over stalls or slow files is known no better than their number
     14 a short run names the one cause whose wide gain is surely three times and more
     15 pauses and slow reads are not the storage's where the run itself stood still as often, by arms without a storage
-       or by its quota; a capped rate is known by all reads that waited for it
+       or by its quota; a capped rate is known by all reads that waited for it; a window without reads does not hide
+       those of the others
 """
 
 from __future__ import annotations

@@ -659,8 +659,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"{_number(d, 'read_ratio'):.0f}× as long as from memory. A cache of the daemon or server cannot be seen"
     ),
     "reads_not_timed": lambda d: (
-        "slow files and stalls of the storage cannot be seen: this loader does not tell when it reads a file, or an "
-        "older version stored none of it"
+        "slow files and stalls of the storage cannot be seen: this loader does not tell when it reads a file, all that "
+        "its windows were given was read before them, or an older version stored none of it"
     ),
     "disk_shared": lambda d: (
         f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk during the run; the bytes and "

@@ -616,6 +616,16 @@ def test_a_quota_beside_a_storage_that_stands_still_does_not_excuse_it() -> None
     assert slowness(under_a_quota(made, 10.0, 4.0), 4).kind == "stalls"
 
 
+def test_a_window_whose_batches_were_read_before_it_does_not_hide_the_others() -> None:
+    table, later = (readers_at_work(4, 8, stall=(2.7, 0.8), begin=begin) for begin in (0.0, 27.0))
+    made = recording(SCALING, real=table, fetch=later)
+    full = replace(made, segments=[*windows_of(None), *made.segments, make_segment(Arm.FETCH, np.zeros((2, 10), int))])
+    seen, same_seen = slowness(made, 4), slowness(full, 4)
+    assert (seen.kind, seen.fetch_saw) == (same_seen.kind, same_seen.fetch_saw) == ("stalls", True)
+    assert (seen.reads, seen.stalls) == (same_seen.reads, same_seen.stalls)
+    assert slowness(recording(SCALING, real=None), 4).reads is None
+
+
 # -- the queue -----------------------------------------------------------------------------------------------
 
 
