@@ -432,15 +432,22 @@ def same_files(num_slow: int, num_different: int, num_files: int, slow_files: fl
 
 
 def _folder(rows: Table, storage: StorageFacts) -> tuple[str | None, float | None]:
-    """(the folder right below the root that holds most of the slow reads, its part of them), where it stands out."""
-    names = [storage.slow_files.get(str(image)) for image in rows[:, READ["image"]].tolist()]
-    held = Counter(name.split("/", 1)[0] for name in names if name is not None and "/" in name)
-    folder, num = held.most_common(1)[0] if held else ("", 0)
-    size = storage.slow_folders.get(folder)
-    if num < AGAIN or size is None or num < FOLDER_PART * len(rows):
-        return None, None
-    part = num / len(rows)
-    return (folder, part) if part >= FOLDER_EXCESS * size / storage.num_images else (None, None)
+    """(the folder that holds most of the slow reads, its part of them), where it stands out: the smallest such."""
+    held = _held(rows, storage)
+    for folder, num in sorted(held.items(), key=lambda item: (-item[1], storage.slow_folders[item[0]])):
+        part, of_all = num / len(rows), storage.slow_folders[folder] / storage.num_images
+        if num >= AGAIN and part >= FOLDER_PART and part >= FOLDER_EXCESS * of_all:
+            return folder, part
+    return None, None
+
+
+def _held(rows: Table, storage: StorageFacts) -> Counter[str]:
+    """How many of the reads each folder holds, right below the root or around the file, whose size is known."""
+    held = Counter[str]()
+    for image in rows[:, READ["image"]].tolist():
+        name = storage.slow_files.get(str(image), "")
+        held.update({name.split("/", 1)[0], name.rpartition("/")[0]} & storage.slow_folders.keys())
+    return held
 
 
 # -- all reads ---------------------------------------------------------------------------------------------
@@ -576,7 +583,7 @@ class Queue:
     stalls: Stalls | None
     batch: int
     workers: int
-    """Each reads a batch's files, one after another."""
+    """Each reads a batch's files, one after another. 0: the consumer's own thread does, before each step."""
     depth: int
     """Batches that are asked for ahead; they are delivered in order."""
     prep_s: float = 0.0
@@ -591,12 +598,15 @@ class Queue:
         """
         num = SIMULATED_BATCHES
         if self.stalls is not None:
-            num = int(min(MOST_SIMULATED, max(num, SIMULATED_PERIODS * self.stalls.period_s / host_s)))
+            step_s = host_s if self.workers else host_s + self.batch * mean(self.reads.histogram, "file")
+            num = int(min(MOST_SIMULATED, max(num, SIMULATED_PERIODS * self.stalls.period_s / step_s)))
         reading_s = self._reading_s(num)
-        free = [0.0] * self.workers
+        free = [0.0] * max(1, self.workers)
         done, taken = 0.0, np.zeros(num)
         for number in range(num):
             asked = taken[number - self.depth] if number >= self.depth else 0.0
+            if not self.workers:
+                asked = done
             read = _behind_stalls(max(heapq.heappop(free), asked), float(reading_s[number]), self.stalls)
             heapq.heappush(free, read + self.prep_s)
             taken[number] = max(read + self.prep_s, done)

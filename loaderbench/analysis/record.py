@@ -270,14 +270,15 @@ class Judged:
     def _queue(self, prep_s: float = 0.0) -> Queue | None:
         """The loader's queue over slow files or stalls; None where there are none. `prep_s`: of a batch."""
         found, feed = self.slowness, self.case.feed
-        if found.real is None or not feed.workers or (found.tail is None and found.stalls is None):
+        if found.real is None or (found.tail is None and found.stalls is None):
             return None
         depth = self.facts.loader.traits.buffer_batches(feed)
         # What a file takes in the workers depends on what else they do; `fetch` does nothing else.
         reads = found.fetch if not prep_s and found.fetch_saw and found.fetch is not None else found.real
-        return Queue(
-            reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s, spread_of_met(reads, found)
-        )
+        spread = spread_of_met(reads, found)
+        if not feed.workers and found.stalls is None and found.tail is not None:  # of all that it reads in line
+            spread *= found.tail.share
+        return Queue(reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s, spread)
 
     @cached_property
     def processors(self) -> Mapping[Arm, Processors]:
@@ -392,7 +393,7 @@ class Judged:
             contention=starved or (contention is not None and contention.value > 0.05),
             held_up_by=None if seen is None else seen.by,
             storage=self.storage,
-            queue=self._queue(self._prep_s() or 0.0),
+            queue=self._queue(self._prep_s() or 0.0) if self.case.feed.workers else None,
         )
         return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
 

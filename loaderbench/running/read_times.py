@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,6 +26,8 @@ from loaderbench.recording.facts import (
 MOST_SLOWEST, MOST_PAUSES = 128, 32
 """Behind a standstill as many reads are slow as there are readers. The pauses that one of the slowest reads waited
 through are kept, too: a rate that is capped in slices of 10 ms has a hundred of them in a window."""
+
+MOST_FOLDERS = 20
 
 
 def read_times(rows: Table) -> ReadTimes | None:
@@ -80,11 +83,24 @@ def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64], slowest: NDArray[
 
 
 def slow_files(segments: Sequence[Segment], files: ImageIndex) -> tuple[Mapping[str, str], Mapping[str, int]]:
-    """(number → path below the root of the files in the segments' tables `slowest`, their classes → files in each)."""
+    """(number → path below the root of the files in the segments' tables `slowest`, their classes → files in each).
+    With the classes are the folders below them that hold most of these files (DIR/train/class)."""
     told = [segment.reads for segment in segments if segment.arm.touches_storage]
     tables = [reads.slowest[:, READ["image"]] for reads in told if reads is not None]
     numbers = sorted({int(one) for table in tables for one in table})
     sizes = np.bincount(files.labels, minlength=len(files.classes))
     labels = sorted({int(files.labels[number]) for number in numbers})
     names = {str(number): os.path.relpath(files.path(number), files.root) for number in numbers}
-    return names, {files.classes[label]: int(sizes[label]) for label in labels if label < len(files.classes)}
+    folders = {files.classes[label]: int(sizes[label]) for label in labels if label < len(files.classes)}
+    inner = Counter(os.path.dirname(name) for name in names.values() if name.count(os.sep) > 1)
+    return names, {**folders, **{folder: _num_below(folder, files) for folder, _ in inner.most_common(MOST_FOLDERS)}}
+
+
+def _num_below(folder: str, files: ImageIndex) -> int:
+    """Files in a folder, given below the root, and in those within it."""
+    prefix = np.frombuffer(os.fsencode(folder + os.sep), dtype=np.uint8)
+    names = np.frombuffer(files.names, dtype=np.uint8)
+    begins = files.offsets[:-1][np.diff(files.offsets) > len(prefix)]
+    for place, letter in enumerate(prefix):
+        begins = begins[names[begins + place] == letter]
+    return len(begins)

@@ -31,6 +31,7 @@ from loaderbench.analysis.latency import (
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.standstills import Standstills, chance_of_so_regular, equal_parts, evened, whole_periods
 from loaderbench.analysis.steps import arm_steps, window_quantities
+from loaderbench.analysis.verdict import attribute
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import (
     STEP,
@@ -686,6 +687,32 @@ def test_the_gain_without_preparation_holds_what_the_queue_does_not_bridge() -> 
     assert loose is not None
     added = left.value - host.value
     assert loose.high - host.value == pytest.approx(added * np.exp(1.96 * 0.5), rel=0.08)
+
+
+@pytest.mark.parametrize("stood", [None, Stalls(9, 1.0, 4.0, True, 0.25)], ids=["slow files", "standstills"])
+def test_a_loader_in_line_over_slow_files_that_fetch_missed_waits_for_the_storage(stood: Stalls | None) -> None:
+    # given steps of 90 + 30 + 10 ms that read, prepare and issue, one after another
+    arms = join(measure(Pipeline(workers=0, latency_ms=90.0, decode_ms=30.0, issue_ms=10.0, busy_ms=35.0)), 1)
+    missed = Model(arms, reads_files=True, owns_transfer=False, synchronous=True, overlap=False, fetch_usable=False)
+    assert missed.without("prep") is None
+    assert attribute(missed).verdict.bottleneck == "mixed"
+    # and the files' times in them, with 1 % that take 50 times as long, or behind standstills of 1 s in 4
+    batch_s = 0.090 if stood is None else 0.090 * 0.75
+    quick_s = batch_s / 32 / 1.49
+    files = [50 * quick_s] + [quick_s] * 99 if stood is None else [batch_s / 32] * 100
+    known = replace(missed, queue=queue(files, stood, workers=0, depth=0))
+    left, storage = known.without("prep"), known.without("storage")
+    assert left is not None and storage is not None
+    expected_s = 0.100 if stood is None else (batch_s + 0.010) / 0.75
+    assert left.value == pytest.approx(expected_s, rel=0.05)
+    assert storage.value == pytest.approx(0.040, rel=0.05)
+    found = attribute(known).verdict
+    assert (found.bottleneck, found.reasons) == ("storage", ())
+    # without launches, too, reading is what is left
+    alone = known.joint_without(frozenset(("prep", "launch")))
+    assert alone is not None and alone.value == pytest.approx(
+        expected_s - 0.010 / (1.0 if stood is None else 0.75), rel=0.05
+    )
 
 
 def test_few_slow_files_or_irregular_stalls_are_badly_known() -> None:
