@@ -433,7 +433,7 @@ def same_files(num_slow: int, num_different: int, num_files: int, slow_files: fl
 
 def _folder(rows: Table, storage: StorageFacts) -> tuple[str | None, float | None]:
     """(the folder that holds most of the slow reads, its part of them), where it stands out: the smallest such."""
-    held = _held(rows, storage)
+    held = held_by_folders(rows, storage)
     for folder, num in sorted(held.items(), key=lambda item: (-item[1], storage.slow_folders[item[0]])):
         part, of_all = num / len(rows), storage.slow_folders[folder] / storage.num_images
         if num >= AGAIN and part >= FOLDER_PART and part >= FOLDER_EXCESS * of_all:
@@ -441,7 +441,7 @@ def _folder(rows: Table, storage: StorageFacts) -> tuple[str | None, float | Non
     return None, None
 
 
-def _held(rows: Table, storage: StorageFacts) -> Counter[str]:
+def held_by_folders(rows: Table, storage: StorageFacts) -> Counter[str]:
     """How many of the reads each folder holds, right below the root or around the file, whose size is known."""
     held = Counter[str]()
     for image in rows[:, READ["image"]].tolist():

@@ -23,6 +23,7 @@ from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
 from loaderbench.analysis.shadow import storage_part
+from loaderbench.analysis.slow_folder import slow_folder
 from loaderbench.analysis.standstills import whole_periods
 from loaderbench.analysis.statistics import blocks_of, draws_of_mean, interval
 from loaderbench.analysis.steps import ArmSteps, join_arms
@@ -60,6 +61,7 @@ from loaderbench.recording.record import (
     Residency,
     RunRecord,
     ShortRun,
+    SlowFolder,
     Stage,
     StepTimes,
     StorageFigures,
@@ -709,7 +711,13 @@ def storage_figures(case: Case, recording: Recording, slow: Slowness) -> Storage
         tail=slow.tail,
         stalls=slow.stalls,
         fetch_saw=slow.fetch_saw,
+        slow_folder=_slow_folder(facts, slow),
     )
+
+
+def _slow_folder(facts: Facts, slow: Slowness) -> SlowFolder | None:
+    uneven = slow.tail is not None or slow.stalls is not None
+    return None if slow.real is None or uneven else slow_folder(slow.real, facts.storage)
 
 
 def _mean_file_bytes(facts: Facts) -> float | None:

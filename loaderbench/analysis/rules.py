@@ -60,7 +60,8 @@ History
     14 a short run names the one cause whose wide gain is surely three times and more
     15 pauses and slow reads are not the storage's where the run itself stood still as often, by arms without a storage
        or by its quota; a capped rate is known by all reads that waited for it; a window without reads does not hide
-       those of the others
+       those of the others; a serial loader over slow files that `fetch` missed waits for them in line; a slow folder is
+       told where its files are too many to be a tail
 """
 
 from __future__ import annotations

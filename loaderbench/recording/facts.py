@@ -557,7 +557,8 @@ class StorageFacts:
     slow_files: Mapping[str, str] = field(default_factory=dict)
     """Image number → path below the data set's root, of the files in the segments' tables `slowest`."""
     slow_folders: Mapping[str, int] = field(default_factory=dict)
-    """Classes of those files, which are the folders right below the root → files in each."""
+    """Classes of those files, which are the folders right below the root → files in each. Newer runs
+    also hold the folders around the files, where these lie deeper (`train/class`)."""
 
 
 @dataclass(frozen=True)

@@ -420,6 +420,11 @@ def _of_single_files(storage: StorageFigures) -> list[str]:
             f"{tail.slowest_part * 100:.0f} % of the reads, {_seconds(tail.slow_s)} each "
             f"(a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
         )
+    if (slow := storage.slow_folder) is not None:
+        lines.append(
+            f"files in {slow.folder} take {slow.times:.1f} times as long as the others: it has {slow.of_files:.0%} of "
+            f"them, and {slow.of_slowest:.0%} of as many of the slowest reads"
+        )
     if storage.latency_of == "open" and reads is not None:
         whole_s = reads.mean_open_s + reads.mean_read_s
         lines.append(f"opening a file takes {_seconds(reads.mean_open_s)} of its {_seconds(whole_s)}: latency")
