@@ -256,12 +256,14 @@ def missed(recording: Recording, readers: int) -> tuple[float, float] | None:
     part = float((rows[:, 1] - rows[:, 0]).sum()) / 1e9 / reads.seconds
     met = whole = 0.0
     for segment in recording.of(Arm.REAL):
+        if segment.reads is None:  # what it met is not known
+            continue
         returned = segment.steps[:, STEP["returned_ns"]]
         begin, end = int(returned[max(segment.num_warmup, 1) - 1]), int(returned[-1])
         met += float((np.minimum(rows[:, 1], end) - np.maximum(rows[:, 0], begin)).clip(0).sum())
         whole += end - begin
     seen = met / whole if whole else 0.0
-    return (part, seen) if part >= MISSED and seen < part / 2 else None
+    return (part, seen) if whole and part >= MISSED and seen < part / 2 else None
 
 
 def _in_stalls(reads: Reads) -> float:
@@ -523,18 +525,14 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
     bound = bound_by(storage.ceiling, readers)
     real, fetch = of(Arm.REAL), of(Arm.FETCH)
     if real is None:
-        return Slowness(bound, None, None, None, None, None, None)
-    own = None if idle else _of_the_run(real, recording.segments)
-    stood, standstills = None if idle or own is not None else stalls(real), None
+        return _by_fetch(None if idle else fetch, bound, recording)
+    own, stood, few = (None, None, None) if idle else _uneven(real, of(Arm.RAM), recording)
+    standstills = None
     if stood is not None:
         reads = of(Arm.REAL, Arm.FREE, Arm.FETCH) or real
         period_s, regular = _period(reads)
         stood = replace(stood, period_s=period_s, regular=regular)
         standstills = Standstills(period_s, _alike(reads, period_s) if regular else None)
-    beside = real.stalled if stood is not None else own if readers > 1 else None  # one reader's pauses are its reads
-    few = None if idle else tail(real, of(Arm.RAM), storage, beside)
-    if few is not None and _is_of_the_run(few, real, recording.segments):
-        few = None
     opening = opens_cost(real)
     if not idle and own is None and stood is None and few is None and rationed(real, storage):
         bound = "bandwidth"
@@ -554,6 +552,31 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
         None if idle else missed(recording, readers),
         standstills,
     )
+
+
+def _uneven(
+    reads: Reads, memory: Reads | None, recording: Recording
+) -> tuple[Table | None, Stalls | None, Tail | None]:
+    """(pauses that are the run's own, stalls, slow files)"""
+    own = _of_the_run(reads, recording.segments)
+    stood = None if own is not None else stalls(reads)
+    beside = reads.stalled if stood is not None else own if reads.readers > 1 else None  # one reader's are its reads
+    few = tail(reads, memory, recording.facts.storage, beside)
+    is_own = few is not None and _is_of_the_run(few, reads, recording.segments)
+    return own, stood, None if is_own else few
+
+
+def _by_fetch(fetch: Reads | None, bound: Bound | None, recording: Recording) -> Slowness:
+    """Of a loader that does not tell when it reads a file: what `fetch` met, which reads the same files alone. There
+    is no memory to compare with, so that slow files must be slow for what a processor may do, too."""
+    if fetch is None:
+        return Slowness(bound, None, None, None, None, None, None)
+    own, stood, few = _uneven(fetch, None, recording)
+    if few is not None and few.slow_s < LEAST_SLOW_S:
+        few = None
+    if own is None and stood is None and few is None and rationed(fetch, recording.facts.storage):
+        bound = "bandwidth"
+    return Slowness(_kind(stood, few, bound, opening=False), None, None, few, stood, None, None, fetch)
 
 
 def _of_the_run(real: Reads, segments: Sequence[Segment]) -> Table | None:

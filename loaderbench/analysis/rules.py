@@ -61,7 +61,8 @@ History
     15 pauses and slow reads are not the storage's where the run itself stood still as often, by arms without a storage
        or by its quota; a capped rate is known by all reads that waited for it; a window without reads does not hide
        those of the others; a serial loader over slow files that `fetch` missed waits for them in line; a slow folder is
-       told where its files are too many to be a tail
+       told where its files are too many to be a tail; a loader that does not tell when it reads has the kind that
+       `fetch` met
 """
 
 from __future__ import annotations

@@ -408,17 +408,20 @@ def _of_ceiling(ceiling: Ceiling) -> str:
 def _of_single_files(storage: StorageFigures) -> list[str]:
     """What single reads tell of a storage: stalls, slow files, slow opens."""
     lines, stalls, tail, reads = [], storage.stalls, storage.tail, storage.reads
+    alone = "`fetch`, which reads the same files alone"
+    met = "`real`" if reads is not None else alone
     if stalls is not None:
         about = "" if stalls.regular else "about "
         lines.append(
             f"the whole storage stands still for {_seconds(stalls.length_s)} {about}every {_seconds(stalls.period_s)}: "
-            f"{stalls.part:.0%} of the time ({stalls.num} times in the windows of `real`)"
+            f"{stalls.part:.0%} of the time ({stalls.num} times in the windows of {met})"
         )
     if tail is not None:
         lines.append(
             f"a few files are slow: {tail.share:.0%} of the read time goes to the slowest "
             f"{tail.slowest_part * 100:.0f} % of the reads, {_seconds(tail.slow_s)} each "
             f"(a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
+            + (f" (in {alone})" if reads is None else "")
         )
     if (slow := storage.slow_folder) is not None:
         lines.append(
@@ -664,7 +667,7 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"{_number(d, 'read_ratio'):.0f}× as long as from memory. A cache of the daemon or server cannot be seen"
     ),
     "reads_not_timed": lambda d: (
-        "slow files and stalls of the storage cannot be seen: this loader does not tell when it reads a file, all that "
+        "slow files and stalls of the storage are seen by `fetch` alone, if at all: this loader does not tell when it reads a file, all that "
         "its windows were given was read before them, or an older version stored none of it"
     ),
     "disk_shared": lambda d: (

@@ -536,6 +536,21 @@ def test_of_a_storage_that_did_nothing_no_read_is_slow(table: dict[str, Slow]) -
     assert idle.reads is not None
 
 
+def test_a_loader_that_tells_no_reads_has_what_fetch_met() -> None:
+    still, few = readers_at_work(4, 8, stall=(2.7, 0.8)), readers_at_work(4, 8, slow=same)
+    for table, kind in ((still, "stalls"), (few, "tail"), (readers_at_work(4, 4), "latency")):
+        made = recording(SCALING, real=None, free=None, fetch=table)
+        told = slowness(made, 4)
+        # and nothing of what `real` met is made up
+        assert (told.kind, told.reads, told.fetch_saw, told.real, told.missed) == (kind, None, None, None, None)
+        assert slowness(made, 4, idle=True).kind == "latency"
+        assert slowness(beside_quiet(made, (2.7, 0.8)), 4).kind == ("tail" if kind == "tail" else "latency")
+    assert slowness(recording(SCALING, real=None, fetch=readers_of_a_capped_disk(4, 3.0)), 4).kind == "bandwidth"
+    # given slow reads of some ms, as a busy processor makes them: there is no memory to compare with
+    late = readers_at_work(4, 8, slow=lambda *one: same(*one) / 20, typical_s=0.0001)
+    assert slowness(recording(SCALING, real=None, fetch=late), 4).kind == "latency"
+
+
 def test_runs_without_times_of_single_reads_keep_what_the_probe_found() -> None:
     for told in (slowness(recording(real=None), 4), slowness(recording(), 4)):
         assert (told.kind, told.reads, told.stalls, told.tail, told.fetch_saw) == ("bandwidth", None, None, None, None)
