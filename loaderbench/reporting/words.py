@@ -409,7 +409,8 @@ def _of_single_files(storage: StorageFigures) -> list[str]:
     """What single reads tell of a storage: stalls, slow files, slow opens."""
     lines, stalls, tail, reads = [], storage.stalls, storage.tail, storage.reads
     alone = "`fetch`, which reads the same files alone"
-    met = "`real`" if reads is not None else alone
+    by_fetch = reads is None and storage.fetch_saw is None
+    met = alone if by_fetch else "`real`"
     if stalls is not None:
         about = "" if stalls.regular else "about "
         lines.append(
@@ -420,8 +421,7 @@ def _of_single_files(storage: StorageFigures) -> list[str]:
         lines.append(
             f"a few files are slow: {tail.share:.0%} of the read time goes to the slowest "
             f"{tail.slowest_part * 100:.0f} % of the reads, {_seconds(tail.slow_s)} each "
-            f"(a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
-            + (f" (in {alone})" if reads is None else "")
+            f"(a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}" + (f" (in {alone})" if by_fetch else "")
         )
     if (slow := storage.slow_folder) is not None:
         lines.append(
@@ -667,8 +667,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"{_number(d, 'read_ratio'):.0f}× as long as from memory. A cache of the daemon or server cannot be seen"
     ),
     "reads_not_timed": lambda d: (
-        "slow files and stalls of the storage are seen by `fetch` alone, if at all: this loader does not tell when it reads a file, all that "
-        "its windows were given was read before them, or an older version stored none of it"
+        "slow files and stalls of the storage are seen by `fetch` alone, if at all: this loader does not tell when it "
+        "reads a file, all that its windows were given was read before them, or an older version stored none of it"
     ),
     "disk_shared": lambda d: (
         f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk during the run; the bytes and "
