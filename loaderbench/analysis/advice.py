@@ -436,6 +436,8 @@ def _for_storage(predictor: Predictor, measured: Measured) -> list[Action]:
     if found is not None and found.tail is not None and (found.tail.same_files or found.tail.folder is not None):
         where: dict[str, Json] = {"folder": found.tail.folder, "files": [one.path for one in found.tail.files]}
         actions.append(Action("storage", "slow_files_elsewhere", details=where))
+    if found is not None and found.slow_folder is not None:
+        actions.append(Action("storage", "slow_files_elsewhere", details={"folder": found.slow_folder.folder}))
     return actions
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loaderbench.analysis.own_pauses import are_of_the_run
 from loaderbench.analysis.standstills import CHANCE, TRIED, Standstills, chance_of_so_regular
 from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, bound_by, growth_per_doubling
 from loaderbench.cases.arms import Arm
@@ -29,6 +30,7 @@ from loaderbench.recording.facts import (
     Percentiles,
     ReadTimes,
     Recording,
+    Segment,
     StorageFacts,
     Table,
 )
@@ -163,9 +165,10 @@ def _mean_s(rows: Table) -> float:
 
 
 def reads_of(windows: Sequence[ReadTimes | None], readers: int) -> Reads | None:
-    """The windows of an arm together; None where one did not tell, or there are none."""
+    """The windows of an arm together; None where none tells. One may lack them though its loader tells when it reads:
+    all of its batches were read before it."""
     told = tuple(one for one in windows if one is not None)
-    return Reads(told, readers) if told and len(told) == len(windows) else None
+    return Reads(told, readers) if told else None
 
 
 def quantile(histogram: Table, what: str, part: float) -> float:
@@ -219,22 +222,25 @@ def stalls(reads: Reads) -> Stalls | None:
     )
 
 
-def window_wanted_s(windows: Sequence[ReadTimes | None], readers: int) -> float:
-    """How long a window must be, by those so far, to hold what makes the storage slow: STALL_PERIODS of its stalls,
-    or SLOW_A_WINDOW slow files; PAUSES_A_WINDOW times the longest pause where it is not known yet what that is; 0
-    where it has none."""
-    reads = reads_of([one for one in windows if one is not None], readers)
+def window_wanted_s(segments: Sequence[Segment], readers: int) -> float:
+    """How long a window must be, by those of all arms so far, to hold what makes the storage slow: STALL_PERIODS of its
+    stalls, or SLOW_A_WINDOW slow files; PAUSES_A_WINDOW times the longest pause where it is not known yet what that is;
+    0 where it has none."""
+    reads = reads_of([one.reads for one in segments if one.arm.touches_storage], readers)
     if reads is None:
         return 0.0
-    if len(reads.stalled) and _in_stalls(reads) >= IN_STALLS:
+    histogram, longest_s = reads.histogram, 0.0
+    if are_of_the_run(reads.stalled, reads.seconds, segments):
+        histogram = _without(histogram, reads.slow_rows[reads.lie_in(reads.stalled)])
+    elif len(reads.stalled) and _in_stalls(reads) >= IN_STALLS:
         return STALL_PERIODS * _period(reads)[0]
-    pauses = np.concatenate([one.pauses for one in reads.windows])
-    longest_s = float(_length_s(pauses).max(initial=0))
+    else:
+        longest_s = float(_length_s(np.concatenate([one.pauses for one in reads.windows])).max(initial=0))
     least_s = PAUSES_A_WINDOW * longest_s if longest_s >= max(LONG_PAUSE_S, LONG_PAUSE * reads.typical_s) else 0.0
-    slow = _slow_part(reads.histogram, {**TAIL_SHARES, SLOWEST_PART: UNEVEN_SHARE})
+    slow = _slow_part(histogram, {**TAIL_SHARES, SLOWEST_PART: UNEVEN_SHARE})
     if slow is None or slow[2] < max(LEAST_SLOW_S, LONG_PAUSE * reads.typical_s):
         return least_s
-    return max(least_s, SLOW_A_WINDOW * reads.seconds / _above(reads.histogram, slow[2] * 1e9 / 2)[0])
+    return max(least_s, SLOW_A_WINDOW * reads.seconds / _above(histogram, slow[2] * 1e9 / 2)[0])
 
 
 def missed(recording: Recording, readers: int) -> tuple[float, float] | None:
@@ -244,16 +250,20 @@ def missed(recording: Recording, readers: int) -> tuple[float, float] | None:
     reads = reads_of(windows, readers)
     if reads is None or not len(reads.stalled):
         return None
+    if are_of_the_run(reads.stalled, reads.seconds, recording.segments):
+        return None
     rows = reads.stalled[:, [PAUSE["begin_ns"], PAUSE["end_ns"]]]
     part = float((rows[:, 1] - rows[:, 0]).sum()) / 1e9 / reads.seconds
     met = whole = 0.0
     for segment in recording.of(Arm.REAL):
+        if segment.reads is None:  # what it met is not known
+            continue
         returned = segment.steps[:, STEP["returned_ns"]]
         begin, end = int(returned[max(segment.num_warmup, 1) - 1]), int(returned[-1])
         met += float((np.minimum(rows[:, 1], end) - np.maximum(rows[:, 0], begin)).clip(0).sum())
         whole += end - begin
     seen = met / whole if whole else 0.0
-    return (part, seen) if part >= MISSED and seen < part / 2 else None
+    return (part, seen) if whole and part >= MISSED and seen < part / 2 else None
 
 
 def _in_stalls(reads: Reads) -> float:
@@ -337,25 +347,29 @@ def _in_slices(reads: Reads) -> bool:
 def rationed(reads: Reads, storage: StorageFacts) -> bool:
     """Whether the storage's rate is capped: it stands still, for a moment and for all readers, most of the time."""
     length_s = _length_s(reads.shared)
-    most = RATIONED_PART * reads.seconds
     many = len(length_s) > 0 and length_s.max() <= ONE_PAUSE * length_s.sum()  # one long pause is no slice
-    return bool(many and length_s.sum() >= most and _wait_for_all(reads, storage))
+    if not many or not _wait_for_all(reads, storage):
+        return False
+    # A window has more slices than pauses that were kept; its histogram holds the reads that waited for all of them.
+    num, mean_s = _above(reads.histogram, slowest_part(reads.histogram)[1] * 1e9 / 2)
+    waited_s = max(float(length_s.sum()), num * mean_s / reads.readers)
+    return waited_s >= RATIONED_PART * reads.seconds
 
 
-def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: bool) -> Tail | None:
+def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, beside: Table | None = None) -> Tail | None:
     """The few slow files; None where no part of the reads is much slower than the rest, or all readers waited at once.
 
     Args:
         memory: reads of the same loader from memory.
         storage: with what its probe found.
-        stalled: the reads in long pauses of the whole storage do not count.
+        beside: pauses of the whole storage, or of the run, whose reads do not count.
     """
-    at_once = not stalled and _wait_for_all(reads, storage)
+    at_once = beside is None and _wait_for_all(reads, storage)
     if at_once and reads.readers > 1:
         return None
     histogram, rows = reads.histogram, reads.slow_rows
-    if stalled:
-        inside = reads.lie_in(reads.stalled)
+    if beside is not None:
+        inside = reads.lie_in(beside)
         if inside.all():
             return None
         histogram, rows = _without(histogram, rows[inside]), rows[~inside]
@@ -382,6 +396,20 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, stalled: boo
     return Tail(share, slow_s, quantile(histogram, "file", 0.5), again, tuple(examples), folder, part, slow_part)
 
 
+def _is_of_the_run(few: Tail, reads: Reads, segments: Sequence[Segment]) -> bool:
+    """Whether the slow reads waited while the run itself stood still: one reader in a read looks like a slow file. Not
+    where the same files, or those of one folder, are slow each time."""
+    if few.same_files or few.folder is not None:
+        return False
+    rows = reads.slow_rows[_file_ns(reads.slow_rows) >= few.slow_s * 1e9 / 2]
+    rows = rows[np.argsort(rows[:, READ["begin_ns"]])]
+    begins, ends = rows[:, READ["begin_ns"]], rows[:, READ["begin_ns"]] + _file_ns(rows)
+    first = np.flatnonzero(np.append(True, begins[1:] > np.maximum.accumulate(ends)[:-1]))  # of those at once
+    num = np.diff(first, append=len(rows))
+    waits = np.stack([begins[first], np.maximum.reduceat(ends, first), num, num], axis=1)
+    return are_of_the_run(waits, reads.seconds, segments)
+
+
 def _without(histogram: Table, rows: Table) -> Table:
     """The histogram without some of its files. Their opens and reads stay."""
     left, times = histogram.copy(), _file_ns(rows)
@@ -406,15 +434,22 @@ def same_files(num_slow: int, num_different: int, num_files: int, slow_files: fl
 
 
 def _folder(rows: Table, storage: StorageFacts) -> tuple[str | None, float | None]:
-    """(the folder right below the root that holds most of the slow reads, its part of them), where it stands out."""
-    names = [storage.slow_files.get(str(image)) for image in rows[:, READ["image"]].tolist()]
-    held = Counter(name.split("/", 1)[0] for name in names if name is not None and "/" in name)
-    folder, num = held.most_common(1)[0] if held else ("", 0)
-    size = storage.slow_folders.get(folder)
-    if num < AGAIN or size is None or num < FOLDER_PART * len(rows):
-        return None, None
-    part = num / len(rows)
-    return (folder, part) if part >= FOLDER_EXCESS * size / storage.num_images else (None, None)
+    """(the folder that holds most of the slow reads, its part of them), where it stands out: the smallest such."""
+    held = held_by_folders(rows, storage)
+    for folder, num in sorted(held.items(), key=lambda item: (-item[1], storage.slow_folders[item[0]])):
+        part, of_all = num / len(rows), storage.slow_folders[folder] / storage.num_images
+        if num >= AGAIN and part >= FOLDER_PART and part >= FOLDER_EXCESS * of_all:
+            return folder, part
+    return None, None
+
+
+def held_by_folders(rows: Table, storage: StorageFacts) -> Counter[str]:
+    """How many of the reads each folder holds, right below the root or around the file, whose size is known."""
+    held = Counter[str]()
+    for image in rows[:, READ["image"]].tolist():
+        name = storage.slow_files.get(str(image), "")
+        held.update({name.split("/", 1)[0], name.rpartition("/")[0]} & storage.slow_folders.keys())
+    return held
 
 
 # -- all reads ---------------------------------------------------------------------------------------------
@@ -490,16 +525,16 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
     bound = bound_by(storage.ceiling, readers)
     real, fetch = of(Arm.REAL), of(Arm.FETCH)
     if real is None:
-        return Slowness(bound, None, None, None, None, None, None)
-    stood, standstills = None if idle else stalls(real), None
+        return _by_fetch(None if idle else fetch, bound, recording)
+    own, stood, few = (None, None, None) if idle else _uneven(real, of(Arm.RAM), recording)
+    standstills = None
     if stood is not None:
         reads = of(Arm.REAL, Arm.FREE, Arm.FETCH) or real
         period_s, regular = _period(reads)
         stood = replace(stood, period_s=period_s, regular=regular)
         standstills = Standstills(period_s, _alike(reads, period_s) if regular else None)
-    few = None if idle else tail(real, of(Arm.RAM), storage, stood is not None)
     opening = opens_cost(real)
-    if not idle and stood is None and few is None and rationed(real, storage):
+    if not idle and own is None and stood is None and few is None and rationed(real, storage):
         bound = "bandwidth"
     kind = _kind(stood, few, bound, opening)
     latency_of: Literal["open", "read"] | None = None
@@ -517,6 +552,38 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
         None if idle else missed(recording, readers),
         standstills,
     )
+
+
+def _uneven(
+    reads: Reads, memory: Reads | None, recording: Recording
+) -> tuple[Table | None, Stalls | None, Tail | None]:
+    """(pauses that are the run's own, stalls, slow files)"""
+    own = _of_the_run(reads, recording.segments)
+    stood = None if own is not None else stalls(reads)
+    beside = reads.stalled if stood is not None else own if reads.readers > 1 else None  # one reader's are its reads
+    few = tail(reads, memory, recording.facts.storage, beside)
+    is_own = few is not None and _is_of_the_run(few, reads, recording.segments)
+    return own, stood, None if is_own else few
+
+
+def _by_fetch(fetch: Reads | None, bound: Bound | None, recording: Recording) -> Slowness:
+    """Of a loader that does not tell when it reads a file: what `fetch` met, which reads the same files alone. There
+    is no memory to compare with, so that slow files must be slow for what a processor may do, too."""
+    if fetch is None:
+        return Slowness(bound, None, None, None, None, None, None)
+    own, stood, few = _uneven(fetch, None, recording)
+    if few is not None and few.slow_s < LEAST_SLOW_S:
+        few = None
+    if own is None and stood is None and few is None and rationed(fetch, recording.facts.storage):
+        bound = "bandwidth"
+    return Slowness(_kind(stood, few, bound, opening=False), None, None, few, stood, None, None, fetch)
+
+
+def _of_the_run(real: Reads, segments: Sequence[Segment]) -> Table | None:
+    """The pauses of all readers if these are the run's own: the long ones tell, where there are any. None: the
+    storage's, or there are none."""
+    tell = real.stalled if len(real.stalled) else real.shared
+    return real.shared if are_of_the_run(tell, real.seconds, segments) else None
 
 
 def _kind(stood: Stalls | None, few: Tail | None, bound: Bound | None, opening: bool) -> StorageSlowness | None:
@@ -539,7 +606,7 @@ class Queue:
     stalls: Stalls | None
     batch: int
     workers: int
-    """Each reads a batch's files, one after another."""
+    """Each reads a batch's files, one after another. 0: the consumer's own thread does, before each step."""
     depth: int
     """Batches that are asked for ahead; they are delivered in order."""
     prep_s: float = 0.0
@@ -554,12 +621,15 @@ class Queue:
         """
         num = SIMULATED_BATCHES
         if self.stalls is not None:
-            num = int(min(MOST_SIMULATED, max(num, SIMULATED_PERIODS * self.stalls.period_s / host_s)))
+            step_s = host_s if self.workers else host_s + self.batch * mean(self.reads.histogram, "file")
+            num = int(min(MOST_SIMULATED, max(num, SIMULATED_PERIODS * self.stalls.period_s / step_s)))
         reading_s = self._reading_s(num)
-        free = [0.0] * self.workers
+        free = [0.0] * max(1, self.workers)
         done, taken = 0.0, np.zeros(num)
         for number in range(num):
             asked = taken[number - self.depth] if number >= self.depth else 0.0
+            if not self.workers:
+                asked = done
             read = _behind_stalls(max(heapq.heappop(free), asked), float(reading_s[number]), self.stalls)
             heapq.heappush(free, read + self.prep_s)
             taken[number] = max(read + self.prep_s, done)

@@ -393,12 +393,22 @@ class Model:
         """Seconds a step of the storage if preparation cost nothing: as `fetch` measured it, and as the loader's queue
         hands the files over; None: unknown."""
         fetch = self.times.fetch + in_line if self.times.fetch is not None and self.fetch_usable else None
-        if self.queue is None or self.synchronous:
+        if self.queue is None or (self.synchronous and fetch is not None):
             return fetch
+        if self.synchronous:
+            return self._read_in_line(self.queue, in_line, consumer)
         longer = max(0.0, self.queue.step_s(consumer.value) / consumer.value - 1.0)
         met = np.exp(np.random.default_rng(31).normal(0.0, self.queue.spread, len(consumer.draws)))
         held_up = Quantity(consumer.value * (1.0 + longer), consumer.draws * (1.0 + longer * met), consumer.n)
         return held_up if fetch is None else largest(fetch, held_up)
+
+    def _read_in_line(self, queue: Queue, in_line: Quantity | None, consumer: Quantity) -> Quantity:
+        """The same for a loader whose reads and issuing follow each other, by the reads of `real` alone: `fetch` did
+        not meet what is slow."""
+        issue_s = 0.0 if in_line is None else in_line.value
+        read_s = queue.step_s(issue_s) - issue_s
+        met = np.exp(np.random.default_rng(31).normal(0.0, queue.spread, len(consumer.draws)))
+        return Quantity(read_s, read_s * met, consumer.n) + in_line
 
     # -- contention ----------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
 from loaderbench.analysis.shadow import storage_part
+from loaderbench.analysis.slow_folder import slow_folder
 from loaderbench.analysis.standstills import whole_periods
 from loaderbench.analysis.statistics import blocks_of, draws_of_mean, interval
 from loaderbench.analysis.steps import ArmSteps, join_arms
@@ -67,6 +68,7 @@ from loaderbench.recording.record import (
     Residency,
     RunRecord,
     ShortRun,
+    SlowFolder,
     Stage,
     StepTimes,
     StorageFigures,
@@ -281,14 +283,15 @@ class Judged:
     def _queue(self, prep_s: float = 0.0) -> Queue | None:
         """The loader's queue over slow files or stalls; None where there are none. `prep_s`: of a batch."""
         found, feed = self.slowness, self.case.feed
-        if found.real is None or not feed.workers or (found.tail is None and found.stalls is None):
+        if found.real is None or (found.tail is None and found.stalls is None):
             return None
         depth = self.facts.loader.traits.buffer_batches(feed)
         # What a file takes in the workers depends on what else they do; `fetch` does nothing else.
         reads = found.fetch if not prep_s and found.fetch_saw and found.fetch is not None else found.real
-        return Queue(
-            reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s, spread_of_met(reads, found)
-        )
+        spread = spread_of_met(reads, found)
+        if not feed.workers and found.stalls is None and found.tail is not None:  # of all that it reads in line
+            spread *= found.tail.share
+        return Queue(reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s, spread)
 
     @cached_property
     def processors(self) -> Mapping[Arm, Processors]:
@@ -405,7 +408,7 @@ class Judged:
             contention=starved or (contention is not None and contention.value > 0.05),
             held_up_by=None if seen is None else seen.by,
             storage=self.storage,
-            queue=self._queue(self._prep_s() or 0.0),
+            queue=self._queue(self._prep_s() or 0.0) if self.case.feed.workers else None,
         )
         return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
 
@@ -738,7 +741,13 @@ def storage_figures(case: Case, recording: Recording, slow: Slowness) -> Storage
         tail=slow.tail,
         stalls=slow.stalls,
         fetch_saw=slow.fetch_saw,
+        slow_folder=_slow_folder(facts, slow),
     )
+
+
+def _slow_folder(facts: Facts, slow: Slowness) -> SlowFolder | None:
+    uneven = slow.tail is not None or slow.stalls is not None
+    return None if slow.real is None or uneven else slow_folder(slow.real, facts.storage)
 
 
 def _mean_file_bytes(facts: Facts) -> float | None:

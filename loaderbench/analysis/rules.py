@@ -61,7 +61,12 @@ History
     15 the gains of a watched script are those of another run of it, known no better than 10 %;
        over a storage that may have processes of its own (FUSE, NFS) others are unknown where no arm leaves it alone,
        and such processes make no window one beside another machine; a quota keeps from a run what it was stopped for,
-       and whether it did is asked by its own period
+       and whether it did is asked by its own period;
+       pauses and slow reads are not the storage's where the run itself stood still as often, by arms without a storage
+       or by its quota; a capped rate is known by all reads that waited for it; a window without reads does not hide
+       those of the others; a serial loader over slow files that `fetch` missed waits for them in line; a slow folder is
+       told where its files are too many to be a tail; a loader that does not tell when it reads has the kind that
+       `fetch` met
 """
 
 from __future__ import annotations

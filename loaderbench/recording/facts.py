@@ -225,7 +225,7 @@ class ReadTimes:
     slowest: Table
     """[≤ 128, len(READ_FIELDS)], the slowest first."""
     pauses: Table
-    """[≤ 32, len(PAUSE_FIELDS)], the longest first."""
+    """[≤ 32, len(PAUSE_FIELDS)], the longest first; up to 128 more that the slowest reads waited through."""
     begin_ns: int
     """The first read began (perf_counter_ns)."""
     end_ns: int
@@ -563,7 +563,8 @@ class StorageFacts:
     slow_files: Mapping[str, str] = field(default_factory=dict)
     """Image number → path below the data set's root, of the files in the segments' tables `slowest`."""
     slow_folders: Mapping[str, int] = field(default_factory=dict)
-    """Classes of those files, which are the folders right below the root → files in each."""
+    """Classes of those files, which are the folders right below the root → files in each. Newer runs
+    also hold the folders around the files, where these lie deeper (`train/class`)."""
 
 
 @dataclass(frozen=True)

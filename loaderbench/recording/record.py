@@ -256,6 +256,20 @@ class Tail:
 
 
 @dataclass(frozen=True)
+class SlowFolder:
+    """A folder of the data set whose files are slower than the others', and too many to be a tail."""
+
+    folder: str
+    """Right below the data set's root, or the one around its files."""
+    of_files: float
+    """Its part of all files."""
+    of_slowest: float
+    """Its part of the slowest reads, of as many as would be its own."""
+    times: float
+    """How many times as long as the others that part of the reads takes, on average."""
+
+
+@dataclass(frozen=True)
 class Stalls:
     """Times in which the whole storage stood still: no read ended, then all that waited went on together."""
 
@@ -308,6 +322,8 @@ class StorageFigures:
     stalls: Stalls | None = None
     fetch_saw: bool | None = None
     """Whether `fetch` met the tail or the stalls that `real` met; None where there were none, or it does not tell."""
+    slow_folder: SlowFolder | None = None
+    """None where none is known, and where a tail or stalls are what is slow."""
 
 
 @dataclass(frozen=True)

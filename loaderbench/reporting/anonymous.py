@@ -72,18 +72,26 @@ class Anonymous:
     def _without_slow_files(self, record: RunRecord) -> RunRecord:
         """The record whose figures name no slow file and no folder of theirs; its texts are to leave them out too."""
         storage, verdict = record.storage, record.verdict
-        if storage is None or storage.tail is None:
+        if storage is None or (storage.tail is None and storage.slow_folder is None):
             return record
-        tail = storage.tail
-        self._slow |= dict.fromkeys((file.path for file in tail.files), "(path)")
-        for said in ("of them in {};", "slow files ({})"):  # a folder may be called `train`
-            self._slow[said.format(tail.folder)] = said.format("(path)")
-        files = tuple(replace(file, path="(path)") for file in tail.files)
-        tail = replace(tail, files=files, folder=None if tail.folder is None else "(path)")
+        tail, slower = storage.tail, storage.slow_folder
+        if tail is not None:
+            self._slow |= dict.fromkeys((file.path for file in tail.files), "(path)")
+            self._hide(tail.folder)
+            files = tuple(replace(file, path="(path)") for file in tail.files)
+            tail = replace(tail, files=files, folder=None if tail.folder is None else "(path)")
+        if slower is not None:
+            self._hide(slower.folder)
+            slower = replace(slower, folder="(path)")
         if verdict is not None:
             kept = (replace(one, details={}) if one.code == "slow_files_elsewhere" else one for one in verdict.advice)
             verdict = replace(verdict, advice=tuple(kept))
-        return replace(record, storage=replace(storage, tail=tail), verdict=verdict)
+        return replace(record, storage=replace(storage, tail=tail, slow_folder=slower), verdict=verdict)
+
+    def _hide(self, folder: str | None) -> None:
+        """Leave a folder out where it is said to be slow: it may be called `train`."""
+        for said in ("of them in {};", "slow files ({})", "files in {} take"):
+            self._slow[said.format(folder)] = said.format("(path)")
 
     def _text(self, text: str) -> str:
         for said, instead in sorted(self._slow.items(), key=lambda item: -len(item[0])):

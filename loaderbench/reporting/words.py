@@ -479,16 +479,24 @@ def _of_ceiling(ceiling: Ceiling) -> str:
 def of_single_files(storage: StorageFigures) -> list[str]:
     """What single reads tell of a storage: stalls, slow files, slow opens; that of its kind first."""
     lines, stalls, tail, reads = [], storage.stalls, storage.tail, storage.reads
+    alone = "`fetch`, which reads the same files alone"
+    by_fetch = reads is None and storage.fetch_saw is None
+    met = alone if by_fetch else "`real`"
     if stalls is not None:
         lines.append(
             f"the whole storage {_stands_still(stalls)}: {stalls.part:.0%} of the time ({stalls.num} times in the "
-            "windows of `real`)"
+            f"windows of {met})"
         )
     if tail is not None:
         lines.append(
             f"a few files are slow: {tail.share:.0%} of the read time goes to the slowest "
             f"{_part(tail)} of the reads, {_seconds(tail.slow_s)} each "
-            f"(a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}"
+            f"(a typical one takes {_seconds(tail.typical_s)}); {_which(tail)}" + (f" (in {alone})" if by_fetch else "")
+        )
+    if (slow := storage.slow_folder) is not None:
+        lines.append(
+            f"files in {slow.folder} take {slow.times:.1f} times as long as the others: it has {slow.of_files:.0%} of "
+            f"them, and {slow.of_slowest:.0%} of as many of the slowest reads"
         )
     if storage.latency_of == "open" and reads is not None:
         lines.append(f"{_opening(reads)}: latency")
@@ -728,8 +736,8 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         f"{_number(d, 'read_ratio'):.0f}× as long as from memory. A cache of the daemon or server cannot be seen"
     ),
     "reads_not_timed": lambda d: (
-        "slow files and stalls of the storage cannot be seen: this loader does not tell when it reads a file, or an "
-        "older version stored none of it"
+        "slow files and stalls of the storage are seen by `fetch` alone, if at all: this loader does not tell when it "
+        "reads a file, all that its windows were given was read before them, or an older version stored none of it"
     ),
     "disk_shared": lambda d: (
         f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk during the run; the bytes and "

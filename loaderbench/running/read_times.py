@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,7 +24,10 @@ from loaderbench.recording.facts import (
 )
 
 MOST_SLOWEST, MOST_PAUSES = 128, 32
-"""Behind a standstill as many reads are slow as there are readers."""
+"""Behind a standstill as many reads are slow as there are readers. The pauses that one of the slowest reads waited
+through are kept, too: a rate that is capped in slices of 10 ms has a hundred of them in a window."""
+
+MOST_FOLDERS = 20
 
 
 def read_times(rows: Table) -> ReadTimes | None:
@@ -37,7 +41,7 @@ def read_times(rows: Table) -> ReadTimes | None:
     return ReadTimes(
         histogram=_histogram(rows, whole),
         slowest=rows[slowest],
-        pauses=pauses(begins, ends),
+        pauses=pauses(begins, ends, slowest),
         begin_ns=int(begins.min()),
         end_ns=int(ends.max()),
     )
@@ -53,8 +57,9 @@ def _histogram(rows: Table, whole: NDArray[np.int64]) -> Table:
     return table
 
 
-def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Table:
-    """The longest times in which no read ended though some were under way: [≤ MOST_PAUSES, len(PAUSE_FIELDS)]."""
+def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64], slowest: NDArray[np.int64]) -> Table:
+    """Times in which no read ended though some were under way, the longest first: [n, len(PAUSE_FIELDS)]. Those are
+    the longest of all, and the longest that each of the `slowest` reads waited through."""
     order = np.argsort(ends, kind="stable")
     ended, began = ends[order], np.sort(begins)
     # Before the read that ends at position k, k have ended: those that had begun by then and had not ended waited.
@@ -63,7 +68,10 @@ def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Table:
     earliest = np.minimum.accumulate(begins[order][::-1])[::-1]
     since = np.maximum(np.concatenate([[began[0]], ended[:-1]]), earliest)
     length = ended - since
-    longest = np.argsort(-length, kind="stable")[:MOST_PAUSES]
+    first, last = (np.searchsorted(ended, one[slowest], side="right").tolist() for one in (begins, ends))
+    met = [one + int(np.argmax(length[one:end])) for one, end in zip(first, last, strict=True) if one < end]
+    longest = np.union1d(np.argsort(-length, kind="stable")[:MOST_PAUSES], np.array(met, dtype=np.int64))
+    longest = longest[np.argsort(-length[longest], kind="stable")]
     table = np.zeros((len(longest), len(PAUSE_FIELDS)), dtype=np.int64)
     table[:, PAUSE["begin_ns"]], table[:, PAUSE["end_ns"]] = since[longest], ended[longest]
     table[:, PAUSE["waiting"]] = waiting[longest]
@@ -75,11 +83,24 @@ def pauses(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Table:
 
 
 def slow_files(segments: Sequence[Segment], files: ImageIndex) -> tuple[Mapping[str, str], Mapping[str, int]]:
-    """(number → path below the root of the files in the segments' tables `slowest`, their classes → files in each)."""
+    """(number → path below the root of the files in the segments' tables `slowest`, their classes → files in each).
+    With the classes are the folders below them that hold most of these files (DIR/train/class)."""
     told = [segment.reads for segment in segments if segment.arm.touches_storage]
     tables = [reads.slowest[:, READ["image"]] for reads in told if reads is not None]
     numbers = sorted({int(one) for table in tables for one in table})
     sizes = np.bincount(files.labels, minlength=len(files.classes))
     labels = sorted({int(files.labels[number]) for number in numbers})
     names = {str(number): os.path.relpath(files.path(number), files.root) for number in numbers}
-    return names, {files.classes[label]: int(sizes[label]) for label in labels if label < len(files.classes)}
+    folders = {files.classes[label]: int(sizes[label]) for label in labels if label < len(files.classes)}
+    inner = Counter(os.path.dirname(name) for name in names.values() if name.count(os.sep) > 1)
+    return names, {**folders, **{folder: _num_below(folder, files) for folder, _ in inner.most_common(MOST_FOLDERS)}}
+
+
+def _num_below(folder: str, files: ImageIndex) -> int:
+    """Files in a folder, given below the root, and in those within it."""
+    prefix = np.frombuffer(os.fsencode(folder + os.sep), dtype=np.uint8)
+    names = np.frombuffer(files.names, dtype=np.uint8)
+    begins = files.offsets[:-1][np.diff(files.offsets) > len(prefix)]
+    for place, letter in enumerate(prefix):
+        begins = begins[names[begins + place] == letter]
+    return len(begins)

@@ -302,8 +302,7 @@ def _least_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
     of `fetch` waits for `real`, which the verdict is about."""
     if arm not in COMPARED:
         return 0.0
-    told = [segment.reads for segment in segments if segment.arm.touches_storage]
-    wanted_s = max(window_wanted_s(told, lanes), PAUSES_A_WINDOW * _stood_between_s(segments))
+    wanted_s = max(window_wanted_s(segments, lanes), PAUSES_A_WINDOW * _stood_between_s(segments))
     wanted_s = min(wanted_s, LONGEST_WINDOW_S)
     real_s = max((_window_s(one) for one in segments if one.arm is Arm.REAL), default=0.0)
     return wanted_s if arm is Arm.REAL or real_s >= wanted_s / 2 else 0.0

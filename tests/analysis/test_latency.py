@@ -31,8 +31,19 @@ from loaderbench.analysis.latency import (
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.standstills import Standstills, chance_of_so_regular, equal_parts, evened, whole_periods
 from loaderbench.analysis.steps import arm_steps, window_quantities
+from loaderbench.analysis.verdict import attribute
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import STEP, STEP_FIELDS, CeilingProbe, Recording, Segment, StorageFacts, Table
+from loaderbench.recording.facts import (
+    STEP,
+    STEP_FIELDS,
+    CeilingProbe,
+    CpuWindow,
+    ReadTimes,
+    Recording,
+    Segment,
+    StorageFacts,
+    Table,
+)
 from loaderbench.recording.record import Stalls
 from loaderbench.running.read_times import read_times
 from tests.analysis.event_model import Pipeline, measure
@@ -100,6 +111,10 @@ def reads(readers: int, *tables: Table) -> Reads:
     return Reads(tuple(one for one in found if one is not None), readers)
 
 
+def windows_of(*told: ReadTimes | None) -> list[Segment]:
+    return [make_segment(Arm.REAL, np.zeros((2, len(STEP_FIELDS)), dtype=np.int64), reads=one) for one in told]
+
+
 # -- stalls ------------------------------------------------------------------------------------------------
 
 
@@ -157,13 +172,13 @@ def test_too_few_stalls_to_matter_are_none() -> None:
 def test_a_window_must_hold_two_periods_or_some_slow_files() -> None:
     first = read_times(readers_at_work(4, 3.5, stall=(2.7, 0.8)))  # one stall of it: how often it comes is a guess
     again = read_times(readers_at_work(4, 6, stall=(2.7, 0.8), begin=9.0))
-    assert window_wanted_s([first], 4) > 5
-    assert window_wanted_s([first, again], 4) == pytest.approx(5.4, rel=0.1)
+    assert window_wanted_s(windows_of(first), 4) > 5
+    assert window_wanted_s(windows_of(first, again), 4) == pytest.approx(5.4, rel=0.1)
     few = read_times(readers_at_work(4, 4, slow=same))
     rate = (readers_at_work(4, 4, slow=same)[:, 3] > 2e8).sum() / 4
-    assert window_wanted_s([few], 4) == pytest.approx(8 / rate, rel=0.2)
-    assert window_wanted_s([read_times(readers_at_work(4, 4)), None], 4) == 0.0
-    assert window_wanted_s([None], 4) == 0.0
+    assert window_wanted_s(windows_of(few), 4) == pytest.approx(8 / rate, rel=0.2)
+    assert window_wanted_s(windows_of(read_times(readers_at_work(4, 4)), None), 4) == 0.0
+    assert window_wanted_s(windows_of(None), 4) == 0.0
 
 
 def test_slow_files_ask_for_longer_windows_though_ordinary_reads_are_slow_too() -> None:
@@ -174,11 +189,11 @@ def test_slow_files_ask_for_longer_windows_though_ordinary_reads_are_slow_too() 
     windows = read_times(rows)
     assert windows is not None
     assert 0.15 < slowest_part(windows.histogram)[0] < TAIL_SHARES[0.01]  # it takes more to be a tail by these
-    assert window_wanted_s([windows], 2) == pytest.approx(8 / ((rows[:, 3] > 4.5e7).sum() / 12), rel=0.2)
+    assert window_wanted_s(windows_of(windows), 2) == pytest.approx(8 / ((rows[:, 3] > 4.5e7).sum() / 12), rel=0.2)
     # given files whose times are widely spread, or delays as processes have them that wait for a processor: none
     spread = read_times(readers_at_work(2, 12, slow=lambda _, random: 0.002 * random.lognormal(0, 1)))
     hiccups = read_times(readers_at_work(2, 12, slow=lambda _, random: 0.02 * (random.random() < 0.03)))
-    assert window_wanted_s([spread], 2) == window_wanted_s([hiccups], 2) == 0.0
+    assert window_wanted_s(windows_of(spread), 2) == window_wanted_s(windows_of(hiccups), 2) == 0.0
 
 
 def test_windows_shorter_than_a_period_do_not_count_where_there_are_longer_ones() -> None:
@@ -319,7 +334,7 @@ def test_exponential_times_are_no_tail() -> None:
     assert found is not None
     share, _ = slowest_part(found.histogram)
     assert share == pytest.approx(0.01 * (1 + np.log(100)), rel=0.03)
-    assert tail(Reads((found,), 4), None, STORAGE, stalled=False) is None
+    assert tail(Reads((found,), 4), None, STORAGE) is None
 
 
 def test_more_than_a_hundredth_of_the_files_may_be_slow() -> None:
@@ -327,7 +342,7 @@ def test_more_than_a_hundredth_of_the_files_may_be_slow() -> None:
     windows = read_times(files_that_take(np.where(np.arange(5000) % 25 == 0, 80e6, 0.8e6), apart_ns=5_000_000))
     assert windows is not None
     assert slowest_part(windows.histogram)[0] < TAIL_SHARES[0.01]
-    found = tail(Reads((windows,), 4), None, STORAGE, stalled=False)
+    found = tail(Reads((windows,), 4), None, STORAGE)
     assert found is not None
     assert (found.slowest_part, found.share) == (0.05, pytest.approx((200 * 0.08 + 50 * 0.0008) / (16 + 4800 * 0.0008)))
     assert found.slow_s == pytest.approx(0.08)
@@ -338,12 +353,12 @@ def test_a_tenth_of_the_files_may_be_slow_and_asks_for_longer_windows() -> None:
     table = files_that_take(np.where(np.arange(4000) % 10 == 0, 400e6, 1e6), apart_ns=5_000_000)
     windows = read_times(table)
     assert windows is not None
-    found = tail(Reads((windows,), 4), None, STORAGE, stalled=False)
+    found = tail(Reads((windows,), 4), None, STORAGE)
     assert found is not None
     assert (found.slowest_part, found.slow_s) == (0.10, pytest.approx(0.4))
     assert slowness(recording(SCALING, real=table), 4).kind == "tail"
     # eight slow files in 8 × 10 reads, of which one begins each 5 ms
-    assert window_wanted_s([windows], 4) == pytest.approx(8 * 10 * 0.005, rel=0.05)
+    assert window_wanted_s(windows_of(windows), 4) == pytest.approx(8 * 10 * 0.005, rel=0.05)
 
 
 def test_one_long_pause_is_no_capped_rate() -> None:
@@ -358,14 +373,16 @@ def test_widely_spread_times_are_no_tail() -> None:
     found = read_times(files_that_take(2e6 * random.lognormal(0, 1.5, 200_000)))
     assert found is not None
     assert slowest_part(found.histogram, 0.05)[0] == pytest.approx(0.442, rel=0.05)  # 1 − Φ(1.645 − 1.5)
-    assert tail(Reads((found,), 4), None, STORAGE, stalled=False) is None
+    assert tail(Reads((found,), 4), None, STORAGE) is None
 
 
-def readers_of_a_capped_disk(readers: int, seconds: float, bytes_per_s: float = 10e6) -> Table:
-    """Rows of READ_FIELDS of readers of files of 10 kB, from a disk that lets as much through in each tenth of a second
+def readers_of_a_capped_disk(
+    readers: int, seconds: float, bytes_per_s: float = 10e6, slice_s: float = 0.1
+) -> Table:  # fmt: skip
+    """Rows of READ_FIELDS of readers of files of 10 kB, from a disk that lets as much through in each slice of time
     as its rate allows; each decodes for half a millisecond between two. In an order at random: the same files each time
     would begin a slice."""
-    slice_s, rows, spent, random = 0.1, [], Counter[int](), np.random.default_rng(0)
+    rows, spent, random = [], Counter[int](), np.random.default_rng(0)
     free = [number * 1e-4 for number in range(readers)]
     heapq.heapify(free)
     while (at := heapq.heappop(free)) < seconds:
@@ -389,33 +406,43 @@ def test_readers_that_wait_for_a_capped_rate_met_no_slow_files(readers: int) -> 
     assert slowest_part(found.histogram)[0] > (TAIL_SHARES[0.01] if readers < 8 else 0.1)
     assert stalls(found) is None
     for storage in (capped, scaling, STORAGE) if readers > 1 else (capped,):
-        assert tail(found, None, storage, stalled=False) is None and rationed(found, storage)
+        assert tail(found, None, storage) is None and rationed(found, storage)
     few = reads(readers, readers_at_work(readers, 20, slow=others))
-    assert not rationed(few, scaling) and tail(few, None, scaling, stalled=False) is not None
-    assert tail(few, None, STORAGE, stalled=False) is not None  # without a probe, too
+    assert not rationed(few, scaling) and tail(few, None, scaling) is not None
+    assert tail(few, None, STORAGE) is not None  # without a probe, too
+
+
+@pytest.mark.parametrize("slice_s", [0.01, 0.02, 0.05, 0.1])
+@pytest.mark.parametrize("readers", [2, 3, 4, 8])
+def test_a_window_holds_more_short_slices_than_there_are_slow_reads_to_keep(readers: int, slice_s: float) -> None:
+    for seconds, bytes_per_s in ((1.0, 10e6), (2.7, 10e6), (2.7, 16e6), (10.0, 16e6)):
+        found = reads(readers, readers_of_a_capped_disk(readers, seconds, bytes_per_s, slice_s))
+        assert tail(found, None, STORAGE) is None
+        if found.typical_s < slice_s / 10:  # else most reads wait: what more readers get tells
+            assert rationed(found, STORAGE)
 
 
 def test_one_reader_of_a_capped_disk_is_known_by_its_slices_whatever_the_probe_found() -> None:
     found = reads(1, readers_of_a_capped_disk(1, 3.0))
     for storage in (STORAGE, replace(STORAGE, ceiling=rates_probe(4.6e6, 8.4e6, 11.2e6))):
-        assert tail(found, None, storage, stalled=False) is None and rationed(found, storage)
+        assert tail(found, None, storage) is None and rationed(found, storage)
     for seed in range(20):
         few = reads(1, readers_at_work(1, 20, slow=others, seed=seed))
-        assert tail(few, None, STORAGE, stalled=False) is not None and not rationed(few, STORAGE)
+        assert tail(few, None, STORAGE) is not None and not rationed(few, STORAGE)
 
 
 @pytest.mark.parametrize("slow", [same, one_folder])
 def test_one_reader_s_files_that_are_slow_again_are_no_cap_though_the_probe_met_none(slow: Slow) -> None:
     lucky = replace(STORAGE, ceiling=rates_probe(8.5e6, 8.4e6, 8.6e6))
     windows = [readers_at_work(1, 12, slow=slow, begin=20.0 * number, seed=number) for number in range(4)]
-    found = tail(reads(1, *windows), None, lucky, stalled=False)
+    found = tail(reads(1, *windows), None, lucky)
     assert found is not None and (found.same_files or found.folder == "class3")
 
 
 @pytest.mark.parametrize(("slow", "answer"), [(same, True), (others, False)])
 def test_the_same_slow_files_each_time_are_told_from_others(slow: Slow, answer: bool) -> None:
     windows = [readers_at_work(4, 5, slow=slow, begin=10.0 * number, seed=number) for number in range(4)]
-    found = tail(reads(4, *windows), None, STORAGE, stalled=False)
+    found = tail(reads(4, *windows), None, STORAGE)
     assert found is not None
     assert found.same_files is answer
     assert found.slow_s == pytest.approx(0.4, rel=0.15)
@@ -427,7 +454,7 @@ def test_the_same_slow_files_each_time_are_told_from_others(slow: Slow, answer: 
 
 
 def test_a_folder_that_holds_the_slow_files_is_named() -> None:
-    found = tail(reads(4, readers_at_work(4, 10, slow=one_folder)), None, STORAGE, stalled=False)
+    found = tail(reads(4, readers_at_work(4, 10, slow=one_folder)), None, STORAGE)
     assert found is not None
     assert (found.folder, found.folder_part) == ("class3", 1.0)
 
@@ -446,9 +473,9 @@ def test_a_tail_that_memory_has_too_is_the_processors() -> None:
     few, from_memory = (
         reads(4, readers_at_work(4, 5, slow=same, typical_s=one, seed=seed)) for one, seed in ((0.002, 0), (0.0001, 1))
     )
-    assert tail(few, from_memory, STORAGE, stalled=False) is None
+    assert tail(few, from_memory, STORAGE) is None
     quick = reads(4, readers_at_work(4, 5, typical_s=0.0001, seed=1))
-    assert tail(few, quick, STORAGE, stalled=False) is not None
+    assert tail(few, quick, STORAGE) is not None
 
 
 def test_slow_opens_are_told_from_slow_reads() -> None:
@@ -461,7 +488,7 @@ def test_slow_opens_are_told_from_slow_reads() -> None:
 
 def test_fetch_saw_what_real_saw_only_where_it_had_its_part() -> None:
     real = reads(4, readers_at_work(4, 6, slow=same))
-    few = tail(real, None, STORAGE, stalled=False)
+    few = tail(real, None, STORAGE)
     assert fetch_saw(real, reads(4, readers_at_work(4, 4, slow=same, decode_s=1e-4, seed=5)), None, few) is True
     assert fetch_saw(real, reads(4, readers_at_work(4, 4, decode_s=1e-4)), None, few) is False
     assert fetch_saw(real, reads(4, readers_at_work(4, 0.05, decode_s=1e-4)), None, few) is False  # too short for any
@@ -509,9 +536,110 @@ def test_of_a_storage_that_did_nothing_no_read_is_slow(table: dict[str, Slow]) -
     assert idle.reads is not None
 
 
+def test_a_loader_that_tells_no_reads_has_what_fetch_met() -> None:
+    still, few = readers_at_work(4, 8, stall=(2.7, 0.8)), readers_at_work(4, 8, slow=same)
+    for table, kind in ((still, "stalls"), (few, "tail"), (readers_at_work(4, 4), "latency")):
+        made = recording(SCALING, real=None, free=None, fetch=table)
+        told = slowness(made, 4)
+        # and nothing of what `real` met is made up
+        assert (told.kind, told.reads, told.fetch_saw, told.real, told.missed) == (kind, None, None, None, None)
+        assert slowness(made, 4, idle=True).kind == "latency"
+        assert slowness(beside_quiet(made, (2.7, 0.8)), 4).kind == ("tail" if kind == "tail" else "latency")
+    assert slowness(recording(SCALING, real=None, fetch=readers_of_a_capped_disk(4, 3.0)), 4).kind == "bandwidth"
+    # given slow reads of some ms, as a busy processor makes them: there is no memory to compare with
+    late = readers_at_work(4, 8, slow=lambda *one: same(*one) / 20, typical_s=0.0001)
+    assert slowness(recording(SCALING, real=None, fetch=late), 4).kind == "latency"
+
+
 def test_runs_without_times_of_single_reads_keep_what_the_probe_found() -> None:
     for told in (slowness(recording(real=None), 4), slowness(recording(), 4)):
         assert (told.kind, told.reads, told.stalls, told.tail, told.fetch_saw) == ("bandwidth", None, None, None, None)
+
+
+# -- standstills of the run itself ---------------------------------------------------------------------------
+
+
+def steady_steps(seconds: float, step_s: float, stood: tuple[float, float] | None = None) -> Table:
+    """Rows of STEP_FIELDS of a loop without a storage, which the last `length` of each period stops as a whole."""
+    ends = step_s * np.arange(1, int(seconds / step_s) + 1)
+    if stood is not None:
+        period, length = stood
+        ends = ends + length * np.floor(ends / (period - length))
+        ends = ends[ends <= seconds]
+    table = np.zeros((len(ends), len(STEP_FIELDS)), dtype=np.int64)
+    for name, before_s in (("called_ns", 0.003), ("returned_ns", 0.002), ("issued_ns", 0.001), ("done_ns", 0.0)):
+        table[:, STEP[name]] = ((ends - before_s) * 1e9).astype(np.int64)
+    return table
+
+
+def beside_quiet(made: Recording, stood: tuple[float, float] | None) -> Recording:
+    """With windows of arms that touch no storage, which stand still or do not."""
+    arms = (Arm.HOST, Arm.RAM, Arm.PREP)
+    return replace(
+        made, segments=[*made.segments, *(make_segment(arm, steady_steps(3.0, 0.04, stood)) for arm in arms)]
+    )
+
+
+@pytest.mark.parametrize("readers", [1, 2, 8])
+def test_what_stops_arms_without_a_storage_as_often_does_not_stop_the_storage(readers: int) -> None:
+    # given a run that a signal, or a hypervisor, stops for 0.3 s in each 1.1 s: its reads look as over stalls
+    made = recording(SCALING, real=readers_at_work(readers, 12, stall=(1.1, 0.3)))
+    real = [one for one in made.segments if one.arm is Arm.REAL]
+    quiet, stopped = beside_quiet(made, None), beside_quiet(made, (1.1, 0.3))
+    assert slowness(made, readers).kind == slowness(quiet, readers).kind == "stalls"
+    assert window_wanted_s(quiet.segments, readers) == window_wanted_s(real, readers) > 2.0
+    found = slowness(stopped, readers)
+    assert (found.kind, found.stalls, found.tail, found.missed) == ("latency", None, None, None)
+    assert window_wanted_s(stopped.segments, readers) == 0.0
+    # and hiccups that are shorter, or rarer, do not excuse the storage
+    assert slowness(beside_quiet(made, (1.1, 0.1)), readers).kind == "stalls"
+    assert slowness(beside_quiet(made, (2.9, 0.3)), readers).kind == "stalls"
+
+
+def test_one_reader_s_irregular_waits_are_no_slow_files_where_the_run_stood_still() -> None:
+    few = recording(SCALING, real=readers_at_work(1, 20, slow=others))
+    assert slowness(beside_quiet(few, None), 1).kind == "tail"
+    assert slowness(beside_quiet(few, (1.2, 0.4)), 1).kind == "latency"
+    one = recording(SCALING, real=readers_at_work(1, 20, slow=one_folder))  # a run that stops does not choose its files
+    assert slowness(beside_quiet(one, (1.2, 0.4)), 1).kind == "tail"
+
+
+def under_a_quota(made: Recording, throttled_a_second: float, queued: float | None, seconds: float = 10.0) -> Recording:
+    """`queued`: threads that wait for a processor, on average."""
+    cpu = CpuWindow(
+        seconds, seconds, None if queued is None else queued * seconds, None, None, None, cpus=4, quota_cpus=1.0,
+        num_throttled=int(throttled_a_second * seconds),
+    )  # fmt: skip
+    return replace(made, segments=[replace(one, cpu=cpu) if one.arm is Arm.REAL else one for one in made.segments])
+
+
+@pytest.mark.parametrize(("length", "kind"), [(0.07, "bandwidth"), (0.115, "stalls")])
+def test_a_quota_that_stops_a_cold_run_is_neither_a_capped_rate_nor_a_stall(length: float, kind: str) -> None:
+    # given four readers that stand still at the end of each 0.2 s
+    made = recording(SCALING, real=readers_at_work(4, 10, stall=(0.2, length), typical_s=0.001))
+    assert slowness(made, 4).kind == kind
+    # then it is the quota if that stopped the run as often, and its threads wanted a processor meanwhile
+    waits = 4 * length / 0.2
+    assert slowness(under_a_quota(made, 5.0, 0.9 * waits), 4).kind == "latency"
+    assert slowness(under_a_quota(made, 5.0, None), 4).kind == "latency"
+    assert slowness(under_a_quota(made, 5.0, 0.1 * waits), 4).kind == kind
+    assert slowness(under_a_quota(made, 0.5, 0.9 * waits), 4).kind == kind
+
+
+def test_a_quota_beside_a_storage_that_stands_still_does_not_excuse_it() -> None:
+    # given standstills that last longer than any period of a quota
+    made = recording(SCALING, real=readers_at_work(4, 10, stall=(2.7, 0.8)))
+    assert slowness(under_a_quota(made, 10.0, 4.0), 4).kind == "stalls"
+
+
+def test_a_window_whose_batches_were_read_before_it_does_not_hide_the_others() -> None:
+    table, later = (readers_at_work(4, 8, stall=(2.7, 0.8), begin=begin) for begin in (0.0, 27.0))
+    made = recording(SCALING, real=table, fetch=later)
+    full = replace(made, segments=[*windows_of(None), *made.segments, make_segment(Arm.FETCH, np.zeros((2, 10), int))])
+    seen, same_seen = slowness(made, 4), slowness(full, 4)
+    assert (seen.kind, seen.fetch_saw) == (same_seen.kind, same_seen.fetch_saw) == ("stalls", True)
+    assert (seen.reads, seen.stalls) == (same_seen.reads, same_seen.stalls)
+    assert slowness(recording(SCALING, real=None), 4).reads is None
 
 
 # -- the queue -----------------------------------------------------------------------------------------------
@@ -574,6 +702,32 @@ def test_the_gain_without_preparation_holds_what_the_queue_does_not_bridge() -> 
     assert loose is not None
     added = left.value - host.value
     assert loose.high - host.value == pytest.approx(added * np.exp(1.96 * 0.5), rel=0.08)
+
+
+@pytest.mark.parametrize("stood", [None, Stalls(9, 1.0, 4.0, True, 0.25)], ids=["slow files", "standstills"])
+def test_a_loader_in_line_over_slow_files_that_fetch_missed_waits_for_the_storage(stood: Stalls | None) -> None:
+    # given steps of 90 + 30 + 10 ms that read, prepare and issue, one after another
+    arms = join(measure(Pipeline(workers=0, latency_ms=90.0, decode_ms=30.0, issue_ms=10.0, busy_ms=35.0)), 1)
+    missed = Model(arms, reads_files=True, owns_transfer=False, synchronous=True, overlap=False, fetch_usable=False)
+    assert missed.without("prep") is None
+    assert attribute(missed).verdict.bottleneck == "mixed"
+    # and the files' times in them, with 1 % that take 50 times as long, or behind standstills of 1 s in 4
+    batch_s = 0.090 if stood is None else 0.090 * 0.75
+    quick_s = batch_s / 32 / 1.49
+    files = [50 * quick_s] + [quick_s] * 99 if stood is None else [batch_s / 32] * 100
+    known = replace(missed, queue=queue(files, stood, workers=0, depth=0))
+    left, storage = known.without("prep"), known.without("storage")
+    assert left is not None and storage is not None
+    expected_s = 0.100 if stood is None else (batch_s + 0.010) / 0.75
+    assert left.value == pytest.approx(expected_s, rel=0.05)
+    assert storage.value == pytest.approx(0.040, rel=0.05)
+    found = attribute(known).verdict
+    assert (found.bottleneck, found.reasons) == ("storage", ())
+    # without launches, too, reading is what is left
+    alone = known.joint_without(frozenset(("prep", "launch")))
+    assert alone is not None and alone.value == pytest.approx(
+        expected_s - 0.010 / (1.0 if stood is None else 0.75), rel=0.05
+    )
 
 
 def test_few_slow_files_or_irregular_stalls_are_badly_known() -> None:

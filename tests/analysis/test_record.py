@@ -218,7 +218,7 @@ MAY_BE_NULL = {
     "tag",
     "failure", "verdict.joint_speedup", "storage.nfs", "storage.cold_proof", "storage.cold_read_ratio",
     "storage.idle_proof", "storage.others_read_bytes", "storage.kind", "storage.latency_of", "storage.tail",
-    "storage.stalls", "storage.fetch_saw", "transfer.pinned", "device.held_issue_s", "short_run",
+    "storage.stalls", "storage.fetch_saw", "storage.slow_folder", "transfer.pinned", "device.held_issue_s", "short_run",
     "watched",
     "storage_by_shadow", "storage_by_processors",
 }  # fmt: skip

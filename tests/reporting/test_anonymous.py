@@ -14,7 +14,7 @@ import pytest
 from commands import call
 
 from loaderbench import plain
-from loaderbench.recording.record import Advice, RunRecord, SlowFile, Tail
+from loaderbench.recording.record import Advice, RunRecord, SlowFile, SlowFolder, Tail
 from loaderbench.recording.store import Store
 from loaderbench.reporting.anonymous import Anonymous
 from loaderbench.reporting.csv import csv_text
@@ -135,6 +135,17 @@ def test_the_command_leaves_them_out(tmp_path: Path) -> None:
     for form in ("html", "md", "csv"):
         done = call("report", "--anonymous", "--format", form, "--out", "-", "--results", tmp_path)
         assert done.code == 0 and done.out and "projekt" not in done.out and str(tmp_path) not in done.out
+
+
+def test_a_slow_folder_is_not_named() -> None:
+    record = examples.measured()
+    assert record.storage is not None and record.verdict is not None
+    storage = replace(record.storage, slow_folder=SlowFolder("holiday", 0.2, 0.95, 5.0))
+    advice = Advice("slow_files_elsewhere", "storage", details={"folder": "holiday"}, action="the slow files (holiday)")
+    evidence = ("files in holiday take 5.0 times as long as the others",)
+    verdict = replace(record.verdict, evidence=evidence, advice=(advice,))
+    found = Anonymous(())(replace(record, storage=storage, verdict=verdict))
+    assert "holiday" not in repr(found) and "5.0 times as long" in repr(found)
 
 
 def test_slow_files_and_their_folder_are_not_named() -> None:

@@ -75,7 +75,7 @@ def test_pauses_are_those_of_a_plain_search(spans: list[tuple[int, int]]) -> Non
         since = max(max(earlier, default=0), min(b for b, _ in waiting))
         released = sum(e <= end + RELEASE_PART * (end - since) for _, e in waiting)
         expected.append((int(since), int(end), len(waiting), int(released)))
-    found = [tuple(row) for row in pauses(begins, ends).tolist()]
+    found = [tuple(row) for row in pauses(begins, ends, np.arange(0)).tolist()]
     assert sorted(found, key=lambda row: row[1]) == sorted(expected, key=lambda row: row[1])
 
 
@@ -91,4 +91,14 @@ def test_slow_files_are_named_below_the_root_with_the_size_of_their_class(tmp_pa
         make_segment(Arm.RAM, table, reads=read_times(reads((1, 0, 1, 1)))),  # of the copy in memory
         make_segment(Arm.FREE, table),
     ]
-    assert slow_files(segments, images) == ({"0": "a/1.jpg", "2": "b/c/3.jpg"}, {"a": 2, "b": 1})
+    assert slow_files(segments, images) == ({"0": "a/1.jpg", "2": "b/c/3.jpg"}, {"a": 2, "b": 1, "b/c": 1})
+
+
+def test_the_folders_of_classes_below_another_are_counted(tmp_path: Path) -> None:
+    for name in ("train/a/1.jpg", "train/a/2.jpg", "train/ab/3.jpg", "train/ab/d/4.jpg", "val/a/5.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    images = index_images(str(tmp_path))
+    slowest = read_times(reads(*((number, number, 1, 1) for number in range(5))))
+    _, folders = slow_files([make_segment(Arm.REAL, np.zeros((2, len(STEP_FIELDS)), np.int64), reads=slowest)], images)
+    assert folders == {"train": 4, "val": 1, "train/a": 2, "train/ab": 2, "train/ab/d": 1, "val/a": 1}
