@@ -168,7 +168,7 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
     ),
     "too_few_steps": lambda d: (
         f"too short: {_text(d, 'steps')} steps of `real` are too few; give --steps {_text(d, 'wanted')} "
-        f"(about {_number(d, 'seconds'):,.0f} s of measuring)"
+        f"without --duration (about {_number(d, 'seconds'):,.0f} s of measuring)"
     ),
     "gain_not_measured": lambda d: (
         f"the gain without {_text(d, 'cause')} was not measured"

@@ -65,8 +65,7 @@ class Length:
     steps: int | None = None
     """Exact number of steps; None: until `target_s`, and at least a few."""
     longest_s: float = field(default=math.inf, compare=False)
-    """Most seconds with the warm-up, of a window without an exact number of steps: a round of the workers and two
-    steps are enough where they take as long."""
+    """Most seconds with the warm-up: a round of the workers and two steps are enough where they take as long."""
 
 
 @dataclass(frozen=True)
@@ -276,8 +275,8 @@ class Windows:
         """Run the window's own steps: at least `steps`; until its time is up, where their number is not fixed."""
         fixed = length.steps is not None
         # Storage that takes seconds for a batch must not stretch a window to minutes: two steps are enough.
-        longest_s = min(LONGEST_WINDOW_S, (1 - WARMUP_PART) * length.longest_s)
-        longest_ns = sys.maxsize if fixed else time.perf_counter_ns() + int(longest_s * 1e9)
+        longest_s = min(math.inf if fixed else LONGEST_WINDOW_S, (1 - WARMUP_PART) * length.longest_s)
+        longest_ns = sys.maxsize if math.isinf(longest_s) else time.perf_counter_ns() + int(longest_s * 1e9)
         loop.run(2, sys.maxsize)
         if time.perf_counter_ns() < longest_ns:
             loop.run(steps - 2, longest_ns)

@@ -490,7 +490,7 @@ def test_a_reason_s_words_hold_in_a_summary() -> None:
     )
     told = words.worded(replace(record, verdict=replace(verdict, reasons=reasons)))
     assert examples.verdict_of(told).summary == (
-        "Undetermined: too short: 6 steps of `real` are too few; give --steps 30 (about 41 s of measuring); two ways "
+        "Undetermined: too short: 6 steps of `real` are too few; give --steps 30 without --duration (about 41 s of measuring); two ways "
         "of measuring the wait for data do not agree: 40% of a step by comparing the arms, 10% by the timeline."
     )
 
