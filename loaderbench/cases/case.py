@@ -166,7 +166,6 @@ class Effort:
     repeat: int = 0
     """Which of `--repeats` processes this is."""
 
-
     @property
     def is_limited(self) -> bool:
         """Whether `duration_s` ends the run. Steps that were asked for without it are all measured."""

@@ -330,7 +330,7 @@ class EffortOptions:
 
     arms: Words = option("all, real, or a comma list of device,host,ram,real,free,fetch", Words(("all",)))
     steps: int | None = option(
-        "Measured steps of each arm, whatever time they take unless --duration is given too  [default: until --ci-target]"
+        "Measured steps of each arm, all of them unless --duration is given too  [default: until --ci-target]"
     )
     duration: float | None = option("Time limit for measuring a case, in seconds  [default: 60; with --steps none]")
     ci_target: float = option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)

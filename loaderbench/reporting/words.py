@@ -686,6 +686,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "short_run": lambda d: (
         f"{_text(d, 'steps')} steps are fewer than ten prefetch buffers ({_text(d, 'buffer_batches')} batches each)"
     ),
+    "took_longer": lambda d: (
+        f"{_number(d, 'seconds'):.0f} s from the start of its process, {_number(d, 'beyond'):.0f} s beyond --duration: "
+        + (_list(d, "why", "; ") or "nothing foretold it")
+    ),
     "ci_target_missed": lambda d: (
         f"the step time {_half_width(d)}, target ± {_number(d, 'target'):.1%} (stopped by {_text(d, 'stopped_by')})"
     ),

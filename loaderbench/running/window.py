@@ -114,6 +114,8 @@ class Windows:
     peers: Peers = ALONE
     """They begin each window together."""
     pulse: Pulse = field(default_factory=Pulse)
+    foreseeing: Callable[[Arm, int], AbstractContextManager[None]] = field(default=lambda arm, number: nullcontext())
+    """What is open while a window of an arm in a round runs."""
     _paces: dict[Arm, Pace | None] = field(default_factory=dict)
     """How the loader fed the last window of each arm."""
 
@@ -182,7 +184,7 @@ class Windows:
         stream = self.feeds.stream(arm)
         loop, loader = self.new_loop(arm, stream), stream.loader
         log = self.log if arm is Arm.REAL else None
-        with self.evicting(arm, loop, loader), log or nullcontext():
+        with self.foreseeing(arm, number), self.evicting(arm, loop, loader), log or nullcontext():
             num_warmup, steady = self._open(arm, stream, loop, length, most, warm_up)
             stages_begun, cpu_begun = _stage_times(loader), time.thread_time()
             self._fill(loop, num_warmup, min(length.steps or self.fewest_steps(), most), length, most)
