@@ -26,8 +26,9 @@ from loaderbench.samplers.process_io import pss_of
 
 COPY_PART = 0.25
 """Fraction of `max_bytes` for the copy in memory."""
-COPY_PART_OF_TIME, COPY_S = 0.15, 6.0
-"""The copy in memory ends after this fraction of the measuring time, and this many seconds: a batch is enough."""
+COPY_PART_OF_TIME, COPY_S = 0.15, 3.0
+"""The copy in memory ends after this fraction of the measuring time, and this many seconds: a batch is enough, and the
+first verdict waits for it."""
 COPY_BATCHES = 128
 """Batches of images that are copied into memory: a large set is not copied completely."""
 NUM_HOST_BATCHES = 3
