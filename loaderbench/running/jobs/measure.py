@@ -313,12 +313,14 @@ class _Measurement:
     def _foresee_steps(self, steps: int, done: Sequence[Segment], behind_s: float) -> None:
         """Say how long a number of steps takes, behind the first windows that tell it."""
         num_rounds, each = spread(steps)
+        if self._told_steps or (num_rounds == 1 and self._case.effort.is_limited):
+            return  # the first round is whole
         took = [(one.arm.is_fed, (one.wall_s or 0.0) * max(1.0, each / max(len(one.window), 1))) for one in done]
         to_come = [max((s for fed, s in took if fed is arm.is_fed), default=0.0) for arm in self._to_come(done)]
         whole_s = num_rounds * (sum(seconds for _, seconds in took) + sum(to_come))
         rest_s = whole_s - sum(one.wall_s or 0.0 for one in done)
         beyond_s = rest_s - (self._deadline.left_s() - behind_s)
-        if beyond_s <= max(TOLD_FROM_S, TOLD_PART * rest_s) or self._told_steps:
+        if beyond_s <= max(TOLD_FROM_S, TOLD_PART * rest_s):
             return
         why = f"--steps {steps} of each arm take about {whole_s:.0f} s"
         if self._case.effort.is_limited:
