@@ -122,16 +122,20 @@ class Deadline:
         why: list[Json] = [*self._reasons]
         return [Caveat("took_longer", {"seconds": took_s, "beyond": beyond_s, "why": why})]
 
-    def extend(self, seconds: float, why: str) -> None:
+    def extend(self, seconds: float, why: str, *, to_end: bool = False) -> None:
         """Move the deadline for work that cannot be cut short, and say so once, before it is done.
 
         `seconds`: beyond what is left of it.
-        `why`: what takes how long, as a part of a sentence.
+        `why`: what takes how long, as a part of a sentence. `to_end`: the run ends there, as far as is foreseen; how
+        long it takes is not known otherwise where no limit was asked for.
         """
         moved_s = seconds + max(0.0, self._clock() - self._ends_s)  # it may have passed
         self._ends_s += moved_s
         self.extended_s += moved_s
         self._reasons.append(why)
         about_s = self.duration_s + self.extended_s + OVERTIME_S
-        limit = f"beyond --duration {self.duration_s:g}" if self._asked else f"not the usual {self.duration_s:g}"
-        self._report(Notice(f"{why}: the run takes about {about_s:.0f} s, {limit}", about_s))
+        if not self._asked and not to_end:
+            self._report(Notice(why))
+            return
+        limit = f", beyond --duration {self.duration_s:g}" if self._asked else ""
+        self._report(Notice(f"{why}: the run takes about {about_s:.0f} s{limit}", about_s))

@@ -135,6 +135,17 @@ def test_the_record_says_why_a_run_took_longer_than_was_promised() -> None:
     assert caveats(40.0, "--steps 64 take long", asked=False) == []  # no time was promised
 
 
+def test_where_no_limit_was_asked_for_only_the_steps_tell_how_long_it_takes() -> None:
+    told = list[Message]()
+    deadline = Deadline(60.0, told.append, clock=Clock(), asked=False)
+    deadline.extend(30.0, "evicting takes about 39 s")
+    deadline.extend(300.0, "--steps 64 of each arm take about 360 s", to_end=True)
+    assert told == [
+        Notice("evicting takes about 39 s"),
+        Notice("--steps 64 of each arm take about 360 s: the run takes about 397 s"),
+    ]
+
+
 def rounds_of(deadline: Deadline, **fields: Any) -> Any:
     """A measurement that has come to its rounds."""
     measurement: Any = object.__new__(_Measurement)
@@ -195,7 +206,7 @@ def test_how_long_a_number_of_steps_takes_is_said_behind_the_first_windows() -> 
     assert after(*quick, strict=False) == []
     # three rounds of 2 s without a loader, and of three windows of 40 s with one
     assert after(*quick, (Arm.REAL, 40.0), strict=False) == [
-        "--steps 64 of each arm take about 366 s: the run takes about 368 s, not the usual 60"
+        "--steps 64 of each arm take about 366 s: the run takes about 368 s"
     ]
     assert after(*quick, (Arm.REAL, 40.0), (Arm.FREE, 40.0), strict=True) == [
         "--steps 64 of each arm take about 366 s: --duration 60 ends the run before"

@@ -447,3 +447,25 @@ def test_the_time_of_arms_that_a_clock_paces_goes_to_those_that_vary(
 def test_a_number_of_steps_is_measured_of_every_arm(monkeypatch: pytest.MonkeyPatch) -> None:
     _, asked, _ = measured(monkeypatch, device="emulated", steps=30)
     assert sum(arm is Arm.HOST for arm, _, _ in asked) == 3
+
+
+# -- a window of a number of steps ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("longest_s", "ran"), [(np.inf, [2, 18]), (100.0, [2, 18]), (0.0, [2])])
+def test_a_window_of_a_number_of_steps_ends_early_only_where_its_time_is_up(longest_s: float, ran: list[int]) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Loop:
+        host = ((0, 0, 0, 0, 8, 0),) * 3
+
+        def run(self, num: int, until_ns: int) -> int:
+            asked.append((num, until_ns))
+            return num
+
+    windows = cast(Any, object.__new__(Windows))
+    windows.rig = SimpleNamespace(case=make_case(workers=2))
+    windows._fill(Loop(), 1, 20, Length(0.5, 20, longest_s), sys.maxsize)
+    assert [num for num, _ in asked] == ran
+    if longest_s == np.inf:
+        assert asked[-1][1] == sys.maxsize  # nothing ends it

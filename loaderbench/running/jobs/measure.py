@@ -244,7 +244,7 @@ class _Measurement:
 
     def _keep_for_rounds(self, ahead_s: float) -> None:
         """Have time for the rounds, however long the start took. `ahead_s`: what is still to come before them."""
-        if self._arms:
+        if self._arms and self._case.effort.is_limited:
             least_s = max(0.0, LEAST_PART * self._case.effort.duration_s - self._spent_s)
             self._deadline.keep(ahead_s + least_s + self._behind_s)
 
@@ -327,7 +327,7 @@ class _Measurement:
             self._told_steps = True
             self._deadline.say(f"{why}: --duration {self._case.effort.duration_s:g} ends the run before")
         else:
-            self._deadline.extend(beyond_s, why)
+            self._deadline.extend(beyond_s, why, to_end=True)
 
     def _foreseeing(self, arm: Arm, number: int) -> AbstractContextManager[None]:
         """While a window of the first round reads the storage: say as soon as its rate tells that this window, and
