@@ -361,6 +361,7 @@ class Judged:
             total_time_s=real.seconds,
             num_steps=real.num_steps,
             time_to_first_batch_s=self._first_batch_s(),
+            start_s=dict(facts.startup.phases_s),
             loader_rate=rate_of(self.arms.get(Arm.FREE)),
             ingestion_rate=rate_of(self.arms.get(Arm.DEVICE)),
             accelerator_utilization_fraction=None if found.utilization is None else found.utilization.value,

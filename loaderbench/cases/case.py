@@ -149,9 +149,11 @@ class Effort:
     warmup: int | None = None
     """Warm-up steps of each window; None: until the loader's queue is steady."""
     steps: int | None = None
-    """Measured steps of each arm; None: until `ci_target` or `duration_s`."""
+    """Measured steps of each arm, whatever time they take; None: until `ci_target` or `duration_s`."""
     duration_s: float = 60.0
-    """Most seconds of measuring, all arms together."""
+    """Most seconds of measuring, all arms together. With `steps`, unless `strict_duration`, only what is usual."""
+    strict_duration: bool = False
+    """`duration_s` was asked for beside `steps`: it ends the run even where it leaves some of them."""
     max_bytes: int | None = None
     """Limit on the bytes read from the data set's storage; None: no limit."""
     ci_target: float = 0.03
@@ -163,6 +165,11 @@ class Effort:
     seed: int = 0
     repeat: int = 0
     """Which of `--repeats` processes this is."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether `duration_s` ends the run. Steps that were asked for without it are all measured."""
+        return self.steps is None or self.strict_duration
 
 
 @dataclass(frozen=True)

@@ -329,8 +329,10 @@ class EffortOptions:
     """How long and how thoroughly to measure."""
 
     arms: Words = option("all, real, or a comma list of device,host,ram,real,free,fetch", Words(("all",)))
-    steps: int | None = option("Measured steps of each arm  [default: until --ci-target]")
-    duration: float = option("Time limit for measuring a case, in seconds", 60.0)
+    steps: int | None = option(
+        "Measured steps of each arm, all of them unless --duration is given too  [default: until --ci-target]"
+    )
+    duration: float | None = option("Time limit for measuring a case, in seconds  [default: 60; with --steps none]")
     ci_target: float = option("Stop at this 95 % half-width, as a fraction of the step time", 0.03)
     max_bytes: Size | None = option(
         "Limit on the bytes read from the data set's storage: 500M, 20G …  [default: no limit]", metavar="SIZE"

@@ -34,6 +34,12 @@ from loaderbench.plain import type_hints
 
 T = TypeVar("T", bound=str)
 
+DURATION_S = 60.0
+"""Of measuring a case, where nothing else is asked for."""
+PROMISED_S = 10.0
+"""Most seconds beyond `--duration` from a command's start to its answer, unless it says before that it takes longer
+(running/deadline.py)."""
+
 MIN_WORKER_LIMIT, WORKERS_PER_CPU = 256, 16
 """More workers than the larger of MIN_WORKER_LIMIT and WORKERS_PER_CPU × CPUs are refused: no figure would mean
 anything."""
@@ -87,7 +93,8 @@ class StudyRequest:
     """Names; with `real` among them."""
     warmup: int | None = None
     steps: int | None = None
-    duration_s: float = 60.0
+    duration_s: float | None = None
+    """None: DURATION_S; with `steps`, as long as they take."""
     ci_target: float = 0.03
     max_bytes: int | None = None
     repeats: int = 1
@@ -199,7 +206,7 @@ def _check(request: StudyRequest) -> None:
     at_least("--repeats", request.repeats, 1)
     at_least("--max-bytes", request.max_bytes, 1)
     at_least("--seed", request.seed, 0)
-    if not 0 < request.duration_s < math.inf:
+    if request.duration_s is not None and not 0 < request.duration_s < math.inf:
         raise ConfigError(f"--duration must be above 0 seconds and finite, not {request.duration_s:g}")
     if not 0 < request.ci_target < 1:
         raise ConfigError(f"--ci-target is a fraction such as 0.03, not {request.ci_target:g}")
@@ -297,7 +304,8 @@ def _case(
             arms=parse_arms(request.arms),
             warmup=request.warmup,
             steps=request.steps,
-            duration_s=request.duration_s,
+            duration_s=DURATION_S if request.duration_s is None else request.duration_s,
+            strict_duration=request.steps is not None and request.duration_s is not None,
             max_bytes=request.max_bytes,
             ci_target=request.ci_target,
             kernels=request.kernels,
@@ -351,7 +359,8 @@ def _loader_options(request: StudyRequest, loader: LoaderChoice) -> dict[str, st
 
 
 def expected_seconds(case: Case) -> float:
-    """Most seconds that the case will take: the measuring time, a fifth of it for the kernel trace, the full time again
-    for short runs, and about 8 s to import torch, build and end. A first short run that takes longer is not cut."""
+    """Most seconds that the case will take, unless its process says otherwise before: the measuring time and what is
+    promised beyond it, and the measuring time again for short runs, the first of which is not cut. Steps that were
+    asked for without a time are measured however long they take: then it is what is usual."""
     short = 1.0 if case.feed.buffer_ratio is not None else 0.0
-    return case.effort.duration_s * (1.0 + (0.2 if case.effort.kernels else 0.0) + short) + 8.0
+    return case.effort.duration_s * (1.0 + short) + PROMISED_S

@@ -122,7 +122,8 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
     for case in cases:
         echo(title(case))
     seconds = sum(expected_seconds(case) for case in cases)
-    echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes")
+    longer = "" if all(case.effort.is_limited for case in cases) else ", longer where --steps take longer"
+    echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes{longer}")
 
 
 def counted(number: int, one: str, more: str) -> str:

@@ -32,6 +32,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "buffer_not_full": FIGURE,
         "queue_not_steady": FIGURE,
         "short_run": FIGURE,
+        "took_longer": INFORMATION,
         "ci_target_missed": FIGURE,
         "cpu_contention": FIGURE,
         "contention_not_measured": FIGURE,

@@ -612,6 +612,9 @@ class StartupFacts:
     other jobs before, and in runs that did not store it."""
     open_s: float | None = None
     """The list of images, the device and the model; None in runs that did not store it."""
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    """Each part of what came before the rounds, by name, in order (running/deadline.py, PHASES); empty in runs that did
+    not store them."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.record import Verdict
@@ -21,6 +21,8 @@ class Notice:
     """Something that the user must know before it happens: a line that stays on the screen."""
 
     text: str
+    whole_s: float | None = field(default=None, compare=False)
+    """How long the run takes by now, where that is what is said."""
 
 
 @dataclass(frozen=True)

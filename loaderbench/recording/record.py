@@ -532,6 +532,8 @@ class RunRecord:
     num_steps: int | None = None
     time_to_first_batch_s: float | None = None
     """Loader construction → first batch delivered."""
+    start_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of each part of what came before the first round, in order; empty in runs that did not store them."""
     loader_rate: Estimate | None = None
     """The loader alone, without a device."""
     ingestion_rate: Estimate | None = None

@@ -51,6 +51,8 @@ class Progress:
         self._step_s: dict[Arm, float] = {}
         self._bytes_per_s: float | None = None
         self._so_far = ""
+        self._told_s: float | None = None
+        """How long the case takes, as its process said."""
         self._cause: tuple[str, ...] = ()
         self._live: Live | None = None
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -71,7 +73,7 @@ class Progress:
         if case is not self._case:
             self._case, self._began = case, time.monotonic()
             self._step_s, self._bytes_per_s = {}, None
-            self._so_far, self._cause = "", ()
+            self._so_far, self._cause, self._told_s = "", (), None
             if self._live is None and case is not None:
                 self._say(f"{self._place()}{self._title(case)}")
         match message:
@@ -83,7 +85,8 @@ class Progress:
                 self._phase = f"step {done} of {total}"
             case Phase(text=text):
                 self._phase = text
-            case Notice(text=text):
+            case Notice(text=text, whole_s=whole_s):
+                self._told_s = whole_s or self._told_s
                 self._say(text)
             case SoFar():
                 self._tell(message)
@@ -159,12 +162,12 @@ class Progress:
         case, phase = self._case, fmt.clean(self._phase)
         if case is None:
             return Text(phase, style="dim", no_wrap=True, overflow="ellipsis")
-        whole = self._expected_s[self._number - 1] if self._number <= len(self._expected_s) else case.effort.duration_s
         passed = time.monotonic() - self._began
+        whole, shown = self._whole(case, passed)
         line = Table.grid(padding=(0, 1))
         line.add_row(
             ProgressBar(total=whole, completed=min(passed, whole), width=24),
-            Text(f"{passed:.0f} s of at most {whole:.0f} s · {phase}", style="dim"),
+            Text(f"{passed:.0f} s{shown} · {phase}", style="dim"),
         )
         lines = [
             Text(fmt.clean(self._place() + self._title(case)), style="bold"),
@@ -174,6 +177,14 @@ class Progress:
         for text in lines:
             text.no_wrap, text.overflow = True, "ellipsis"
         return Group(*lines, line)
+
+    def _whole(self, case: Case, passed: float) -> tuple[float, str]:
+        """(seconds that the case takes, what is shown of them). A number of steps takes what it takes: until its
+        process says how long, that is not known."""
+        if self._told_s is not None:
+            return self._told_s, f" of about {self._told_s:.0f} s"
+        whole = self._expected_s[self._number - 1] if self._number <= len(self._expected_s) else case.effort.duration_s
+        return (whole, f" of at most {whole:.0f} s") if case.effort.is_limited else (max(whole, passed), "")
 
     def _figures(self, case: Case) -> str:
         """`579 images/s · stall 71 % · files 66 MB/s`, of the last windows."""

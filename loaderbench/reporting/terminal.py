@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from loaderbench.recording.caveats import VERDICT
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ADVICE_LINES = 6
 """Lines of advice on a run's screen; the rest is behind `show --all`."""
+TOLD_FROM_S = 0.05
+"""From which on a part of a run's start is shown."""
 BAR_WIDTH = 12
 """Characters of a bar that is the whole step."""
 OF_OUR_LOOP = ("launch", "transfer", "unexplained")
@@ -173,7 +175,14 @@ def _figures(record: RunRecord) -> list[tuple[str, str]]:
         ("step", step_text),
         ("AU", _or_not_measured(utilization, fmt.percent(utilization))),
         ("first batch", _or_not_measured(first, fmt.duration(first))),
+        *([("start", _start(record.start_s))] if record.start_s else []),
     ]
+
+
+def _start(start_s: Mapping[str, float]) -> str:
+    """`imports 2.1 s · device 9.0 s`: what came before the first round, but for what took no time to speak of."""
+    told = [(name.replace("_", " "), seconds) for name, seconds in start_s.items() if seconds >= TOLD_FROM_S]
+    return " · ".join(f"{name} {fmt.duration(seconds)}" for name, seconds in told) or f"below {TOLD_FROM_S:g} s each"
 
 
 def _print_shares(record: RunRecord, console: Console) -> None:

@@ -171,7 +171,7 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
     ),
     "too_few_steps": lambda d: (
         f"too short: {_text(d, 'steps')} steps of `real` are too few; give --steps {_text(d, 'wanted')} "
-        f"(about {_number(d, 'seconds'):,.0f} s of measuring)"
+        f"without --duration (about {_number(d, 'seconds'):,.0f} s of measuring)"
     ),
     "gain_not_measured": lambda d: (
         f"the gain without {_text(d, 'cause')} was not measured"
@@ -762,6 +762,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "queue_not_steady": lambda d: f"{_list(d, 'arms')}: the loader's queue was still moving when the window opened",
     "short_run": lambda d: (
         f"{_text(d, 'steps')} steps are fewer than ten prefetch buffers ({_text(d, 'buffer_batches')} batches each)"
+    ),
+    "took_longer": lambda d: (
+        f"{_number(d, 'seconds'):.0f} s from the start of its process, {_number(d, 'beyond'):.0f} s beyond --duration: "
+        + (_list(d, "why", "; ") or "nothing foretold it")
     ),
     "ci_target_missed": lambda d: (
         f"the step time {_half_width(d)}, target ± {_number(d, 'target'):.1%} (stopped by {_text(d, 'stopped_by')})"

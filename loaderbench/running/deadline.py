@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from loaderbench.cases.study import PROMISED_S
+from loaderbench.plain import Json
+from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.progress import Notice, Report
 
-OVERTIME_S = 7.0
+BESIDE_S = 3.0
+"""Of the command, beside the process: about 1.5 s pass before it is started and as many behind its answer."""
+OVERTIME_S = PROMISED_S - BESIDE_S
 """Seconds beyond `--duration` from the start of the process to its answer: Python's imports, the device, the loaders'
-first batches. The command promises 10: about 1.5 s pass before the process is started and as many behind its answer."""
+first batches."""
 AFTER_ROUNDS_S, MOST_AFTER_S = 2.5, 5.0
 """Kept free behind the rounds for what is looked at once, besides the probe of the storage; and where processors are
 slow."""
+
+
+LEAST_MOVED_S = 1.0
+"""By less the deadline is not moved for the start: it would say nothing."""
+NAMED_PART, MOST_NAMED = 0.2, 3
+"""Of the time before the rounds, what a phase must have taken to be named as the cause, and how many are."""
+PHASES = {
+    "imports": "Python and its imports",
+    "list": "listing the images",
+    "device": "opening the device",
+    "model": "building the model",
+    "ranks": "waiting for the other ranks",
+    "loader": "building the loader",
+    "as_it_is": "measuring the data set as it is",
+    "copy": "copying images into memory",
+    "cache": "preparing the page cache",
+    "first_batches": "starting the loader",
+    "first_step": "the device's first step",
+}
+"""What comes before the rounds: name in the run → in words."""
 
 
 class Deadline:
@@ -29,16 +55,28 @@ class Deadline:
         started_s: float | None = None,
         start_s: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        asked: bool = True,
     ) -> None:
         """`started_s`: when the process was started for this work, by `clock`; None: now. `start_s`: for which its
-        start, Python and its imports, used a processor or waited for one; None: unknown."""
-        self._clock, self._report, self.duration_s = clock, report, duration_s
+        start, Python and its imports, used a processor or waited for one; None: unknown. `asked`: `duration_s` is a
+        limit, and not only what is usual where a number of steps takes its time."""
+        self._clock, self._report, self.duration_s, self._asked = clock, report, duration_s, asked
+        self._started_s = clock() if started_s is None else started_s
+        self.phases: dict[str, float] = {}
+        """Seconds of what came before the rounds, by the names of PHASES, in order."""
+        if started_s is not None:
+            self.phases["imports"] = max(0.0, clock() - started_s)
+        self._reasons: list[str] = []
+        self._named: set[str] = set()
+        """Phases that a notice has named."""
         self.after_rounds_s = min(max(AFTER_ROUNDS_S, start_s or 0.0), MOST_AFTER_S)
         """To be kept free behind the rounds."""
-        self._ends_s = (clock() if started_s is None else started_s) + duration_s + OVERTIME_S
+        self._ends_s = self._started_s + duration_s + OVERTIME_S
         self.extended_s = 0.0
         """Seconds that work which cannot be cut short took beyond its share, as was said before it began."""
         if start_s is not None and start_s > MOST_AFTER_S:
+            self._named.add("imports")
             # So much more for the start, and for what follows the rounds.
             self.extend(2 * (start_s - MOST_AFTER_S), f"Python took {start_s:.0f} s of slow processors to start")
 
@@ -50,12 +88,54 @@ class Deadline:
         """When work must end that may take `most_s`, and `part` of the time that is left; by the clock."""
         return self._clock() + min(most_s, part * self.left_s())
 
-    def extend(self, seconds: float, why: str) -> None:
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times a part of what comes before the rounds. `name`: of PHASES."""
+        begun_s = self._clock()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + self._clock() - begun_s
+
+    def keep(self, seconds: float) -> None:
+        """Leave at least `seconds` from now on: where the start took them, move the deadline and say what of it did."""
+        beyond_s = seconds - self.left_s()
+        if beyond_s < LEAST_MOVED_S:
+            return
+        whole_s = sum(self.phases.values())
+        slow = sorted(self.phases.items(), key=lambda one: -one[1])[:MOST_NAMED]
+        new = [(name, s) for name, s in slow if s >= NAMED_PART * whole_s and name not in self._named]
+        self._named |= {name for name, _ in new}
+        told = ", ".join(f"{PHASES[name]} took {s:.0f} s" for name, s in new)
+        self.extend(beyond_s, told or f"the start took {whole_s:.0f} s in all")
+
+    def say(self, text: str) -> None:
+        """Say what the user must know, without moving anything."""
+        self._report(Notice(text))
+
+    def caveats(self) -> list[Caveat]:
+        """At the end: why the run took longer than was promised; empty where it did not, and where nothing was."""
+        took_s = self._clock() - self._started_s
+        beyond_s = took_s - self.duration_s
+        if not self._asked or beyond_s <= (OVERTIME_S if self._reasons else PROMISED_S):
+            return []
+        why: list[Json] = [*self._reasons]
+        return [Caveat("took_longer", {"seconds": took_s, "beyond": beyond_s, "why": why})]
+
+    def extend(self, seconds: float, why: str, *, to_end: bool = False) -> None:
         """Move the deadline for work that cannot be cut short, and say so once, before it is done.
 
-        `why`: what takes how long, as a part of a sentence.
+        `seconds`: beyond what is left of it.
+        `why`: what takes how long, as a part of a sentence. `to_end`: the run ends there, as far as is foreseen; how
+        long it takes is not known otherwise where no limit was asked for.
         """
-        self._ends_s += seconds
-        self.extended_s += seconds
-        about = self.duration_s + self.extended_s + OVERTIME_S
-        self._report(Notice(f"{why}: the run takes about {about:.0f} s, beyond --duration {self.duration_s:g}"))
+        moved_s = seconds + max(0.0, self._clock() - self._ends_s)  # it may have passed
+        self._ends_s += moved_s
+        self.extended_s += moved_s
+        self._reasons.append(why)
+        about_s = self.duration_s + self.extended_s + OVERTIME_S
+        if not self._asked and not to_end:
+            self._report(Notice(why))
+            return
+        limit = f", beyond --duration {self.duration_s:g}" if self._asked else ""
+        self._report(Notice(f"{why}: the run takes about {about_s:.0f} s{limit}", about_s))

@@ -26,8 +26,9 @@ from loaderbench.samplers.process_io import pss_of
 
 COPY_PART = 0.25
 """Fraction of `max_bytes` for the copy in memory."""
-COPY_PART_OF_TIME, COPY_S = 0.15, 6.0
-"""The copy in memory ends after this fraction of the measuring time, and this many seconds: a batch is enough."""
+COPY_PART_OF_TIME, COPY_S = 0.15, 3.0
+"""The copy in memory ends after this fraction of the measuring time, and this many seconds: a batch is enough, and the
+first verdict waits for it."""
 COPY_BATCHES = 128
 """Batches of images that are copied into memory: a large set is not copied completely."""
 NUM_HOST_BATCHES = 3
@@ -88,6 +89,11 @@ class Feeds:
         """The files that an arm reads."""
         return self.ram.data if self.ram is not None and arm.source == "memory" else self._rig.data
 
+    @property
+    def copy_most_s(self) -> float:
+        """How long the copy in memory may take."""
+        return min(COPY_S, COPY_PART_OF_TIME * self._case.effort.duration_s)
+
     def copy_to_memory(self) -> None:
         """Copy images into memory, for the arms that read them there, unless that was done."""
         if self.ram is not None:
@@ -99,7 +105,7 @@ class Feeds:
             self._batch_bytes(),
             self._copy_bytes(),
             progress_of(self._report)(what),
-            until=self._deadline.until(min(COPY_S, COPY_PART_OF_TIME * self._case.effort.duration_s)),
+            until=self._deadline.until(self.copy_most_s),
             at_least=self._case.step.batch_size if self._rig.data.shards is None else 2 * self._case.feed.lanes,
             evict_sources=self._case.subject.cache == "cold",
         )
@@ -191,7 +197,7 @@ class Feeds:
         return self.in_terms_of_the_data_set(images.path(index))
 
     def startup_facts(self) -> StartupFacts:
-        return StartupFacts(dict(self._build_s), self.process_s, self.open_s)
+        return StartupFacts(dict(self._build_s), self.process_s, self.open_s, dict(self._deadline.phases))
 
     def copy_facts(self, link_bytes_per_s: float | None) -> CopyFacts:
         batch = self._ready[0] if self._ready else None

@@ -96,6 +96,9 @@ class Rig:
         self.case, self._stack, self._slowdown = case, stack, slowdown
         self._module = plugins.LOADERS.load(case.feed.loader)
         self.traits = plugins.LOADERS.find(case.feed.loader).traits
+        self.opened_s: dict[str, float] = {}
+        """Seconds of each part of this, by the names of deadline.PHASES."""
+        begun_s = time.perf_counter()
         report(Phase("listing the images"))
         progress = once_a_second(report)
         self.data = open_data_set(
@@ -106,14 +109,18 @@ class Rig:
         self.data = part_of(self.data, case)
         self.images = self.data.images
         plugins.check_formats(case.feed, self.images.formats, case.subject.dataset)
+        listed_s = time.perf_counter()
         report(Phase("opening the device"))
         size = case.step.input_size or case.subject.resolution  # None: uncropped images of no stated resolution
         self.device: Device = open_device(case.step, size)
         stack.callback(self.device.close)
+        opened_s = time.perf_counter()
         num_classes = len(self.images.classes)
         self.workload: Workload = build_workload(
             case.step, self.device, image_size=size, seed=case.effort.seed, num_classes=num_classes
         )
+        built_s = time.perf_counter()
+        self.opened_s = {"list": listed_s - begun_s, "device": opened_s - listed_s, "model": built_s - opened_s}
         self._pin = self.device.pins_memory
         if slowdown is not None:
             self._pin = self._pin and not slowdown.pageable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -117,9 +118,8 @@ def measure_rounds(
     effort, feed, lead = windows.rig.case.effort, windows.rig.case.feed, windows.peers.lead
     budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)  # all ranks must stop alike
     target_s, fewest = _windows_of(budget, len(arms))
-    num_rounds = 1 if effort.steps is not None and effort.steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
-    steps = None if effort.steps is None else -(-effort.steps // num_rounds)
-    deadline = time.perf_counter() + budget.seconds
+    num_rounds, steps = (MIN_ROUNDS, None) if effort.steps is None else spread(effort.steps)
+    deadline = time.perf_counter() + (budget.seconds if effort.is_limited else math.inf)
     number, turns, spares, uneven, left_out = 0, arms, tuple[Arm, ...](), False, False
     while True:
         for place, planned in enumerate(turns):
@@ -143,7 +143,8 @@ def measure_rounds(
                 left_out = True
                 continue
             part = 1.0 if number else _share(arm, [one for one in arms[place:] if one not in spares])
-            most_s = max(MIN_SEGMENT_S, left_s * part)
+            # A window of a number of steps ends early only where it would take up a round's time.
+            most_s = max(MIN_SEGMENT_S if steps is None else LONGEST_WINDOW_S, left_s * part)
             segments.append(windows.measure(arm, number, Length(wanted_s, steps, most_s)))
             left_out = False
             if not number:
@@ -160,6 +161,12 @@ def measure_rounds(
         stopped_by = _stopped_by(windows, number, asked, fewest, arms, segments, late=late, bytes_end=budget.most_bytes)
         if stopped_by is not None:
             return RoundFacts(_measured(arms, segments), number, stopped_by)
+
+
+def spread(steps: int) -> tuple[int, int]:
+    """(rounds over which so many steps of an arm are spread, steps of each window)"""
+    num_rounds = 1 if steps < MIN_ROUNDS * MIN_WINDOW_STEPS else MIN_ROUNDS
+    return num_rounds, -(-steps // num_rounds)
 
 
 def _windows_of(budget: Budget, num_arms: int) -> tuple[float, int]:

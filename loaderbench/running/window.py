@@ -65,8 +65,7 @@ class Length:
     steps: int | None = None
     """Exact number of steps; None: until `target_s`, and at least a few."""
     longest_s: float = field(default=math.inf, compare=False)
-    """Most seconds with the warm-up, of a window without an exact number of steps: a round of the workers and two
-    steps are enough where they take as long."""
+    """Most seconds with the warm-up: a round of the workers and two steps are enough where they take as long."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,8 @@ class Windows:
     peers: Peers = ALONE
     """They begin each window together."""
     pulse: Pulse = field(default_factory=Pulse)
+    foreseeing: Callable[[Arm, int], AbstractContextManager[None]] = field(default=lambda arm, number: nullcontext())
+    """What is open while a window of an arm in a round runs."""
     _paces: dict[Arm, Pace | None] = field(default_factory=dict)
     """How the loader fed the last window of each arm."""
 
@@ -183,7 +184,7 @@ class Windows:
         stream = self.feeds.stream(arm)
         loop, loader = self.new_loop(arm, stream), stream.loader
         log = self.log if arm is Arm.REAL else None
-        with self.evicting(arm, loop, loader), log or nullcontext():
+        with self.foreseeing(arm, number), self.evicting(arm, loop, loader), log or nullcontext():
             num_warmup, steady = self._open(arm, stream, loop, length, most, warm_up)
             stages_begun, cpu_begun = _stage_times(loader), time.thread_time()
             self._fill(loop, num_warmup, min(length.steps or self.fewest_steps(), most), length, most)
@@ -276,8 +277,8 @@ class Windows:
         """Run the window's own steps: at least `steps`; until its time is up, where their number is not fixed."""
         fixed = length.steps is not None
         # Storage that takes seconds for a batch must not stretch a window to minutes: two steps are enough.
-        longest_s = min(LONGEST_WINDOW_S, (1 - WARMUP_PART) * length.longest_s)
-        longest_ns = sys.maxsize if fixed else time.perf_counter_ns() + int(longest_s * 1e9)
+        longest_s = min(math.inf if fixed else LONGEST_WINDOW_S, (1 - WARMUP_PART) * length.longest_s)
+        longest_ns = sys.maxsize if math.isinf(longest_s) else time.perf_counter_ns() + int(longest_s * 1e9)
         loop.run(2, sys.maxsize)
         if time.perf_counter_ns() < longest_ns:
             loop.run(steps - 2, longest_ns)

@@ -206,7 +206,13 @@ def _children_of_all() -> dict[int, list[int]]:
 
 
 def tree_read_bytes(root_pid: int) -> int | None:
-    """`read_bytes` of a process and its descendants now, those that were waited for included; None where unknown.
+    """`read_bytes` of a process and its descendants now (tree_io); None where unknown."""
+    return tree_io(root_pid, "read_bytes")
+
+
+def tree_io(root_pid: int, name: str) -> int | None:
+    """A figure of proc(5), io, of a process and its descendants now, those that were waited for included; None where
+    unknown.
 
     A pass in which a process ends is made again: whether its parent's total has its bytes by then cannot be told.
     """
@@ -216,7 +222,7 @@ def tree_read_bytes(root_pid: int) -> int | None:
         try:
             while waiting:
                 pid = waiting.pop()
-                total += parse_io(_read_file(f"/proc/{pid}/io"))["read_bytes"]
+                total += parse_io(_read_file(f"/proc/{pid}/io"))[name]
                 waiting += of_all.get(pid, []) if of_all is not None else _children_of(pid)
             return total
         except (FileNotFoundError, ProcessLookupError):

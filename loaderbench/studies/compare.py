@@ -12,7 +12,7 @@ from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.cases.case import CacheState, Case
 from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS, Options, Words, one_of_each
 from loaderbench.cases.options import options as asked_options
-from loaderbench.cases.study import StudyRequest, plan
+from loaderbench.cases.study import DURATION_S, StudyRequest, plan
 from loaderbench.errors import ConfigError
 from loaderbench.images.same_files import HASHED_BYTES, check_same_files
 from loaderbench.recording.caveats import Reason
@@ -110,7 +110,10 @@ def plan_comparison(request: StudyRequest, caches: Sequence[str], rounds: int) -
     """
     if rounds < 1:
         raise ConfigError(f"--rounds must be at least 1, not {rounds}")
-    request = replace(request, repeats=rounds, duration_s=request.duration_s / rounds)
+    request = replace(request, repeats=rounds)
+    if request.steps is None or request.duration_s is not None:
+        whole_s = DURATION_S if request.duration_s is None else request.duration_s
+        request = replace(request, duration_s=whole_s / rounds)
     cases = [case for cache in dict.fromkeys(caches) for case in plan(replace(request, cache=cache))]
     if request.max_bytes is not None:
         each = request.max_bytes * len(request.variants) // len(cases)

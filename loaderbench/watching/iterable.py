@@ -130,7 +130,7 @@ class WatchedGenerator(WatchedBatches[T]):
 class WatchedIterator(Alike, Generic[T]):
     """An iterator with stamps around each batch. It has the attributes of the other, and passes for its class."""
 
-    OWN = ("_iterator", "_watched")
+    OWN: tuple[str, ...] = ("_iterator", "_watched")
 
     def __init__(self, iterator: Iterator[T], watched: Watched | None) -> None:
         """`watched`: None where it is not stamped here."""

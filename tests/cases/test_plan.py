@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.cases.options import options as asked_options
 from loaderbench.cases.options import over
-from loaderbench.cases.study import StudyRequest, Target, Variant, plan, read_study
+from loaderbench.cases.study import StudyRequest, Target, Variant, expected_seconds, plan, read_study
 from loaderbench.cases.traits import DecoderChoice, LoaderChoice
 from loaderbench.errors import ConfigError
 from loaderbench.native import no_libjpeg, not_kept
@@ -47,6 +48,21 @@ def test_every_combination_once_and_serial_without_workers() -> None:
     assert len(cases) == 8
     more = plan(replace(REQUEST, decoders=decoders("pillow", "turbojpeg"), batch_sizes=[8, 64], prefetches=[1, 4]))
     assert len({case.key for case in more}) == len(more) == 8 * 8
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds", "limited"),
+    [
+        ({}, 60.0, True),
+        ({"duration_s": 15.0}, 15.0, True),
+        ({"steps": 64}, 60.0, False),
+        ({"steps": 64, "duration_s": 60.0}, 60.0, True),
+    ],
+)
+def test_steps_are_limited_by_a_duration_that_was_given(asked: dict[str, Any], seconds: float, limited: bool) -> None:
+    for case in plan(replace(REQUEST, **asked)):
+        assert (case.effort.duration_s, case.effort.is_limited) == (seconds, limited)
+        assert expected_seconds(case) == seconds + 10  # docs/method.md: what is promised
 
 
 def test_arms_are_asked_for_by_name() -> None:

@@ -226,7 +226,7 @@ def test_a_run_that_did_not_end_well_keeps_its_reason_and_has_no_figure(status: 
     assert to_json(record.failure) == old["failure"]
     assert (record.throughput, record.verdict, record.arms) == (None, None, None)
     assert to_json(record.case) == old["case"] | {
-        "optimizer": "sgd", "channels": 3, "shard": None, "all_reduce_bytes": None,
+        "optimizer": "sgd", "channels": 3, "shard": None, "all_reduce_bytes": None, "strict_duration": False,
     }  # fmt: skip
     assert record.wall_s == old["wall_s"] and record.started_at == old["started_at"]
 

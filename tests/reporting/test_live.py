@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.progress import Notice, Phase, SegmentDone, SoFar, StepsDone
 from loaderbench.recording.record import Estimate, Verdict
@@ -45,6 +46,24 @@ def test_on_a_terminal_rate_stall_bandwidth_and_time_left_are_shown(monkeypatch:
     assert "of at most 10 s" in text
     assert "failed: worker 3 was \ufffd[31mkilled" in text
     assert max(map(len, re.split(r"[\r\n]", text))) <= 80
+
+
+def test_how_long_a_case_takes_is_what_its_process_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "REDRAW_S", -1.0)
+
+    def shown(case: Case, *messages: Notice) -> str:
+        out = io.StringIO()
+        with Progress(1, quiet=False, console=Console(file=out, width=80, force_terminal=True)) as view:
+            for message in (Phase("starting the loader"), *messages):
+                view.message(case, message)
+        return out.getvalue()
+
+    assert f"of at most {CASE.effort.duration_s:.0f} s" in shown(CASE)
+    assert "of about 52 s" in shown(CASE, Notice("evicting takes about 33 s", 52.2))
+    steps = CASE.changed(steps=64)  # they take what they take
+    assert " s · starting" in shown(steps) and "of at most" not in shown(steps)
+    assert "of about 410 s" in shown(steps, Notice("--steps 64 take about 400 s", 410.0))
+    assert "of at most" in shown(CASE.changed(steps=64, strict_duration=True))
 
 
 def test_elsewhere_a_line_a_case(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,15 @@ def test_what_was_not_measured_is_never_zero() -> None:
         assert "0" not in line
 
 
+def test_what_came_before_the_first_round_is_shown_with_its_times() -> None:
+    record = examples.measured()
+    assert "start" not in shown(terminal.print_run, record, whole=True).split()
+    told = replace(record, start_s={"imports": 2.13, "ranks": 0.0, "device": 9.04, "first_step": 0.4})
+    joined = " ".join(shown(terminal.print_run, told, whole=True).split())
+    assert "start imports 2.13 s · device 9.04 s · first step 400 ms" in joined
+    assert "imports" not in shown(terminal.print_run, told)
+
+
 def test_kernel_gaps_are_shown_by_what_the_device_waited_for() -> None:
     record = examples.measured()
     assert "kernel gaps   not measured" in shown(terminal.print_run, record, whole=True)

@@ -152,6 +152,10 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     "ram_subset": [{"num": 100, "of": 1000}],
     "buffer_not_full": [{}],
     "short_run": [{"steps": 12, "buffer_batches": 4}],
+    "took_longer": [
+        {"seconds": 52.2, "beyond": 37.2, "why": ["evicting takes about 33 s"]},
+        {"seconds": 31.0, "beyond": 16.0, "why": []},
+    ],
     "queue_not_steady": [{"arms": ["ram", "real"]}],
     "ci_target_missed": [
         {"half_width": 0.1, "target": 0.03, "stopped_by": "duration"},
@@ -535,8 +539,9 @@ def test_a_reason_s_words_hold_in_a_summary() -> None:
     )
     told = words.worded(replace(record, verdict=replace(verdict, reasons=reasons)))
     assert examples.verdict_of(told).summary == (
-        "Undetermined: too short: 6 steps of `real` are too few; give --steps 30 (about 41 s of measuring); two ways "
-        "of measuring the wait for data do not agree: 40% of a step by comparing the arms, 10% by the timeline."
+        "Undetermined: too short: 6 steps of `real` are too few; give --steps 30 without --duration "
+        "(about 41 s of measuring); two ways of measuring the wait for data do not agree: 40% of a step by comparing "
+        "the arms, 10% by the timeline."
     )
 
 

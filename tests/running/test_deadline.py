@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,8 @@ from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP, STEP_FIELDS, Segment
 from loaderbench.recording.progress import Message, Notice
 from loaderbench.running.deadline import AFTER_ROUNDS_S, MOST_AFTER_S, OVERTIME_S, Deadline
+from loaderbench.running.foresight import foreseen
+from loaderbench.running.jobs import measure as measuring
 from loaderbench.running.jobs.measure import _Measurement
 from tests.made import make_case, make_segment
 
@@ -88,3 +93,163 @@ def test_long_steps_are_told_behind_the_first_windows_that_show_them() -> None:
     assert [str(one.text)[: len(said) + 5] for one in told if isinstance(one, Notice)] == [
         f"{said} 20 s", f"{said} 30 s",
     ]  # fmt: skip
+
+
+# -- the start ---------------------------------------------------------------------------------------------
+
+
+def test_a_slow_start_moves_it_and_says_what_took_how_long() -> None:
+    clock, told = Clock(), list[Message]()
+    deadline = Deadline(15.0, told.append, started_s=97.0, clock=clock)
+    with deadline.phase("list"):
+        clock.now += 0.5
+    deadline.keep(13.0)  # of 22 s, 3.5 are gone
+    assert not told and deadline.left_s() == pytest.approx(18.5)
+    with deadline.phase("device"):
+        clock.now += 9.0
+    deadline.keep(13.0)
+    assert deadline.left_s() == pytest.approx(13.0) and deadline.extended_s == pytest.approx(3.5)
+    assert deadline.phases == pytest.approx({"imports": 3.0, "list": 0.5, "device": 9.0})
+    assert told == [
+        Notice(
+            "opening the device took 9 s, Python and its imports took 3 s: "
+            "the run takes about 26 s, beyond --duration 15"
+        )
+    ]
+
+
+def test_the_record_says_why_a_run_took_longer_than_was_promised() -> None:
+    def caveats(took_s: float, *why: str, asked: bool = True) -> list[Any]:
+        clock = Clock()
+        deadline = Deadline(15.0, lambda message: None, clock=clock, asked=asked)
+        for one in why:
+            deadline.extend(5.0, one)
+        clock.now += took_s
+        return [(one.code, one.details) for one in deadline.caveats()]
+
+    assert caveats(21.0, "it is slow") == caveats(24.0) == []
+    assert caveats(24.0, "it is slow", "very") == [
+        ("took_longer", {"seconds": 24.0, "beyond": 9.0, "why": ["it is slow", "very"]})
+    ]
+    assert caveats(40.0) == [("took_longer", {"seconds": 40.0, "beyond": 25.0, "why": []})]
+    assert caveats(40.0, "--steps 64 take long", asked=False) == []  # no time was promised
+
+
+def test_where_no_limit_was_asked_for_only_the_steps_tell_how_long_it_takes() -> None:
+    told = list[Message]()
+    deadline = Deadline(60.0, told.append, clock=Clock(), asked=False)
+    deadline.extend(30.0, "evicting takes about 39 s")
+    deadline.extend(300.0, "--steps 64 of each arm take about 360 s", to_end=True)
+    assert told == [
+        Notice("evicting takes about 39 s"),
+        Notice("--steps 64 of each arm take about 360 s: the run takes about 397 s"),
+    ]
+
+
+def rounds_of(deadline: Deadline, **fields: Any) -> Any:
+    """A measurement that has come to its rounds."""
+    measurement: Any = object.__new__(_Measurement)
+    vars(measurement).update(
+        _deadline=deadline, _told_steps=False, _segments=[], _case=make_case(**fields),
+        _arms=(Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FREE, Arm.FETCH),
+        _feeds=SimpleNamespace(reads_files=True), _rig=SimpleNamespace(data=SimpleNamespace(sample_bytes=1e6)),
+    )  # fmt: skip
+    return measurement
+
+
+def test_the_rounds_keep_half_of_the_time_whatever_came_before() -> None:
+    clock, told = Clock(), list[Message]()
+    deadline = Deadline(20.0, told.append, clock=clock)
+    measurement = rounds_of(deadline, duration_s=20.0)
+    clock.now += 14.0
+    measurement._keep_for_rounds(0.0)  # 13 s are left, and 10 and what follows the rounds are kept
+    assert not told
+    clock.now += 4.0
+    measurement._keep_for_rounds(0.0)
+    assert deadline.left_s() == pytest.approx(10.0 + AFTER_ROUNDS_S) and len(told) == 1
+
+
+@pytest.mark.parametrize(("gpu", "steps"), [(None, 0), (0, 1)])
+def test_a_gpu_s_first_step_is_no_window_s(gpu: int | None, steps: int) -> None:
+    done: list[Any] = []
+    measurement = rounds_of(Deadline(20.0, lambda message: None), arms=(Arm.DEVICE, Arm.REAL))
+    batch = SimpleNamespace(inputs="inputs", targets="targets")
+    measurement._feeds, measurement._windows = SimpleNamespace(resident=batch), SimpleNamespace(report=lambda one: None)
+    measurement._rig = SimpleNamespace(
+        device=SimpleNamespace(gpu=gpu, synchronize=lambda: None),
+        workload=SimpleNamespace(step=lambda *given: done.append(given)),
+    )
+    measurement._take_first_step()
+    assert done == [("inputs", "targets")] * steps
+    assert ("first_step" in measurement._deadline.phases) == bool(steps)
+
+
+# -- what windows tell of themselves -----------------------------------------------------------------------
+
+
+def after(*windows: tuple[Arm, float], strict: bool) -> list[str]:
+    """What is said behind windows of 22 steps that last so many seconds, of 64 steps that were asked for."""
+    now, told, done = [0.0], list[Message](), list[Segment]()
+    deadline = Deadline(60.0, told.append, 0.0, clock=lambda: now[0], asked=not strict)
+    measurement = rounds_of(deadline, steps=64, strict_duration=strict)
+    deadline._asked = strict
+    for arm, wall_s in windows:
+        table = np.zeros((24, len(STEP_FIELDS)), dtype=np.int64)
+        done.append(make_segment(arm, table, num_warmup=2, wall_s=wall_s))
+        now[0] += wall_s
+        measurement._foresee_the_rest(done, AFTER_ROUNDS_S)
+    return [one.text for one in told if isinstance(one, Notice)]
+
+
+def test_how_long_a_number_of_steps_takes_is_said_behind_the_first_windows() -> None:
+    quick = ((Arm.DEVICE, 1.0), (Arm.HOST, 1.0))
+    assert after(*quick, strict=False) == []
+    # three rounds of 2 s without a loader, and of three windows of 40 s with one
+    assert after(*quick, (Arm.REAL, 40.0), strict=False) == [
+        "--steps 64 of each arm take about 366 s: the run takes about 368 s"
+    ]
+    assert after(*quick, (Arm.REAL, 40.0), (Arm.FREE, 40.0), strict=True) == [
+        "--steps 64 of each arm take about 366 s: --duration 60 ends the run before"
+    ]
+
+
+def test_the_rate_of_files_is_told_once_two_looks_agree() -> None:
+    begun, enough, rates = time.perf_counter(), threading.Event(), list[float]()
+
+    def on_rate(rate: float, passed_s: float) -> bool:
+        rates.append(rate)
+        if len(rates) == 2:
+            enough.set()
+        return len(rates) == 2
+
+    with foreseen(on_rate, lambda: int(1e6 * (time.perf_counter() - begun)), look_s=0.02):
+        assert enough.wait(20.0)
+    assert rates == pytest.approx([1e6, 1e6], rel=0.1)
+    with foreseen(lambda rate, passed_s: pytest.fail("nothing is known"), lambda: None, look_s=0.001):
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("arm", "windows", "seconds"), [(Arm.REAL, "2 windows of 16", 192), (Arm.FETCH, "16", 96)])
+def test_slow_storage_is_told_while_its_first_window_runs(
+    arm: Arm, windows: str, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given 8 workers and batches of 6 MB: a window needs 11 batches, which come in rounds of 8
+    clock, told, asked = Clock(), list[Message](), list[Any]()
+    monkeypatch.setattr(measuring, "foreseen", asked.append)
+    deadline = Deadline(15.0, told.append, clock=clock)
+    measurement = rounds_of(deadline, workers=8, batch_size=6, duration_s=15.0)
+    measurement._foreseeing(arm, 0)
+    (on_rate,) = asked
+    clock.now += 3.0
+    # when they come at 1 GB/s, then there is time; at 1 MB/s one window takes 96 s
+    assert on_rate(1e9, 3.0) is False and not told
+    assert on_rate(1e6, 3.0) is True
+    (notice,) = told
+    assert isinstance(notice, Notice)
+    assert notice.text.startswith(f"images come at 1 MB/s, the {windows} batches that are needed in {seconds} s: ")
+    assert deadline.left_s() == pytest.approx(seconds - 3.0 + AFTER_ROUNDS_S)
+    # nothing is foreseen of later rounds, of arms without the storage, and where steps take their time
+    measurement._foreseeing(arm, 1)
+    measurement._foreseeing(Arm.RAM, 0)
+    rounds_of(deadline, steps=20)._foreseeing(arm, 0)
+    assert len(asked) == 1

@@ -32,7 +32,7 @@ from loaderbench.recording.facts import (
 from loaderbench.running import rounds
 from loaderbench.running.peers import ALONE
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
-from loaderbench.running.window import Length, Windows
+from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows
 from tests.made import make_case, make_segment
 
 COLD = (Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL, Arm.FREE, Arm.PREP, Arm.FETCH)
@@ -181,9 +181,18 @@ def test_a_number_of_steps_is_spread_over_the_rounds(
     facts, asked, _ = measured(monkeypatch, steps=steps)
     assert (facts.stopped_by, facts.num_rounds) == ("steps", num_rounds)
     assert {length.steps for _, _, length in asked} == {each}
-    # a time that is up ends it all the same
-    facts, _, _ = measured(monkeypatch, steps=100, seconds=1.0, window_s=1.0)
+
+
+def test_a_number_of_steps_takes_its_time_unless_one_was_given_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, asked, _ = measured(monkeypatch, steps=100, seconds=1.0, window_s=10.0)
+    assert (facts.stopped_by, facts.num_rounds) == ("steps", 3)
+    # all 100 of each arm, in windows that nothing ends early
+    assert all(length.steps == 34 and length.longest_s == np.inf for _, _, length in asked)
+    assert len(asked) == 3 * len(COLD)
+    facts, asked, _ = measured(monkeypatch, steps=100, seconds=1.0, window_s=1.0, strict_duration=True)
     assert (facts.stopped_by, facts.num_rounds) == ("duration", 1)
+    # a window that would take up the time of a round gives up: nothing shorter, for fewer steps tell less
+    assert {length.longest_s for _, _, length in asked} == {LONGEST_WINDOW_S}
 
 
 def test_a_limit_of_bytes_allows_four_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,3 +447,25 @@ def test_the_time_of_arms_that_a_clock_paces_goes_to_those_that_vary(
 def test_a_number_of_steps_is_measured_of_every_arm(monkeypatch: pytest.MonkeyPatch) -> None:
     _, asked, _ = measured(monkeypatch, device="emulated", steps=30)
     assert sum(arm is Arm.HOST for arm, _, _ in asked) == 3
+
+
+# -- a window of a number of steps ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("longest_s", "ran"), [(np.inf, [2, 18]), (100.0, [2, 18]), (0.0, [2])])
+def test_a_window_of_a_number_of_steps_ends_early_only_where_its_time_is_up(longest_s: float, ran: list[int]) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Loop:
+        host = ((0, 0, 0, 0, 8, 0),) * 3
+
+        def run(self, num: int, until_ns: int) -> int:
+            asked.append((num, until_ns))
+            return num
+
+    windows = cast(Any, object.__new__(Windows))
+    windows.rig = SimpleNamespace(case=make_case(workers=2))
+    windows._fill(Loop(), 1, 20, Length(0.5, 20, longest_s), sys.maxsize)
+    assert [num for num, _ in asked] == ran
+    if longest_s == np.inf:
+        assert asked[-1][1] == sys.maxsize  # nothing ends it

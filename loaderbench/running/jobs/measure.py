@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,8 @@ from loaderbench.running.alive import Pulse, told
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.deadline import Deadline
-from loaderbench.running.feeds import Feeds, arms_of_a_round
+from loaderbench.running.feeds import WINDOWS, Feeds, arms_of_a_round
+from loaderbench.running.foresight import foreseen
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.running.joint import joint_seconds, measure_joint
 from loaderbench.running.kernel_window import MAX_PART, TracedLoop, free_recorder, num_steps_for, trace_kernels
@@ -46,9 +48,9 @@ from loaderbench.running.peers import ALONE, Together, joined
 from loaderbench.running.prep_probe import probe_preparation
 from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
-from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps
+from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
-from loaderbench.running.window import Length, Windows, durations
+from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows, durations
 from loaderbench.samplers.process_io import wanted_processors_s
 from loaderbench.samplers.sources import StorageCounter
 
@@ -70,8 +72,14 @@ LEAST_WINDOW = 2 + FEWEST_STEPS
 which each worker of a loader hands over once."""
 AGAIN_PART = 0.5
 """Of what was foreseen for the rest of the first round: by less beyond the deadline is not said."""
+TOLD_FROM_S, TOLD_PART = 1.0, 0.1
+"""By how much beyond the deadline, in seconds and of all that is foreseen, something else must end to be said."""
 LEAST_ROUNDS_S = 1.0
 """For the rounds where everything before them took all of the time."""
+LEAST_PART = 0.5
+"""Of `--duration`, what is left for the rounds however long the start took, which then moves the deadline."""
+BEFORE_ROUNDS_S = 1.0
+"""Between the opened device and the rounds, besides the copy in memory: looks at the page cache, the first batches."""
 MOST_EXAMPLES = 100
 
 
@@ -85,23 +93,27 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
     wanted_s = None if request.started_ns is None else wanted_processors_s()  # by the start, and nothing else yet
     with ExitStack() as stack:
         pulse = Pulse() if request.seat is None else stack.enter_context(told(report))
+        effort = request.case.effort
+        started_s = None if request.started_ns is None else request.started_ns / 1e9
+        deadline = Deadline(effort.duration_s, report, started_s, wanted_s, asked=effort.is_limited)
         rig = Rig(request.case, stack, report, request.slowdown)
+        deadline.phases |= rig.opened_s
         opened_ns = time.perf_counter_ns()
         if request.seat is not None:
             report(Phase("meeting the other ranks"))
-        together = None if request.seat is None else stack.enter_context(joined(request.seat, gpu=rig.device.gpu))
+        with deadline.phase("ranks"):
+            together = None if request.seat is None else stack.enter_context(joined(request.seat, gpu=rig.device.gpu))
         peers = ALONE if together is None else together
-        started_s = None if request.started_ns is None else request.started_ns / 1e9
-        deadline = Deadline(request.case.effort.duration_s, report, started_s, wanted_s)
         cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report), deadline)
         once = not peers.every(not cache.survey())  # before a loader looks into the files
-        feeds = Feeds(rig, stack, report, deadline)
+        with deadline.phase("loader"):
+            feeds = Feeds(rig, stack, report, deadline)
         feeds.process_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
         feeds.open_s = (opened_ns - begun_ns) / 1e9
         storage = StorageCounter(rig.case.subject.dataset)
         stack.callback(storage.close)
         windows = Windows(rig, feeds, cache, storage, report, peers=peers, pulse=pulse)
-        windows.log = free_recorder(rig.device) if request.case.effort.kernels else None
+        windows.log = free_recorder(rig.device) if effort.kernels else None
         try:
             measurement = _Measurement(windows, deadline, request, once=once and feeds.reads_files)
             if together is None or request.seat is None:
@@ -144,12 +156,18 @@ class _Measurement:
         )
         self._segments: list[Segment] = []
         self._caveats: list[Caveat] = []
+        self._told_steps = False
+        windows.foreseeing = self._foreseeing
 
     def run(self, stack: ExitStack) -> Recording:
         """Measure everything, arms first."""
         device = self._rig.device
+        self._keep_for_rounds(self._feeds.copy_most_s + BEFORE_ROUNDS_S)
         self._prepare(stack)
-        self._feeds.collect_ready()
+        with self._deadline.phase("first_batches"):
+            self._feeds.collect_ready()
+        self._take_first_step()
+        self._keep_for_rounds(0.0)
         device.reset_peak_memory()
         rounds = self._measure_arms()
         self._feeds.rest()
@@ -183,7 +201,7 @@ class _Measurement:
                 so_far_s=self._so_far_s,
                 overtime_s=self._deadline.extended_s,
             ),
-            [*self._caveats, *self._windows.cache.caveats],
+            [*self._caveats, *self._windows.cache.caveats, *self._deadline.caveats()],
         )
 
     # -- the arms ----------------------------------------------------------------------------------------
@@ -200,12 +218,51 @@ class _Measurement:
             # The other arms would fill the page cache, so its present state can be measured only once, first.
             self._windows.report(Phase("measuring the data set as it is"))
             first_s = case.effort.duration_s * FIRST_PART
-            length = Length(first_s, case.effort.steps, 2 * first_s)
-            self._segments.append(self._windows.measure(Arm.REAL, 0, length))
+            longest_s = 2 * first_s if case.effort.is_limited else math.inf
+            if case.effort.steps is not None:
+                longest_s = max(longest_s, LONGEST_WINDOW_S)
+            with self._deadline.phase("as_it_is"):
+                length = Length(first_s, case.effort.steps, longest_s)
+                self._segments.append(self._windows.measure(Arm.REAL, 0, length))
         if wanted & {Arm.RAM, Arm.HOST} and not self._windows.may_be_idle:
-            self._feeds.copy_to_memory()
-        stack.enter_context(self._windows.cache)
-        self._windows.cache.time_cold_reads(case.effort.max_bytes)
+            with self._deadline.phase("copy"):
+                self._feeds.copy_to_memory()
+        with self._deadline.phase("cache"):
+            stack.enter_context(self._windows.cache)
+            self._windows.cache.time_cold_reads(case.effort.max_bytes)
+
+    def _take_first_step(self) -> None:
+        """A GPU loads its libraries with the first step, for seconds that are no window's: then it is known how much
+        time there is for the rounds."""
+        if self._rig.device.gpu is None or not set(self._case.effort.arms) & {Arm.DEVICE, Arm.HOST}:
+            return
+        self._windows.report(Phase("the device's first step"))
+        with self._deadline.phase("first_step"):
+            batch = self._feeds.resident
+            self._rig.workload.step(batch.inputs, batch.targets)
+            self._rig.device.synchronize()
+
+    def _keep_for_rounds(self, ahead_s: float) -> None:
+        """Have time for the rounds, however long the start took. `ahead_s`: what is still to come before them."""
+        if self._arms and self._case.effort.is_limited:
+            least_s = max(0.0, LEAST_PART * self._case.effort.duration_s - self._spent_s)
+            self._deadline.keep(ahead_s + least_s + self._behind_s)
+
+    @property
+    def _spent_s(self) -> float:
+        """Of the measuring time, before the rounds."""
+        return sum(segment.wall_s or 0.0 for segment in self._segments)
+
+    @property
+    def _probes_s(self) -> float:
+        """Of the measuring time, behind the rounds."""
+        joint_s = 0.0 if self._case.step.all_reduce_bytes is None else joint_seconds(self._case.effort.duration_s)
+        return joint_s + (self._ceiling_s if self._probes_ceiling else 0.0)
+
+    @property
+    def _behind_s(self) -> float:
+        """To be kept free behind the rounds."""
+        return self._probes_s + self._deadline.after_rounds_s
 
     @property
     def _probes_ceiling(self) -> bool:
@@ -220,13 +277,10 @@ class _Measurement:
     def _measure_arms(self) -> RoundFacts:
         if not self._arms:  # `real` was all there was to measure, and only once
             return RoundFacts((Arm.REAL,), 1, "measured_once")
-        spent_s = sum(segment.wall_s or 0.0 for segment in self._segments)
-        ceiling_s = self._ceiling_s if self._probes_ceiling else 0.0
-        joint_s = 0.0 if self._case.step.all_reduce_bytes is None else joint_seconds(self._case.effort.duration_s)
-        ceiling_s += joint_s
-        behind_s = ceiling_s + self._deadline.after_rounds_s
+        behind_s = self._behind_s
         self._foresee_a_round(behind_s)
-        seconds = min(self._case.effort.duration_s - ceiling_s - spent_s, self._deadline.left_s() - behind_s)
+        asked_s = self._case.effort.duration_s - self._probes_s - self._spent_s
+        seconds = min(asked_s, self._deadline.left_s() - behind_s)
         budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
         num_before = len(self._segments)
 
@@ -241,17 +295,74 @@ class _Measurement:
     def _foresee_the_rest(self, done: Sequence[Segment], behind_s: float) -> None:
         """Say where steps are so long that the first round, which is always measured as a whole, ends beyond the
         deadline. `done`: the windows of the rounds so far."""
-        if self._case.effort.steps is not None or done[-1].round:
+        if done[-1].round:
             return
-        to_come = [arm for arm in self._arms[len(done) :] if arm not in SPARED]
+        if self._case.effort.steps is not None:
+            self._foresee_steps(self._case.effort.steps, done, behind_s)
+            return
+        to_come = [arm for arm in self._to_come(done) if arm not in SPARED]
         rest_s = sum(self._least_s(done, fed=arm.is_fed) for arm in to_come)
         beyond_s = rest_s - (self._deadline.left_s() - behind_s)
-        if rest_s and beyond_s > AGAIN_PART * rest_s:
+        if rest_s and beyond_s > max(TOLD_FROM_S, AGAIN_PART * rest_s):
             longest_s = max(float(durations(one).mean()) for one in done)
             self._deadline.extend(
                 beyond_s,
                 f"steps take up to {longest_s:.2g} s: what is left of the first round takes {rest_s:.0f} s",
             )
+
+    def _foresee_steps(self, steps: int, done: Sequence[Segment], behind_s: float) -> None:
+        """Say how long a number of steps takes, behind the first windows that tell it."""
+        num_rounds, each = spread(steps)
+        if self._told_steps or (num_rounds == 1 and self._case.effort.is_limited):
+            return  # the first round is whole
+        took = [(one.arm.is_fed, (one.wall_s or 0.0) * max(1.0, each / max(len(one.window), 1))) for one in done]
+        to_come = [max((s for fed, s in took if fed is arm.is_fed), default=0.0) for arm in self._to_come(done)]
+        whole_s = num_rounds * (sum(seconds for _, seconds in took) + sum(to_come))
+        rest_s = whole_s - sum(one.wall_s or 0.0 for one in done)
+        beyond_s = rest_s - (self._deadline.left_s() - behind_s)
+        if beyond_s <= max(TOLD_FROM_S, TOLD_PART * rest_s):
+            return
+        why = f"--steps {steps} of each arm take about {whole_s:.0f} s"
+        if self._case.effort.is_limited:
+            self._told_steps = True
+            self._deadline.say(f"{why}: --duration {self._case.effort.duration_s:g} ends the run before")
+        else:
+            self._deadline.extend(beyond_s, why, to_end=True)
+
+    def _foreseeing(self, arm: Arm, number: int) -> AbstractContextManager[None]:
+        """While a window of the first round reads the storage: say as soon as its rate tells that this window, and
+        those behind it, take beyond the deadline."""
+        reads = arm.touches_storage and arm in WINDOWS and self._feeds.reads_files
+        if number or not reads or not self._case.effort.is_limited:
+            return nullcontext()
+        at = self._arms.index(arm) if arm in self._arms else len(self._arms)
+        num_windows = 1 + sum(one.touches_storage and one not in SPARED for one in self._arms[at + 1 :])
+        num_batches = self._least_batches
+        batch_bytes = self._rig.data.sample_bytes * self._case.step.batch_size
+
+        def on_rate(bytes_per_s: float, passed_s: float) -> bool:
+            whole_s = num_windows * num_batches * batch_bytes / bytes_per_s
+            beyond_s = whole_s - passed_s - (self._deadline.left_s() - self._behind_s)
+            if beyond_s <= max(TOLD_FROM_S, TOLD_PART * whole_s):
+                return False
+            needed = f"{num_windows} windows of {num_batches}" if num_windows > 1 else f"{num_batches}"
+            why = (
+                f"images come at {bytes_per_s / 1e6:.2g} MB/s, the {needed} batches that are needed in {whole_s:.0f} s"
+            )
+            self._deadline.extend(beyond_s, why)
+            return True
+
+        return foreseen(on_rate)
+
+    def _to_come(self, done: Sequence[Segment]) -> tuple[Arm, ...]:
+        """The arms of the first round behind those whose windows are done."""
+        return self._arms[1 + max(self._arms.index(one.arm) for one in done) :]
+
+    @property
+    def _least_batches(self) -> int:
+        """Batches that a loader must hand over for the shortest window, by whole rounds of its workers."""
+        lanes = self._case.feed.lanes
+        return -(-(lanes + LEAST_WINDOW + 1) // lanes) * lanes
 
     def _least_s(self, done: Sequence[Segment], *, fed: bool) -> float:
         """What a window of an arm that a loader feeds, or of one that none does, takes at least: as long as the longest
@@ -267,7 +378,7 @@ class _Measurement:
         if ram is None or not reading or not self._feeds.reads_files or self._case.effort.steps is not None:
             return
         batch_s = self._rig.data.sample_page_bytes * self._case.step.batch_size / ram.bytes_per_s
-        num_batches = self._case.feed.lanes + 1 + FEWEST_STEPS
+        num_batches = self._least_batches
         beyond_s = len(reading) * num_batches * batch_s - (self._deadline.left_s() - behind_s)
         if beyond_s > 0:
             self._deadline.extend(
