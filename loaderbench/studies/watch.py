@@ -17,6 +17,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.machinery import SourceFileLoader
 from io import StringIO
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -409,6 +411,8 @@ class OwnWatch:
         self._watching.__enter__()
         _Watch.current, _Watch.own = self.watcher, self
         atexit.register(self.leave)
+        # A process that multiprocessing forked ends without atexit, but with this.
+        self._at_end = None if parent_process() is None else Finalize(None, self.leave, exitpriority=0)
 
     @classmethod
     def begin(cls, results: str | os.PathLike[str] = RESULTS, every_s: float = EVERY_S) -> OwnWatch:
@@ -428,6 +432,8 @@ class OwnWatch:
         if os.getpid() != self._owner or _Watch.own is not self:
             return None
         atexit.unregister(self.leave)
+        if self._at_end is not None:
+            self._at_end.cancel()
         self._watching.__exit__(None, None, None)
         _Watch.current = _Watch.own = None
         record = store_watched(

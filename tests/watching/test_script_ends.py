@@ -175,3 +175,35 @@ def test_what_is_said_does_not_go_into_the_script_s_log(tmp_path: Path) -> None:
     seen = watched("logs.py", folder=tmp_path)
     assert (tmp_path / "log").read_text() == "mine\nend True\n"
     assert seen.code == 0 and "faster" in seen.err
+
+
+CHILD = """
+import multiprocessing, os, sys, time
+import loaderbench
+
+def train(number):
+    for batch in loaderbench.watch([number] * 300):
+        time.sleep(0.002)
+    if number == 2:
+        raise ValueError("of the child")
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    children = [context.Process(target=train, args=(number,)) for number in (1, 2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    print([child.exitcode for child in children])
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_watch_that_a_process_of_multiprocessing_begins_is_stored_at_that_process_s_end(
+    tmp_path: Path, start: str
+) -> None:
+    (tmp_path / "children.py").write_text(CHILD)
+    done = bare("children.py", start, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
+    assert [one.record is not None for one in Store(tmp_path / "results").runs()] == [True, True]
+    assert done.stderr.count("Where the script's time went") == 2
