@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -21,6 +22,8 @@ from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TextIO, TypeVar
+
+import psutil
 
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Change
@@ -88,7 +91,7 @@ class ScriptWatch:
         """Why it could not be stored."""
         self.watcher: Watcher | None = None
         self.rank, self._pid = rank, os.getpid()
-        self._started_at = ""
+        self._started_at, self._children_cpu_s = "", 0.0
         self.interrupted = False
         """The script was ended by Ctrl-C."""
 
@@ -100,7 +103,8 @@ class ScriptWatch:
     def nothing(self) -> str:
         """What to say where there is no record."""
         assert self.watcher is not None
-        return nothing_seen(self.watcher)
+        started = children_cpu_s() > self._children_cpu_s or bool(psutil.Process().children())
+        return nothing_seen(self.watcher, started_processes=started)
 
     def run(self) -> object:
         """Run the script. Its exit code, as sys.exit takes it; what was seen is in `record`: None where nothing was, or
@@ -108,6 +112,7 @@ class ScriptWatch:
         back from here too: it ends as the script does, and nothing of it is stored.
         """
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._children_cpu_s = children_cpu_s()
         self._be_the_program()
         rank = self.rank
         watcher = Watcher(self._probes, self._told, None if rank is None else rank.beside)
@@ -276,6 +281,12 @@ def open_again(stream: TextIO) -> TextIO:
         return open(2, "w", errors="replace", closefd=False)
     except OSError:
         return StringIO()
+
+
+def children_cpu_s() -> float:
+    """Processor time of all processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def flush_stdout() -> None:

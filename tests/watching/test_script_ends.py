@@ -207,3 +207,24 @@ def test_a_watch_that_a_process_of_multiprocessing_begins_is_stored_at_that_proc
     assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
     assert [one.record is not None for one in Store(tmp_path / "results").runs()] == [True, True]
     assert done.stderr.count("Where the script's time went") == 2
+
+
+STARTS = {
+    "no process": ("pass", False),
+    "a process of multiprocessing": (
+        "one = multiprocessing.Process(target=sum, args=([1],))\none.start()\none.join()",
+        True,
+    ),
+    "one that goes on": ("multiprocessing.Process(target=time.sleep, args=(2,)).start()", True),
+    "a program": ("subprocess.run(['true'])", True),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_where_nothing_was_seen_and_the_script_started_processes_it_says_what_to_do(tmp_path: Path, start: str) -> None:
+    line, told = STARTS[start]
+    (tmp_path / "starts.py").write_text(f"import multiprocessing, subprocess, time\n{line}\n")
+    seen = watched("starts.py", folder=tmp_path, whole_end=False)
+    assert seen.code == 0 and len(seen.lines) == 1 and "nothing iterated was seen" in seen.err
+    assert ("processes that it started are not watched" in seen.err) is told
+    assert ("torchrun" in seen.err) is told
