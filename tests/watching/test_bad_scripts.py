@@ -85,7 +85,7 @@ def records(folder: Path) -> int:
             "print(len(os.listdir('/proc/self/fd')) < 100)",
             0, "True\n", 1, None,
         ),
-        ("train()\nos.rmdir('results')\nopen('results', 'w')\nsys.exit(3)", 3, "", 0, "loaderbench: "),
+        ("train()\nopen('results', 'w')\nsys.exit(3)", 3, "", 0, "loaderbench: "),
         ("import loaderbench\nfor b in loaderbench.watch(DataLoader(list(range(200)), 4)): pass\n", 0, "", 1, None),
     ],
     ids=[

@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import run, run_script
 
 from loaderbench.recording.store import Store
 from tests.warm import Where
@@ -154,6 +154,17 @@ def test_files_are_those_of_the_folder_in_which_it_was_started(tmp_path: Path) -
     assert found["case"]["dataset"] == str((tmp_path / "moves.py").resolve())
     assert Store(tmp_path / "out" / "results").find("latest").record is not None
     assert not any((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("how", ["the command", "from within"])
+def test_a_script_may_make_the_results_folder_itself(tmp_path: Path, how: str) -> None:
+    body = HEAD + "import loaderbench\nbatches = loaderbench.watch([1] * 300)\nos.makedirs('results')\n"
+    (tmp_path / "makes.py").write_text(body + "for batch in batches: time.sleep(0.001)\n")
+    if how == "the command":
+        assert watched("makes.py", folder=tmp_path).code == 0
+    else:
+        assert run_script(tmp_path / "makes.py", folder=tmp_path, whole_end=True).code == 0
+    assert is_stored(tmp_path)
 
 
 def test_a_record_that_cannot_be_written_is_one_line_and_the_exit_code_is_the_script_s(tmp_path: Path) -> None:
