@@ -15,6 +15,13 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end Python at once, where the script has no handler of its own."""
 
 
+def let_workers_end() -> None:
+    """A launcher, and Ctrl-C, end a loader's workers too. PyTorch then raises an error in the main thread, wherever
+    that is: no more, once the script is over."""
+    if callable(signal.getsignal(signal.SIGCHLD)) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 class ScriptEnds:
     """The ends of one script, in its process alone: a forked one ends by itself.
 
@@ -42,6 +49,7 @@ class ScriptEnds:
 
     def finish(self) -> None:
         """Store and say what was seen, once. Signals have their effect behind it."""
+        let_workers_end()
         self._show()
         with interrupts_held(self._hurry):
             if not self._is_finished:

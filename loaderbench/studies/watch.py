@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import errno
 import os
 import resource
 import runpy
-import signal
 import sys
-import threading
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from io import StringIO
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import psutil
 
@@ -38,7 +37,7 @@ from loaderbench.reporting.studies import print_findings
 from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
 from loaderbench.studies.measure import Spilled, stored
-from loaderbench.studies.script_ends import ScriptEnds
+from loaderbench.studies.script_ends import ScriptEnds, let_workers_end
 from loaderbench.studies.watch_ranks import WatchedRank
 from loaderbench.studies.watch_writing import Writing, check_every
 from loaderbench.studies.watched import nothing_seen
@@ -48,6 +47,9 @@ from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
 from loaderbench.watching.others import others_noticed
 from loaderbench.watching.watcher import Probes, Watcher
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -83,7 +85,7 @@ class ScriptWatch:
         self.script, self._arguments, self._as_module = script, list(arguments), as_module
         self._path = str(Path(script).absolute())  # the script may go to another folder
         self._store, self._tell, self._probes, self._every_s = store, tell, probes, every_s
-        self._say_ended, self._stderr = ended, sys.stderr
+        self._say_ended = ended
         self._writing: Writing | None = None
         self._applier = Applier(self._advised) if apply else None
         self.record: RunRecord | None = None
@@ -134,12 +136,12 @@ class ScriptWatch:
             except BaseException:  # PyTorch's, of workers that were ended with the script
                 code = 1
             finally:
-                _let_workers_end()
+                let_workers_end()
                 _Watch.current = None
         if os.getpid() != self._pid:
             return code
         try:
-            flush_stdout()
+            flush_streams()
             ends.finish()
         except KeyboardInterrupt:  # it came meanwhile
             code, self.interrupted = 130, True
@@ -165,7 +167,7 @@ class ScriptWatch:
             if self._as_module and isinstance(error, ImportError) and _is_of_runpy(error):
                 self.problem = str(error)  # there is no such module
                 return 1
-            _let_workers_end()
+            let_workers_end()
             _print_error(error)
             if isinstance(error, KeyboardInterrupt):
                 self.interrupted = True
@@ -177,7 +179,7 @@ class ScriptWatch:
 
     def _finish(self) -> None:
         """Store what was seen, and let it be said, on the process's own stderr: the script's may be its log by now."""
-        with redirect_stderr(open_again(self._stderr)):
+        with redirect_stderr(own_stderr()):
             if self.problem is not None:
                 say_problem(self.problem)
             else:
@@ -270,13 +272,23 @@ def stored_or_told(store: Callable[[], RunRecord | None]) -> tuple[RunRecord | N
 def say_problem(line: str) -> None:
     """A line on stderr; where that cannot be written, the script ends as ever."""
     with suppress(OSError, ValueError):
-        make_console(stderr=True).print(f"loaderbench: {line}", soft_wrap=True, highlight=False)
+        stderr_console().print(f"loaderbench: {line}", soft_wrap=True, highlight=False)
 
 
-def open_again(stream: TextIO) -> TextIO:
-    """The process's own stderr, also where the script has closed the stream: the file behind it is open still."""
-    if not stream.closed:
-        return stream
+def stderr_console() -> Console:
+    """Where nobody reads stderr any more, rich would put an end to standard output, and to the program."""
+
+    def fail() -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    console = make_console(stderr=True)
+    console.on_broken_pipe = fail  # type: ignore[method-assign]
+    return console
+
+
+def own_stderr() -> TextIO:
+    """The process's stderr, whatever the script did with `sys.stderr`; and nothing is left in that which cannot be
+    written: Python's exit code would tell of it."""
     try:
         return open(2, "w", errors="replace", closefd=False)
     except OSError:
@@ -289,17 +301,11 @@ def children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def flush_stdout() -> None:
+def flush_streams() -> None:
     """What the script printed comes before what is said of it. Where that fails, Python says so at its end."""
-    with suppress(Exception):
-        sys.stdout.flush()
-
-
-def _let_workers_end() -> None:
-    """A launcher, and Ctrl-C, end a loader's workers too. PyTorch then raises an error in the main thread, wherever
-    that is: no more, once the script is over."""
-    if callable(signal.getsignal(signal.SIGCHLD)) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 def _stored(
@@ -466,9 +472,9 @@ def _program() -> str:
 
 def say_watched(record: RunRecord | None, nothing: str, rank: WatchedRank | None) -> None:
     """Print on stderr what was seen: of several ranks once, what all saw. `nothing`: to say where nothing was."""
-    console = make_console(stderr=True)
     if rank is not None and not rank.speaks:
         return
+    console = stderr_console()
     if rank is not None and rank.problem is not None:
         console.print(f"loaderbench: {rank.problem}", soft_wrap=True, highlight=False)
     if rank is not None and rank.study is not None and rank.study.findings is not None:

@@ -2,6 +2,7 @@
 asked of Python: the same lines run without the watch."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -174,6 +175,33 @@ def test_a_record_that_cannot_be_written_is_one_line_and_the_exit_code_is_the_sc
     told = [line for line in seen.lines if line.startswith("loaderbench:")]
     assert seen.code == 3 and len(told) == 1 and "cannot write" in told[0] and "Traceback" not in seen.err
     assert is_stored(tmp_path)
+
+
+def test_where_nobody_reads_stderr_output_and_exit_code_stay_and_the_record_is_written(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(HEAD + TRAINS + "atexit.register(print, 'atexit')\nsys.exit(5)")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "loaderbench", "watch", "--json", "record.json", "ends.py"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, check=False, cwd=tmp_path, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (5, b"atexit\n")
+    assert is_stored(tmp_path) and (tmp_path / "record.json").exists()
+
+
+def test_a_signal_to_all_processes_ends_the_workers_too_and_what_was_seen_is_stored(tmp_path: Path) -> None:
+    body = TRAINS.replace("range(400)), 4", "range(200_000)), 4, num_workers=2")
+    (tmp_path / "goes_on.py").write_text(
+        "import time\nnum = 0\n" + body + "    num += 1\n    if num == 200: print('ready', flush=True)\n"
+    )
+    command = [sys.executable, "-m", "loaderbench", "watch", "goes_on.py"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
+    ) as running:
+        assert running.stdout is not None and running.stdout.readline() == "ready\n"
+        os.killpg(running.pid, signal.SIGTERM)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGTERM and is_stored(tmp_path), said
+    assert "Traceback" not in said and "faster" in said
 
 
 def test_what_is_said_does_not_go_into_the_script_s_log(tmp_path: Path) -> None:
