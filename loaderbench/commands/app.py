@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -87,7 +88,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "doctor": doctor.doctor,
 }
 OF_A_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-"""All that follows a script's name is the script's."""
+"""All that follows the name of a script, or of a module, is the script's: `-m` is a flag, so that the name ends it."""
 for name, command in COMMANDS.items():
     app.command(name, context_settings=OF_A_SCRIPT if name == "watch" else None)(command)
 app.add_typer(dataset.app, name="dataset")
@@ -106,6 +107,17 @@ def _check_threads() -> None:
     thread.join()
 
 
+def _end_as(script: watch.ScriptEnded) -> NoReturn:
+    """As Python ends that ran the script alone: its threads, its `atexit`, what is said of its exit code. Nothing keeps
+    signals from it any more."""
+    if script.by_interrupt:
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # leaves the mark by which Python ends by SIGINT, behind all else
+    else:
+        exec("")  # takes away the mark of one that the script has caught
+    sys.exit(script.code)
+
+
 def main() -> None:
     """Run a command; errors become one line and an exit code: 0 measured, 1 a case failed, 2 wrong usage or
     configuration, 130 interrupted."""
@@ -118,6 +130,8 @@ def main() -> None:
         code, message = error.exit_code, error.format_message()
     except LoaderbenchError as error:
         code, message = error.exit_code, error
+    except watch.ScriptEnded as script:
+        _end_as(script)
     except SystemExit as stop:
         code = stop.code
     except (KeyboardInterrupt, typer.Abort):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loaderbench.cases.options import EVERY_S, RESULTS
-from loaderbench.commands.terminal import check_json_target, say, write_json
-from loaderbench.errors import ConfigError
+from loaderbench.commands.terminal import check_json_target, write_json
+from loaderbench.errors import ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
     from loaderbench.reporting.live import WatchLine
@@ -26,9 +27,9 @@ def watch(
         list[str] | None,
         typer.Argument(metavar="SCRIPT [ARGS]...", help="Your script, and its own arguments"),
     ] = None,
-    module: Annotated[
-        str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as `python -m` does")
-    ] = None,
+    as_module: Annotated[
+        bool, typer.Option("-m", help="SCRIPT is the name of a module, which runs as `python -m` runs it")
+    ] = False,
     probes: Annotated[
         str,
         typer.Option(
@@ -53,31 +54,40 @@ def watch(
 ) -> None:
     """Run your own training script and say what limits it.
 
-    Options for loaderbench come before SCRIPT, all behind it are the script's. What loaderbench says goes to stderr.
+    Options for loaderbench come before SCRIPT (or -m MODULE), all behind it are the script's. What loaderbench says
+    goes to stderr.
     """
     from loaderbench.recording.store import Store
     from loaderbench.reporting.live import WatchLine
     from loaderbench.studies.watch import ScriptWatch
     from loaderbench.studies.watch_writing import Judging, check_every
 
-    given = list(command or ())
-    if module is None and not given:
+    script, *arguments = command or [""]
+    if not script:
         raise ConfigError("give a script to run: loaderbench watch SCRIPT [ARGS]…, or -m MODULE")
     if json_out == "-":
         raise ConfigError("standard output is the script's own: give --json a FILE")
     probes = _parsed(probes)
     check_every(every)
     rank = _rank(json_out, apply=apply, delays="delay" in probes)
+    target = json_out and str(Path(json_out).absolute())  # the script may go to another folder
     store = Store(results)
     store.check_writable()
-    script, arguments = (given[0], given[1:]) if module is None else (module, given)
     line = WatchLine(Judging(script, None if rank is None else rank.beside))
-    watch = ScriptWatch(
-        script, arguments, store, as_module=module is not None, probes=probes,
+    script_watch = ScriptWatch(
+        script, arguments, store, as_module=as_module, probes=probes,
         tell=line.show if sys.stderr.isatty() and (rank is None or rank.speaks) else None, every_s=every or None,
-        apply=apply, rank=rank,
+        apply=apply, rank=rank, ended=lambda: _print(script_watch, line, target),
     )  # fmt: skip
-    _end(watch, line, json_out)
+    raise ScriptEnded(script_watch.run(), by_interrupt=script_watch.interrupted)
+
+
+class ScriptEnded(SystemExit):
+    """The program ends as the script did, and says nothing more."""
+
+    def __init__(self, code: object, *, by_interrupt: bool) -> None:
+        super().__init__(code)
+        self.by_interrupt = by_interrupt
 
 
 def _rank(json_out: str | None, *, apply: bool, delays: bool) -> WatchedRank | None:
@@ -94,17 +104,6 @@ def _rank(json_out: str | None, *, apply: bool, delays: bool) -> WatchedRank | N
     return rank
 
 
-def _end(watch: ScriptWatch, line: WatchLine, json_out: str | None) -> NoReturn:
-    """Run it, say what was seen, and end as the script does."""
-    code = watch.run()
-    line.clear()
-    sys.stdout.flush()
-    _print(watch, json_out)
-    if isinstance(code, str):
-        say(code)
-    raise SystemExit(1 if isinstance(code, str) else code)
-
-
 def _parsed(probes: str) -> str:
     """The probes, each once, in the order in which they are listed. Raises ConfigError where there is no such one."""
     wanted = [name.strip() for name in probes.split(",")]
@@ -118,14 +117,27 @@ def _parsed(probes: str) -> str:
     return ",".join(name for name in PROBES if name in wanted)
 
 
-def _print(watch: ScriptWatch, json_out: str | None) -> None:
-    from loaderbench.reporting.studies import as_json
-    from loaderbench.studies.watch import say_watched
+def _print(watch: ScriptWatch, line: WatchLine, json_out: str | None) -> None:
+    """Say what was seen, and write it. Where that cannot be done a line says so: the script ends as it would."""
+    from loaderbench.studies.watch import say_problem, say_watched
 
-    rank = watch.rank
     if watch.problem is not None and watch.record is None:
         return
-    say_watched(watch.record, watch.nothing, rank)
+    try:
+        _write(watch, json_out)
+    except LoaderbenchError as error:
+        say_problem(str(error))
+    try:
+        line.clear()
+        say_watched(watch.record, watch.nothing, watch.rank)
+    except (Exception, SystemExit) as error:  # rich exits where nobody reads stderr any more
+        say_problem(f"what was seen is stored, but cannot be shown: {error!r}")
+
+
+def _write(watch: ScriptWatch, json_out: str | None) -> None:
+    from loaderbench.reporting.studies import as_json
+
+    rank = watch.rank
     if json_out is None or watch.record is None or (rank is not None and not rank.speaks):
         return
     study = None if rank is None else rank.study

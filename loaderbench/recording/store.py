@@ -394,6 +394,15 @@ class _StudyHead:
     own_runs: tuple[str, ...]
 
 
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one around it that is there. Raises OSError where that cannot be told."""
+    for one in (folder, *folder.parents):
+        with contextlib.suppress(FileNotFoundError):
+            one.lstat()
+            return one
+    return Path(folder.anchor)
+
+
 def _slug(parts: Sequence[str]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")[:40].rstrip("-")
 
@@ -481,14 +490,14 @@ class Store:
         self.root = Path(root).absolute()
 
     def check_writable(self) -> None:
-        """Create the folder and check, before anything is measured, that a result fits into it.
+        """Check, before anything is measured, that a result fits into the folder. One that is not there is made with
+        the first result, for a watched script may make it itself; the folder around it is asked.
 
         Raises:
             ConfigError: it is read-only, full, or no folder.
         """
-        probe = self.root / f".probe-{secrets.token_hex(4)}"
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            probe = _nearest(self.root) / f".probe-{secrets.token_hex(4)}"
             try:
                 write_atomic(probe, os.urandom(PROBE_BYTES))
             finally:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import errno
 import os
+import resource
 import runpy
-import signal
 import sys
-import threading
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.machinery import SourceFileLoader
+from io import StringIO
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+import psutil
 
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.case import Change
@@ -32,6 +37,7 @@ from loaderbench.reporting.studies import print_findings
 from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
 from loaderbench.studies.measure import Spilled, stored
+from loaderbench.studies.script_ends import ScriptEnds, let_workers_end
 from loaderbench.studies.watch_ranks import WatchedRank
 from loaderbench.studies.watch_writing import Writing, check_every
 from loaderbench.studies.watched import nothing_seen
@@ -41,6 +47,9 @@ from loaderbench.watching.data_loader import noticed
 from loaderbench.watching.iterable import WatchedBatches, WatchedGenerator
 from loaderbench.watching.others import others_noticed
 from loaderbench.watching.watcher import Probes, Watcher
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -60,9 +69,11 @@ class ScriptWatch:
         apply: bool = False,
         every_s: float | None = None,
         rank: WatchedRank | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> None:
         """`apply`: set arguments of the script's loader as is advised. `every_s`: store the run so often while it goes
-        on. `rank`: of one of several.
+        on. `rank`: of one of several. `ended`: called once what was seen is stored, whatever ends the script; stderr is
+        the process's own then.
 
         Raises:
             ConfigError: there is no such script, or this process is watched already.
@@ -72,7 +83,9 @@ class ScriptWatch:
         if not as_module and not Path(script).is_file():
             raise ConfigError(f"there is no script {script}; give a Python file, or -m MODULE")
         self.script, self._arguments, self._as_module = script, list(arguments), as_module
+        self._path = str(Path(script).absolute())  # the script may go to another folder
         self._store, self._tell, self._probes, self._every_s = store, tell, probes, every_s
+        self._say_ended = ended
         self._writing: Writing | None = None
         self._applier = Applier(self._advised) if apply else None
         self.record: RunRecord | None = None
@@ -80,7 +93,9 @@ class ScriptWatch:
         """Why it could not be stored."""
         self.watcher: Watcher | None = None
         self.rank, self._pid = rank, os.getpid()
-        self._is_over = self._is_stored = False
+        self._started_at, self._children_cpu_s = "", 0.0
+        self.interrupted = False
+        """The script was ended by Ctrl-C."""
 
     @property
     def name(self) -> str:
@@ -90,102 +105,93 @@ class ScriptWatch:
     def nothing(self) -> str:
         """What to say where there is no record."""
         assert self.watcher is not None
-        return nothing_seen(self.watcher)
+        started = children_cpu_s() > self._children_cpu_s or bool(psutil.Process().children())
+        return nothing_seen(self.watcher, started_processes=started)
 
-    def run(self) -> int | str | None:
+    def run(self) -> object:
         """Run the script. Its exit code, as sys.exit takes it; what was seen is in `record`: None where nothing was, or
-        it could not be stored (`problem`).
+        it could not be stored (`problem`). A process that the script forked, and that comes to the script's end, comes
+        back from here too: it ends as the script does, and nothing of it is stored.
         """
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        leave = os._exit
-
-        def leaving(code: int) -> NoReturn:
-            """The script ends the process without Python's end: what was seen is stored before."""
-            if os.getpid() == self._pid:
-                self._finish(started_at)
-            leave(code)
-
+        self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._children_cpu_s = children_cpu_s()
         self._be_the_program()
         rank = self.rank
         watcher = Watcher(self._probes, self._told, None if rank is None else rank.beside)
         watcher.display = self._tell
         if self._every_s is not None:
             beside = None if rank is None else rank.beside
-            make = lambda taken: run_of(taken, self.name, self.script, started_at, None, beside)  # noqa: E731
+            make = lambda taken: run_of(taken, self.name, self._path, self._started_at, None, beside)  # noqa: E731
             self._writing = Writing(self._store, self._every_s, make, watcher)
+        ends = ScriptEnds(self._finish, None if rank is None else rank.hurries)
         with all_noticed(watcher, self._applier):
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
-            os._exit = leaving  # type: ignore[assignment]
+            ends.begin()
             try:
                 code = self._executed()
-            except SystemExit as stop:  # a signal, while the script's own error was handled
-                code = _code_of(stop)
+            except SystemExit as stop:  # of the script's own sys.excepthook
+                code = stop.code
+            except KeyboardInterrupt:  # a second one
+                code, self.interrupted = 130, True
             except BaseException:  # PyTorch's, of workers that were ended with the script
                 code = 1
             finally:
-                self._is_over = True
-                _let_workers_end()
-                os._exit, _Watch.current = leave, None
-        if os.getpid() != self._pid:  # a process that the script forked came back here
-            leave(code if isinstance(code, int) else int(code is not None))
-        self._finish(started_at)
+                let_workers_end()
+                _Watch.current = None
+        if os.getpid() != self._pid:
+            return code
+        try:
+            flush_streams()
+            ends.finish()
+        except KeyboardInterrupt:  # it came meanwhile
+            code, self.interrupted = 130, True
+        ends.end()
         return code
 
     def _be_the_program(self) -> None:
-        """Arguments, search path, hooks and signals as Python sets them for a script."""
+        """Arguments, search path and hooks as Python sets them for a script."""
         sys.argv = [self.script, *self._arguments]
         sys.path[0] = str(Path.cwd() if self._as_module else Path(self.script).resolve().parent)
         sys.excepthook = sys.__excepthook__
-        ours = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP), self._ended]
-        if ours[0] is not signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._ended)  # so that what was seen is kept; a script may set its own
 
-        def end_as_without() -> None:
-            """In a process that the script forks: signals end it as they would without the watch."""
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                if callable(handler := signal.getsignal(number)) and handler in ours:
-                    signal.signal(number, signal.SIG_DFL)
-
-        os.register_at_fork(after_in_child=end_as_without)
-
-    def _ended(self, number: int, frame: Any) -> None:
-        """SIGTERM, as a launcher sends it to all ranks when one has failed."""
-        if self.rank is not None:
-            self.rank.hurries()
-        if not self._is_over:  # else it ends anyway, and what was seen is being stored
-            raise SystemExit(128 + number)
-
-    def _executed(self) -> int | str | None:
+    def _executed(self) -> object:
+        """The script's exit code. What Python says of an error is said."""
         try:
             if self._as_module:
                 runpy.run_module(self.script, run_name="__main__", alter_sys=True)
             else:
                 _execute(self.script)
         except SystemExit as stop:
-            return _code_of(stop)
-        except KeyboardInterrupt:
-            return 130
+            return stop.code
         except BaseException as error:
-            self._is_over = True
-            _let_workers_end()
+            if self._as_module and isinstance(error, ImportError) and _is_of_runpy(error):
+                self.problem = str(error)  # there is no such module
+                return 1
+            let_workers_end()
             _print_error(error)
-            if self.rank is not None and self.watcher is not None:
+            if isinstance(error, KeyboardInterrupt):
+                self.interrupted = True
+                return 130
+            if self.rank is not None and self.watcher is not None and os.getpid() == self._pid:
                 self.rank.failed(error, self.watcher)
             return 1
         return None
 
-    def _finish(self, started_at: str) -> None:
-        """Store what was seen, once."""
-        watcher = self.watcher
-        assert watcher is not None
-        if self._is_stored:
-            return
-        self._is_stored = self._is_over = True
-        self.record, self.problem = stored_or_told(
-            lambda: store_watched(
-                watcher, self.name, self.script, self._store, started_at, self._writing, self._applier, self.rank
-            )
+    def _finish(self) -> None:
+        """Store what was seen, and let it be said, on the process's own stderr: the script's may be its log by now."""
+        with redirect_stderr(own_stderr()):
+            if self.problem is not None:
+                say_problem(self.problem)
+            else:
+                self.record, self.problem = stored_or_told(self._stored)
+            if self._say_ended is not None:
+                self._say_ended()
+
+    def _stored(self) -> RunRecord | None:
+        assert self.watcher is not None
+        return store_watched(
+            self.watcher, self.name, self._path, self._store, self._started_at, self._writing, self._applier, self.rank
         )
 
     def _told(self, watcher: Watcher) -> None:
@@ -195,7 +201,7 @@ class ScriptWatch:
 
     def _advised(self, watcher: Watcher) -> Sequence[Change]:
         """On what was seen so far, the changes of a DataLoader, the best first."""
-        run = run_of(watcher, self.name, self.script, "")
+        run = run_of(watcher, self.name, self._path, "")
         verdict = None if run is None else analyze(run).verdict
         advice = () if verdict is None else verdict.advice
         return [one.change for one in advice if one.change is not None]
@@ -258,15 +264,47 @@ def stored_or_told(store: Callable[[], RunRecord | None]) -> tuple[RunRecord | N
         problem = str(error)
     except Exception as error:
         problem = f"what was seen could not be stored: {error!r}"
-    make_console(stderr=True).print(f"loaderbench: {problem}", soft_wrap=True, highlight=False)
+    say_problem(problem)
     return record, problem
 
 
-def _let_workers_end() -> None:
-    """A launcher, and Ctrl-C, end a loader's workers too. PyTorch then raises an error in the main thread, wherever
-    that is: no more, once the script is over."""
-    if callable(signal.getsignal(signal.SIGCHLD)) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def say_problem(line: str) -> None:
+    """A line on stderr; where that cannot be written, the script ends as ever."""
+    with suppress(OSError, ValueError):
+        stderr_console().print(f"loaderbench: {line}", soft_wrap=True, highlight=False)
+
+
+def stderr_console() -> Console:
+    """Where nobody reads stderr any more, rich would put an end to standard output, and to the program."""
+
+    def fail() -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    console = make_console(stderr=True)
+    console.on_broken_pipe = fail  # type: ignore[method-assign]
+    return console
+
+
+def own_stderr() -> TextIO:
+    """The process's stderr, whatever the script did with `sys.stderr`; and nothing is left in that which cannot be
+    written: Python's exit code would tell of it."""
+    try:
+        return open(2, "w", errors="replace", closefd=False)
+    except OSError:
+        return StringIO()
+
+
+def children_cpu_s() -> float:
+    """Processor time of all processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def flush_streams() -> None:
+    """What the script printed comes before what is said of it. Where that fails, Python says so at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 def _stored(
@@ -291,9 +329,12 @@ def _stored(
         return run, stored(folder, run)
 
 
-def _code_of(stop: SystemExit) -> int | str | None:
-    code: Any = stop.code
-    return code if code is None or isinstance(code, int) else str(code)
+def _is_of_runpy(error: BaseException) -> bool:
+    """Whether runpy itself raised it, not the module that it was to run."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "runpy" in trace.tb_frame.f_code.co_filename
 
 
 def _execute(script: str) -> None:
@@ -313,6 +354,7 @@ def _print_error(error: BaseException) -> None:
         trace.tb_frame.f_code.co_filename == own or "runpy" in trace.tb_frame.f_code.co_filename
     ):
         trace = trace.tb_next
+    error = error.with_traceback(trace)
     if sys.excepthook is not sys.__excepthook__:
         try:
             sys.excepthook(type(error), error, trace)
@@ -321,7 +363,7 @@ def _print_error(error: BaseException) -> None:
             print("Error in sys.excepthook:", file=sys.stderr)
             traceback.print_exception(own_error)
             print("\nOriginal exception was:", file=sys.stderr)
-    traceback.print_exception(type(error), error, trace)
+    sys.__excepthook__(type(error), error, trace)
 
 
 # -- from within a script ------------------------------------------------------------------------------------
@@ -370,7 +412,7 @@ class OwnWatch:
     """A watch that a script began itself."""
 
     def __init__(self, store: Store, every_s: float | None = None) -> None:
-        self._script, self._store = Path(_program()), store
+        self._script, self._store = Path(_program()).absolute(), store
         rank = self._rank = WatchedRank.of_launch(os.environ)
         beside = None if rank is None else rank.beside
         self.watcher = Watcher(tell=self._told, others=beside)
@@ -385,6 +427,8 @@ class OwnWatch:
         self._watching.__enter__()
         _Watch.current, _Watch.own = self.watcher, self
         atexit.register(self.leave)
+        # A process that multiprocessing forked ends without atexit, but with this.
+        self._at_end = None if parent_process() is None else Finalize(None, self.leave, exitpriority=0)
 
     @classmethod
     def begin(cls, results: str | os.PathLike[str] = RESULTS, every_s: float = EVERY_S) -> OwnWatch:
@@ -404,6 +448,8 @@ class OwnWatch:
         if os.getpid() != self._owner or _Watch.own is not self:
             return None
         atexit.unregister(self.leave)
+        if self._at_end is not None:
+            self._at_end.cancel()
         self._watching.__exit__(None, None, None)
         _Watch.current = _Watch.own = None
         record = store_watched(
@@ -425,9 +471,9 @@ def _program() -> str:
 
 def say_watched(record: RunRecord | None, nothing: str, rank: WatchedRank | None) -> None:
     """Print on stderr what was seen: of several ranks once, what all saw. `nothing`: to say where nothing was."""
-    console = make_console(stderr=True)
     if rank is not None and not rank.speaks:
         return
+    console = stderr_console()
     if rank is not None and rank.problem is not None:
         console.print(f"loaderbench: {rank.problem}", soft_wrap=True, highlight=False)
     if rank is not None and rank.study is not None and rank.study.findings is not None:

@@ -26,8 +26,9 @@ from loaderbench.watching.transforms import THREADS, TORCH_THREADS
 from loaderbench.watching.watcher import Watcher
 
 
-def nothing_seen(watcher: Watcher) -> str:
-    """What to say where no step was seen, and what to do about it."""
+def nothing_seen(watcher: Watcher, *, started_processes: bool = False) -> str:
+    """What to say where no step was seen, and what to do about it. `started_processes`: the script started some, which
+    may have trained."""
     if any(one.num_batches for one in watcher.seen.values()):
         num = sum(one.num_batches for one in watcher.seen.values())
         if watcher.num_broken > num / 2:
@@ -52,6 +53,12 @@ def nothing_seen(watcher: Watcher) -> str:
         return (
             f"the thread {watcher.elsewhere!r} takes the batches, not the one that made the iterator, and only "
             "the latter is watched: put loaderbench.watch(…) around what the training's loop itself iterates"
+        )
+    if started_processes:
+        return (
+            "nothing iterated was seen in the script's own process, and the processes that it started are not watched: "
+            "where these train, put loaderbench.watch(…) there around what the loop iterates, or give the trainer its "
+            "callback; a launcher goes in front: torchrun … -m loaderbench watch SCRIPT"
         )
     return (
         "nothing iterated was seen: the script took no batch from a torch DataLoader; put loaderbench.watch(…) around "

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,34 @@ def test_processes_of_a_slurm_step_meet_beside_the_port_that_is_the_script_s(tmp
     assert [rank.returncode for rank in ranks] == [0, 0], told
     assert "2 ranks" in told[0][1] and "Slurm" in told[0][1] and told[1][1] == ""
     assert len(Store(tmp_path / "results").runs()) == 2
+
+
+def test_a_launcher_that_is_ended_ends_the_ranks_which_store_what_they_saw_before(tmp_path: Path) -> None:
+    script = written(tmp_path)
+    path = tmp_path / "train.py"
+    # every rank says where it is, and would go on for ever: whatever is raised in its loop is caught
+    path.write_text(
+        path.read_text().replace(
+            'print(f"rank {rank} {seen.hexdigest()}", flush=True)',
+            "(open(f'ready{rank}', 'w').close(), dist.barrier())\n"
+            "while True:\n    try: time.sleep(1)\n    except BaseException: continue",
+        )
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    with subprocess.Popen(
+        [*command, "loaderbench", "watch", "--results", "results", *script, "-1", "ends"], cwd=tmp_path,
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    ) as running:  # fmt: skip
+        deadline = time.monotonic() + 90
+        while not all((tmp_path / f"ready{rank}").exists() for rank in (0, 1)):
+            assert running.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1)
+        begun = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=90)
+    assert running.returncode != 0
+    assert time.monotonic() - begun < 25, said  # torchrun kills after 30 s
+    store = Store(tmp_path / "results")
+    assert [run.record is not None for run in store.runs()] == [True, True], said
+    assert len([one for one in store.studies() if one.study is not None]) == 1

@@ -296,7 +296,9 @@ def test_damaged_raw_facts_are_one_clear_line(tmp_path: Path, damage: str) -> No
 
 def test_a_store_below_a_file_or_in_proc_is_refused_before_measuring(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for root in (tmp_path / "file" / "results", tmp_path / "file", Path("/proc/results")):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    roots = [tmp_path / "file" / "results", tmp_path / "file", tmp_path / "link", tmp_path / ("x" * 300)]
+    for root in (*roots, Path("/proc/results"), Path("/proc/a/b")):
         with pytest.raises(ConfigError, match="--results") as error:
             Store(root).check_writable()
         assert "\n" not in str(error.value)
@@ -304,9 +306,14 @@ def test_a_store_below_a_file_or_in_proc_is_refused_before_measuring(tmp_path: P
             Store(root).open_run(CASE)
 
 
-def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:
-    Store(tmp_path / "results").check_writable()
-    assert names(tmp_path / "results") == []
+def test_checking_leaves_nothing_behind_and_the_first_result_makes_the_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path / "deep" / "results")
+    store.check_writable()
+    assert names(tmp_path) == []
+    folder = store.open_run(CASE)
+    assert folder.path.parent == tmp_path / "deep" / "results"
+    store.check_writable()
+    assert names(folder.path.parent) == [folder.run_id]
 
 
 def limited(root: str) -> None:

@@ -85,7 +85,7 @@ def records(folder: Path) -> int:
             "print(len(os.listdir('/proc/self/fd')) < 100)",
             0, "True\n", 1, None,
         ),
-        ("train()\nos.rmdir('results')\nopen('results', 'w')\nsys.exit(3)", 3, "", 0, "loaderbench: "),
+        ("train()\nopen('results', 'w')\nsys.exit(3)", 3, "", 0, "loaderbench: "),
         ("import loaderbench\nfor b in loaderbench.watch(DataLoader(list(range(200)), 4)): pass\n", 0, "", 1, None),
     ],
     ids=[
@@ -188,5 +188,5 @@ def test_a_script_that_is_ended_from_outside_leaves_what_was_seen(tmp_path: Path
         time.sleep(0.1)
         os.kill(running.pid, signal.SIGTERM)
         running.communicate(timeout=60)
-        assert running.returncode == 128 + signal.SIGTERM
+        assert running.returncode == -signal.SIGTERM
     assert records(tmp_path) == 1
