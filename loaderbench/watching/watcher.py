@@ -43,6 +43,20 @@ END_S = 2.0
 class Watcher:
     """All loaders of one script, on the thread that first takes a batch."""
 
+    # What others set, where it is wanted.
+    follows_device = True
+    display: Callable[[Watcher], None] | None = None
+    """Shows a person how far it is: called now and then, where a batch is asked for, and when it is closed."""
+    closes_by_ns = sys.maxsize
+    """Windows that are longer end there."""
+    judged: Source | None = None
+    """The loader that the verdict is about, where `--apply` changed it."""
+    before_first: Callable[[], None] | None = None
+    """Called once an iterator was made, before its first batch."""
+    phase: Callable[[], str] | None = None
+    """What a trainer's callback tells: `train` or `evaluate`."""
+    optimizer_steps: int | None = None
+
     def __init__(
         self, probes: Probes = "burst", tell: Callable[[Watcher], None] | None = None, others: Others | None = None
     ) -> None:
@@ -51,7 +65,6 @@ class Watcher:
         self._in_step = None if others is None else InStep(others)
         self._wanted = frozenset(probes.split(","))
         self.doses = Doses()
-        self.follows_device = True
         self.device: StepEvents | None = None
         """Tells when the device's part of a step is done; None while the script uses none."""
         self.shadow: Shadow | None = None
@@ -88,24 +101,13 @@ class Watcher:
         """Why there are none, where some were wanted."""
         self.windows_ns = 0
         """Spent at the ends of windows."""
-        self.display: Callable[[Watcher], None] | None = None
-        """Shows a person how far it is: called now and then, where a batch is asked for, and when it is closed."""
         self.display_due_ns = self.begun_ns
         self.display_ns = 0
         """Spent on that."""
         self.judging_s = 0.0
         """Processor time of the thread that judges for it."""
         self.is_closed = False
-        self.closes_by_ns = sys.maxsize
-        """Windows that are longer end there."""
         self._failed = 0
-        self.judged: Source | None = None
-        """The loader that the verdict is about, where `--apply` changed it."""
-        self.before_first: Callable[[], None] | None = None
-        """Called once an iterator was made, before its first batch."""
-        self.phase: Callable[[], str] | None = None
-        """What a trainer's callback tells: `train` or `evaluate`."""
-        self.optimizer_steps: int | None = None
         self._random = random.Random(0)
         self.clock = CpuClock(counts_reads=True)
 

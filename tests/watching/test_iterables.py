@@ -373,7 +373,7 @@ def test_what_is_set_on_a_watched_iterable_is_set_on_it_and_copies_are_of_it(tmp
     for copied in (copy.copy(watched), copy.deepcopy(watched)):
         copied.epoch = 4
         assert given.epoch == 3 and next(iter(copied)) == 405
-    assert watched._watcher.main is not None and watched._watcher.main.num_iterators == 4  # copies are watched, too
+    assert sum(one.num_iterators for one in watched._watcher.seen.values()) == 4  # copies are watched, too
     sent = pickle.loads(pickle.dumps(watched))
     assert type(sent) is Epochs and sent.epoch == 3
     watched.close()
