@@ -217,8 +217,9 @@ class Predictor:
     def _lane(self, paced_by: Arm, alone: Quantity | None) -> Draws | None:
         """Worker seconds of a batch: the loader's own step time × its workers.
 
-        Where the arm waited for the loader, its delivery time beside the running device counts if it is longer. The
-        time that its workers waited for a processor is none of their work: another number of workers waits less.
+        Where the arm waited for the loader, its delivery time beside the running device counts, and the loader's own
+        only if it is surely longer: it has few windows, so that what two of them differ by would be a gain's interval.
+        The time that its workers waited for a processor is none of their work: another number of workers waits less.
         """
         seconds = None if alone is None else _array(alone)
         arm = self.arms.get(paced_by)
@@ -226,7 +227,8 @@ class Predictor:
             step = _array(self.times.real if paced_by is Arm.REAL or self.times.ram is None else self.times.ram)
             if self.case.feed.workers == 0:  # in series with issuing
                 step = np.maximum(step - self.issue, 1e-9)
-            seconds = step if seconds is None else np.maximum(seconds, step)
+            surely_longer = alone is not None and alone.low > float(step[0])
+            seconds = np.maximum(seconds, step) if seconds is not None and surely_longer else step
         return None if seconds is None else seconds * self.lanes * self.running
 
     def speedup(self, change: Change) -> Draws | None:

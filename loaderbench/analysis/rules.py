@@ -66,7 +66,7 @@ History
        or by its quota; a capped rate is known by all reads that waited for it; a window without reads does not hide
        those of the others; a serial loader over slow files that `fetch` missed waits for them in line; a slow folder is
        told where its files are too many to be a tail; a loader that does not tell when it reads has the kind that
-       `fetch` met
+       `fetch` met; advice takes what a loader gave beside the device where its own time is not surely longer
 """
 
 from __future__ import annotations

@@ -151,6 +151,23 @@ def test_a_faster_decoder_gains_no_more_than_the_device_lets_it() -> None:
     assert predicted(found, decoder="turbojpeg") == pytest.approx(gain(slow, decode=0.020), rel=0.03)
 
 
+def test_few_unlike_windows_of_the_loader_alone_leave_a_prediction_its_interval() -> None:
+    # given a loader that the device waits for, and windows of it alone that took 0.6 and 1.6 times as long
+    slow = Pipeline(device=0.030, decode=0.200, workers=2)
+    asked = simulated(slow, prep_probe=make_prep_probe(pillow=0.002, turbojpeg=0.001))
+    assert asked.recording is not None
+    alone = [one for one in asked.recording.segments if one.arm is Arm.FREE]
+    for segment, times in zip(alone, (0.6, 1.0, 1.6), strict=False):
+        known, first = segment.steps > 0, int(segment.steps[0, STEP["called_ns"]])
+        known[:, STEP["num_samples"]] = False
+        segment.steps[known] = first + ((segment.steps[known] - first) * times).astype(np.int64)
+    (one,) = [one for one in advice_on(asked) if one.change == {"decoder": "turbojpeg"}]
+    found = one.predicted_speedup
+    assert found is not None and found.low is not None and found.high is not None
+    assert found.value == pytest.approx(gain(slow, decode=0.100), rel=0.05)
+    assert found.high < 1.4 * found.low
+
+
 def test_uint8_saves_the_hand_over_of_floats() -> None:
     handover_s = {"float32": {**NOTHING, "shared": 0.0005}, "uint8": {**NOTHING, "shared": 0.0001}}
     costs = replace(make_prep_probe(pillow=0.0010), handover_s=handover_s)
