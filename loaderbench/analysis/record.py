@@ -86,7 +86,7 @@ edges of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measure
 RUN_TO_RUN = 0.15
 """Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
 the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
-WATCHED_ERROR = 0.10
+WATCHED_ERROR = 0.15
 """Half-width that the prediction itself adds to the gain of a watched script, of a gain of 2 and more: the script
 without the cause is another run of it, in which no loop of ours measured the parts. Measured: docs/watch.md."""
 IDLE_FRACTION = 0.02

@@ -58,7 +58,7 @@ History
        be slow; one pause is no capped rate; standstills beside the windows of `real` may outweigh a stage; the gain
        without preparation over stalls or slow files is known no better than their number
     14 a short run names the one cause whose wide gain is surely three times and more
-    15 the gains of a watched script are those of another run of it, known no better than 10 %;
+    15 the gains of a watched script are those of another run of it, known no better than 15 %;
        over a storage that may have processes of its own (FUSE, NFS) others are unknown where no arm leaves it alone,
        and such processes make no window one beside another machine; a quota keeps from a run what it was stopped for,
        and whether it did is asked by its own period;
