@@ -378,28 +378,28 @@ def is_wide(low: float | None, high: float | None) -> bool:
 
 def judge(wanted: HardCase, gains: Sequence[Gain], said: Said, late: Sequence[str] = ()) -> tuple[str, list[str]]:
     """(the mark, what is short of right). `late`: what is to be said of an answer that came too late."""
-    short: list[str] = []
+    short, besides = list[str](), [*_unbounded(said), *late]
     if gains[0].value < WORTH:
         return "unclear", []
     named = {*said.joint} if said.bottleneck == "mixed" else {said.bottleneck}
     if said.bottleneck == "undetermined":
-        return "undetermined", [*_unbounded(said), *late]
+        return "undetermined", besides
     if wanted.cause == "either":
         if not named & {"storage", "prep"}:
-            return "WRONG", [*_unbounded(said), *late]
+            return "WRONG", besides
         if not named >= {"storage", "prep"}:
             short.append("either may go, and it names one")
         elif "together" in said.summary:
             short.append(f"says `together`: {said.summary}")
     elif wanted.cause not in named:
-        return "WRONG", [*_unbounded(said), *late]
+        return "WRONG", besides
     elif len(named) > 1:
         short.append(f"names {' and '.join(said.joint)}")
     truth = next((gain.value for gain in gains if gain.what == said.bottleneck), gains[0].value)
     short += _of_gain(truth, said)
     if wanted.by is not None and said.by != wanted.by:
         short.append(f"{wanted.by}, not {said.by}")
-    short += [*_unbounded(said), *late]
+    short += besides
     return "in part" if short else "right", short
 
 

@@ -22,6 +22,7 @@ from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, bound_by, growth_
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import (
     PAUSE,
+    PAUSE_FIELDS,
     READ,
     READ_BIN,
     READ_BIN_EDGES_NS,
@@ -406,7 +407,8 @@ def _is_of_the_run(few: Tail, reads: Reads, segments: Sequence[Segment]) -> bool
     begins, ends = rows[:, READ["begin_ns"]], rows[:, READ["begin_ns"]] + _file_ns(rows)
     first = np.flatnonzero(np.append(True, begins[1:] > np.maximum.accumulate(ends)[:-1]))  # of those at once
     num = np.diff(first, append=len(rows))
-    waits = np.stack([begins[first], np.maximum.reduceat(ends, first), num, num], axis=1)
+    columns = {"begin_ns": begins[first], "end_ns": np.maximum.reduceat(ends, first), "waiting": num, "released": num}
+    waits = np.stack([columns[name] for name in PAUSE_FIELDS], axis=1)
     return are_of_the_run(waits, reads.seconds, segments)
 
 

@@ -28,6 +28,8 @@ OUTPUTS: tuple[Output, ...] = get_args(Output)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 DECODE_SCALES: tuple[DecodeScale, ...] = get_args(DecodeScale)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)[:-1]
+DURATION_S = 60.0
+"""Of measuring a case, where nothing else is asked for."""
 SHORT_RUN_STEPS = 100
 """Iterations of a short run and of a study's total times, unless `steps` gives them. From the study that this tool
 follows (the 2019 slide deck on ResNet-50 and ImageNet: 100 iterations of each loader)."""
@@ -150,7 +152,7 @@ class Effort:
     """Warm-up steps of each window; None: until the loader's queue is steady."""
     steps: int | None = None
     """Measured steps of each arm, whatever time they take; None: until `ci_target` or `duration_s`."""
-    duration_s: float = 60.0
+    duration_s: float = DURATION_S
     """Most seconds of measuring, all arms together. With `steps`, unless `strict_duration`, only what is usual."""
     strict_duration: bool = False
     """`duration_s` was asked for beside `steps`: it ends the run even where it leaves some of them."""

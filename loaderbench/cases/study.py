@@ -16,6 +16,7 @@ from loaderbench.cases.arms import ARMS, parse_arms
 from loaderbench.cases.case import (
     CACHE_STATES,
     DECODE_SCALES,
+    DURATION_S,
     MODES,
     OUTPUTS,
     PRECISIONS,
@@ -34,8 +35,6 @@ from loaderbench.plain import type_hints
 
 T = TypeVar("T", bound=str)
 
-DURATION_S = 60.0
-"""Of measuring a case, where nothing else is asked for."""
 PROMISED_S = 10.0
 """Most seconds beyond `--duration` from a command's start to its answer, unless it says before that it takes longer
 (running/deadline.py)."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from loaderbench.recording.record import RunRecord
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.watched import evidence_lines
-from loaderbench.reporting.words import LEAST_TOLD, of_single_files, others_of
+from loaderbench.reporting.words import of_single_files, others_of
 
 MOST = 3
 """Lines of evidence on a run's screen."""
@@ -77,11 +77,7 @@ def _per_image(record: RunRecord) -> str | None:
 def _processors(record: RunRecord) -> str | None:
     seen = record.contention
     if seen is not None:
-        told = [
-            f"{name} {fmt.number(cores, 2)}"
-            for name, cores in others_of(seen).items()
-            if cores is not None and cores >= LEAST_TOLD
-        ]
+        told = [f"{name} {fmt.number(cores, 2)}" for name, cores in others_of(seen).items()]
         waits = f"the run uses {fmt.number(seen.own, 2)} of {seen.cpus} processors and waits for {seen.queued:.2f} more"
         return "; ".join([waits, *told])
     waited = next((one.details.get("fraction") for one in record.caveats if one.code == "cpu_contention"), None)

@@ -292,21 +292,20 @@ def _opening(reads: ReadFigures) -> str:
 
 def _of_processors(seen: ContentionFigures) -> str:
     """Who had the processors."""
-    others = [
-        f"{name} {cores:.2f}" for name, cores in others_of(seen).items() if cores is not None and cores >= LEAST_TOLD
-    ]
+    others = [f"{name} {cores:.2f}" for name, cores in others_of(seen).items()]
     quota = [f"a quota allows {seen.quota_cpus:g}"] if seen.quota_cpus is not None else []
     waits = f"and waits for {seen.queued:.2f} more" if seen.queued >= LEAST_TOLD else "and waits for no more"
     return "; ".join([f"processors: the run uses {seen.own:.2f} of {seen.cpus} {waits}", *others, *quota])
 
 
-def others_of(seen: ContentionFigures) -> dict[str, float | None]:
-    """Who else used the processors, and how many."""
-    return {
+def others_of(seen: ContentionFigures) -> dict[str, float]:
+    """Who else used the processors, and how many, where that is worth a word."""
+    known = {
         "other processes": seen.neighbours,
         "other processes or the storage's own, which no arm tells apart,": seen.neighbours_or_storage,
         "other guests": seen.stolen,
     }
+    return {name: cores for name, cores in known.items() if cores is not None and cores >= LEAST_TOLD}
 
 
 LEAST_TOLD = 0.05

@@ -134,7 +134,7 @@ class CpuClock:
         threads = self._threads()
         process_s, machine = time.process_time(), cpu_times_now(self._cpus)
         asked = asked_for(_pids(threads)) if self._counts_reads else None
-        children_s = _children_s()
+        children_s = children_cpu_s()
         throttling = throttling_by(self._counters)
         return _Reading(time.perf_counter_ns(), threads, process_s, children_s, asked, machine, throttling)
 
@@ -163,7 +163,7 @@ def throttled_between(before: Throttling | None, after: Throttling | None) -> Th
     return Throttling(after.num - before.num, (after.stopped_s or 0.0) - (before.stopped_s or 0.0) if known else None)
 
 
-def _children_s() -> float:
+def children_cpu_s() -> float:
     """Processor time of all descendants that have ended and were waited for (getrusage(2), RUSAGE_CHILDREN)."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -171,7 +171,7 @@ def _children_s() -> float:
 
 def _others_spent_s() -> float:
     """Processor time of this process but for the calling thread, and of its children that have ended."""
-    return time.process_time() - time.thread_time() + _children_s()
+    return time.process_time() - time.thread_time() + children_cpu_s()
 
 
 def _is_the_scripts(thread: threading.Thread) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 
 from loaderbench.analysis.comparison import compare
 from loaderbench.analysis.rules import RULES_VERSION
-from loaderbench.cases.case import CacheState, Case
+from loaderbench.cases.case import DURATION_S, CacheState, Case
 from loaderbench.cases.options import COMPARE_ROUNDS, RESULTS, Options, Words, one_of_each
 from loaderbench.cases.options import options as asked_options
-from loaderbench.cases.study import DURATION_S, StudyRequest, plan
+from loaderbench.cases.study import StudyRequest, plan
 from loaderbench.errors import ConfigError
 from loaderbench.images.same_files import HASHED_BYTES, check_same_files
 from loaderbench.recording.caveats import Reason

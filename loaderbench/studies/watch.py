@@ -6,7 +6,6 @@ import atexit
 import builtins
 import errno
 import os
-import resource
 import runpy
 import sys
 import traceback
@@ -36,6 +35,7 @@ from loaderbench.reporting.console import make_console
 from loaderbench.reporting.studies import print_findings
 from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
+from loaderbench.samplers.cpu_window import children_cpu_s
 from loaderbench.studies.measure import Spilled, stored
 from loaderbench.studies.script_ends import ScriptEnds, let_workers_end
 from loaderbench.studies.watch_ranks import WatchedRank
@@ -292,12 +292,6 @@ def own_stderr() -> TextIO:
         return open(2, "w", errors="replace", closefd=False)
     except OSError:
         return StringIO()
-
-
-def children_cpu_s() -> float:
-    """Processor time of all processes that this one started and that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def flush_streams() -> None:

@@ -215,8 +215,8 @@ class Watched:
         if dose is not None:
             self._close()
             self._dose, self._arm, workers = dose, Arm.DELAYED, self._source.workers
-            self._warmup, self._until_burst = warmup_steps(workers), num_steps(workers)
-            self._next_look = self._until_burst
+            self._warmup = warmup_steps(workers)
+            self._until_burst = self._next_look = num_steps(workers)
             return called
         open_ns = called - self._rows[first][0]
         due = not self._leads_to_delays and watcher.may_burst(self, called, open_ns)
@@ -244,8 +244,8 @@ class Watched:
             # are hidden. On the processors the second one is still a little slower.
             now, device = time.perf_counter_ns(), watcher.device
             cold = 0 if not more else 2 if device is None and more > 2 else 1
-            self._arm, self._warmup, self._until_burst = Arm.DEVICE, 1 + cold, 2 + more
-            self._next_look = self._until_burst
+            self._arm, self._warmup = Arm.DEVICE, 1 + cold
+            self._until_burst = self._next_look = 2 + more
             self._rows.append([now, now, now, 0, -1])
             if more and (ring := self._told_ring) is not None:
                 self._rests_since, until = now, now + round(MOST_REST_S * 1e9)
