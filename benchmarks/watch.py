@@ -40,7 +40,7 @@ from turns import median_interval, spread
 from watch_overhead import SIDES, overhead
 
 from loaderbench.errors import LoaderbenchError, UnavailableError
-from loaderbench.machine import environment
+from loaderbench.machine import environment, usable_cpus
 from loaderbench.plain import to_json
 from loaderbench.selftest.disturbers import neighbours
 from loaderbench.selftest.slow_fuse import slow_fuse
@@ -60,6 +60,8 @@ NEEDS = {
     "accelerate_loop": ("accelerate",),
     "dali_iterator": ("nvidia.dali",),
 }
+NEEDS_CUDA = ("pinned",)
+"""Scripts that do without a GPU what another one does."""
 CAUSES = {
     "item": "prep", "collate": "prep", "storage": "storage", "issue": "launch", "compute": "compute",
     "neighbours": "contention", "validation": "validation", "epoch": "epoch",
@@ -77,7 +79,7 @@ NO_DIAGNOSIS = ("none", "NO_DATA")
 
 @dataclass(frozen=True)
 class Asked:
-    """A script with an injection of a strength: in steps, of `neighbours` their number."""
+    """A script with an injection of a strength: in steps, of `neighbours` their number for two processors."""
 
     script: str
     injection: str
@@ -159,7 +161,7 @@ def built_in(one: Asked, data: Path) -> Iterator[Path]:
         with slow_fuse(data, open_latency_s=one.strength * one.step_ms / 1e3 * lanes / BATCH_SIZE) as bed:
             yield Path(bed.path)
     elif one.injection == "neighbours":
-        with neighbours(int(one.strength)):
+        with neighbours(round(one.strength * usable_cpus() / 2)):
             yield data
     else:
         yield data
@@ -345,6 +347,9 @@ def ask_all(chosen: dict[str, Asked], arguments: argparse.Namespace, rows: list[
         for name, one in chosen.items():
             if lacking := absent(one.script):
                 left_out[name] = f"not installed: {', '.join(lacking)}"
+                continue
+            if one.script in NEEDS_CUDA and not one.cuda:
+                left_out[name] = "needs --cuda"
                 continue
             try:
                 rows.append(ask(one, data, arguments))

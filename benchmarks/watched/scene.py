@@ -108,18 +108,23 @@ class WorkerStart:
 
 
 def loader(
-    arguments: argparse.Namespace, data: Any, kind: Any = torch.utils.data.DataLoader, *, shuffle: bool = True
+    arguments: argparse.Namespace,
+    data: Any,
+    kind: Any = torch.utils.data.DataLoader,
+    *,
+    shuffle: bool = True,
+    pin_memory: bool = False,
 ) -> Any:
     """A DataLoader as most scripts make one. `kind`: its class."""
     return kind(
         data, BATCH_SIZE, shuffle=shuffle, num_workers=arguments.workers, collate_fn=Collate(arguments),
-        worker_init_fn=WorkerStart(arguments) if arguments.workers else None, drop_last=True,
+        worker_init_fn=WorkerStart(arguments) if arguments.workers else None, drop_last=True, pin_memory=pin_memory,
     )  # fmt: skip
 
 
 class Products:
     """Work for the GPU: matrix products, enqueued and not waited for (but the next step's copy from pageable memory is:
-    the host is one step ahead at most)."""
+    the host is one step ahead at most, unless the script pins its memory)."""
 
     SIDE, CALIBRATED = 2048, 50
 
