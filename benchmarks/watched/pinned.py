@@ -1,4 +1,4 @@
-"""Batches in pinned memory, copied without waiting, and the loss read every 32 steps: the host runs ahead of the GPU."""
+"""Batches in pinned memory, copied without waiting, the loss read every 32 steps: the host runs ahead of the GPU."""
 
 import scene
 import torch

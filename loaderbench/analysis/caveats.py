@@ -81,6 +81,8 @@ def _of_the_arms(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
             why = "measured_once"
         elif judged.facts.rounds.stopped_by == "duration":
             why = "no_time"
+        elif judged.facts.rounds.stopped_by == "interrupted":
+            why = "interrupted"
         names: list[Json] = [arm.value for arm in missing]
         yield Caveat("arms_not_measured", {"arms": names, "why": why})
     if record.shares is not None and record.shares["launch"] is None and Arm.DEVICE in judged.arms:
@@ -150,7 +152,7 @@ def _of_the_storage(judged: Judged, storage: StorageFigures) -> Iterator[Caveat]
 def _why_no_ceiling(judged: Judged) -> dict[str, Json]:
     probe = judged.facts.storage.ceiling
     if probe is None:
-        return {"why": "not_asked"}
+        return {"why": "interrupted" if judged.facts.rounds.stopped_by == "interrupted" else "not_asked"}
     if probe.stopped_by == "error":
         return {"why": "error", "reason": probe.reason}
     return {"why": "from_cache"} if probe.stages else {"why": "ended", "stopped_by": probe.stopped_by}
@@ -158,6 +160,8 @@ def _why_no_ceiling(judged: Judged) -> dict[str, Json]:
 
 def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
     recording, feed = judged.recording, judged.case.feed
+    if judged.facts.rounds.stopped_by == "interrupted":
+        yield Caveat("ended_early", {"rounds": judged.facts.rounds.num_rounds})
     if any(not segment.steady for segment in recording.of(Arm.SHORT)):
         yield Caveat("buffer_not_full")
     depth, real = judged.facts.loader.traits.buffer_batches(feed), judged.real

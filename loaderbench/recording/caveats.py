@@ -28,6 +28,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "warm_drifted": FIGURE,
         "ram_subset": INFORMATION,
         "max_bytes_reached": FIGURE,
+        "ended_early": FIGURE,
         "short_runs_not_measured": FIGURE,
         "buffer_not_full": FIGURE,
         "queue_not_steady": FIGURE,

@@ -919,7 +919,8 @@ class RoundFacts:
     arms: tuple[Arm, ...]
     """The arms of a round, in order."""
     num_rounds: int
-    stopped_by: Literal["ci_target", "duration", "steps", "max_bytes", "measured_once", "ended"]
+    stopped_by: Literal["ci_target", "duration", "steps", "max_bytes", "measured_once", "ended", "interrupted"]
+    """`interrupted`: the run did not come to its end, and what was measured until then is kept."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loaderbench.cases.arms import Arm
+from loaderbench.recording.facts import Facts, Segment
 from loaderbench.recording.record import Verdict
 
 
@@ -32,6 +33,16 @@ class SoFar:
     verdict: Verdict
     since_start_s: float
     """From the start of the measuring process."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Windows that are done: they are kept where the run does not come to its end."""
+
+    segments: tuple[Segment, ...]
+    """Those since the message before."""
+    facts: Facts
+    """As far as they are known."""
 
 
 @dataclass(frozen=True)
@@ -77,5 +88,5 @@ class Alive:
     """Longest step so far."""
 
 
-Message = Alive | Phase | Notice | SoFar | SegmentDone | StepsDone | EpochDone
+Message = Alive | Phase | Notice | SoFar | Measured | SegmentDone | StepsDone | EpochDone
 Report = Callable[[Message], None]

@@ -589,8 +589,8 @@ class RunRecord:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a rate. One that was not finite is read as NaN."""
-        return self.throughput is not None and math.isfinite(self.throughput.value)
+        """Whether the run came to its end and there is a rate. One that was not finite is read as NaN."""
+        return self.status == "ok" and self.throughput is not None and math.isfinite(self.throughput.value)
 
     def share(self, name: Share) -> float | None:
         """The share's value; None where it was not measured."""

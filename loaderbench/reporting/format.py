@@ -227,7 +227,8 @@ def outcome(record: RunRecord) -> str:
 def sentence(record: RunRecord) -> str:
     """The verdict in a sentence, or why there is none."""
     if record.status != "ok":
-        return clean(record.failure.message if record.failure else "no reason was recorded")
+        reason = record.failure.message if record.failure else "no reason was recorded"
+        return clean(reason if record.verdict is None else f"{reason}; until then: {record.verdict.summary}")
     return clean(record.verdict.summary if record.verdict else "no verdict: the arms for it were not run")
 
 

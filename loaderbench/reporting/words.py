@@ -672,6 +672,7 @@ NO_TRACE: Mapping[str, Callable[[Details], str]] = {
 }
 NO_CEILING: Mapping[str, Callable[[Details], str]] = {
     "not_asked": lambda d: "that takes --cache cold and --arms all",
+    "interrupted": lambda d: "the run was ended before",
     "error": lambda d: _text(d, "reason"),
     "from_cache": lambda d: (
         "the probe's stages were served by some cache, or read fewer than two files for each reader"
@@ -683,6 +684,7 @@ NO_ARMS = {
     "measured_once": "the data set's own cache state can be measured only once, by `real`: --cache cold or warm "
     "measures all",
     "no_time": "the steps take too long to measure them too: raise --duration",
+    "interrupted": "the run was ended before",
     "not_allowed": "the loader or the data set does not allow them",
 }
 NO_TRANSFER = {
@@ -753,6 +755,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "warm_not_locked": lambda d: f"{_text(d, 'reason')}; the files are read before each window instead",
     "warm_drifted": lambda d: f"only {_percent(d, 'fraction')} of the pages were still resident after a warm window",
     "ram_subset": lambda d: f"`ram` ran on {_text(d, 'num')} of {_text(d, 'of')} images, with the same mix of sizes",
+    "ended_early": lambda d: (
+        f"the run was ended in round {_text(d, 'rounds')}: its windows until then are judged; what is looked at once, "
+        "behind the rounds (the storage's ceiling, the decoders, the link, the device's kernels), was not"
+    ),
     "max_bytes_reached": lambda d: f"--max-bytes {_text(d, 'max_bytes')} ended the measurement before its target",
     "short_runs_not_measured": lambda d: "the data set's own cache state can be measured only once",
     "buffer_not_full": lambda d: (

@@ -26,7 +26,7 @@ from loaderbench.machine import environment
 from loaderbench.prefixes import prefix_of, with_prefix
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import Failure, Recording, Run, Series, Status
-from loaderbench.recording.progress import Message, Report
+from loaderbench.recording.progress import Measured, Message, Report
 from loaderbench.recording.store import RunFolder
 from loaderbench.running.guard import Guard
 from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, Judge, MeasureRequest, Q, Request
@@ -252,20 +252,46 @@ class Ranked(Protocol):
     def is_over(self) -> bool: ...
 
 
+class Kept:
+    """What a measuring process has handed over of its windows so far."""
+
+    def __init__(self) -> None:
+        self._told: list[Measured] = []
+
+    def hearing(self, on_message: Report) -> Report:
+        """Keeps windows, and passes on all other messages."""
+
+        def heard(message: Message) -> None:
+            if isinstance(message, Measured):
+                self._told.append(message)
+            else:
+                on_message(message)
+
+        return heard
+
+    @property
+    def recording(self) -> Recording | None:
+        """None before the first window."""
+        if not self._told:
+            return None
+        return Recording([one for told in self._told for one in told.segments], self._told[-1].facts)
+
+
 def supervise(
     case: Case,
     folder: RunFolder,
     on_message: Report,
     judge: Judge | None = None,
     *,
+    kept: Kept,
     ranked: Ranked | None = None,
     seat: Seat | None = None,
 ) -> Run:
-    """Run `case`, writing the child's output to the folder's worker.log. `judge`: for the verdict so far; `ranked` and
-    `seat`: of one of several ranks.
+    """Run `case`, writing the child's output to the folder's worker.log. `judge`: for the verdict so far; `kept`: gets
+    the windows as they are done; `ranked` and `seat`: of one of several ranks.
 
-    Never raises for anything that happens to the child: the Run says how it ended. KeyboardInterrupt and SystemExit
-    in this process end the child and its workers, and propagate.
+    Never raises for anything that happens to the child: the Run says how it ended, and has the windows that were done.
+    KeyboardInterrupt and SystemExit in this process end the child and its workers, and propagate.
     """
     started_at, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     recording: Recording | None = None
@@ -280,6 +306,7 @@ def supervise(
             if ranked is not None:
                 stack.enter_context(ranked.watching(child.process))
                 on_message = _heard_by(ranked, on_message)
+            on_message = kept.hearing(on_message)
             samplers, caveats = samplers_for(case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device))
             sampling = SamplerThread(samplers)
             try:
@@ -298,7 +325,7 @@ def supervise(
         started_at=started_at,
         wall_s=time.perf_counter() - begun,
         environment=environment(),
-        recording=recording,
+        recording=recording or kept.recording,
         series=series,
         caveats=caveats,
         failure=None if failed is None else failed.failure,

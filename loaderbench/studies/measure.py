@@ -12,7 +12,7 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
-from loaderbench.recording.facts import Environment, Failure, Run
+from loaderbench.recording.facts import Environment, Failure, Recording, Run
 from loaderbench.recording.machines import same_setup
 from loaderbench.recording.progress import Message
 from loaderbench.recording.record import RunRecord
@@ -20,7 +20,7 @@ from loaderbench.recording.store import NotStored, RunFolder, Store
 from loaderbench.reporting.words import worded
 from loaderbench.running.jobs.table import MEASURE, MeasureRequest
 from loaderbench.running.peers import Seat
-from loaderbench.running.supervisor import Child, JobFailed, Ranked, supervise
+from loaderbench.running.supervisor import Child, JobFailed, Kept, Ranked, supervise
 
 if TYPE_CHECKING:
     from loaderbench.loaders.base import Slowdown
@@ -55,6 +55,7 @@ def measure_case(
     on_message: OnMessage,
     on_record: Callable[[RunRecord], None] = lambda record: None,
     *,
+    on_interrupted: Callable[[RunRecord], None] = lambda record: None,
     tag: str | None = None,
     ranked: Ranked | None = None,
     seat: Seat | None = None,
@@ -62,21 +63,24 @@ def measure_case(
     """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and raised again.
 
     `on_record` is called once the record is stored, here or elsewhere; an interruption during the call waits until it
-    returns. `tag`: a name that the user gave the run. `ranked`, `seat`: of one of several ranks.
+    returns. `on_interrupted` gets that of an interrupted one, with what its finished windows say. `tag`: a name that
+    the user gave the run. `ranked`, `seat`: of one of several ranks.
 
     Raises:
         ConfigError: the results folder cannot be written.
         Spilled: it could be no more once the case was measured.
         KeyboardInterrupt, SystemExit: the user or the system ends the program.
     """
-    folder = store.open_run(case)
+    folder, kept, begun = store.open_run(case), Kept(), time.perf_counter()
     try:
         run = supervise(
-            case, folder, lambda message: on_message(case, message), verdict_so_far, ranked=ranked, seat=seat
+            case, folder, lambda message: on_message(case, message), verdict_so_far, kept=kept, ranked=ranked, seat=seat
         )
     except (KeyboardInterrupt, SystemExit):
         with interrupts_held():
-            stored(folder, replace(_interrupted(folder, case), tag=tag))
+            wall_s = time.perf_counter() - begun
+            interrupted = _interrupted(folder, case, wall_s, kept.recording)
+            on_interrupted(stored(folder, replace(interrupted, tag=tag)))
         raise
     with interrupts_held():  # the finished measurement must not be lost
         try:
@@ -117,7 +121,7 @@ def measure_in(child: Child, case: Case, store: Store, *, slowdown: Slowdown | N
         raise
     except (KeyboardInterrupt, SystemExit):
         with interrupts_held():
-            stored(folder, _interrupted(folder, case))
+            stored(folder, _interrupted(folder, case, time.perf_counter() - begun))
         raise
     run.wall_s = time.perf_counter() - begun
     with interrupts_held():
@@ -161,6 +165,16 @@ def same_machine(there: Environment | None, here: Environment) -> bool:
     return same_setup(there, here)
 
 
-def _interrupted(folder: RunFolder, case: Case) -> Run:
-    failure = Failure("Interrupted", "ended by the user or the system before it was measured")
-    return Run(folder.run_id, case, "interrupted", folder.started_at, 0.0, None, failure=failure)
+def _interrupted(folder: RunFolder, case: Case, wall_s: float, recording: Recording | None = None) -> Run:
+    """`recording`: the windows that were done."""
+    when = "before it was measured" if recording is None else f"{wall_s:.0f} s after its start"
+    return Run(
+        run_id=folder.run_id,
+        case=case,
+        status="interrupted",
+        started_at=folder.started_at,
+        wall_s=wall_s,
+        environment=None if recording is None else environment(),
+        recording=recording,
+        failure=Failure("Interrupted", f"ended by the user or the system {when}"),
+    )

@@ -153,14 +153,21 @@ class SweepStudy:
         self._records = [finished[case.key] for case in cases if case.key in finished]
 
     def measure(self, on_message: OnMessage, on_record: Callable[[RunRecord], None]) -> None:
-        """Run every case that is left; a failure is stored like a result. Raises what measure_case raises."""
+        """Run every case that is left; a failure is stored like a result. Raises what measure_case raises.
+
+        Where there is one case only, what it said until it was interrupted is among the records.
+        """
 
         def keep(record: RunRecord) -> None:
             self._records.append(record)
             on_record(record)
 
+        def keep_part(record: RunRecord) -> None:
+            if len(self.cases) == 1 and record.throughput is not None:
+                self._records.append(record)
+
         for case in self.left:
-            measure_case(case, self.store, on_message, keep, tag=self._tag)
+            measure_case(case, self.store, on_message, keep, on_interrupted=keep_part, tag=self._tag)
 
     def verify(self, say: Callable[[Case, str], None]) -> None:
         """Run the advice of every record. Raises what verify_record raises."""

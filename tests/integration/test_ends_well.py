@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import commands
+import psutil
 import pytest
-from commands import GONE_S, LONG, TINY, Started
+from commands import DEVICE, GONE_S, LONG, TINY, Started
+
+from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
+from loaderbench.recording.progress import Message, SegmentDone
+from loaderbench.recording.store import Store
+from loaderbench.reporting.live import Progress
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -42,6 +51,61 @@ def test_an_interrupted_run_leaves_nothing(number: int, moment: str, small_set: 
         assert started.alive() == []
         assert started.shared_memory_left() == set()
     assert all(record["status"] == "interrupted" for record in commands.records(tmp_path))
+
+
+ENDS = {
+    "Ctrl-C": (
+        lambda child: signal.raise_signal(signal.SIGINT),
+        "interrupted", 130, "ended by the user or the system",
+    ),
+    "death": (
+        lambda child: os.kill(child, signal.SIGKILL),
+        "failed", 1, "the measuring process was killed by SIGKILL",
+    ),
+}  # fmt: skip
+"""How a run ends in its second round: (what ends it, status, exit code, the reason)."""
+PACE_S = 32e-3
+"""A step of the emulated device at batch 64: loaderbench/devices/profiles/h200-resnet50-train-fp32.toml."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_run_that_ends_early_keeps_its_finished_windows(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, status, code, reason = ENDS[end]
+    heard, windows = Progress.message, list[int]()
+
+    def ending(view: Progress, case: Case | None, message: Message) -> None:
+        heard(view, case, message)
+        if isinstance(message, SegmentDone) and message.arm is Arm.REAL:
+            windows.append(message.round)
+            if message.round == 1:
+                (child,) = [one for one in psutil.Process().children() if "loaderbench.running.child" in one.cmdline()]
+                ends(child.pid)
+
+    monkeypatch.setattr(Progress, "message", ending)
+    monkeypatch.setattr("loaderbench.running.supervisor.subprocess", subprocess)  # a real process, with its name
+    asked = ("run", "--loader", "synthetic", *DEVICE, "--batch-size", "64", "--duration", "30", "--ci-target", "0.0001")
+    json_file = tmp_path / "run.json"
+    ended = commands.call(*asked, "--results", tmp_path / "runs", "--json", json_file)
+
+    assert ended.code == code
+    shown = " ".join(ended.out.split())
+    assert shown.startswith(f"{status}: {reason}") and "until then: " in shown
+    record = json.loads(json_file.read_text())
+    (stored,) = Store(tmp_path / "runs").runs()
+    assert stored.record is not None and stored.run_id == record["run_id"]
+    assert (stored.record.status, stored.record.stopped_by, stored.record.measured) == (status, "interrupted", False)
+    assert windows == [0, 1]
+    recording = Store(tmp_path / "runs").load_run(str(tmp_path / "runs" / stored.run_id)).recording
+    assert recording is not None and [one.round for one in recording.of(Arm.REAL)] in ([0], [0, 1])
+    # the emulated device's own pace
+    assert record["step_time_s"]["mean"] == pytest.approx(PACE_S, rel=0.15)
+    assert {"ended_early"} <= {caveat["code"] for caveat in record["caveats"]}
+    if end == "Ctrl-C":
+        assert ended.lines[-1] == f"loaderbench: interrupted: what was measured until then is kept: {stored.run_id}"
+    again = commands.call("show", stored.run_id, "--results", tmp_path / "runs")
+    assert again.code == 0 and "until then: " in " ".join(again.out.split())
 
 
 def test_a_second_ctrl_c_only_ends_it_sooner(small_set: Path, tmp_path: Path) -> None:

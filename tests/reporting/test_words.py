@@ -149,6 +149,7 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     "ceiling_still_rising": [{"readers": 32, "stopped_by": "max_readers"}],
     "ceiling_probe_limited": [{}],
     "max_bytes_reached": [{"max_bytes": 1000}],
+    "ended_early": [{"rounds": 2}],
     "ram_subset": [{"num": 100, "of": 1000}],
     "buffer_not_full": [{}],
     "short_run": [{"steps": 12, "buffer_batches": 4}],

@@ -24,6 +24,7 @@ from loaderbench.running.supervisor import (
     PR_SET_CHILD_SUBREAPER,
     Child,
     JobFailed,
+    Kept,
     end_session,
     session_members,
     supervise,
@@ -156,7 +157,7 @@ def test_end_session_ends_orphans_of_a_dead_child() -> None:
 
 def test_a_data_set_that_is_not_there_fails_the_run_and_raises_nothing(tmp_path: Path) -> None:
     case = case_of(tmp_path / "nosuch")
-    run = supervise(case, Store(tmp_path / "results").open_run(case), quiet)
+    run = supervise(case, Store(tmp_path / "results").open_run(case), quiet, kept=Kept())
     assert (run.status, run.recording) == ("failed", None)
     assert run.failure is not None
     assert run.failure.kind == "ConfigError" and "cannot read the data set folder" in run.failure.message

@@ -30,7 +30,7 @@ from loaderbench.recording.facts import (
     Segment,
     StorageFacts,
 )
-from loaderbench.recording.progress import Phase, Report, SoFar
+from loaderbench.recording.progress import Measured, Phase, Report, SoFar
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.running.alive import Pulse, told
 from loaderbench.running.cache import CacheKeeper
@@ -157,6 +157,7 @@ class _Measurement:
         self._segments: list[Segment] = []
         self._caveats: list[Caveat] = []
         self._told_steps = False
+        self._num_kept = 0
         windows.foreseeing = self._foreseeing
 
     def run(self, stack: ExitStack) -> Recording:
@@ -286,6 +287,7 @@ class _Measurement:
 
         def on_findings() -> None:
             self._foresee_the_rest(self._segments[num_before:], behind_s)
+            self._hand_over()
             self._tell_so_far()
 
         return measure_rounds(
@@ -386,6 +388,15 @@ class _Measurement:
                 f"this storage gives {ram.bytes_per_s / 1e6:.1f} MB/s, so that {len(reading)} windows of "
                 f"{num_batches} batches take {len(reading) * num_batches * batch_s:.0f} s",
             )
+
+    def _hand_over(self) -> None:
+        """Give the windows that are done to the supervisor, who keeps them where this process comes to no end: between
+        two windows, when nothing is measured."""
+        begun_ns = time.perf_counter_ns()
+        rounds = RoundFacts(self._arms, 1 + self._segments[-1].round, "interrupted")
+        self._windows.report(Measured(tuple(self._segments[self._num_kept :]), self._facts(rounds)))
+        self._num_kept = len(self._segments)
+        self._so_far_s += (time.perf_counter_ns() - begun_ns) / 1e9
 
     def _tell_so_far(self) -> None:
         """Tell what the windows so far say: between two windows, when nothing is measured."""
