@@ -359,8 +359,9 @@ def packages() -> Mapping[str, str]:
         if folder.suffix == ".dist-info" and (folder / "METADATA").is_file():
             name, _, version = folder.stem.partition("-")
         else:
-            name, version = distribution.name, distribution.version
-        if name:  # None where a package was removed in part
+            told = {key.lower(): value for key, value in distribution.metadata.json.items()}
+            name, version = str(told.get("name", "")), str(told.get("version", ""))
+        if name:  # there is none where a package was removed in part
             found.setdefault(name.lower().replace("_", "-"), version)
     return found
 
