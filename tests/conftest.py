@@ -31,6 +31,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests are those of a machine without a GPU, also where there is one, but for `-m gpu`, which asks for it."""
+    asked = config.getoption("markexpr") or ""
+    if "gpu" not in asked or "not gpu" in asked:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.fixture
 def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """A module of the folder `benchmarks`, by its name; its modules import each other as scripts do."""

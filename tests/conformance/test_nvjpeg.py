@@ -18,7 +18,7 @@ from loaderbench.devices.select import num_visible_gpus
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders.nvjpeg import NvjpegLoader
 
-NO_GPU = "no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)"
+NO_GPU = "no NVIDIA GPU (or not asked for: -m gpu)"
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(num_visible_gpus() == 0, reason=NO_GPU)]),

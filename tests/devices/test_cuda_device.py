@@ -16,7 +16,7 @@ from loaderbench.recording.facts import MemoryFacts
 
 needs_gpu = [
     pytest.mark.gpu,
-    pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)"),
+    pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU (or not asked for: -m gpu)"),
 ]
 
 

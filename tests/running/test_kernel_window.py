@@ -270,7 +270,7 @@ def test_a_training_step_is_traced_whole() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)")
+@pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU (or not asked for: -m gpu)")
 def test_products_on_a_gpu_are_its_kernels() -> None:
     device = CudaDevice(0)
     try:

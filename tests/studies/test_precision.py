@@ -372,7 +372,7 @@ def modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)")
+@pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU (or not asked for: -m gpu)")
 class TestOnGpu:
     def test_every_mode_runs_or_says_why_not(self, modes: dict[str, dict[str, Any]]) -> None:
         assert {mode["status"] for mode in modes.values()} <= {"ok", "skipped"}

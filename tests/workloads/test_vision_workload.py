@@ -14,7 +14,7 @@ from loaderbench.workloads import build_workload, training
 
 needs_gpu = [
     pytest.mark.gpu,
-    pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU here (no /dev/nvidia0, or hidden from CUDA)"),
+    pytest.mark.skipif(num_visible_gpus() == 0, reason="no NVIDIA GPU (or not asked for: -m gpu)"),
 ]
 
 
