@@ -44,8 +44,10 @@ def layers_of(facts: LayersFacts) -> LayersResult:
     plain = None if times is None else _blocks(times.plain_s[:, :, None])
     timed = None if times is None else _blocks(times.timed_s[:, :, None])
     total = None if times is None else _blocks(_sum_of_rows(times)[:, :, None])
-    closure = None if plain is None or total is None else _ratio(total, plain)
-    cost = None if plain is None or timed is None else _ratio(timed, plain)
+    held = None if times is None or times.held_s is None else _blocks(times.held_s[:, :, None])
+    whole = plain if held is None else held
+    closure = None if whole is None or total is None else _ratio(total, whole)
+    cost = None if whole is None or timed is None else _ratio(timed, whole)
     caveats = _caveats(rows, closure, cost)
     alone, num_parameters = facts.alone, sum(call.parameters for call in facts.calls)
     return LayersResult(
@@ -81,6 +83,7 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         caveats=tuple(caveats),
         status=facts.status,
         failure=facts.failure,
+        device_s=None if held is None else _estimates(held)[0],
     )
 
 
@@ -234,7 +237,7 @@ def _estimates(blocks: Blocks) -> list[Estimate]:
 
 def _whole(times: LayerTimes) -> Estimate:
     """An iteration without the stopwatch; the wait for its batch is that of all iterations."""
-    load_s = times.load_s.reshape(*times.plain_s.shape, 2).mean(axis=2)
+    load_s = times.load_s.reshape(*times.plain_s.shape, -1).mean(axis=2)
     return _estimates(_blocks((times.plain_s + load_s)[:, :, None]))[0]
 
 

@@ -97,7 +97,10 @@ class Device(Protocol):
         ...
 
     def record(self) -> Event:
-        """Mark this point of the compute's queue. Costs a few microseconds and never blocks."""
+        """Mark this point of the compute's queue. Costs a few microseconds and never blocks.
+
+        A device may have a method `stamp` too: the same at less cost, for events that are only asked for their times.
+        """
         ...
 
     def record_copy(self) -> Event:

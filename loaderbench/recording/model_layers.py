@@ -53,11 +53,12 @@ class LayerTimes:
     """Whole iterations without and with the stopwatch, in turns. Seconds."""
 
     load_s: NDArray[np.float64]
-    """[rounds, 2 · steps]: the wait for the batch, in all iterations."""
+    """[rounds, kinds of iteration · steps]: the wait for the batch, in all iterations."""
     plain_s: NDArray[np.float64]
-    """[rounds, steps] without that wait, which follows the loader's bursts."""
+    """[rounds, steps] without that wait, which follows the loader's bursts. On the host's clock."""
     timed_s: NDArray[np.float64]
-    """[rounds, steps]"""
+    """[rounds, steps]. With `held_s` on the device's clock, the mean of an iteration that marks the forward calls and
+    one that marks the backward calls."""
     parts_s: NDArray[np.float64]
     """[rounds, steps, PARTS] of the timed iterations; NaN where an iteration has no such part."""
     forward_s: NDArray[np.float64]
@@ -69,6 +70,11 @@ class LayerTimes:
     lag_s: NDArray[np.float64] | None
     """[2, calls]: how long the device's work on a call (forward, backward) began after the host had issued it, the
     median. None where the host is the device."""
+    held_s: NDArray[np.float64] | None = None
+    """[rounds, steps]: an iteration without the stopwatch on the device's clock, which began once all was issued, as
+    those with it did. None where the host is the device, with a loader, and in records of before."""
+    zero_s: float | None = None
+    """What lies between two events with nothing between them: taken off each call's time. None as `held_s`."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +178,10 @@ class LayersResult:
     step_s: Estimate | None
     """A whole iteration without the stopwatch."""
     layers_over_whole: Estimate | None
-    """All rows but the rest ÷ the whole iteration without the stopwatch, both without the wait for the batch."""
+    """All rows but the rest ÷ the whole iteration without the stopwatch, both without the wait for the batch. The whole
+    is `device_s` where that is known."""
     timed_over_untimed: Estimate | None
+    """Of the same two kinds of iteration."""
     disturbed: bool
     """The rows do not sum to the whole, or the stopwatch took time: the caveats say which."""
     required_bytes: int
@@ -195,3 +203,6 @@ class LayersResult:
     caveats: tuple[Caveat, ...] = ()
     status: Status = "ok"
     failure: Failure | None = None
+    device_s: Estimate | None = None
+    """The device's time of an iteration without the stopwatch that was issued before the device began. None where
+    `LayerTimes.held_s` is."""

@@ -193,6 +193,7 @@ def summary(result: LayersResult) -> list[tuple[str, str]]:
         ("average backward", result.backward_s),
         ("average forward-backward", result.forward_backward_s if result.backward_s is not None else None),
         ("whole iteration", result.step_s),
+        ("the device's part of it", result.device_s),
     ]
     uncalled = result.num_uncalled_parameters
     rows = [(name, f"{fmt.plus_minus(_in_ms(one))} ms") for name, one in averages if one is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ FORWARD_BEGIN, FORWARD_END, BACKWARD, MARK = range(4)
 """What an event of the stopwatch marks."""
 
 
-def _no_mark() -> None:
+def no_mark() -> None:
     pass
 
 
@@ -45,21 +46,27 @@ class Iteration:
         self.device, self.workload, self.batches = device, workload, batches
         self.resident = resident
         self.trains = workload.describe().mode == "train"
+        self.issued_ns = 0
+        """What the host took to issue the last iteration: until it began to read the loss."""
         self._nothing = contextlib.nullcontext()
 
     def run(
-        self, mark: Mark = _no_mark, calls: contextlib.AbstractContextManager[Any] | None = None
+        self,
+        mark: Mark = no_mark,
+        calls: contextlib.AbstractContextManager[Any] | None = None,
+        hold: Mark = no_mark,
     ) -> tuple[int, int]:
         """One iteration; returns (the wait for its batch, all else with the device's work), ns on the host's clock.
 
         `mark` is called before the first and after each of PARTS (of inference those up to `forward`, and without
-        `zero_grad`); `calls` is entered around the forward pass.
+        `zero_grad`); `calls` is entered around the forward pass; `hold` is called once the batch is there.
         """
         workload = self.workload
         mark()
         called = time.perf_counter_ns()
         batch = self.resident if self.batches is None else next(self.batches)
         begun = time.perf_counter_ns()
+        hold()
         mark()
         inputs = self.copied_inputs(batch)
         mark()
@@ -76,6 +83,8 @@ class Iteration:
             mark()
             workload.update()
             mark()
+        self.issued_ns = time.perf_counter_ns() - begun
+        if self.trains:
             output.item()
             mark()
         self.device.synchronize()
@@ -264,12 +273,17 @@ def discover(iteration: Iteration, tracer: CallTracer) -> Found:
 
 
 class Stopwatch:
-    """A visitor that marks where each call begins and ends, on the device's own clock."""
+    """A visitor that marks where each call begins and ends, on the device's own clock.
+
+    `forward`, `backward`: which pass's calls are marked from now on. `zero_s`: see `events_apart_s`.
+    """
 
     def __init__(self, device: Device, has_backward: Sequence[bool] | None = None) -> None:
         """`has_backward`: of each call; None: only the forward calls are marked."""
-        self._record, self._has_backward = device.record, has_backward
+        self._record, self._has_backward = stamping(device), has_backward
         self._device = device
+        self.forward = self.backward = True
+        self.zero_s = 0.0
         self._begins = [partial(self._begin, number) for number in range(len(has_backward or ()))]
         self._num_calls = 0
         self._events: list[Event] = []
@@ -296,10 +310,13 @@ class Stopwatch:
     def visit(self, site: Site, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
         number = self._num_calls
         self._num_calls = number + 1
-        self._stamp(number, FORWARD_BEGIN)
+        if self.forward:
+            self._stamp(number, FORWARD_BEGIN)
         result = call(*args, **kwargs)
-        self._stamp(number, FORWARD_END)
-        if self._has_backward is not None and number < len(self._has_backward) and self._has_backward[number]:
+        if self.forward:
+            self._stamp(number, FORWARD_END)
+        has_backward = self._has_backward if self.backward else None
+        if has_backward is not None and number < len(has_backward) and has_backward[number]:
             node = result.grad_fn if isinstance(result, torch.Tensor) else _node_of(_tensors_in(result))
             if node is not None:
                 node.register_prehook(self._begins[number])
@@ -326,7 +343,8 @@ class Stopwatch:
                     "its layers cannot be followed"
                 )
             at = self._device.times_ns(events)
-            times.append(_step_times(num_calls, at, np.array(marks).reshape(-1, 2), at - np.array(host_ns)))
+            marked = np.array(marks).reshape(-1, 2)
+            times.append(_step_times(num_calls, at, marked, at - np.array(host_ns), self.zero_s))
         return times
 
 
@@ -341,9 +359,14 @@ class StepTimes:
     lag_s: NDArray[np.float64]
     """[calls, 2]: from when the host issued it to when the device began it."""
 
+    @property
+    def whole_s(self) -> float:
+        """Without the wait for the batch."""
+        return float(self.parts_s[1:].sum())
+
 
 def _step_times(
-    num_calls: int, at_ns: NDArray[np.int64], marks: NDArray[np.int64], lag_ns: NDArray[np.int64]
+    num_calls: int, at_ns: NDArray[np.int64], marks: NDArray[np.int64], lag_ns: NDArray[np.int64], zero_s: float
 ) -> StepTimes:
     number, kind = marks.T
     calls_s, lag_s = np.full((num_calls, 2), np.nan), np.full((num_calls, 2), np.nan)
@@ -353,7 +376,53 @@ def _step_times(
     backward = np.flatnonzero(kind == BACKWARD)
     calls_s[number[backward], 1] = (at_ns[backward + 1] - at_ns[backward]) / 1e9  # a mark follows the last
     lag_s[number[backward], 1] = lag_ns[backward] / 1e9
-    return StepTimes(np.diff(at_ns[kind == MARK]) / 1e9, calls_s, lag_s)
+    return StepTimes(np.diff(at_ns[kind == MARK]) / 1e9, np.maximum(calls_s - zero_s, 0.0), lag_s)
+
+
+# -- with all issued before the device begins --------------------------------------------------------------
+
+HOLD_MARGIN, HOLD_MORE_S, MOST_HOLD_S = 1.5, 0.002, 0.5
+"""A device is held this many times as long as the host took to issue, and a little longer, but no longer than that."""
+NUM_APART, NUM_EVENTS_APART = 5, 64
+
+
+def stamping(device: Device) -> Callable[[], Event]:
+    """What marks a point in the device's queue at the least cost."""
+    stamp: Callable[[], Event] = getattr(device, "stamp", device.record)
+    return stamp
+
+
+def holding(device: Device, issued_ns: int) -> Mark:
+    """A function that lets the device begin later than what is enqueued next is issued, which takes `issued_ns`.
+
+    A host that marks each call issues slower than a fast device computes, which would idle between the calls, and the
+    idle time would count as the calls'. A queue that fills up meanwhile (CUDA's takes about 1,024 launches) makes the
+    host wait for the device's beginning, and it goes on that far ahead.
+    """
+    return device.occupying(min(HOLD_MARGIN * issued_ns / 1e9 + HOLD_MORE_S, MOST_HOLD_S))
+
+
+def events_apart_s(device: Device, hold: Mark) -> float:
+    """What lies between two events with nothing between them: each call's time holds as much that is not the call's."""
+    stamp, apart = stamping(device), []
+    for _ in range(NUM_APART):
+        hold()
+        at = device.times_ns([stamp() for _ in range(NUM_EVENTS_APART)])
+        apart.append((int(at[-1]) - int(at[0])) / 1e9 / (NUM_EVENTS_APART - 1))
+    return float(np.median(apart))
+
+
+def held_whole(iteration: Iteration, hold: Mark, ends: list[Event]) -> int:
+    """One iteration without the stopwatch, its two ends on the device's clock added to `ends`; returns the wait for its
+    batch, ns."""
+    stamp, numbers = stamping(iteration.device), itertools.count()
+    marked = (1, len(iteration.parts))  # after the batch is there, and the last
+
+    def mark() -> None:
+        if next(numbers) in marked:
+            ends.append(stamp())
+
+    return iteration.run(mark, hold=hold)[0]
 
 
 # -- alone -------------------------------------------------------------------------------------------------

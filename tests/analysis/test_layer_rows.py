@@ -108,6 +108,18 @@ def test_without_a_data_set_loading_is_unknown_and_not_nothing() -> None:
     assert result.missing == {"load_dataset": NO_DATA, "alone": "it was interrupted"}
 
 
+def test_a_device_that_was_held_is_compared_with_itself() -> None:
+    """An iteration as it runs takes half again as long as the device's part, for the host issues slower."""
+    times = {"plain_s": over(1.5 * WHOLE_S), "held_s": over(WHOLE_S), "timed_s": over(1.02 * WHOLE_S)}
+    result = layers_of(facts(**times, load_s=np.zeros((ROUNDS, 4 * STEPS))))
+    assert result.step_s is not None and result.step_s.value == pytest.approx(1.5 * WHOLE_S)
+    assert result.device_s is not None and result.device_s.value == pytest.approx(WHOLE_S)
+    assert result.layers_over_whole is not None and result.timed_over_untimed is not None
+    assert result.layers_over_whole.value == pytest.approx(ROWS_S / WHOLE_S)
+    assert result.timed_over_untimed.value == pytest.approx(1.02) and not result.disturbed
+    assert layers_of(facts()).device_s is None
+
+
 @pytest.mark.parametrize(
     ("plain_s", "timed_s", "codes"),
     [

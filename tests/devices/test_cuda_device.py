@@ -152,6 +152,16 @@ def fake(monkeypatch):
     return made
 
 
+def test_a_stamp_is_an_event_that_wakes_nobody(fake, monkeypatch):
+    flags = []
+    opened = CudaDevice(0)
+    monkeypatch.setattr("torch.cuda.Event", lambda **asked: flags.append(asked) or FakeEvent(**asked))
+    fake.sleep(1.5e6)  # 1 ms
+    first, last = opened.stamp(), opened.record()
+    assert flags == [{"enable_timing": True}, {"enable_timing": True, "blocking": True}]
+    assert first.at_ns == last.at_ns == fake.stream.free_ns
+
+
 def test_what_callers_would_ask_its_kind_for_is_told(fake):
     opened = CudaDevice(0, overlap=True)
     assert (opened.copies, opened.pins_memory, opened.gpu, str(opened.torch_device)) == (True, True, 0, "cuda:0")

@@ -6,17 +6,33 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loaderbench.devices.base import Device
+from loaderbench.devices.base import Device, Event
 from loaderbench.loaders.base import Batch
 from loaderbench.recording.model_layers import PARTS, AloneTimes, LayerTimes
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.table import Layers, LayersRequest
-from loaderbench.running.layers import NOTHING, NUM_BLOCKS, Alone, Iteration, Repeated, Stopwatch, discover, repeated
+from loaderbench.running.layers import (
+    NOTHING,
+    NUM_BLOCKS,
+    Alone,
+    Iteration,
+    Mark,
+    Repeated,
+    StepTimes,
+    Stopwatch,
+    discover,
+    events_apart_s,
+    held_whole,
+    holding,
+    no_mark,
+    repeated,
+)
 from loaderbench.running.models import model_on, of_pytorch, opened
 from loaderbench.running.rig import Rig, once_a_second
 from loaderbench.running.streams import close
@@ -92,8 +108,12 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
         for _ in range(max(NUM_WARMING, device.num_search_steps)):
             iteration.run()
             report(Phase("warming up"))
-        seen = _rounds(request, iteration, tracer, Stopwatch(device, found.has_backward), report)
+        watch = Stopwatch(device, found.has_backward)
         facts = device.describe()
+        # While the device is held a loader would get ahead, and the wait for its batches would vanish.
+        held = not facts.on_host_cpus and iteration.batches is None
+        hold = _hold(iteration, tracer, watch) if held else None
+        seen = _rounds(request, _Turns(iteration, tracer, watch, hold), report)
         kept = found.kept
         inputs = iteration.copied_inputs(iteration.resident)
         return Layers(
@@ -109,9 +129,25 @@ def time_layers(request: LayersRequest, report: Report) -> Layers:
                 forward_s=seen.spans[:, :, kept, 0],
                 backward_s=seen.spans[:, :, kept, 1],
                 first_s=first_s[kept],
-                lag_s=None if facts.on_host_cpus else np.nanmedian(seen.lags[:, :, kept], axis=(0, 1)).T,
+                lag_s=None if facts.on_host_cpus else np.median(seen.lags[:, :, kept], axis=(0, 1)).T,
+                held_s=None if hold is None else seen.held_s,
+                zero_s=None if hold is None else watch.zero_s,
             ),
         )
+
+
+def _hold(iteration: Iteration, tracer: CallTracer, watch: Stopwatch) -> Mark:
+    """Lets the device begin an iteration once all of it is issued; also sets the stopwatch's zero."""
+    took_ns = []
+    for _ in range(NUM_WARMING):
+        with tracer.installed(watch):
+            iteration.run(watch.mark, tracer)
+        watch.end_step()
+        took_ns.append(iteration.issued_ns)
+    watch.read(None)
+    hold = holding(iteration.device, max(took_ns))
+    watch.zero_s = events_apart_s(iteration.device, hold)
+    return hold
 
 
 @dataclass
@@ -123,41 +159,89 @@ class _Seen:
     spans: NDArray[np.float64]
     """[rounds, steps, calls, 2]"""
     lags: NDArray[np.float64]
+    held_s: NDArray[np.float64]
 
 
-def _rounds(
-    request: LayersRequest, iteration: Iteration, tracer: CallTracer, watch: Stopwatch, report: Report
-) -> _Seen:
-    """The rounds: an iteration without and one with the stopwatch in turns; which comes first alternates."""
-    rounds, steps, num_calls = request.num_rounds, request.num_steps, watch.num_known
+class _Turns:
+    """The kinds of iteration that take turns: without and with the stopwatch.
+
+    A device of its own begins once all is issued (`hold`). It then has a turn more without the stopwatch, which the
+    rows are held against, and the stopwatch marks the two passes in turns: half the events in an iteration.
+    """
+
+    def __init__(self, iteration: Iteration, tracer: CallTracer, watch: Stopwatch, hold: Mark | None) -> None:
+        self.iteration, self.watch, self._tracer, self._hold = iteration, watch, tracer, hold
+        self._ends: list[Event] = []
+        self._timed_ns: list[int] = []
+        self._plain_ns: list[int] = []
+        self.kinds: list[Callable[[], int]] = [self._plain, partial(self._timed, True, True)]
+        if hold is not None:
+            passes = ((True, False), (False, True)) if iteration.trains else ((True, False),)
+            self.kinds[1:] = [partial(held_whole, iteration, hold, self._ends)]
+            self.kinds += [partial(self._timed, *one) for one in passes]
+
+    def _plain(self) -> int:
+        load_ns, ns = self.iteration.run()
+        self._plain_ns.append(ns)
+        return load_ns
+
+    def _timed(self, forward: bool, backward: bool) -> int:
+        self.watch.forward, self.watch.backward = forward, backward
+        with self._tracer.installed(self.watch):
+            load_ns, ns = self.iteration.run(self.watch.mark, self._tracer, self._hold or no_mark)
+        self.watch.end_step()
+        self._timed_ns.append(ns)
+        return load_ns
+
+    def read(self, seen: _Seen, number: int) -> None:
+        """Put the times of a round where they belong."""
+        times = self.watch.read(self.watch.num_known)
+        steps = seen.plain_s.shape[1]
+        num_passes = len(times) // steps
+        for step in range(steps):
+            each = times[step * num_passes : (step + 1) * num_passes]
+            seen.spans[number, step] = np.fmax.reduce([one.calls_s for one in each])
+            seen.lags[number, step] = np.fmax.reduce([one.lag_s for one in each])
+            seen.parts_s[number, step, self.iteration.parts] = np.mean([one.parts_s for one in each], axis=0)
+            seen.timed_s[number, step] = self._timed_ns[step] / 1e9 if self._hold is None else _mean_whole(each)
+        seen.plain_s[number] = np.array(self._plain_ns) / 1e9
+        if self._hold is not None:
+            at_ns = self.iteration.device.times_ns(self._ends).reshape(steps, 2)
+            seen.held_s[number] = (at_ns[:, 1] - at_ns[:, 0]) / 1e9
+            # on the device's clock the wait would hold the hold
+            seen.parts_s[number, :, PARTS.index("load")] = seen.load_s[number].reshape(steps, -1).mean(axis=1)
+        for done in (self._ends, self._timed_ns, self._plain_ns):
+            done.clear()
+
+
+def _mean_whole(times: list[StepTimes]) -> float:
+    return sum(one.whole_s for one in times) / len(times)
+
+
+def _rounds(request: LayersRequest, turns: _Turns, report: Report) -> _Seen:
+    """The rounds: an iteration of each kind in turns; whether the first or the last comes first alternates."""
+    rounds, steps, num_calls, num_kinds = request.num_rounds, request.num_steps, turns.watch.num_known, len(turns.kinds)
     seen = _Seen(
-        np.empty((rounds, 2 * steps)),
+        np.empty((rounds, num_kinds * steps)),
         np.empty((rounds, steps)),
         np.empty((rounds, steps)),
         np.full((rounds, steps, len(PARTS)), np.nan),
         np.empty((rounds, steps, num_calls, 2)),
         np.empty((rounds, steps, num_calls, 2)),
+        np.empty((rounds, steps)),
     )
-    done, total, said = 0, 2 * rounds * steps, time.monotonic()
+    done, total, said = 0, num_kinds * rounds * steps, time.monotonic()
     for number in range(rounds):
-        iteration.device.anchor()
+        turns.iteration.device.anchor()
         for step in range(steps):
-            for timed in (False, True) if step % 2 == 0 else (True, False):
-                if timed:
-                    with tracer.installed(watch):
-                        load_ns, ns = iteration.run(watch.mark, tracer)
-                    watch.end_step()
-                else:
-                    load_ns, ns = iteration.run()
-                (seen.timed_s if timed else seen.plain_s)[number, step] = ns / 1e9
-                seen.load_s[number, 2 * step + timed] = load_ns / 1e9
-            done += 2
+            numbers = range(num_kinds)
+            for kind in numbers if step % 2 == 0 else reversed(numbers):
+                seen.load_s[number, num_kinds * step + kind] = turns.kinds[kind]() / 1e9
+            done += num_kinds
             if time.monotonic() - said > 1 or done == total:
                 said = time.monotonic()
                 report(StepsDone(done, total))
-        for step, times in enumerate(watch.read(num_calls)):
-            seen.spans[number, step], seen.lags[number, step] = times.calls_s, times.lag_s
-            seen.parts_s[number, step, iteration.parts] = times.parts_s
+        turns.read(seen, number)
     return seen
 
 
