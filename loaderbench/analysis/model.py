@@ -495,6 +495,9 @@ class Model:
         if self.watched is not None and self.starved is None:  # what its workers do besides waiting is not known
             exposed = exposed.at_most(real * part.scaled(seen.queued))
         left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least)
+        if self.watched is not None and self.starved is not None and self._fed_alone is not None:
+            # Handing over waits behind others too, in the bursts as well, so that the stall tells too little.
+            left = largest(self.watched.batch_s - self.watched.batch_s * part.scaled(self.starved), least)
         return self._no_faster_than_fed(left)
 
     @property
@@ -513,7 +516,21 @@ class Model:
             return left
         behind = self._issue_behind_others(Arm.DEVICE if self.owns_transfer else Arm.HOST)
         fed = self.base if behind is None else (self.base - behind).at_least(0.0)
-        return largest(left, fed).at_most(self.real)
+        return largest(left, self._fed_alone or fed).at_most(self.real)
+
+    @property
+    def _fed_alone(self) -> Quantity | None:
+        """A watched script's step with its batches ready, without others; None where its bursts do not tell.
+
+        Its threads work one after the other there: it issues, and takes batches over from processes that must get a
+        processor for it. So it is shorter by all that they wait behind others; but it ends with the slowest of several
+        threads that compute, and is not shorter than all of them would be.
+        """
+        base, seen = self.base, self.processors.get(Arm.DEVICE)
+        if self.watched is None or base is None or seen is None:
+            return None
+        part = Quantity(seen.for_others, seen.draws(len(base.draws)), base.n)
+        return base - base * part.scaled(min(seen.queued, seen.queued_fraction))
 
     def _issue_behind_others(self, arm: Arm) -> Quantity | None:
         """Seconds a step that issuing waited behind others for a processor, where the step is longer for it."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import t_quantile
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import CpuWindow, Recording, Segment, StorageFacts
+from loaderbench.recording.facts import SCRIPT_LANE, CpuWindow, Recording, Segment, StorageFacts
 from loaderbench.recording.record import ContentionBy
 
 Draws = NDArray[np.float64]
@@ -133,6 +133,7 @@ def beside_the_same(segments: Sequence[Segment], *, storage_works: bool = False)
         return segments
     usual = sum(real) / len(real)
     kept = {name for name, used in taken.items() if used is None or abs(used - usual) <= ANOTHER}
+    kept |= {id(one) for one in segments if one.lane == SCRIPT_LANE}  # a script's bursts follow at once
     left = Counter(one.arm for one in segments if id(one) in kept)
     return [one for one in segments if id(one) in kept or left[one.arm] < LEAST_LEFT]
 

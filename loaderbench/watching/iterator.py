@@ -239,6 +239,9 @@ class Watched:
         watcher.enter(self.seen, "held", called)
         if watcher.hold(self, queue):
             watcher.num_bursts += 1
+            if watcher.device is None:  # there the host's own waits are hidden
+                watcher.clock.begin()
+                self._cpu_since = time.thread_time()
             # The window begins where the pause ends. The first step behind it is none to count, where more follow with
             # their batches ready: caches are cold, and a device was left without work, so that launches show that else
             # are hidden. On the processors the second one is still a little slower.
