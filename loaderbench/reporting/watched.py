@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loaderbench.cases.case import loader_arguments
 from loaderbench.recording.facts import WatchedApplied, WatchedFacts, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import DoseFigures, RunRecord
@@ -15,9 +17,12 @@ WORTH_A_LINE = 0.01
 def evidence_lines(record: RunRecord) -> list[str]:
     """What the verdict on a watched script rests on."""
     rates, seen = record.capacities or {}, record.watched
+    name = None if seen is None else loader_names(seen.loaders)[0]
     wait = None if record.verdict is None else record.verdict.waiting_for_data
     step, loader = rates.get("device"), rates.get("loader")
     lines = []
+    if seen is not None and name != _name(seen.loaders[0]):
+        lines.append(f"this, and the advice, is about {name}; loaders like it count apart")
     if step is not None and loader is not None:
         gives, takes = fmt.number(loader.value), fmt.number(step.value)
         lines.append(f"its loader gives {gives} samples/s; its steps take {takes} where the batch is there")
@@ -80,6 +85,7 @@ def _dose_line(one: DoseFigures, *, workers: int, on_device: bool) -> str:
 def time_lines(seen: WatchedFacts) -> list[str]:
     """Its whole time, by what the thread did that takes the batches, the largest part first."""
     main, *others = seen.loaders
+    name, *other_names = loader_names(seen.loaders)
     changed = None if seen.applied is None else seen.applied.loader
     as_it_was_and_is = [main] if changed is None else [main, changed]
     in_steps = sum(one.seconds.wait + one.seconds.step for one in as_it_was_and_is)
@@ -87,11 +93,14 @@ def time_lines(seen: WatchedFacts) -> list[str]:
     num = sum(one.num_iterators for one in as_it_was_and_is)
     epochs = f"{num} epoch{'s' * (num != 1)}"
     parts = [
-        (in_steps, _steps(main, changed)),
+        (in_steps, _steps(name, main, changed)),
         (change, f"until the first batch of each of {epochs}: {fmt.duration(change / max(1, num))} each"),
         (seen.before_s, "before the first loader was asked for a batch"),
     ]
-    parts += [(one.seconds.total, f"{_name(one)}: {one.num_batches} batches") for one in others]
+    parts += [
+        (one.seconds.total, f"{of_one}: {one.num_batches} batches")
+        for of_one, one in zip(other_names, others, strict=True)
+    ]
     left = seen.wall_s - sum(part for part, _ in parts)
     parts.append((left, "between loaders and behind the last one"))
     told = [(part, text) for part, text in parts if part >= WORTH_A_LINE * seen.wall_s]
@@ -105,13 +114,13 @@ def time_lines(seen: WatchedFacts) -> list[str]:
     return [*lines, *cost_lines(seen)]
 
 
-def _steps(main: WatchedLoader, changed: WatchedLoader | None) -> str:
+def _steps(name: str, main: WatchedLoader, changed: WatchedLoader | None) -> str:
     """`300 steps of DataLoader over Photos, 40 % of it waiting`; with `--apply` before and behind the change."""
     waits = f"{fmt.percent(_part(main.seconds))} of it waiting"
     if changed is None:
-        return f"{main.num_batches} steps of {_name(main)}, {waits}"
+        return f"{main.num_batches} steps of {name}, {waits}"
     return (
-        f"{main.num_batches + changed.num_batches} steps of {_name(main)}: {main.num_batches} before --apply, {waits}, "
+        f"{main.num_batches + changed.num_batches} steps of {name}: {main.num_batches} before --apply, {waits}, "
         f"and {changed.num_batches} behind it, {fmt.percent(_part(changed.seconds))} of it waiting"
     )
 
@@ -173,6 +182,31 @@ def _applied(record: RunRecord, seen: WatchedFacts, applied: WatchedApplied) -> 
 def _part(spent: WatchedSeconds) -> float:
     whole = spent.wait + spent.step
     return spent.wait / whole if whole > 0 else 0.0
+
+
+def loader_names(loaders: Sequence[WatchedLoader]) -> list[str]:
+    """What each is called: by its data set, and by more where that does not tell it from another."""
+    names = [_name(one) for one in loaders]
+    found = list(names)
+    for name in {one for one in names if names.count(one) > 1}:
+        alike = [k for k, one in enumerate(names) if one == name]
+        for k, by in zip(alike, _what_tells_apart([loaders[k] for k in alike]), strict=True):
+            found[k] = f"{name} ({by})"
+    return found
+
+
+def _what_tells_apart(alike: Sequence[WatchedLoader]) -> list[str]:
+    """Of loaders over like data sets: what a trainer does with each, else where the script first iterated it, by the
+    innermost place at which they differ; and a number where that is not known, or the same."""
+    phases = [one.phase for one in alike]
+    if None not in phases and len(set(phases)) == len(alike):
+        return [{"train": "in training", "evaluate": "in evaluation"}.get(one or "", str(one)) for one in phases]
+    places = [one.iterated_at or () for one in alike]
+    at = next((level for level in zip(*places, strict=False) if len(set(level)) == len(alike)), None)
+    if at is not None:
+        return [f"first iterated at {fmt.clean(one)}" for one in at]
+    told = [f", first iterated at {fmt.clean(one[0])}" if one else "" for one in places]
+    return [f"loader {k} of {len(alike)} such{where}" for k, where in enumerate(told, 1)]
 
 
 def _name(one: WatchedLoader) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import weakref
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, Protocol
 
 from loaderbench.recording.facts import MOST_EPOCHS, Segment, WatchedEpoch, WatchedSettings
 from loaderbench.watching.surroundings import Surroundings
 from loaderbench.watching.transforms import Times
+from loaderbench.watching.within import is_own
 
 Kind = Literal["opening", "first", "wait", "step", "held", "after"]
 """What the thread does with a loader: making an iterator; waiting for its first batch; for a later one; working on a
@@ -47,6 +52,25 @@ class Source:
     @property
     def depth(self) -> int:
         return self.workers * self.prefetch
+
+
+OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
+MOST_PLACES = 4
+
+
+def places() -> tuple[str, ...] | None:
+    """Where the script is (`train.py:41`), then where that was called from, up to its own main module: the files that
+    are no library's. None where there are none."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < MOST_PLACES:
+        path = frame.f_code.co_filename
+        if is_own(path) and not path.startswith((OWN_FOLDER, "<frozen")):
+            found.append(f"{os.path.basename(path)}:{frame.f_lineno}")
+            if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+                break
+        frame = frame.f_back
+    return tuple(found) or None
 
 
 def reference_to(data: object) -> weakref.ref[Any] | None:
@@ -119,6 +143,8 @@ class Seen:
     """All iterators of one loader."""
 
     source: Source
+    iterated_at: tuple[str, ...] | None = None
+    """Where the script first did so: see `places`."""
     segments: list[Segment] = field(default_factory=list)
     num_iterators: int = 0
     num_batches: int = 0

@@ -21,7 +21,7 @@ from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.iterator import AGAIN_S, LOOK_STEPS, WINDOW_STEPS, Watched
-from loaderbench.watching.seen import Kind, Queue, Seen, Source, Sources
+from loaderbench.watching.seen import Kind, Queue, Seen, Source, Sources, places
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
 from loaderbench.watching.windows import Unsettled
@@ -140,7 +140,9 @@ class Watcher:
         if threading.get_ident() != self.thread or self.taking is not None:
             return None
         source = self.told_apart(source, data)
-        seen = self.seen.setdefault(source, Seen(source))
+        if source not in self.seen:
+            self.seen[source] = Seen(source, places())
+        seen = self.seen[source]
         seen.num_iterators += 1
         self.enter(seen, "opening", begun)
         seen.mark()
