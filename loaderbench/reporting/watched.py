@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from loaderbench.cases.case import loader_arguments
 from loaderbench.recording.facts import WatchedApplied, WatchedFacts, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import DoseFigures, RunRecord
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.watched_words import note
+from loaderbench.reporting.watched_words import about, loader_names, note
 
 WORTH_A_LINE = 0.01
 """Part of the script's time from which on it is told."""
@@ -17,12 +15,11 @@ WORTH_A_LINE = 0.01
 def evidence_lines(record: RunRecord) -> list[str]:
     """What the verdict on a watched script rests on."""
     rates, seen = record.capacities or {}, record.watched
-    name = None if seen is None else loader_names(seen.loaders)[0]
     wait = None if record.verdict is None else record.verdict.waiting_for_data
     step, loader = rates.get("device"), rates.get("loader")
     lines = []
-    if seen is not None and name != _name(seen.loaders[0]):
-        lines.append(f"this, and the advice, is about {name}; loaders like it count apart")
+    if seen is not None and (whose := about(seen)) is not None:
+        lines.append(whose)
     if step is not None and loader is not None:
         gives, takes = fmt.number(loader.value), fmt.number(step.value)
         lines.append(f"its loader gives {gives} samples/s; its steps take {takes} where the batch is there")
@@ -182,34 +179,3 @@ def _applied(record: RunRecord, seen: WatchedFacts, applied: WatchedApplied) -> 
 def _part(spent: WatchedSeconds) -> float:
     whole = spent.wait + spent.step
     return spent.wait / whole if whole > 0 else 0.0
-
-
-def loader_names(loaders: Sequence[WatchedLoader]) -> list[str]:
-    """What each is called: by its data set, and by more where that does not tell it from another."""
-    names = [_name(one) for one in loaders]
-    found = list(names)
-    for name in {one for one in names if names.count(one) > 1}:
-        alike = [k for k, one in enumerate(names) if one == name]
-        for k, by in zip(alike, _what_tells_apart([loaders[k] for k in alike]), strict=True):
-            found[k] = f"{name} ({by})"
-    return found
-
-
-def _what_tells_apart(alike: Sequence[WatchedLoader]) -> list[str]:
-    """Of loaders over like data sets: what a trainer does with each, else where the script first iterated it, by the
-    innermost place at which they differ; and a number where that is not known, or the same."""
-    phases = [one.phase for one in alike]
-    if None not in phases and len(set(phases)) == len(alike):
-        return [{"train": "in training", "evaluate": "in evaluation"}.get(one or "", str(one)) for one in phases]
-    places = [one.iterated_at or () for one in alike]
-    at = next((level for level in zip(*places, strict=False) if len(set(level)) == len(alike)), None)
-    if at is not None:
-        return [f"first iterated at {fmt.clean(one)}" for one in at]
-    told = [f", first iterated at {fmt.clean(one[0])}" if one else "" for one in places]
-    return [f"loader {k} of {len(alike)} such{where}" for k, where in enumerate(told, 1)]
-
-
-def _name(one: WatchedLoader) -> str:
-    data = fmt.clean(one.data)
-    size = "" if one.num_samples is None else f" of {one.num_samples}"
-    return f"{one.kind} over {data}{size}"

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from loaderbench.recording.facts import WatchedApplied, WatchedSeconds
-from loaderbench.reporting.watched import loader_names, time_lines
+from loaderbench.reporting.watched import time_lines
+from loaderbench.reporting.watched_words import loader_names
 from tests.watched_facts import watched_facts
 
 

@@ -129,6 +129,7 @@ def test_loaders_that_look_alike_are_named_by_the_places_in_the_script(tmp_path:
     seen = watched(script, folder=tmp_path)
     assert seen.code == 0, seen.err
     assert [one["iterated_at"] for one in record(tmp_path)["watched"]["loaders"]] == [[within, first], [within, second]]
+    assert f"first iterated at {first})" in record(tmp_path)["verdict"]["evidence"][0]
     lines = " ".join(seen.err.split())
     assert f"200 steps of DataLoader over Stream (first iterated at {first})," in lines
     assert f"DataLoader over Stream (first iterated at {second}): 200 batches" in lines
