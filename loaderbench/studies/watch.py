@@ -376,8 +376,8 @@ def watch(
     Args:
         batches: what the loop iterates; it is iterated as it is.
         results: the folder in which the run is stored.
-        every: it is stored so many seconds apart while it goes on, so that a script that is killed leaves what was
-            seen; 0: only at its end. Of the call that begins the watch.
+        every: it is stored so many seconds apart at most while it goes on (the first time behind 30 s), so that a
+            script that is killed leaves what was seen; 0: only at its end. Of the call that begins the watch.
 
     Raises:
         ConfigError: the results folder cannot be written; `every` is too small.

@@ -298,6 +298,18 @@ def test_a_killed_script_that_watches_itself_leaves_what_was_stored_as_it_went(t
     assert run.record.watched is not None and run.record.watched.script == "own.py"
 
 
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(-signal.SIGTERM % 256)"])
+def test_a_script_that_ends_early_without_a_word_leaves_the_first_write(tmp_path: Path, end: str) -> None:
+    # given one that says nothing of how often it is to be stored, and a first write behind 1 s in place of 30
+    own = OWN.replace(", every=1", "").replace("print(number, flush=True)", f"if number == 700: {end}")
+    sooner = "import os, signal, loaderbench.studies.watch_writing as writing\nwriting.FIRST_WRITE_S = 1.0\n"
+    (tmp_path / "own.py").write_text(sooner + own)
+    done = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode in (-signal.SIGTERM, 256 - signal.SIGTERM)  # the script's signals are its own
+    (run,) = Store(tmp_path / "results").runs()
+    assert run.record is not None and run.record.so_far_s is not None and 1.0 < run.record.so_far_s < 30.0
+
+
 def test_storing_too_often_is_refused_before_anything_is_watched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too often"):
         watch([1, 2], results=tmp_path, every=0.5)
