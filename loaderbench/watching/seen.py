@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -81,21 +82,30 @@ def reference_to(data: object) -> weakref.ref[Any] | None:
         return None
 
 
+def _while_it_lives(data: object, loader: object) -> Callable[[], object]:
+    """What gives the data set for as long as it lives, and does not keep it; where its class knows no reference, for as
+    long as its loader lives, which has it."""
+    reference, holder = reference_to(data), reference_to(loader)
+    if reference is not None:
+        return reference
+    return lambda: None if holder is None else getattr(holder(), "dataset", None)
+
+
 @dataclass
 class _Loader:
     """One that was seen, the data set that it had then, and what a trainer did with it."""
 
     source: Source
-    data: weakref.ref[Any] | None
+    data: Callable[[], object]
     phase: str | None
 
     def is_over(self, data: object) -> bool:
-        return self.data is not None and self.data() is data
+        return data is not None and self.data() is data
 
     @property
     def is_left(self) -> bool:
         """Its data set lives no more, or nobody knows."""
-        return self.data is None or self.data() is None
+        return self.data() is None
 
 
 class Sources:
@@ -106,7 +116,7 @@ class Sources:
     def __init__(self) -> None:
         self._loaders: list[_Loader] = []
 
-    def of(self, source: Source, data: object, phase: str | None) -> Source:
+    def of(self, source: Source, data: object, loader: object, phase: str | None) -> Source:
         """`source`, with the number of the one that it is. `phase`: as a trainer tells it."""
         fitting = [one for one in self._loaders if phase is None or one.phase in (None, phase)]
         found = next((one for one in fitting if one.is_over(data) and _is_like(one.source, source)), None)
@@ -116,9 +126,9 @@ class Sources:
             if found is None and len(alike) >= MOST_ALIKE:
                 found = next((one for one in reversed(alike) if one in fitting), None)
             if found is None:
-                found = _Loader(replace(source, which=len(alike)), None, phase)
+                found = _Loader(replace(source, which=len(alike)), lambda: None, phase)
                 self._loaders.append(found)
-            found.data = reference_to(data)
+        found.data = _while_it_lives(data, loader)
         found.phase = phase or found.phase
         return found.source
 
