@@ -90,7 +90,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
 OF_A_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 """All that follows the name of a script, or of a module, is the script's: `-m` is a flag, so that the name ends it."""
 for name, command in COMMANDS.items():
-    app.command(name, context_settings=OF_A_SCRIPT if name == "watch" else None)(command)
+    of_a_script = name == "watch"
+    kind = watch.OfAScript if of_a_script else None
+    app.command(name, cls=kind, context_settings=OF_A_SCRIPT if of_a_script else None)(command)
 app.add_typer(dataset.app, name="dataset")
 app.add_typer(model.app, name="model")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Container
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from loaderbench.cases.options import EVERY_S, RESULTS
 from loaderbench.commands.terminal import check_json_target, write_json
@@ -19,6 +21,27 @@ if TYPE_CHECKING:
     from loaderbench.studies.watch_ranks import WatchedRank
 
 PROBES = ("none", "burst", "delay", "shadow")
+
+
+class OfAScript(TyperCommand):
+    """Takes `-mMODULE` too, as Python does. `-m` is a flag here, so that the module's name is where our options end."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_blank(args, self._with_values()))
+
+    def _with_values(self) -> set[str]:
+        """Names of the options that a value follows."""
+        return {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
+
+
+def _with_blank(args: list[str], with_values: Container[str]) -> list[str]:
+    """`-mMODULE` among our own options as `-m -- MODULE`: it is the name also where it begins with a dash."""
+    at = 0
+    while at < len(args) and args[at].startswith("-") and args[at] != "--":
+        if args[at].startswith("-m") and args[at] != "-m":
+            return [*args[:at], "-m", "--", args[at][2:], *args[at + 1 :]]
+        at += 1 + (args[at] in with_values)
+    return args
 
 
 def watch(
@@ -42,7 +65,8 @@ def watch(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Store the run so often while it goes on: a script that is killed leaves what was seen; 0: never",
+            help="Store the run at least so often while it goes on, first behind 30 s: a script that is killed leaves "
+            "what was seen; 0: never",
         ),
     ] = EVERY_S,
     apply: Annotated[

@@ -674,6 +674,9 @@ class WatchedLoader:
     seconds: WatchedSeconds
     phase: str | None = None
     """`train` or `evaluate`, as a trainer's callback told; None without one."""
+    iterated_at: tuple[str, ...] | None = None
+    """Where the script first iterated it (`train.py:41`), then where that was called from, and so on, a few places of
+    the script's own; None where none is known, and in runs that did not store it."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from loaderbench.cases.case import loader_arguments
 from loaderbench.recording.facts import WatchedApplied, WatchedFacts, WatchedLoader, WatchedSeconds
 from loaderbench.recording.record import DoseFigures, RunRecord
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.watched_words import note
+from loaderbench.reporting.watched_words import about, loader_names, note
 
 WORTH_A_LINE = 0.01
 """Part of the script's time from which on it is told."""
@@ -18,6 +18,8 @@ def evidence_lines(record: RunRecord) -> list[str]:
     wait = None if record.verdict is None else record.verdict.waiting_for_data
     step, loader = rates.get("device"), rates.get("loader")
     lines = []
+    if seen is not None and (whose := about(seen)) is not None:
+        lines.append(whose)
     if step is not None and loader is not None:
         gives, takes = fmt.number(loader.value), fmt.number(step.value)
         lines.append(f"its loader gives {gives} samples/s; its steps take {takes} where the batch is there")
@@ -80,6 +82,7 @@ def _dose_line(one: DoseFigures, *, workers: int, on_device: bool) -> str:
 def time_lines(seen: WatchedFacts) -> list[str]:
     """Its whole time, by what the thread did that takes the batches, the largest part first."""
     main, *others = seen.loaders
+    name, *other_names = loader_names(seen.loaders)
     changed = None if seen.applied is None else seen.applied.loader
     as_it_was_and_is = [main] if changed is None else [main, changed]
     in_steps = sum(one.seconds.wait + one.seconds.step for one in as_it_was_and_is)
@@ -87,11 +90,14 @@ def time_lines(seen: WatchedFacts) -> list[str]:
     num = sum(one.num_iterators for one in as_it_was_and_is)
     epochs = f"{num} epoch{'s' * (num != 1)}"
     parts = [
-        (in_steps, _steps(main, changed)),
+        (in_steps, _steps(name, main, changed)),
         (change, f"until the first batch of each of {epochs}: {fmt.duration(change / max(1, num))} each"),
         (seen.before_s, "before the first loader was asked for a batch"),
     ]
-    parts += [(one.seconds.total, f"{_name(one)}: {one.num_batches} batches") for one in others]
+    parts += [
+        (one.seconds.total, f"{of_one}: {one.num_batches} batches")
+        for of_one, one in zip(other_names, others, strict=True)
+    ]
     left = seen.wall_s - sum(part for part, _ in parts)
     parts.append((left, "between loaders and behind the last one"))
     told = [(part, text) for part, text in parts if part >= WORTH_A_LINE * seen.wall_s]
@@ -105,13 +111,13 @@ def time_lines(seen: WatchedFacts) -> list[str]:
     return [*lines, *cost_lines(seen)]
 
 
-def _steps(main: WatchedLoader, changed: WatchedLoader | None) -> str:
+def _steps(name: str, main: WatchedLoader, changed: WatchedLoader | None) -> str:
     """`300 steps of DataLoader over Photos, 40 % of it waiting`; with `--apply` before and behind the change."""
     waits = f"{fmt.percent(_part(main.seconds))} of it waiting"
     if changed is None:
-        return f"{main.num_batches} steps of {_name(main)}, {waits}"
+        return f"{main.num_batches} steps of {name}, {waits}"
     return (
-        f"{main.num_batches + changed.num_batches} steps of {_name(main)}: {main.num_batches} before --apply, {waits}, "
+        f"{main.num_batches + changed.num_batches} steps of {name}: {main.num_batches} before --apply, {waits}, "
         f"and {changed.num_batches} behind it, {fmt.percent(_part(changed.seconds))} of it waiting"
     )
 
@@ -173,9 +179,3 @@ def _applied(record: RunRecord, seen: WatchedFacts, applied: WatchedApplied) -> 
 def _part(spent: WatchedSeconds) -> float:
     whole = spent.wait + spent.step
     return spent.wait / whole if whole > 0 else 0.0
-
-
-def _name(one: WatchedLoader) -> str:
-    data = fmt.clean(one.data)
-    size = "" if one.num_samples is None else f" of {one.num_samples}"
-    return f"{one.kind} over {data}{size}"

@@ -424,6 +424,9 @@ def evidence(record: RunRecord) -> list[str]:
     """The measured figures behind the verdict, one a line."""
     lines, verdict = [], record.verdict
     assert verdict is not None
+    whose = None if record.watched is None else watched_words.about(record.watched)
+    if whose is not None:
+        lines.append(whose)
     known = [f"{name} {rate.value:,.0f}" for name, rate in (record.capacities or {}).items() if rate is not None]
     if known:
         lines.append(f"samples/s of each stage alone: {', '.join(known)}")

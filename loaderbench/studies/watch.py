@@ -19,7 +19,7 @@ from io import StringIO
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
 
 import psutil
 
@@ -376,8 +376,8 @@ def watch(
     Args:
         batches: what the loop iterates; it is iterated as it is.
         results: the folder in which the run is stored.
-        every: it is stored so many seconds apart while it goes on, so that a script that is killed leaves what was
-            seen; 0: only at its end. Of the call that begins the watch.
+        every: it is stored so many seconds apart at most while it goes on (the first time behind 30 s), so that a
+            script that is killed leaves what was seen; 0: only at its end. Of the call that begins the watch.
 
     Raises:
         ConfigError: the results folder cannot be written; `every` is too small.
@@ -423,6 +423,8 @@ class OwnWatch:
         atexit.register(self.leave)
         # A process that multiprocessing forked ends without atexit, but with this.
         self._at_end = None if parent_process() is None else Finalize(None, self.leave, exitpriority=0)
+        self._python_exit = os._exit
+        os._exit = self._exit  # type: ignore[assignment]
 
     @classmethod
     def begin(cls, results: str | os.PathLike[str] = RESULTS, every_s: float = EVERY_S) -> OwnWatch:
@@ -444,6 +446,8 @@ class OwnWatch:
         atexit.unregister(self.leave)
         if self._at_end is not None:
             self._at_end.cancel()
+        if os._exit == self._exit:
+            os._exit = self._python_exit
         self._watching.__exit__(None, None, None)
         _Watch.current = _Watch.own = None
         record = store_watched(
@@ -456,6 +460,13 @@ class OwnWatch:
     def leave(self) -> RunRecord | None:
         """End it where the script has something else to do than to watch itself: it goes on, whatever fails here."""
         return stored_or_told(self.end)[0]
+
+    def _exit(self, code: int) -> NoReturn:
+        """In place of `os._exit`, at which nothing runs that was registered. A forked process just ends."""
+        try:
+            self.leave()
+        finally:
+            self._python_exit(code)
 
 
 def _program() -> str:

@@ -24,6 +24,9 @@ from loaderbench.studies.watched_run import run_of
 from loaderbench.watching.watcher import Watcher
 
 LEAST_EVERY_S = 1.0
+FIRST_WRITE_S = 30.0
+"""A run is stored so long after its start, and then at twice the distance each time, up to that which was asked for: of
+a script that is killed early a third is known at least, for few writes."""
 FIRST_JUDGED_S, JUDGED_AGAIN_S, JUDGING_COSTS = 5.0, 30.0, 100
 """So long after its start a script is judged for the first time; so long at least, and so many times as long as judging
 took, until it is judged again."""
@@ -115,9 +118,10 @@ class Writing:
     def __init__(self, store: Store, every_s: float, make: Callable[[Watcher], Run | None], watcher: Watcher) -> None:
         """`make`: the run that a copy of the watcher tells; None where it tells nothing yet."""
         self._store, self._every_ns, self._make = store, round(every_s * 1e9), make
+        self._distance_ns = min(self._every_ns, round(FIRST_WRITE_S * 1e9))
         self.folder: RunFolder | None = None
         self._thread, self._has_ended = OneThread(), False
-        self._due_ns = watcher.closes_by_ns = watcher.begun_ns + self._every_ns
+        self._due_ns = watcher.closes_by_ns = watcher.begun_ns + self._distance_ns
         self._num_writes = 0
         self._cpu_s = self._longest_s = 0.0
         self._problem: str | None = None
@@ -127,7 +131,8 @@ class Writing:
         now = time.perf_counter_ns()
         if self._has_ended or now < self._due_ns or not self._thread.is_free:
             return
-        self._due_ns = watcher.closes_by_ns = now + self._every_ns
+        self._distance_ns = min(self._every_ns, 2 * self._distance_ns)
+        self._due_ns = watcher.closes_by_ns = now + self._distance_ns
         try:
             self._thread.begin(self._write, watcher.so_far())
         except RuntimeError as error:  # no thread more is allowed, or Python ends: the script goes on

@@ -94,6 +94,7 @@ def loader_of(one: Seen) -> WatchedLoader:
         source.kind, source.data, source.num_samples, source.batch_size, source.workers, source.prefetch,
         one.num_iterators, one.num_batches,
         WatchedSeconds(**{kind: one.times_ns[kind] / 1e9 for kind in KINDS}), one.phase,
+        one.iterated_at,
     )  # fmt: skip
 
 

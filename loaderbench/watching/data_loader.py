@@ -112,7 +112,7 @@ def start_shadow(watcher: Watcher, loader: Any) -> None:
     loader's own workers are made."""
     from torch.utils.data import IterableDataset
 
-    main, source = watcher.main, watcher.told_apart(source_of(loader), loader.dataset)
+    main, source = watcher.main, watcher.told_apart(source_of(loader), loader.dataset, loader)
     if watcher.shadow is not None:
         if watcher.shadow_of == source or main is None or main.source != source:
             return
@@ -186,7 +186,7 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
         if os.getpid() != owner:
             return old_iter(loader)
         if applier is not None:
-            applier.prepare(watcher, loader, lambda one: watcher.told_apart(source_of(one), one.dataset))
+            applier.prepare(watcher, loader, lambda one: watcher.told_apart(source_of(one), one.dataset, one))
         if watcher.wants("shadow") and watcher.is_on_its_thread:
             start_shadow(watcher, loader)
         kept = loader._iterator if loader.persistent_workers else None  # workers that stay go on with their ring
@@ -201,7 +201,8 @@ def noticed(watcher: Watcher, applier: Applier | None = None) -> Iterator[Callab
             getattr(kept, "__dict__", {}).pop("_next_index", None)
         queue = DataLoaderQueue(iterator) if loader.num_workers else None
         tells = made and getattr(loader, "in_order", True)  # else no batch tells which worker made it
-        watched = watcher.opened(source_of(loader), begun, ring if tells else None, made, queue, loader.dataset)
+        of_it = source_of(loader), begun, ring if tells else None, made, queue
+        watched = watcher.opened(*of_it, loader.dataset, loader)
         setattr(iterator, MARK, watched)
         setattr(iterator, RING, ring)
         if watched is not None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, Protocol
 
 from loaderbench.recording.facts import MOST_EPOCHS, Segment, WatchedEpoch, WatchedSettings
 from loaderbench.watching.surroundings import Surroundings
 from loaderbench.watching.transforms import Times
+from loaderbench.watching.within import is_own
 
 Kind = Literal["opening", "first", "wait", "step", "held", "after"]
 """What the thread does with a loader: making an iterator; waiting for its first batch; for a later one; working on a
@@ -49,6 +55,25 @@ class Source:
         return self.workers * self.prefetch
 
 
+OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
+MOST_PLACES = 4
+
+
+def places() -> tuple[str, ...] | None:
+    """Where the script is (`train.py:41`), then where that was called from, up to its own main module: the files that
+    are no library's. None where there are none."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < MOST_PLACES:
+        path = frame.f_code.co_filename
+        if is_own(path) and not path.startswith((OWN_FOLDER, "<frozen")):
+            found.append(f"{os.path.basename(path)}:{frame.f_lineno}")
+            if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+                break
+        frame = frame.f_back
+    return tuple(found) or None
+
+
 def reference_to(data: object) -> weakref.ref[Any] | None:
     """None where its class knows none: lists, tuples."""
     try:
@@ -57,21 +82,30 @@ def reference_to(data: object) -> weakref.ref[Any] | None:
         return None
 
 
+def _while_it_lives(data: object, loader: object) -> Callable[[], object]:
+    """What gives the data set for as long as it lives, and does not keep it; where its class knows no reference, for as
+    long as its loader lives, which has it."""
+    reference, holder = reference_to(data), reference_to(loader)
+    if reference is not None:
+        return reference
+    return lambda: None if holder is None else getattr(holder(), "dataset", None)
+
+
 @dataclass
 class _Loader:
     """One that was seen, the data set that it had then, and what a trainer did with it."""
 
     source: Source
-    data: weakref.ref[Any] | None
+    data: Callable[[], object]
     phase: str | None
 
     def is_over(self, data: object) -> bool:
-        return self.data is not None and self.data() is data
+        return data is not None and self.data() is data
 
     @property
     def is_left(self) -> bool:
         """Its data set lives no more, or nobody knows."""
-        return self.data is None or self.data() is None
+        return self.data() is None
 
 
 class Sources:
@@ -82,7 +116,7 @@ class Sources:
     def __init__(self) -> None:
         self._loaders: list[_Loader] = []
 
-    def of(self, source: Source, data: object, phase: str | None) -> Source:
+    def of(self, source: Source, data: object, loader: object, phase: str | None) -> Source:
         """`source`, with the number of the one that it is. `phase`: as a trainer tells it."""
         fitting = [one for one in self._loaders if phase is None or one.phase in (None, phase)]
         found = next((one for one in fitting if one.is_over(data) and _is_like(one.source, source)), None)
@@ -92,9 +126,9 @@ class Sources:
             if found is None and len(alike) >= MOST_ALIKE:
                 found = next((one for one in reversed(alike) if one in fitting), None)
             if found is None:
-                found = _Loader(replace(source, which=len(alike)), None, phase)
+                found = _Loader(replace(source, which=len(alike)), lambda: None, phase)
                 self._loaders.append(found)
-            found.data = reference_to(data)
+        found.data = _while_it_lives(data, loader)
         found.phase = phase or found.phase
         return found.source
 
@@ -119,6 +153,8 @@ class Seen:
     """All iterators of one loader."""
 
     source: Source
+    iterated_at: tuple[str, ...] | None = None
+    """Where the script first did so: see `places`."""
     segments: list[Segment] = field(default_factory=list)
     num_iterators: int = 0
     num_batches: int = 0

@@ -21,7 +21,7 @@ from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.watching.doses import Dose, Doses
 from loaderbench.watching.in_step import QUICK_BURSTS, InStep, Others, drawn_steps, least_steps
 from loaderbench.watching.iterator import AGAIN_S, LOOK_STEPS, WINDOW_STEPS, Watched
-from loaderbench.watching.seen import Kind, Queue, Seen, Source, Sources
+from loaderbench.watching.seen import Kind, Queue, Seen, Source, Sources, places
 from loaderbench.watching.shadow import Shadow
 from loaderbench.watching.spans import SpanRing
 from loaderbench.watching.windows import Unsettled
@@ -121,13 +121,13 @@ class Watcher:
             self._doing.times_ns[self._kind] += now - self._since
         self._doing, self._kind, self._since = seen, kind, now
 
-    def told_apart(self, source: Source, data: object) -> Source:
+    def told_apart(self, source: Source, data: object, loader: object) -> Source:
         """Which of the loaders that look like this one it is. `data`: its data set."""
-        return self._sources.of(source, data, None if self.phase is None else self.phase())
+        return self._sources.of(source, data, loader, None if self.phase is None else self.phase())
 
     def opened(
         self, source: Source, begun: int, ring: SpanRing | None, made: Sequence[int], queue: Queue | None,
-        data: object = None,
+        data: object = None, loader: object = None,
     ) -> Watched | None:  # fmt: skip
         """An iterator was made, from `begun` until now; `made`: what each worker had made before; `data`: what tells
         its loader from one that looks alike. None on another thread than that of the first iterator, whose times would
@@ -139,8 +139,10 @@ class Watcher:
                 self.before_first()
         if threading.get_ident() != self.thread or self.taking is not None:
             return None
-        source = self.told_apart(source, data)
-        seen = self.seen.setdefault(source, Seen(source))
+        source = self.told_apart(source, data, loader)
+        if source not in self.seen:
+            self.seen[source] = Seen(source, places())
+        seen = self.seen[source]
         seen.num_iterators += 1
         self.enter(seen, "opening", begun)
         seen.mark()

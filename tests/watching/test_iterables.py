@@ -298,6 +298,51 @@ def test_a_killed_script_that_watches_itself_leaves_what_was_stored_as_it_went(t
     assert run.record.watched is not None and run.record.watched.script == "own.py"
 
 
+def test_a_script_that_is_ended_early_without_a_word_leaves_the_first_write(tmp_path: Path) -> None:
+    # given one that says nothing of how often it is to be stored, and a first write behind 1 s in place of 30
+    own = OWN.replace(", every=1", "").replace(
+        "print(number, flush=True)", "if number == 700: os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    sooner = "import os, signal, loaderbench.studies.watch_writing as writing\nwriting.FIRST_WRITE_S = 1.0\n"
+    (tmp_path / "own.py").write_text(sooner + own)
+    done = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == -signal.SIGTERM  # the script's signals are its own
+    (run,) = Store(tmp_path / "results").runs()
+    assert run.record is not None and run.record.so_far_s is not None and 1.0 < run.record.so_far_s < 30.0
+
+
+LEAVES = """
+import os, sys, time
+print("not flushed")  # so that it is lost, as os._exit loses it
+def batches():
+    for number in range(600):
+        yield [number] * 4
+for number, batch in enumerate(WATCH(batches())):
+    time.sleep(0.001)
+    if number == 100 and not os.fork():
+        os._exit(5)
+    if number == 100:
+        print(os.waitstatus_to_exitcode(os.wait()[1]), file=sys.stderr)
+    if number == 500:
+        os._exit(3)
+"""
+
+
+def test_a_script_that_ends_by_os_exit_leaves_all_that_was_seen_and_ends_as_ever(tmp_path: Path) -> None:
+    buffered, ended = {**os.environ, "PYTHONUNBUFFERED": ""}, []
+    for name, watch_it in (("bare.py", "iter"), ("own.py", "__import__('loaderbench').watch")):
+        (tmp_path / name).write_text(LEAVES.replace("WATCH", watch_it))
+        done = subprocess.run(
+            [sys.executable, name], cwd=tmp_path, env=buffered, check=False, timeout=60, capture_output=True, text=True
+        )
+        ended.append((done.returncode, done.stdout, done.stderr.splitlines()[0]))
+    assert ended == [(3, "", "5")] * 2
+    (run,) = Store(tmp_path / "results").runs()  # none of the forked process, which the script did not watch
+    assert run.problem is None and run.record is not None and run.record.so_far_s is None
+    assert run.record.watched is not None and run.record.watched.loaders[0].num_batches == 501
+    assert done.stderr.count("own.py · ") == 1
+
+
 def test_storing_too_often_is_refused_before_anything_is_watched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too often"):
         watch([1, 2], results=tmp_path, every=0.5)

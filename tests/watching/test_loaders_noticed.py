@@ -206,7 +206,22 @@ def test_a_trainer_s_phase_tells_loaders_apart_that_share_a_data_set() -> None:
     assert batches_of(script) == [("train", 3, 6), ("evaluate", 1, 2)]
 
 
-def test_lists_of_one_length_are_one_loader_s() -> None:
+def test_lists_of_one_length_are_told_apart_while_their_loaders_live() -> None:
+    def script(_: Watcher) -> None:
+        numbers = [1] * 8
+        train, held_out = (DataLoader(one, 4) for one in (numbers, [2] * 8))  # type: ignore[arg-type]
+        for _epoch in range(3):
+            list(train)
+            list(held_out)
+        again = DataLoader(numbers, 4)  # type: ignore[arg-type] # over the same list
+        list(again)
+        del train
+        list(DataLoader([3] * 8, 4))  # type: ignore[arg-type] # a third one
+
+    assert batches_of(script) == [(None, 4, 8), (None, 3, 6), (None, 1, 2)]
+
+
+def test_lists_of_one_length_are_one_loader_s_where_loaders_are_made_anew() -> None:
     def script(_: Watcher) -> None:
         for numbers in ([1] * 8, [2] * 8):
             list(DataLoader(numbers, 4))  # type: ignore[arg-type]

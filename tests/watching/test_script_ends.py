@@ -14,7 +14,7 @@ from commands import run, run_script
 
 from loaderbench.recording.store import Store
 from tests.warm import Where
-from tests.watching.test_watch_command import watched
+from tests.watching.test_watch_command import loaderbench, watched
 
 HEAD = "import atexit, os, signal, sys, threading, time\n"
 TRAINS = """
@@ -53,6 +53,27 @@ def test_all_behind_a_module_s_name_is_the_module_s(tmp_path: Path, arguments: t
     seen = watched("-m", "package.train", *arguments, folder=tmp_path, whole_end=False)
     assert (seen.code, seen.out) == (python.returncode, python.stdout) == (1 + len(arguments), python.stdout)
     assert "nothing iterated was seen" in seen.err and len(seen.lines) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("-mtrain", "--epochs", "3", "--apply", "-my"), ("-mtrain",), ("-mtrain", "--", "-m"), ("-m=train",), ("-m-h",)],
+    ids=" ".join,
+)
+def test_a_module_s_name_may_follow_without_a_blank_as_python_takes_it(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv, __name__)\nsys.exit(7)\n")
+    python = bare(*arguments, folder=tmp_path)
+    seen = watched("--every", "5", *arguments, folder=tmp_path, whole_end=False)
+    assert (seen.code, seen.out) == (python.returncode, python.stdout), seen.err
+    assert python.returncode == (7 if arguments[0] == "-mtrain" else 1)
+
+
+def test_what_looks_like_a_module_is_an_option_s_value_and_behind_a_script_the_script_s_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv)\n")
+    seen = loaderbench("watch", "--results", "-mnosuch", "train.py", "-mnosuch", folder=tmp_path)
+    assert (seen.code, seen.out) == (0, bare("train.py", "-mnosuch", folder=tmp_path).stdout), seen.err
 
 
 def test_a_module_that_is_not_there_is_one_line_and_one_that_fails_to_import_another_its_own_error(

@@ -95,6 +95,47 @@ def test_the_script_s_own_step_is_named_where_batches_are_ready(tmp_path: Path) 
     assert record(tmp_path)["verdict"]["bottleneck"] == "compute"
 
 
+ALIKE = """
+import sys, time
+from torch.utils.data import DataLoader, IterableDataset
+sys.path.insert(0, "site-packages")
+from bars import bar
+
+class Stream(IterableDataset):
+    def __iter__(self): return iter(range(400))
+
+def epoch(loader, step_s):
+    for batch in bar(loader):
+        time.sleep(step_s)
+
+train, held_out = DataLoader(Stream(), 4), DataLoader(Stream(), 4)
+for _ in range(2):
+    epoch(train, 0.003)  # of the first
+    epoch(held_out, 0.001)  # of the second
+"""
+
+
+def test_loaders_that_look_alike_are_named_by_the_places_in_the_script(tmp_path: Path) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "bars.py").write_text(
+        "def bar(batches):\n    for one in batches:\n        yield one\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text(ALIKE)
+    within, first, second = (
+        next(f"train.py:{k}" for k, line in enumerate(ALIKE.splitlines(), 1) if what in line)
+        for what in ("in bar(", "# of the first", "# of the second")
+    )
+    seen = watched(script, folder=tmp_path)
+    assert seen.code == 0, seen.err
+    assert [one["iterated_at"] for one in record(tmp_path)["watched"]["loaders"]] == [[within, first], [within, second]]
+    assert f"first iterated at {first})" in record(tmp_path)["verdict"]["evidence"][0]
+    lines = " ".join(seen.err.split())
+    assert f"200 steps of DataLoader over Stream (first iterated at {first})," in lines
+    assert f"DataLoader over Stream (first iterated at {second}): 200 batches" in lines
+    assert f"the advice, is about DataLoader over Stream (first iterated at {first});" in lines
+
+
 @pytest.mark.alone
 def test_without_workers_the_wait_is_in_line(tmp_path: Path) -> None:
     # 4 samples of 3 ms, then 4 ms: 16 ms, of which 4 are left without the reads.

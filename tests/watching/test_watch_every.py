@@ -4,10 +4,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from loaderbench.recording.store import Store, StoredRun, load_run
+from loaderbench.studies import watch_writing
+from loaderbench.studies.watch_writing import Writing
 from tests.watching.test_watch_command import loaderbench, python, watched
 
 SCRIPT = """
@@ -122,6 +126,30 @@ def test_what_cannot_be_stored_meanwhile_is_said_and_the_script_goes_on(tmp_path
     # then the script's own output is whole, and the end says why nothing is stored
     assert [int(line) for line in seen.out.splitlines()] == list(range(1, 451))
     assert "cannot write results" in seen.err and "Traceback" not in seen.err
+
+
+@pytest.mark.parametrize(
+    ("every_s", "at"),
+    [
+        (600.0, [30, 90, 210, 450, 930, 1530, 2130]),  # distances 30, 60, 120, 240, 480, 600, 600
+        (45.0, [30, 75, 120]),
+        (2.0, [2, 4, 6]),
+    ],
+)
+def test_a_run_is_stored_soon_after_its_start_and_then_less_and_less_often(
+    every_s: float, at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0
+    monkeypatch.setattr(watch_writing, "time", SimpleNamespace(perf_counter_ns=lambda: now_s * 10**9))
+    watcher: Any = SimpleNamespace(begun_ns=0, closes_by_ns=0, so_far=lambda: None)
+    writing, began = Writing(Store("unused"), every_s, lambda _: None, watcher), []
+    thread: Any = SimpleNamespace(is_free=True, begin=lambda *_: began.append(now_s))
+    monkeypatch.setattr(writing, "_thread", thread)
+    while len(began) < len(at):
+        assert watcher.closes_by_ns == at[len(began)] * 10**9  # windows end there
+        now_s += 1
+        writing.tick(watcher)
+    assert began == at
 
 
 @pytest.mark.parametrize("every", ["0.2", "-1", "nan"])
