@@ -41,13 +41,15 @@ from loaderbench.samplers.process_io import threads_of_tree
 FROM_S = 6.5
 """From the start of the process: so that it is on the screen within 8 s."""
 EVERY_S, LATER_S = 0.5, 2.0
-"""Between two looks, before and behind the first that told a cause."""
+"""Between two looks, before and behind the first that told a cause; and before other signs of the same are told."""
 LEAST_S, FEWEST_STEPS = 1.0, 4
 """Of a window of `real` before its signs count, and before its steps do."""
 FED, STALLED = 0.1, 0.25
 """Parts of the time: who waits no more for data is fed, who waits as much is held up by it."""
 IDLE, BUSY = 0.3, 0.6
 """Parts of a worker's time on a processor or waiting for one: of one that waits for its files, of one that prepares."""
+LEAST_READ = 100_000
+"""Bytes, of files: modules and lists of the kernel are read too."""
 MORE = 2.0
 """A file that takes so many times as long to read as to prepare is the cause by itself."""
 
@@ -181,16 +183,20 @@ class RoughVerdicts:
         pulse: Pulse,
         clock: Callable[[], int] = time.perf_counter_ns,
         threads: Callable[[], Threads] = lambda: threads_of_tree(os.getpid()),
+        asked_for: Callable[[], int | None] = bytes_asked_for,
     ) -> None:
         self.opened: Signing | None = None
         """None before the loader is built."""
-        self._case, self._report, self._pulse, self._clock, self._threads = case, report, pulse, clock, threads
+        self._case, self._report, self._pulse, self._clock = case, report, pulse, clock
+        self._threads, self._asked_for = threads, asked_for
         self._consumer = os.getpid(), threading.get_native_id()
         self._doing = "starting"
         self._device_s: float | None = None
         self._begin: _Begin | None = None
         self._by_signs: Rough | None = None
         self._told: Rough | None = None
+        self._told_s = 0.0
+        self._read_from: tuple[int, int] | None = None
         self._over, self._one_at_a_time = threading.Event(), threading.Lock()
 
     def hear(self, message: Message) -> None:
@@ -227,12 +233,14 @@ class RoughVerdicts:
     def look(self, started_ns: int) -> None:
         """Look, and tell what is new."""
         found, since_s = self._found(), (self._clock() - started_ns) / 1e9
-        if since_s < FROM_S or found == self._told:
+        told, told_s = self._told, self._told_s
+        same = told is not None and told.verdict == found.verdict
+        if since_s < FROM_S or found == told or (same and since_s < told_s + LATER_S):
             return
         with self._one_at_a_time:
             if not self._over.is_set():
                 self._report(SoFar(found.verdict, since_s, found.signs))
-        self._told = found
+        self._told, self._told_s = found, since_s
 
     def _found(self) -> Rough:
         signs, opened = self._signs(), self.opened
@@ -245,7 +253,16 @@ class RoughVerdicts:
         if parts is not None and device_s is not None:
             return by_parts(parts, device_s)
         doing = self._pulse.running
-        return not_known(self._doing if doing is None else f"the first seconds of the arm {doing[1]}")
+        return not_known(self._doing + self._read() if doing is None else f"the first seconds of the arm {doing[1]}")
+
+    def _read(self) -> str:
+        """What was read since the first look, where it is something: a copy may take long for a few files."""
+        now_ns, asked = self._clock(), self._asked_for()
+        if self._read_from is None or asked is None:
+            self._read_from = None if asked is None else (now_ns, asked)
+            return ""
+        seconds, num_bytes = (now_ns - self._read_from[0]) / 1e9, asked - self._read_from[1]
+        return f", {num_bytes / 1e6:.2g} MB read in {seconds:.0f} s" if num_bytes >= LEAST_READ else ""
 
     def _signs(self) -> Signs | None:
         """Of the window of `real` that runs; None where none does, or for too short a time."""
@@ -255,7 +272,7 @@ class RoughVerdicts:
         loop, now, begin = running[0], self._clock(), self._begin
         rows = loop.host[:]
         if begin is None or begin.loop is not loop or (rows and not begin.num_steps):  # the workers have started now
-            self._begin = _Begin(loop, now, len(rows), self._threads(), None if rows else bytes_asked_for())
+            self._begin = _Begin(loop, now, len(rows), self._threads(), None if rows else self._asked_for())
             return None
         seconds = (now - begin.at_ns) / 1e9
         if seconds < LEAST_S:
@@ -265,7 +282,7 @@ class RoughVerdicts:
         # The step that is under way: what it takes beside its wait is told by the others.
         worked_ns = int((ended - returned).max()) if len(new) else round((self._device_s or 0.0) * 1e9)
         pending_ns = max(0, now - (int(ended[-1]) if len(new) else begin.at_ns) - worked_ns)
-        asked = None if rows or begin.asked_bytes is None else bytes_asked_for()
+        asked = None if rows or begin.asked_bytes is None else self._asked_for()
         waited_s = (int((returned - called).sum()) + pending_ns) / 1e9
         return Signs(
             seconds=seconds,

@@ -99,10 +99,13 @@ class Process:
 
     def __init__(self, **fields: Any) -> None:
         self.now, self.worker_ns, self.consumer_ns = 0, 0, 1
+        self.read = 10**9
         self.told: list[Message] = []
         self.pulse = Pulse(lambda: self.now)
         case = make_case(**{"workers": 1, **fields})
-        self.rough = RoughVerdicts(case, self.told.append, self.pulse, lambda: self.now, self.threads)
+        self.rough = RoughVerdicts(
+            case, self.told.append, self.pulse, lambda: self.now, self.threads, lambda: self.read
+        )
         self.rough.opened = Opened()
         self.loop: Any = Loop()
 
@@ -168,13 +171,13 @@ def test_a_batch_that_does_not_come_is_told() -> None:
     process = Process()
     process.now = 5 * S
     process.pulse.begins(process.loop, "real")
-    for _ in range(6):
+    for _ in range(7):
         process.rough.look(0)
         process.now += S // 2
     process.rough.look(0)
     (*_, last) = process.told
     assert isinstance(last, SoFar) and last.verdict.bottleneck == "storage"
-    assert last.signs.startswith("no batch for 3.0 s")
+    assert last.signs.startswith("no batch for 3.5 s")
 
 
 def test_before_the_window_it_is_said_what_is_done_and_what_the_parts_say() -> None:
@@ -183,12 +186,16 @@ def test_before_the_window_it_is_said_what_is_done_and_what_the_parts_say() -> N
     process.rough.hear(Phase("listing the images: 1,200,000 so far"))
     process.rough.look(0)
     process.rough.look(0)  # nothing new
+    process.now, process.read = 11 * S, process.read + 3_600_000
+    process.rough.hear(Phase("copying images into memory: 1 of 60"))
+    process.rough.look(0)
     process.rough.opened = Opened(Parts(0.16, 0.01))
     process.rough.hear(SegmentDone(Arm.DEVICE, 0, 20, 320, 0, 0.01))
     process.rough.look(0)
     said = [(one.verdict.bottleneck, one.signs) for one in process.told if isinstance(one, SoFar)]
     assert said == [
         ("undetermined", "not known yet: listing the images: 1,200,000 so far"),
+        ("undetermined", "not known yet: copying images into memory: 1 of 60, 3.6 MB read in 4 s"),
         ("storage", "a batch takes 0.16 s to read, 0.01 s to prepare, 0.01 s to step"),
     ]
 
