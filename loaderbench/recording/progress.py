@@ -28,11 +28,13 @@ class Notice:
 
 @dataclass(frozen=True)
 class SoFar:
-    """What the windows measured so far say, by the rules that judge the whole run."""
+    """What the windows measured so far say, by the rules that judge the whole run; or, before these can, some signs."""
 
     verdict: Verdict
     since_start_s: float
     """From the start of the measuring process."""
+    signs: str = ""
+    """By which signs, in words, it is a rough verdict (running/rough.py); empty: it is by the rules."""
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,9 @@ class Progress:
     def _tell(self, found: SoFar) -> None:
         """Keep what the windows so far say for the view; elsewhere say it when the cause is another one."""
         verdict = found.verdict
-        self._so_far = f"so far: {in_brief(verdict)}; {found.since_start_s:.0f} s"
-        cause = (verdict.bottleneck, *verdict.joint)
+        said = f"{in_brief(verdict)}; {found.since_start_s:.0f} s"
+        self._so_far = f"so far, roughly: {said} ({found.signs})" if found.signs else f"so far: {said}"
+        cause = ("roughly" if found.signs else "", verdict.bottleneck, *verdict.joint)
         if self._live is None and self._num_cases == 1 and cause != self._cause:
             self._say(self._so_far)
         self._cause = cause

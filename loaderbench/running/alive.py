@@ -49,6 +49,12 @@ class Pulse:
     def _took(self, what: str, duration_ns: int) -> None:
         self._longest_ns[what] = max(self._longest_ns.get(what, 0), duration_ns)
 
+    @property
+    def running(self) -> tuple[StepLoop, str] | None:
+        """The loop that runs now, and its arm."""
+        loop, doing = self._loop, self._doing
+        return None if loop is None else (loop, doing)
+
     def look(self) -> Alive:
         loop, doing, now = self._loop, self._doing, self._clock()
         host = [] if loop is None else loop.host

@@ -80,13 +80,16 @@ def can_hold(num_bytes: int) -> bool:
         return False
 
 
-def _time_cold_read(path: str, most: int) -> ColdRead:
-    """Time the first bytes of a file, from the storage and from memory. OSError where it cannot be read."""
+def _time_cold_read(path: str, most: int) -> tuple[ColdRead, float]:
+    """Time the first bytes of a file, from the storage and from memory. Also how long opening it took, in seconds.
+    OSError where it cannot be read."""
     evict(path)
     buffer = memoryview(bytearray(most))
+    asked_ns = time.perf_counter_ns()
     file, memory = os.open(path, os.O_RDONLY | os.O_CLOEXEC), os.memfd_create("loaderbench-cold")
     try:
         begun = time.perf_counter_ns()
+        open_s = (begun - asked_ns) / 1e9
         got = os.preadv(file, [buffer], 0)
         storage_ns = time.perf_counter_ns() - begun
         os.pwrite(memory, buffer[:got], 0)
@@ -97,7 +100,7 @@ def _time_cold_read(path: str, most: int) -> ColdRead:
         os.close(file)
         os.close(memory)
     evict(path)
-    return ColdRead(got, storage_ns, memory_ns)
+    return ColdRead(got, storage_ns, memory_ns), open_s
 
 
 class RamCopy:
@@ -186,6 +189,8 @@ class CacheKeeper:
         self._locked = False
         self._longest_look_s = 0.0
         self._cold_reads: list[ColdRead] = []
+        self.cold_files_s: list[float] = []
+        """Seconds for opening a file that is not in memory and reading its first bytes, one after the other."""
 
     def _look(self) -> Residency:
         """The residency of a sample of the files, others each time."""
@@ -243,11 +248,12 @@ class CacheKeeper:
             if not most or time.perf_counter() > until:
                 return
             try:
-                read = _time_cold_read(path, most)
+                read, open_s = _time_cold_read(path, most)
             except OSError:
                 return  # the loader meets the same error and names the file
             left -= read.bytes
             self._cold_reads += [read] if read.bytes else []
+            self.cold_files_s.append(open_s + read.storage_ns / 1e9)
 
     def _warm(self) -> None:
         try:

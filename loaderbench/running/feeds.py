@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import cycle
+from itertools import cycle, islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from loaderbench import plugins
 from loaderbench.cases.arms import ARMS, Arm
@@ -53,6 +56,8 @@ class Feeds:
         self._epoch = 0
         self.ram: RamCopy | None = None
         self._ready: list[Batch] = []
+        self.first_spans: list[NDArray[np.int64]] = []
+        """Of the batches that were taken for the arms without a loader, where it tells them."""
         self._resident: Batch | None = None
         self._pinned: bool | None = None
         self.process_s: float | None = None
@@ -138,7 +143,11 @@ class Feeds:
         first = next(stream)
         if device.pins_memory and not self.owns_transfer:
             self._pinned = bool(first.inputs.is_pinned())
-        kept = [_copy_of(first), *(_copy_of(next(stream)) for _ in range(NUM_HOST_BATCHES - 1))]
+        kept = [_copy_of(first)]
+        self.first_spans += [] if first.spans is None else [first.spans]
+        for batch in islice(stream, NUM_HOST_BATCHES - 1):
+            kept.append(_copy_of(batch))
+            self.first_spans += [] if batch.spans is None else [batch.spans]
         close(stream)
         if not self.owns_transfer:
             for batch in kept:

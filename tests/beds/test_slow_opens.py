@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from loaderbench.analysis.record import verdict_so_far
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.recording.facts import Recording
-from loaderbench.recording.progress import Message, Notice
+from loaderbench.recording.progress import Message, Notice, SoFar
 from loaderbench.running import deadline
 from loaderbench.running.jobs.measure import measure
-from loaderbench.running.jobs.table import MeasureRequest
+from loaderbench.running.jobs.table import MEASURE, MeasureRequest
+from loaderbench.running.supervisor import Child
 from loaderbench.selftest.slow_fuse import check_available, slow_fuse
 from tests.made import make_case
 
@@ -83,3 +85,24 @@ def test_a_run_that_cannot_keep_its_time_says_so_before_its_windows(many: Path) 
     assert extended_s is not None and extended_s > 0
     # then it takes about as long as it said, no shorter and not much longer
     assert took_s <= 1.3 * (DURATION_S + deadline.OVERTIME_S + extended_s)
+
+
+FIRST_S, USUAL_IMPORTS_S = 8.0, 2.5
+
+
+@pytest.mark.parametrize("state", ["cold", "as-is"])
+def test_a_first_rough_verdict_is_there_within_eight_seconds(many: Path, tmp_path: Path, state: str) -> None:
+    """As-is, nothing is in memory, so that a long window comes first."""
+    told: list[SoFar] = []
+    with slow_fuse(many, open_latency_s=0.02) as bed, Child(tmp_path / "log") as child:
+        case = cold(bed.path).changed(cache=state, duration_s=20.0, workers=2)
+        request = MeasureRequest(case, started_ns=time.perf_counter_ns(), judge=verdict_so_far)
+        recording = child.ask(MEASURE, request, lambda one: told.append(one) if isinstance(one, SoFar) else None)
+    slower_s = max(0.0, recording.facts.startup.phases_s["imports"] - USUAL_IMPORTS_S)
+    known = [one for one in told if one.verdict.bottleneck != "undetermined"]
+    assert told[0].signs and told[0].since_start_s <= max(FIRST_S, slower_s + FIRST_S - 1.0)
+    assert known[0].verdict.bottleneck == "storage"
+    assert known[0].since_start_s <= FIRST_S + slower_s
+    # and in the end one by the rules, behind which there are no rough ones
+    by_rules = [not one.signs for one in told]
+    assert by_rules[-1] and by_rules == sorted(by_rules)

@@ -151,3 +151,13 @@ def test_elsewhere_the_verdict_so_far_is_said_when_its_cause_changes(capsys: pyt
     # in a sweep each case's table says it; a run that cannot keep its time says so there too
     assert lines(3) == ["evicting takes long"]
     assert lines(1, quiet=True) == []
+
+
+def test_a_rough_verdict_is_told_with_its_signs_and_is_none_of_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(1, quiet=False) as view:
+        view.message(CASE, SoFar(Verdict("storage"), 6.6, "waits for batches 95% of 2.0 s"))
+        view.message(CASE, so_far("storage", 2.1, 12.3))
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "so far, roughly: storage; 7 s (waits for batches 95% of 2.0 s)",
+        "so far: storage, 2.10× (1.40 – 3.20); 12 s",
+    ]

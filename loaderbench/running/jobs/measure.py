@@ -20,6 +20,7 @@ from loaderbench.loaders.base import Batch
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import (
+    SPAN,
     CeilingProbe,
     Facts,
     FailureFacts,
@@ -48,6 +49,7 @@ from loaderbench.running.peers import ALONE, Together, joined
 from loaderbench.running.prep_probe import probe_preparation
 from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
+from loaderbench.running.rough import Parts, RoughVerdicts
 from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
 from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows, durations
@@ -93,6 +95,10 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
     wanted_s = None if request.started_ns is None else wanted_processors_s()  # by the start, and nothing else yet
     with ExitStack() as stack:
         pulse = Pulse() if request.seat is None else stack.enter_context(told(report))
+        rough = RoughVerdicts(request.case, report, pulse)
+        if request.judge is not None and request.started_ns is not None and Arm.REAL in request.case.effort.arms:
+            stack.enter_context(rough.telling(request.started_ns))
+            report = rough.hear
         effort = request.case.effort
         started_s = None if request.started_ns is None else request.started_ns / 1e9
         deadline = Deadline(effort.duration_s, report, started_s, wanted_s, asked=effort.is_limited)
@@ -113,6 +119,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
         storage = StorageCounter(rig.case.subject.dataset)
         stack.callback(storage.close)
         windows = Windows(rig, feeds, cache, storage, report, peers=peers, pulse=pulse)
+        rough.opened = _Opened(windows)
         windows.log = free_recorder(rig.device) if effort.kernels else None
         try:
             measurement = _Measurement(windows, deadline, request, once=once and feeds.reads_files)
@@ -138,6 +145,26 @@ def as_rank(
     together.meet()  # nobody leaves while others still need it
     recording.rank = RankRecording(place, (before, after), joint)
     return recording
+
+
+class _Opened:
+    """What a rough verdict needs to know of the loader and the device."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self.computes_on_processors = windows.rig.device.describe().on_host_cpus
+        self.reads_by_processors = windows.feeds.reads_files and not windows.feeds.owns_transfer
+
+    def parts(self) -> Parts | None:
+        """Of a batch: known in a cold run whose first batches came from memory."""
+        windows, case = self._windows, self._windows.rig.case
+        ram, files_s, spans = windows.feeds.ram, windows.cache.cold_files_s, windows.feeds.first_spans
+        if ram is None or not files_s or not spans or windows.rig.data.shards is not None:
+            return None
+        one_by_one_s = case.step.batch_size * float(np.mean(files_s)) / case.feed.lanes
+        all_bytes_s = case.step.batch_size * windows.rig.data.sample_page_bytes / ram.bytes_per_s
+        worker_s = np.median([span[SPAN["ready_ns"]] - span[SPAN["start_ns"]] for span in spans]) / 1e9
+        return Parts(max(one_by_one_s, all_bytes_s), float(worker_s) / case.feed.lanes)
 
 
 class _Measurement:
