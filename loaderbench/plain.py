@@ -203,7 +203,8 @@ def _reader(kind: Any) -> _Reader:
 
 
 def _is_array(kind: Any) -> bool:
-    return getattr(typing.get_origin(kind) or kind, "__name__", "") == "ndarray"
+    """`NDArray[…]` is `ndarray[…]` before NumPy 2.5, and since then an alias that Python does not look into."""
+    return getattr(typing.get_origin(kind) or kind, "__name__", "") in ("ndarray", "NDArray")
 
 
 def _read_array(value: Any, where: str, arrays: Mapping[str, Any]) -> Any:

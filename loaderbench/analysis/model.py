@@ -522,15 +522,14 @@ class Model:
     def _fed_alone(self) -> Quantity | None:
         """A watched script's step with its batches ready, without others; None where its bursts do not tell.
 
-        Its threads work one after the other there: it issues, and takes batches over from processes that must get a
-        processor for it. So it is shorter by all that they wait behind others; but it ends with the slowest of several
-        threads that compute, and is not shorter than all of them would be.
+        It is shorter by what the script's thread waits behind others, as it issues and as it takes batches over. For
+        whom else it waits meanwhile is not known: its workers wake up while they rest, and wait then too.
         """
         base, seen = self.base, self.processors.get(Arm.DEVICE)
-        if self.watched is None or base is None or seen is None:
+        if self.watched is None or base is None or seen is None or seen.consumer_queued is None:
             return None
         part = Quantity(seen.for_others, seen.draws(len(base.draws)), base.n)
-        return base - base * part.scaled(min(seen.queued, seen.queued_fraction))
+        return base - base * part.scaled(min(1.0, seen.consumer_queued + seen.suspended))
 
     def _issue_behind_others(self, arm: Arm) -> Quantity | None:
         """Seconds a step that issuing waited behind others for a processor, where the step is longer for it."""

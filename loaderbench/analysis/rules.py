@@ -67,8 +67,10 @@ History
        those of the others; a serial loader over slow files that `fetch` missed waits for them in line; a slow folder is
        told where its files are too many to be a tail; a loader that does not tell when it reads has the kind that
        `fetch` met; advice takes what a loader gave beside the device where its own time is not surely longer
+    16 watched scripts: what the script's thread waits behind others in its bursts is no part of its step without them;
+       a run that was ended early is judged by its finished windows
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 15
+RULES_VERSION = 16

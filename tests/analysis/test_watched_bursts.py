@@ -142,6 +142,25 @@ def test_a_training_that_shares_its_processors_with_its_worker_is_held_up_by_its
     assert gain is not None and gain.value == pytest.approx(54.0 / 34.0, rel=0.05)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_neighbours_hold_up_the_bursts_too(told: bool) -> None:
+    # Two workers take 50 ms each for a batch, and have a processor in 17.5 of them; 93 % of the rest they wait behind
+    # others, who hold 1.3 of 2 processors. Alone they make a batch each 25 × (1 − 0.65 × 0.934) = 9.8 ms. With its
+    # batch there a step takes 17 ms, 22 % of which its thread waits behind others: 13.3 ms alone, which then paces.
+    steps = np.random.default_rng(5).normal(12.0, 0.1, 160)
+    run = run_with(50.0, steps, [17.0 + 0.01 * number for number in range(6)])
+    run = with_processors(run, 0.35, CpuWindow(3.0, 2.1, 4.8, 0.7, 6.0, 0.0, 2, None, None))
+    assert run.recording is not None
+    for one in run.recording.of(Arm.DEVICE):
+        # others hold 1.8 of 2 processors: nothing of its own stands in its way
+        one.cpu = CpuWindow(0.1, 0.02, 0.04, 0.022, 0.2, 0.0, 2, None, None) if told else None
+    record = analyze(run)
+    verdict, contention = record.verdict, record.contention
+    assert verdict is not None and contention is not None and contention.by == "neighbours"
+    gain = verdict.speedup_if_removed["contention"]
+    assert gain is not None and gain.value == pytest.approx(25.0 / (13.3 if told else 17.0), rel=0.05)
+
+
 @pytest.mark.parametrize("workers", [2, 8])
 def test_more_workers_than_processors_make_no_contention_of_their_work(workers: int) -> None:
     # A batch takes 40 ms of a processor. Eight workers on two processors wait for three quarters of their time, for
