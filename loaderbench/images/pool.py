@@ -5,10 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import ModuleType
 from typing import TypeVar
 
 from loaderbench.errors import CaseFailed
@@ -41,6 +44,18 @@ def _do_chunk(function: Callable[[Item], Result], chunk: Sequence[Item]) -> list
     return [function(item) for item in chunk]
 
 
+@contextmanager
+def _scripts_hidden() -> Iterator[None]:
+    """Processes that are started meanwhile do not run the user's script again, as multiprocessing has it (spawn.py,
+    `get_preparation_data`): without a guard in it, it would wait there for the very work that they are started for."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
 def run_parallel(
     function: Callable[[Item], Result], items: Sequence[Item], *, processes: int | None = None, chunk: int = 8
 ) -> Iterator[list[Result]]:
@@ -63,7 +78,8 @@ def run_parallel(
         with interrupts_held():  # a process that is half started would never end
             # The workers inherit the mask: until they ignore Ctrl-C themselves it would print a trace for each.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            futures = [executor.submit(_do_chunk, function, part) for part in chunks]
+            with _scripts_hidden():
+                futures = [executor.submit(_do_chunk, function, part) for part in chunks]
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(futures):
             yield future.result()

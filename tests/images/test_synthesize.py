@@ -207,3 +207,19 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write the data set"):
         make_dataset(tmp_path / "file" / "out", [64], 1)
+
+
+def test_a_script_without_a_guard_makes_a_data_set_once(tmp_path: Path) -> None:
+    # multiprocessing would run the script again in each process, which would wait there for the first one's lock.
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from loaderbench.images.synthesize import make_dataset\n"
+        "print('begun')\n"
+        "make_dataset(sys.argv[1], [96], num_images=40, processes=2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "set"], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n", "")
+    assert len(list((tmp_path / "set").rglob("*.jpg"))) == 40
