@@ -52,8 +52,8 @@ def filled(kind: Any, random: Random, *, whole: bool = False) -> Any:
     if isinstance(origin, type) and issubclass(origin, Sequence):
         length = 2 if whole else random.randrange(3)
         return (tuple if origin is tuple else list)([filled(arguments[0], random, whole=whole) for _ in range(length)])
-    if getattr(origin, "__name__", "") == "ndarray":
-        (dtype,) = typing.get_args(arguments[1])
+    if getattr(origin, "__name__", "") in ("ndarray", "NDArray"):  # the second since NumPy 2.5
+        dtype = (typing.get_args(arguments[-1]) or arguments)[-1]
         table = np.random.default_rng(random.randrange(2**32)).normal(0, 1e9, (1 + random.randrange(3), 2))
         return table.astype(dtype)
     raise TypeError(f"nobody said how to make {kind}")
