@@ -24,11 +24,18 @@ WITNESSES_AGREE = 0.03
 """Busy fractions that differ by more than this get the caveat `busy_witnesses_disagree`."""
 
 
+BEHIND_THE_ROUNDS = (
+    "kernel_gap_not_measured", "ceiling_not_measured", "device_memory_not_measured", "worker_memory_not_measured",
+    "overhead_not_measured",
+)  # fmt: skip
+"""Of what is looked at once, behind the rounds: a run that was ended before has `ended_early` for all of it."""
+
+
 def caveats_of(judged: Judged, record: RunRecord) -> list[Caveat]:
     """The caveats that follow from the facts, besides those that were recorded with them."""
     if judged.facts.watched is not None:
         return [*_of_the_verdict(record), *_of_a_watched_script(judged.facts.watched), *_of_the_shadow(judged)]
-    return [
+    found = [
         *_of_the_verdict(record),
         *_of_the_trace(judged),
         *_of_the_arms(judged, record),
@@ -37,6 +44,8 @@ def caveats_of(judged: Judged, record: RunRecord) -> list[Caveat]:
         *_of_steadiness(judged),
         *_of_figures(judged, record),
     ]
+    ended_early = judged.facts.rounds.stopped_by == "interrupted"
+    return [one for one in found if not (ended_early and one.code in BEHIND_THE_ROUNDS)]
 
 
 def _of_the_verdict(record: RunRecord) -> Iterator[Caveat]:
@@ -152,7 +161,7 @@ def _of_the_storage(judged: Judged, storage: StorageFigures) -> Iterator[Caveat]
 def _why_no_ceiling(judged: Judged) -> dict[str, Json]:
     probe = judged.facts.storage.ceiling
     if probe is None:
-        return {"why": "interrupted" if judged.facts.rounds.stopped_by == "interrupted" else "not_asked"}
+        return {"why": "not_asked"}
     if probe.stopped_by == "error":
         return {"why": "error", "reason": probe.reason}
     return {"why": "from_cache"} if probe.stages else {"why": "ended", "stopped_by": probe.stopped_by}

@@ -28,6 +28,8 @@ CLOSURE = (0.95, 1.05)
 """Within which the rows must sum to the whole."""
 MOST_STOPWATCH = 1.05
 """An iteration with the stopwatch ÷ one without."""
+MOST_ISSUING = 1.05
+"""An iteration as a user runs it ÷ the device's part of it: beyond, the device waits for launches."""
 LEAST_LAG_S = 30e-6
 """A device that begins a call sooner after it was issued had nothing to do: CUDA's clock is tied to the host's within
 about 10 µs, and a launch takes about 5 µs."""
@@ -48,7 +50,10 @@ def layers_of(facts: LayersFacts) -> LayersResult:
     whole = plain if held is None else held
     closure = None if whole is None or total is None else _ratio(total, whole)
     cost = None if whole is None or timed is None else _ratio(timed, whole)
+    device_s = None if held is None else _estimates(held)[0]
     caveats = _caveats(rows, closure, cost)
+    if times is not None and device_s is not None and (ratio := _whole(times).value / device_s.value) > MOST_ISSUING:
+        caveats.append(Caveat("issuing_takes_longer", {"ratio": ratio}))
     alone, num_parameters = facts.alone, sum(call.parameters for call in facts.calls)
     return LayersResult(
         model=step.model,
@@ -83,7 +88,7 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         caveats=tuple(caveats),
         status=facts.status,
         failure=facts.failure,
-        device_s=None if held is None else _estimates(held)[0],
+        device_s=device_s,
     )
 
 
@@ -118,8 +123,9 @@ def _missing(facts: LayersFacts) -> dict[str, str]:
 
 
 def _rows(facts: LayersFacts, times: LayerTimes) -> list[LayerRow]:
-    """In the order of an iteration."""
-    whole_s = _whole(times).value
+    """In the order of an iteration. Shares are of the time that the rows are measured in: the device's, where all was
+    issued before it began."""
+    whole_s = (_whole(times) if times.held_s is None else _estimates(_blocks(times.held_s[:, :, None]))[0]).value
     trains = facts.step.mode == "train"
     loads = facts.case is not None
     rows = [_part_row(facts, times, "load", "load_dataset", whole_s, known=loads)]

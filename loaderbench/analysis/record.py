@@ -114,6 +114,8 @@ def analyze(run: Run) -> RunRecord:
     if judged is None:
         return replace(record, caveats=(*run.caveats, *run.recording.caveats, Caveat("real_not_measured")))
     figures = judged.record(record)
+    if run.status not in ("ok", "interrupted") and figures.verdict is not None:  # the failure is to be mended first
+        figures = replace(figures, verdict=replace(figures.verdict, advice=()))
     return finite(replace(figures, caveats=(*run.caveats, *run.recording.caveats, *caveats_of(judged, figures))))
 
 

@@ -65,8 +65,8 @@ def watch(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Store the run at least so often while it goes on, first behind 30 s: a script that is killed leaves "
-            "what was seen; 0: never",
+            help="Store the run at least so often while it goes on, first behind 30 s at most: a script that is "
+            "killed leaves what was seen; 0: never",
         ),
     ] = EVERY_S,
     apply: Annotated[

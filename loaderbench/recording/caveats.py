@@ -87,6 +87,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         # a model's layers
         "layers_do_not_sum": FIGURE,
         "stopwatch_takes_time": FIGURE,
+        "issuing_takes_longer": FIGURE,
         "layers_hold_gaps": FIGURE,
         # trace files
         "activities_unusable": FIGURE,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loaderbench.cases.arms import Arm
+from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import Facts, Segment
 from loaderbench.recording.record import Verdict
 
@@ -45,6 +46,7 @@ class Measured:
     """Those since the message before."""
     facts: Facts
     """As far as they are known."""
+    caveats: tuple[Caveat, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ NAMELESS: tuple[tuple[str, str], ...] = (
     (rf"(?<![\w.)/])(?!{PLAIN_PATHS})~?/[^\s,;:)\]'\"`]+", "(path)"),
     (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "(id)"),
     (r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b", "(id)"),  # of a PCI device
-    (r"\b(?:[\w-]+\.)+[a-zA-Z][\w-]*:\d+\b", "(address)"),
+    (r"\b(?![\w-]+\.py:\d)(?:[\w-]+\.)+[a-zA-Z][\w-]*:\d+\b", "(address)"),  # but for train.py:41
     (r"(?<=[^\d.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b|^\d{1,3}(?:\.\d{1,3}){3}:\d+$", "(address)"),
     (r"\b(?:[sv]d[a-z]{1,2}\d*|xvd[a-z]\d*|nvme\d+n\d+(?:p\d+)?|mmcblk\d+(?:p\d+)?|dm-\d+|loop\d+)\b", "(disk)"),
 )  # fmt: skip

@@ -675,7 +675,6 @@ NO_TRACE: Mapping[str, Callable[[Details], str]] = {
 }
 NO_CEILING: Mapping[str, Callable[[Details], str]] = {
     "not_asked": lambda d: "that takes --cache cold and --arms all",
-    "interrupted": lambda d: "the run was ended before",
     "error": lambda d: _text(d, "reason"),
     "from_cache": lambda d: (
         "the probe's stages were served by some cache, or read fewer than two files for each reader"
@@ -760,7 +759,7 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "ram_subset": lambda d: f"`ram` ran on {_text(d, 'num')} of {_text(d, 'of')} images, with the same mix of sizes",
     "ended_early": lambda d: (
         f"the run was ended in round {_text(d, 'rounds')}: its windows until then are judged; what is looked at once, "
-        "behind the rounds (the storage's ceiling, the decoders, the link, the device's kernels), was not"
+        "behind the rounds (the storage's ceiling, the decoders, the link, memory, the device's kernels), was not"
     ),
     "max_bytes_reached": lambda d: f"--max-bytes {_text(d, 'max_bytes')} ended the measurement before its target",
     "short_runs_not_measured": lambda d: "the data set's own cache state can be measured only once",
@@ -872,6 +871,10 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
     "layers_do_not_sum": lambda d: (
         f"the rows are disturbed: together they are {_number(d, 'ratio'):.3f}{_ends(d)} of the whole iteration "
         "without the stopwatch, not 0.95 to 1.05"
+    ),
+    "issuing_takes_longer": lambda d: (
+        f"an iteration takes {_number(d, 'ratio'):.2f} times what the device works for it: the host issues no faster; "
+        "rows and shares are of the device's work"
     ),
     "stopwatch_takes_time": lambda d: (
         f"the rows are disturbed: an iteration with the stopwatch takes {_number(d, 'ratio'):.3f}{_ends(d)} times one "

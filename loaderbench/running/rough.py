@@ -105,9 +105,10 @@ def _either() -> Verdict:
     return Verdict("mixed", reasons=(reason,), joint=("storage", "prep"))
 
 
-def by_signs(signs: Signs, device_s: float | None, *, reads_by_processors: bool = True) -> Rough:
+def by_signs(signs: Signs, device_s: float | None, *, reads_files: bool = True, by_processors: bool = True) -> Rough:
     """What a window of `real` says so far. `device_s`: of a step on a batch that stays on the device; None: not known.
-    `reads_by_processors`: workers read files and prepare them on processors; else an idle one tells nothing."""
+    `reads_files`: the loader does; else nothing is its storage's. `by_processors`: its workers prepare them there; else
+    an idle one tells nothing."""
     part = signs.waited_s / signs.seconds
     steps = f"{signs.num_steps} step{'s' * (signs.num_steps != 1)}"
     seen = f"waits for batches {part:.0%} of {signs.seconds:.1f} s, {steps}"
@@ -124,11 +125,13 @@ def by_signs(signs: Signs, device_s: float | None, *, reads_by_processors: bool 
         return Rough(Verdict("compute"), fed) if device_s is not None else not_known(fed)
     if part < STALLED:
         return not_known(seen)
+    if not reads_files:
+        return Rough(Verdict("prep"), seen) if signs.num_steps else not_known(seen)
     if signs.work_s is None:
         return Rough(_either(), f"{seen}; this kernel does not tell who works")
     least, most = (one / (signs.lanes * signs.seconds) for one in signs.work_s)
     seen += f"; workers want processors {most:.0%}"
-    if most <= IDLE and reads_by_processors:
+    if most <= IDLE and by_processors:
         return Rough(Verdict("storage"), seen)
     if least < BUSY:
         return Rough(_either(), seen)
@@ -168,8 +171,13 @@ class Signing(Protocol):
         ...
 
     @property
-    def reads_by_processors(self) -> bool:
-        """The loader, files, and prepares them there too."""
+    def reads_files(self) -> bool:
+        """The loader."""
+        ...
+
+    @property
+    def prepares_on_processors(self) -> bool:
+        """The loader."""
         ...
 
 
@@ -230,6 +238,10 @@ class RoughVerdicts:
             self._over.set()
             thread.join()
 
+    def end(self) -> None:
+        """Nothing is told any more."""
+        self._over.set()
+
     def look(self, started_ns: int) -> None:
         """Look, and tell what is new."""
         found, since_s = self._found(), (self._clock() - started_ns) / 1e9
@@ -246,7 +258,9 @@ class RoughVerdicts:
         signs, opened = self._signs(), self.opened
         device_s = self._device_s if self._case.subject.shard is None else None  # a step waits for other ranks too
         if signs is not None and opened is not None:
-            self._by_signs = by_signs(signs, device_s, reads_by_processors=opened.reads_by_processors)
+            self._by_signs = by_signs(
+                signs, device_s, reads_files=opened.reads_files, by_processors=opened.prepares_on_processors
+            )
         if self._by_signs is not None:  # also behind the window: nothing else has been seen of the run
             return self._by_signs
         parts = None if opened is None or device_s is None else opened.parts()

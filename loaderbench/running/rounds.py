@@ -107,10 +107,12 @@ def measure_rounds(
     budget: Budget,
     segments: list[Segment],
     storage_idle: Callable[[Sequence[Segment]], bool] = lambda segments: False,
+    on_window: Callable[[], None] = lambda: None,
     on_findings: Callable[[], None] = lambda: None,
 ) -> RoundFacts:
-    """Measure the arms in turns, adding their windows to `segments`. `on_findings` is called behind each window of
-    the first round and behind each further round. Where there are other ranks, rank 0 decides what comes next.
+    """Measure the arms in turns, adding their windows to `segments`. `on_window` is called behind each window,
+    `on_findings` behind each of the first round and behind each further round. Where there are other ranks, rank 0
+    decides what comes next.
 
     `storage_idle`: whether the windows so far prove that the storage has nothing to do. `ram` would then be the same as
     `real`, and its time goes to `real`.
@@ -146,6 +148,7 @@ def measure_rounds(
             # A window of a number of steps ends early only where it would take up a round's time.
             most_s = max(MIN_SEGMENT_S if steps is None else LONGEST_WINDOW_S, left_s * part)
             segments.append(windows.measure(arm, number, Length(wanted_s, steps, most_s)))
+            on_window()
             left_out = False
             if not number:
                 on_findings()

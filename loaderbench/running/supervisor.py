@@ -26,7 +26,7 @@ from loaderbench.machine import environment
 from loaderbench.prefixes import prefix_of, with_prefix
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import Failure, Recording, Run, Series, Status
-from loaderbench.recording.progress import Measured, Message, Report
+from loaderbench.recording.progress import Measured, Message, Report, SoFar
 from loaderbench.recording.store import RunFolder
 from loaderbench.running.guard import Guard
 from loaderbench.running.jobs.table import MEASURE, A, Answer, Job, Judge, MeasureRequest, Q, Request
@@ -124,21 +124,24 @@ class Child:
             JobFailed: the job raised an error, the child died, or there was no sign of life.
         """
         self.begin(job, request)
+        until = time.monotonic() + HANG_S
         while True:
-            if not self._has_told(is_over):
+            if not self._has_told(until, is_over):
                 raise JobFailed(no_sign_of_life(request))
             told = self.receive()
+            if not (isinstance(told, SoFar) and told.signs):  # a thread of its own tells that, whatever hangs
+                until = time.monotonic() + HANG_S
             if not isinstance(told, Answer):
                 on_message(told)
             else:
                 result: A = told.result
                 return result
 
-    def _has_told(self, is_over: Callable[[], bool] | None) -> bool:
-        """Wait for a message; False where none comes. Raises JobFailed where the process was killed and stays."""
+    def _has_told(self, until: float, is_over: Callable[[], bool] | None) -> bool:
+        """Wait for a message, `until` then by time.monotonic; False where none comes. Raises JobFailed where the
+        process was killed and stays."""
         if is_over is None:
-            return self.pipe.poll(HANG_S)
-        until = time.monotonic() + HANG_S
+            return self.pipe.poll(max(0.0, until - time.monotonic()))
         while not self.pipe.poll(LOOK_S):
             if is_over():
                 self._stuck = True
@@ -253,10 +256,14 @@ class Ranked(Protocol):
 
 
 class Kept:
-    """What a measuring process has handed over of its windows so far."""
+    """What is kept of a run that does not come to its end: the windows that the measuring process has handed over, and
+    what was sampled beside it."""
 
     def __init__(self) -> None:
         self._told: list[Measured] = []
+        self.series: list[Series] = []
+        self.caveats: list[Caveat] = []
+        self.sampling_cpu_s: float | None = None
 
     def hearing(self, on_message: Report) -> Report:
         """Keeps windows, and passes on all other messages."""
@@ -274,7 +281,8 @@ class Kept:
         """None before the first window."""
         if not self._told:
             return None
-        return Recording([one for told in self._told for one in told.segments], self._told[-1].facts)
+        last = self._told[-1]
+        return Recording([one for told in self._told for one in told.segments], last.facts, [*last.caveats])
 
 
 def supervise(
@@ -296,9 +304,6 @@ def supervise(
     started_at, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     recording: Recording | None = None
     failed: JobFailed | None = None
-    series: list[Series] = []
-    caveats: list[Caveat] = []
-    sampling_cpu_ns: int | None = None
     with ExitStack() as stack:
         try:
             started_ns = time.perf_counter_ns()
@@ -307,15 +312,18 @@ def supervise(
                 stack.enter_context(ranked.watching(child.process))
                 on_message = _heard_by(ranked, on_message)
             on_message = kept.hearing(on_message)
-            samplers, caveats = samplers_for(case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device))
+            samplers, kept.caveats = samplers_for(
+                case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device)
+            )
             sampling = SamplerThread(samplers)
             try:
                 sampling.start()
                 request = MeasureRequest(case, started_ns=started_ns, judge=judge, seat=seat)
                 recording = child.ask(MEASURE, request, on_message, None if ranked is None else ranked.is_over)
             finally:
-                series, sampler_caveats, sampling_cpu_ns = sampling.stop()
-                caveats = [*caveats, *sampler_caveats]
+                kept.series, sampler_caveats, sampling_cpu_ns = sampling.stop()
+                kept.caveats = [*kept.caveats, *sampler_caveats]
+                kept.sampling_cpu_s = None if sampling_cpu_ns is None else sampling_cpu_ns / 1e9
         except JobFailed as error:
             failed = error if ranked is None else JobFailed(ranked.cause_of(error.failure))
     return Run(
@@ -326,10 +334,10 @@ def supervise(
         wall_s=time.perf_counter() - begun,
         environment=environment(),
         recording=recording or kept.recording,
-        series=series,
-        caveats=caveats,
+        series=kept.series,
+        caveats=kept.caveats,
         failure=None if failed is None else failed.failure,
-        sampling_cpu_s=None if sampling_cpu_ns is None else sampling_cpu_ns / 1e9,
+        sampling_cpu_s=kept.sampling_cpu_s,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +13,8 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
-from loaderbench.recording.facts import Environment, Failure, Recording, Run
+from loaderbench.printable import clean
+from loaderbench.recording.facts import Environment, Failure, Run
 from loaderbench.recording.machines import same_setup
 from loaderbench.recording.progress import Message
 from loaderbench.recording.record import RunRecord
@@ -78,9 +80,12 @@ def measure_case(
         )
     except (KeyboardInterrupt, SystemExit):
         with interrupts_held():
-            wall_s = time.perf_counter() - begun
-            interrupted = _interrupted(folder, case, wall_s, kept.recording)
-            on_interrupted(stored(folder, replace(interrupted, tag=tag)))
+            interrupted = _interrupted(folder, case, time.perf_counter() - begun, kept)
+            try:
+                on_interrupted(stored(folder, replace(interrupted, tag=tag)))
+            except Spilled as error:  # a full disk: it is not what ends the program
+                on_interrupted(error.record)
+                print(clean(str(error)), file=sys.stderr)
         raise
     with interrupts_held():  # the finished measurement must not be lost
         try:
@@ -165,8 +170,9 @@ def same_machine(there: Environment | None, here: Environment) -> bool:
     return same_setup(there, here)
 
 
-def _interrupted(folder: RunFolder, case: Case, wall_s: float, recording: Recording | None = None) -> Run:
-    """`recording`: the windows that were done."""
+def _interrupted(folder: RunFolder, case: Case, wall_s: float, kept: Kept | None = None) -> Run:
+    """`kept`: what is there of it."""
+    recording = None if kept is None else kept.recording
     when = "before it was measured" if recording is None else f"{wall_s:.0f} s after its start"
     return Run(
         run_id=folder.run_id,
@@ -176,5 +182,8 @@ def _interrupted(folder: RunFolder, case: Case, wall_s: float, recording: Record
         wall_s=wall_s,
         environment=None if recording is None else environment(),
         recording=recording,
+        series=[] if kept is None else kept.series,
+        caveats=[] if kept is None else kept.caveats,
+        sampling_cpu_s=None if kept is None else kept.sampling_cpu_s,
         failure=Failure("Interrupted", f"ended by the user or the system {when}"),
     )

@@ -13,6 +13,8 @@ from loaderbench.interrupts import interrupts_held
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end Python at once, where the script has no handler of its own."""
+LEAVE_S = 10.0
+"""For storing what was seen, where another thread than the main one calls `os._exit`."""
 
 
 def let_workers_end() -> None:
@@ -20,6 +22,17 @@ def let_workers_end() -> None:
     that is: no more, once the script is over."""
     if callable(signal.getsignal(signal.SIGCHLD)) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def before_leaving(store: Callable[[], object]) -> None:
+    """Store what was seen before `os._exit`. Another thread than the script's own may leave because something hangs,
+    which may be what it is stored on: then it waits for LEAVE_S at most."""
+    if threading.current_thread() is threading.main_thread():
+        store()
+        return
+    storing = threading.Thread(target=store, name="loaderbench-leave", daemon=True)
+    storing.start()
+    storing.join(LEAVE_S)
 
 
 class ScriptEnds:
@@ -69,14 +82,14 @@ class ScriptEnds:
             if signal.getsignal(number) is self._handler:
                 signal.signal(number, signal.SIG_DFL)
 
-    def _leave(self, code: int) -> NoReturn:
+    def _leave(self, status: int) -> NoReturn:
         """In place of `os._exit`."""
         leave = self._python[0]
         try:
             if os.getpid() == self._pid:
-                self.finish()
+                before_leaving(self.finish)
         finally:
-            leave(code)
+            leave(status)
 
     def _ended(self, number: int, frame: Any) -> None:
         """A signal that ends Python at once. Nothing is raised: a script may catch all, and would go on."""

@@ -24,8 +24,8 @@ SECONDS = 4.0
 
 
 def to_verify(record: RunRecord) -> list[Advice]:
-    """The record's advice that can be run and has a prediction."""
-    advice = record.verdict.advice if record.verdict is not None else ()
+    """The record's advice that can be run and has a prediction; none of a run that did not come to its end."""
+    advice = record.verdict.advice if record.verdict is not None and record.status == "ok" else ()
     return [one for one in advice if one.change is not None and one.predicted_speedup is not None]
 
 

@@ -37,7 +37,7 @@ from loaderbench.reporting.terminal import print_run
 from loaderbench.running.beside import Beside
 from loaderbench.samplers.cpu_window import children_cpu_s
 from loaderbench.studies.measure import Spilled, stored
-from loaderbench.studies.script_ends import ScriptEnds, let_workers_end
+from loaderbench.studies.script_ends import ScriptEnds, before_leaving, let_workers_end
 from loaderbench.studies.watch_ranks import WatchedRank
 from loaderbench.studies.watch_writing import Writing, check_every
 from loaderbench.studies.watched import nothing_seen
@@ -461,12 +461,12 @@ class OwnWatch:
         """End it where the script has something else to do than to watch itself: it goes on, whatever fails here."""
         return stored_or_told(self.end)[0]
 
-    def _exit(self, code: int) -> NoReturn:
+    def _exit(self, status: int) -> NoReturn:
         """In place of `os._exit`, at which nothing runs that was registered. A forked process just ends."""
         try:
-            self.leave()
+            before_leaving(self.leave)
         finally:
-            self._python_exit(code)
+            self._python_exit(status)
 
 
 def _program() -> str:

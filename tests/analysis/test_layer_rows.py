@@ -117,6 +117,9 @@ def test_a_device_that_was_held_is_compared_with_itself() -> None:
     assert result.layers_over_whole is not None and result.timed_over_untimed is not None
     assert result.layers_over_whole.value == pytest.approx(ROWS_S / WHOLE_S)
     assert result.timed_over_untimed.value == pytest.approx(1.02) and not result.disturbed
+    assert [one.code for one in result.caveats] == ["issuing_takes_longer"]
+    shares = sum(row.share_fraction for row in result.rows if row.share_fraction is not None)
+    assert shares == pytest.approx(1.02)  # of the device's part; the rest is by the stopwatch
     assert layers_of(facts()).device_s is None
 
 

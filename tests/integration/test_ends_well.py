@@ -15,11 +15,13 @@ import psutil
 import pytest
 from commands import DEVICE, GONE_S, LONG, TINY, Started
 
+from loaderbench.analysis.caveats import BEHIND_THE_ROUNDS
 from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.recording.progress import Message, SegmentDone
 from loaderbench.recording.store import Store
 from loaderbench.reporting.live import Progress
+from loaderbench.studies.verify import to_verify
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -99,9 +101,13 @@ def test_a_run_that_ends_early_keeps_its_finished_windows(
     assert windows == [0, 1]
     recording = Store(tmp_path / "runs").load_run(str(tmp_path / "runs" / stored.run_id)).recording
     assert recording is not None and [one.round for one in recording.of(Arm.REAL)] in ([0], [0, 1])
+    assert len(recording.of(Arm.DEVICE)) == 2  # the first of the second round came before
     # the emulated device's own pace
     assert record["step_time_s"]["mean"] == pytest.approx(PACE_S, rel=0.15)
-    assert {"ended_early"} <= {caveat["code"] for caveat in record["caveats"]}
+    codes = {caveat["code"] for caveat in record["caveats"]}
+    assert "ended_early" in codes and not codes & {*BEHIND_THE_ROUNDS, "cpu_not_measured"}
+    assert bool(record["verdict"]["advice"]) == (end == "Ctrl-C")
+    assert to_verify(stored.record) == []
     if end == "Ctrl-C":
         assert ended.lines[-1] == f"loaderbench: interrupted: what was measured until then is kept: {stored.run_id}"
     again = commands.call("show", stored.run_id, "--results", tmp_path / "runs")

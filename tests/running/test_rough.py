@@ -54,7 +54,8 @@ def test_signs_of_a_window(changes: dict[str, Any], device_s: float | None, expe
 
 
 def test_workers_that_do_not_prepare_on_processors_tell_nothing_by_resting() -> None:
-    assert causes(by_signs(STARVED, 0.01, reads_by_processors=False)) == ("storage", "prep")
+    assert causes(by_signs(STARVED, 0.01, by_processors=False)) == ("storage", "prep")
+    assert by_signs(STARVED, 0.01, reads_files=False).verdict.bottleneck == "prep"
 
 
 def test_the_signs_are_told_in_words() -> None:
@@ -88,7 +89,8 @@ class Loop:
 class Opened:
     known: Parts | None = None
     computes_on_processors: bool = False
-    reads_by_processors: bool = True
+    reads_files: bool = True
+    prepares_on_processors: bool = True
 
     def parts(self) -> Parts | None:
         return self.known

@@ -110,6 +110,22 @@ def test_an_interrupt_while_the_child_is_started_ends_it(
     assert session_members(started[0].pid, zombies=True) == []
 
 
+def test_a_child_that_hangs_is_ended_though_a_thread_of_it_tells_something(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervisor, "HANG_S", 1.5)
+    rough = "SoFar(Verdict('undetermined'), 7.0, 'no batch yet')"
+    replace_child(
+        monkeypatch,
+        "from loaderbench.recording.progress import SoFar; from loaderbench.recording.record import Verdict\n"
+        f"while True: pipe.send({rough}); time.sleep(0.1)",
+    )
+    with Child(tmp_path / "log") as child:
+        monkeypatch.setattr(supervisor, "GRACE_S", 0.2)
+        with pytest.raises(JobFailed, match="no sign of life"):
+            ask(child, tmp_path)
+
+
 def test_a_child_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(supervisor, "HANG_S", 0.3)
     replace_child(monkeypatch, "time.sleep(1000)")

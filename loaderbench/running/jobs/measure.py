@@ -122,7 +122,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
         rough.opened = _Opened(windows)
         windows.log = free_recorder(rig.device) if effort.kernels else None
         try:
-            measurement = _Measurement(windows, deadline, request, once=once and feeds.reads_files)
+            measurement = _Measurement(windows, deadline, request, rough, once=once and feeds.reads_files)
             if together is None or request.seat is None:
                 return measurement.run(stack)
             return as_rank(measurement.run, stack, windows, together, request.seat.place)
@@ -153,7 +153,8 @@ class _Opened:
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self.computes_on_processors = windows.rig.device.describe().on_host_cpus
-        self.reads_by_processors = windows.feeds.reads_files and not windows.feeds.owns_transfer
+        self.reads_files = windows.feeds.reads_files
+        self.prepares_on_processors = not windows.feeds.owns_transfer
 
     def parts(self) -> Parts | None:
         """Of a batch: known in a cold run whose first batches came from memory."""
@@ -170,8 +171,10 @@ class _Opened:
 class _Measurement:
     """Measures one case, in order. `once`: the data set's own cache state can be measured only once, first."""
 
-    def __init__(self, windows: Windows, deadline: Deadline, request: MeasureRequest, *, once: bool) -> None:
-        self._windows, self._once = windows, once
+    def __init__(
+        self, windows: Windows, deadline: Deadline, request: MeasureRequest, rough: RoughVerdicts, *, once: bool
+    ) -> None:
+        self._windows, self._once, self._rough = windows, once, rough
         self._deadline, self._request, self._so_far_s = deadline, request, 0.0
         self._rig, self._feeds = windows.rig, windows.feeds
         self._case: Case = windows.rig.case
@@ -198,6 +201,7 @@ class _Measurement:
         self._keep_for_rounds(0.0)
         device.reset_peak_memory()
         rounds = self._measure_arms()
+        self._rough.end()
         self._feeds.rest()
         self._feeds.read_worker_memory()
         if self._feeds.reads_files:
@@ -252,6 +256,7 @@ class _Measurement:
             with self._deadline.phase("as_it_is"):
                 length = Length(first_s, case.effort.steps, longest_s)
                 self._segments.append(self._windows.measure(Arm.REAL, 0, length))
+                self._hand_over()
         if wanted & {Arm.RAM, Arm.HOST} and not self._windows.may_be_idle:
             with self._deadline.phase("copy"):
                 self._feeds.copy_to_memory()
@@ -314,11 +319,10 @@ class _Measurement:
 
         def on_findings() -> None:
             self._foresee_the_rest(self._segments[num_before:], behind_s)
-            self._hand_over()
             self._tell_so_far()
 
         return measure_rounds(
-            self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_findings
+            self._windows, self._arms, budget, self._segments, self._windows.storage_idle, self._hand_over, on_findings
         )
 
     def _foresee_the_rest(self, done: Sequence[Segment], behind_s: float) -> None:
@@ -420,8 +424,9 @@ class _Measurement:
         """Give the windows that are done to the supervisor, who keeps them where this process comes to no end: between
         two windows, when nothing is measured."""
         begun_ns = time.perf_counter_ns()
-        rounds = RoundFacts(self._arms, 1 + self._segments[-1].round, "interrupted")
-        self._windows.report(Measured(tuple(self._segments[self._num_kept :]), self._facts(rounds)))
+        rounds = RoundFacts(self._arms or (Arm.REAL,), 1 + self._segments[-1].round, "interrupted")
+        caveats = (*self._caveats, *self._windows.cache.caveats)
+        self._windows.report(Measured(tuple(self._segments[self._num_kept :]), self._facts(rounds), caveats))
         self._num_kept = len(self._segments)
         self._so_far_s += (time.perf_counter_ns() - begun_ns) / 1e9
 
