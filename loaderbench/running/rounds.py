@@ -107,12 +107,11 @@ def measure_rounds(
     budget: Budget,
     segments: list[Segment],
     storage_idle: Callable[[Sequence[Segment]], bool] = lambda segments: False,
-    on_window: Callable[[], None] = lambda: None,
-    on_findings: Callable[[], None] = lambda: None,
+    on_window: Callable[[bool], None] = lambda tells_more: None,
 ) -> RoundFacts:
-    """Measure the arms in turns, adding their windows to `segments`. `on_window` is called behind each window,
-    `on_findings` behind each of the first round and behind each further round. Where there are other ranks, rank 0
-    decides what comes next.
+    """Measure the arms in turns, adding their windows to `segments`. Where there are other ranks, rank 0 decides
+    what comes next. `on_window` is called behind each window, with True behind those of the first round and, once more,
+    behind each further round.
 
     `storage_idle`: whether the windows so far prove that the storage has nothing to do. `ram` would then be the same as
     `real`, and its time goes to `real`.
@@ -148,14 +147,12 @@ def measure_rounds(
             # A window of a number of steps ends early only where it would take up a round's time.
             most_s = max(MIN_SEGMENT_S if steps is None else LONGEST_WINDOW_S, left_s * part)
             segments.append(windows.measure(arm, number, Length(wanted_s, steps, most_s)))
-            on_window()
             left_out = False
-            if not number:
-                on_findings()
+            on_window(not number)
             if number and steps is None and not uneven and lead(_least_s(Arm.REAL, segments, feed.lanes) > 0):
                 break  # `real` first, whatever is left of the round
         if number:
-            on_findings()
+            on_window(True)
         number += 1
         uneven = steps is None and lead(_least_s(Arm.REAL, segments, feed.lanes) > 0)
         turns = _turns(arms, uneven=uneven, short=bool(spares))

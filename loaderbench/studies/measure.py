@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,6 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import CaseFailed
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
-from loaderbench.printable import clean
 from loaderbench.recording.facts import Environment, Failure, Run
 from loaderbench.recording.machines import same_setup
 from loaderbench.recording.progress import Message
@@ -78,14 +76,14 @@ def measure_case(
         run = supervise(
             case, folder, lambda message: on_message(case, message), verdict_so_far, kept=kept, ranked=ranked, seat=seat
         )
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit) as stop:
         with interrupts_held():
             interrupted = _interrupted(folder, case, time.perf_counter() - begun, kept)
             try:
                 on_interrupted(stored(folder, replace(interrupted, tag=tag)))
             except Spilled as error:  # a full disk: it is not what ends the program
                 on_interrupted(error.record)
-                print(clean(str(error)), file=sys.stderr)
+                stop.add_note(str(error))
         raise
     with interrupts_held():  # the finished measurement must not be lost
         try:

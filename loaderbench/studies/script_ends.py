@@ -51,7 +51,7 @@ class ScriptEnds:
         self._handler = self._ended  # one object, which can be told from others
 
     def begin(self) -> None:
-        os._exit = self._leave  # type: ignore[assignment]
+        os._exit = self._leave
         os.register_at_fork(after_in_child=self._forget)
         if threading.current_thread() is not threading.main_thread():
             return

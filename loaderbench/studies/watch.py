@@ -424,7 +424,7 @@ class OwnWatch:
         # A process that multiprocessing forked ends without atexit, but with this.
         self._at_end = None if parent_process() is None else Finalize(None, self.leave, exitpriority=0)
         self._python_exit = os._exit
-        os._exit = self._exit  # type: ignore[assignment]
+        os._exit = self._exit
 
     @classmethod
     def begin(cls, results: str | os.PathLike[str] = RESULTS, every_s: float = EVERY_S) -> OwnWatch:

@@ -106,7 +106,7 @@ def test_a_run_that_ends_early_keeps_its_finished_windows(
     assert record["step_time_s"]["mean"] == pytest.approx(PACE_S, rel=0.15)
     codes = {caveat["code"] for caveat in record["caveats"]}
     assert "ended_early" in codes and not codes & {*BEHIND_THE_ROUNDS, "cpu_not_measured"}
-    assert bool(record["verdict"]["advice"]) == (end == "Ctrl-C")
+    assert end == "Ctrl-C" or not record["verdict"]["advice"]
     assert to_verify(stored.record) == []
     if end == "Ctrl-C":
         assert ended.lines[-1] == f"loaderbench: interrupted: what was measured until then is kept: {stored.run_id}"

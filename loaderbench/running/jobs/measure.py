@@ -317,13 +317,13 @@ class _Measurement:
         budget = Budget(max(seconds, LEAST_ROUNDS_S), self._windows.most_steps < sys.maxsize)
         num_before = len(self._segments)
 
-        def on_findings() -> None:
-            self._foresee_the_rest(self._segments[num_before:], behind_s)
-            self._tell_so_far()
+        def on_window(tells_more: bool) -> None:
+            self._hand_over()
+            if tells_more:
+                self._foresee_the_rest(self._segments[num_before:], behind_s)
+                self._tell_so_far()
 
-        return measure_rounds(
-            self._windows, self._arms, budget, self._segments, self._windows.storage_idle, self._hand_over, on_findings
-        )
+        return measure_rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_window)
 
     def _foresee_the_rest(self, done: Sequence[Segment], behind_s: float) -> None:
         """Say where steps are so long that the first round, which is always measured as a whole, ends beyond the
@@ -423,6 +423,8 @@ class _Measurement:
     def _hand_over(self) -> None:
         """Give the windows that are done to the supervisor, who keeps them where this process comes to no end: between
         two windows, when nothing is measured."""
+        if self._num_kept == len(self._segments):
+            return
         begun_ns = time.perf_counter_ns()
         rounds = RoundFacts(self._arms or (Arm.REAL,), 1 + self._segments[-1].round, "interrupted")
         caveats = (*self._caveats, *self._windows.cache.caveats)
