@@ -68,7 +68,8 @@ History
        told where its files are too many to be a tail; a loader that does not tell when it reads has the kind that
        `fetch` met; advice takes what a loader gave beside the device where its own time is not surely longer
     16 watched scripts: what the script's thread waits behind others in its bursts is no part of its step without them;
-       a run that was ended early is judged by its finished windows
+       a run that was ended early is judged by its finished windows; neighbours are named before a stage that gives more
+       only where they surely take so much that it cannot be judged beside them
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ ENOUGH_STEPS, ENOUGH_ROUNDS, LONGER = 30, 6, 4
 MORE = 1.03
 """An unmeasured gain must exceed the best measured one by this factor to take its place."""
 HELD_UP = 1.6
-"""A run that would be so much faster without others is not judged beside them: their part is named first, whatever its
-own stages could give. One busy process beside a run that keeps two processors busy costs it 1.5."""
+"""A run that would surely be so much faster without others is not judged beside them: their part is named first,
+whatever its own stages could give. One busy process beside a run that keeps two processors busy costs it 1.5."""
 UNSURE = ("gain_uncertain", "may_be_faster", "feeding_uncertain")
 """Reasons that more steps would settle."""
 REMOVABLE: tuple[Removable, ...] = (*CAUSES, "compute")
@@ -188,7 +188,7 @@ class _Judge:
         gain = self.model.contention_gain
         if gain is None or gain.n < 2 or gain.low < SURE or _is_wide(gain):
             return False
-        if self.model.held_up_by_others and gain.value >= HELD_UP:
+        if self.model.held_up_by_others and gain.low >= HELD_UP:
             return True
         found = [self.model.gains[cause] for cause in self.worth[:1]]
         if self.unseparated is not None:  # what the arms do not tell apart may give more, too

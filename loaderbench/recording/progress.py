@@ -44,8 +44,8 @@ class Measured:
 
     segments: tuple[Segment, ...]
     """Those since the message before."""
-    facts: Facts
-    """As far as they are known."""
+    facts: Facts | None
+    """As far as they are known; None: as the message before says."""
     caveats: tuple[Caveat, ...] = ()
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -281,8 +282,10 @@ class Kept:
         """None before the first window."""
         if not self._told:
             return None
-        last = self._told[-1]
-        return Recording([one for told in self._told for one in told.segments], last.facts, [*last.caveats])
+        segments = [one for told in self._told for one in told.segments]
+        facts = [told.facts for told in self._told if told.facts is not None][-1]  # the first message has some
+        rounds = replace(facts.rounds, num_rounds=1 + segments[-1].round)
+        return Recording(segments, replace(facts, rounds=rounds), [*self._told[-1].caveats])
 
 
 def supervise(

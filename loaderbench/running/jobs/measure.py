@@ -256,7 +256,7 @@ class _Measurement:
             with self._deadline.phase("as_it_is"):
                 length = Length(first_s, case.effort.steps, longest_s)
                 self._segments.append(self._windows.measure(Arm.REAL, 0, length))
-                self._hand_over()
+                self._hand_over(with_facts=True)
         if wanted & {Arm.RAM, Arm.HOST} and not self._windows.may_be_idle:
             with self._deadline.phase("copy"):
                 self._feeds.copy_to_memory()
@@ -318,7 +318,7 @@ class _Measurement:
         num_before = len(self._segments)
 
         def on_window(tells_more: bool) -> None:
-            self._hand_over()
+            self._hand_over(with_facts=tells_more)
             if tells_more:
                 self._foresee_the_rest(self._segments[num_before:], behind_s)
                 self._tell_so_far()
@@ -420,15 +420,14 @@ class _Measurement:
                 f"{num_batches} batches take {len(reading) * num_batches * batch_s:.0f} s",
             )
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, *, with_facts: bool) -> None:
         """Give the windows that are done to the supervisor, who keeps them where this process comes to no end: between
-        two windows, when nothing is measured."""
-        if self._num_kept == len(self._segments):
-            return
+        two windows, when nothing is measured. `with_facts`: those take milliseconds to collect."""
         begun_ns = time.perf_counter_ns()
         rounds = RoundFacts(self._arms or (Arm.REAL,), 1 + self._segments[-1].round, "interrupted")
+        facts = self._facts(rounds) if with_facts else None
         caveats = (*self._caveats, *self._windows.cache.caveats)
-        self._windows.report(Measured(tuple(self._segments[self._num_kept :]), self._facts(rounds), caveats))
+        self._windows.report(Measured(tuple(self._segments[self._num_kept :]), facts, caveats))
         self._num_kept = len(self._segments)
         self._so_far_s += (time.perf_counter_ns() - begun_ns) / 1e9
 
