@@ -359,7 +359,7 @@ def packages() -> Mapping[str, str]:
         if folder.suffix == ".dist-info" and (folder / "METADATA").is_file():
             name, _, version = folder.stem.partition("-")
         else:
-            told = {key.lower(): value for key, value in distribution.metadata.json.items()}
+            told = distribution.metadata.json  # its keys are lower case
             name, version = str(told.get("name", "")), str(told.get("version", ""))
         if name:  # there is none where a package was removed in part
             found.setdefault(name.lower().replace("_", "-"), version)

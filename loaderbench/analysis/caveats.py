@@ -44,8 +44,7 @@ def caveats_of(judged: Judged, record: RunRecord) -> list[Caveat]:
         *_of_steadiness(judged),
         *_of_figures(judged, record),
     ]
-    ended_early = judged.facts.rounds.stopped_by == "interrupted"
-    return [one for one in found if not (ended_early and one.code in BEHIND_THE_ROUNDS)]
+    return [one for one in found if not (judged.ended_early and one.code in BEHIND_THE_ROUNDS)]
 
 
 def _of_the_verdict(record: RunRecord) -> Iterator[Caveat]:
@@ -90,7 +89,7 @@ def _of_the_arms(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
             why = "measured_once"
         elif judged.facts.rounds.stopped_by == "duration":
             why = "no_time"
-        elif judged.facts.rounds.stopped_by == "interrupted":
+        elif judged.ended_early:
             why = "interrupted"
         names: list[Json] = [arm.value for arm in missing]
         yield Caveat("arms_not_measured", {"arms": names, "why": why})
@@ -169,7 +168,7 @@ def _why_no_ceiling(judged: Judged) -> dict[str, Json]:
 
 def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
     recording, feed = judged.recording, judged.case.feed
-    if judged.facts.rounds.stopped_by == "interrupted":
+    if judged.ended_early:
         yield Caveat("ended_early", {"rounds": judged.facts.rounds.num_rounds})
     if any(not segment.steady for segment in recording.of(Arm.SHORT)):
         yield Caveat("buffer_not_full")

@@ -490,14 +490,15 @@ class Model:
         waited = seen.queued_fraction
         if self.starved is not None and self.runnable is not None:  # handing over waits as the work does
             waited = max(self.starved, self.runnable * seen.queued_fraction)
+        if self.watched is not None and self.starved is not None and self._fed_alone is not None:
+            # Handing over waits behind others too, in the bursts as well, so that the stall tells too little.
+            left = self.watched.batch_s - self.watched.batch_s * part.scaled(self.starved)
+            return self._no_faster_than_fed(largest(left, least))
         loader = real if self.loader_time is None else self.loader_time.at_most(real)
         exposed = (loader * part.scaled(waited)).at_most(Quantity.of(steps, "stall"))
         if self.watched is not None and self.starved is None:  # what its workers do besides waiting is not known
             exposed = exposed.at_most(real * part.scaled(seen.queued))
         left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least)
-        if self.watched is not None and self.starved is not None and self._fed_alone is not None:
-            # Handing over waits behind others too, in the bursts as well, so that the stall tells too little.
-            left = largest(self.watched.batch_s - self.watched.batch_s * part.scaled(self.starved), least)
         return self._no_faster_than_fed(left)
 
     @property
@@ -518,7 +519,7 @@ class Model:
         fed = self.base if behind is None else (self.base - behind).at_least(0.0)
         return largest(left, self._fed_alone or fed).at_most(self.real)
 
-    @property
+    @cached_property
     def _fed_alone(self) -> Quantity | None:
         """A watched script's step with its batches ready, without others; None where its bursts do not tell.
 

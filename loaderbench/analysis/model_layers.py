@@ -42,7 +42,6 @@ NO_DATA = "no data set given (--data)"
 def layers_of(facts: LayersFacts) -> LayersResult:
     """All figures of the calls measured so far."""
     times, step = facts.times, facts.step
-    rows = [] if times is None else _rows(facts, times)
     plain = None if times is None else _blocks(times.plain_s[:, :, None])
     timed = None if times is None else _blocks(times.timed_s[:, :, None])
     total = None if times is None else _blocks(_sum_of_rows(times)[:, :, None])
@@ -50,9 +49,11 @@ def layers_of(facts: LayersFacts) -> LayersResult:
     whole = plain if held is None else held
     closure = None if whole is None or total is None else _ratio(total, whole)
     cost = None if whole is None or timed is None else _ratio(timed, whole)
+    step_s = None if times is None else _whole(times)
     device_s = None if held is None else _estimates(held)[0]
+    rows = [] if times is None or step_s is None else _rows(facts, times, (device_s or step_s).value)
     caveats = _caveats(rows, closure, cost)
-    if times is not None and device_s is not None and (ratio := _whole(times).value / device_s.value) > MOST_ISSUING:
+    if step_s is not None and device_s is not None and (ratio := step_s.value / device_s.value) > MOST_ISSUING:
         caveats.append(Caveat("issuing_takes_longer", {"ratio": ratio}))
     alone, num_parameters = facts.alone, sum(call.parameters for call in facts.calls)
     return LayersResult(
@@ -72,7 +73,7 @@ def layers_of(facts: LayersFacts) -> LayersResult:
         forward_backward_s=_part(times, "forward", "backward"),
         forward_alone_s=None if alone is None else _alone(alone.parts_s[PARTS.index("forward")]),
         backward_alone_s=None if alone is None else _alone(alone.parts_s[PARTS.index("backward")]),
-        step_s=None if times is None else _whole(times),
+        step_s=step_s,
         layers_over_whole=closure,
         timed_over_untimed=cost,
         disturbed=any(caveat.code in ("layers_do_not_sum", "stopwatch_takes_time") for caveat in caveats),
@@ -122,10 +123,9 @@ def _missing(facts: LayersFacts) -> dict[str, str]:
 # -- rows ------------------------------------------------------------------------------------------------
 
 
-def _rows(facts: LayersFacts, times: LayerTimes) -> list[LayerRow]:
-    """In the order of an iteration. Shares are of the time that the rows are measured in: the device's, where all was
-    issued before it began."""
-    whole_s = (_whole(times) if times.held_s is None else _estimates(_blocks(times.held_s[:, :, None]))[0]).value
+def _rows(facts: LayersFacts, times: LayerTimes, whole_s: float) -> list[LayerRow]:
+    """In the order of an iteration. `whole_s`: what shares are of, an iteration in the time that the rows are measured
+    in: the device's, where all was issued before it began."""
     trains = facts.step.mode == "train"
     loads = facts.case is not None
     rows = [_part_row(facts, times, "load", "load_dataset", whole_s, known=loads)]

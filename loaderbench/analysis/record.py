@@ -153,6 +153,11 @@ class Judged:
         return self.run.case
 
     @property
+    def ended_early(self) -> bool:
+        """By the user, an error or the death of its process: what is looked at behind the rounds is not there."""
+        return self.facts.rounds.stopped_by == "interrupted"
+
+    @property
     def facts(self) -> Facts:
         return self.recording.facts
 

@@ -235,7 +235,7 @@ class RoughVerdicts:
         try:
             yield
         finally:
-            self._over.set()
+            self.end()
             thread.join()
 
     def end(self) -> None:
@@ -308,9 +308,7 @@ class RoughVerdicts:
             asked_bytes=None if asked is None or begin.asked_bytes is None else asked - begin.asked_bytes,
         )
 
-    def _work_s(
-        self, before: Threads, now: Threads, seconds: float, waited_s: float
-    ) -> tuple[float, float] | None:  # fmt: skip
+    def _work_s(self, before: Threads, now: Threads, seconds: float, waited_s: float) -> tuple[float, float] | None:
         """For which the loader used processors or waited for them, at least and at most; None where it is not told."""
         if not any(ran for ran, _ in now.values()):
             return None

@@ -256,7 +256,7 @@ class _Measurement:
             with self._deadline.phase("as_it_is"):
                 length = Length(first_s, case.effort.steps, longest_s)
                 self._segments.append(self._windows.measure(Arm.REAL, 0, length))
-                self._hand_over(with_facts=True)
+                self._hand_over(self._facts_so_far())
         if wanted & {Arm.RAM, Arm.HOST} and not self._windows.may_be_idle:
             with self._deadline.phase("copy"):
                 self._feeds.copy_to_memory()
@@ -318,10 +318,11 @@ class _Measurement:
         num_before = len(self._segments)
 
         def on_window(tells_more: bool) -> None:
-            self._hand_over(with_facts=tells_more)
-            if tells_more:
+            facts = self._facts_so_far() if tells_more else None
+            self._hand_over(facts)
+            if facts is not None:
                 self._foresee_the_rest(self._segments[num_before:], behind_s)
-                self._tell_so_far()
+                self._tell_so_far(facts)
 
         return measure_rounds(self._windows, self._arms, budget, self._segments, self._windows.storage_idle, on_window)
 
@@ -420,24 +421,29 @@ class _Measurement:
                 f"{num_batches} batches take {len(reading) * num_batches * batch_s:.0f} s",
             )
 
-    def _hand_over(self, *, with_facts: bool) -> None:
-        """Give the windows that are done to the supervisor, who keeps them where this process comes to no end: between
-        two windows, when nothing is measured. `with_facts`: those take milliseconds to collect."""
+    def _facts_so_far(self) -> Facts:
+        """What is known behind a window. Collecting it takes milliseconds."""
         begun_ns = time.perf_counter_ns()
-        rounds = RoundFacts(self._arms or (Arm.REAL,), 1 + self._segments[-1].round, "interrupted")
-        facts = self._facts(rounds) if with_facts else None
+        facts = self._facts(RoundFacts(self._arms or (Arm.REAL,), 1 + self._segments[-1].round, "interrupted"))
+        self._so_far_s += (time.perf_counter_ns() - begun_ns) / 1e9
+        return facts
+
+    def _hand_over(self, facts: Facts | None) -> None:
+        """Give the windows that are done to the supervisor, who keeps them where this process comes to no end: between
+        two windows, when nothing is measured. `facts`: None where those that it has will do."""
+        begun_ns = time.perf_counter_ns()
         caveats = (*self._caveats, *self._windows.cache.caveats)
         self._windows.report(Measured(tuple(self._segments[self._num_kept :]), facts, caveats))
         self._num_kept = len(self._segments)
         self._so_far_s += (time.perf_counter_ns() - begun_ns) / 1e9
 
-    def _tell_so_far(self) -> None:
+    def _tell_so_far(self, facts: Facts) -> None:
         """Tell what the windows so far say: between two windows, when nothing is measured."""
         judge, started_ns = self._request.judge, self._request.started_ns
         if judge is None or started_ns is None or not any(one.arm is Arm.REAL for one in self._segments):
             return
         begun_ns = time.perf_counter_ns()
-        verdict = judge(self._case, Recording(self._segments, self._facts(RoundFacts(self._arms, 1, "duration"))))
+        verdict = judge(self._case, Recording(self._segments, facts))
         ended_ns = time.perf_counter_ns()
         self._so_far_s += (ended_ns - begun_ns) / 1e9
         if verdict is not None:
