@@ -615,6 +615,8 @@ class Queue:
     """Worker seconds of a batch besides reading; 0: as if preparation cost nothing."""
     spread: float = 0.0
     """By how much of itself the time that it holds a run up may differ, one standard deviation."""
+    slow_part: float = 1.0
+    """Of the reading, what is in slow files or stalls, and differs so."""
 
     def step_s(self, host_s: float) -> float:
         """Mean seconds a step by simulation; the consumer takes `host_s` for each batch.

@@ -15,10 +15,11 @@ import numpy as np
 
 from loaderbench.analysis.latency import Queue
 from loaderbench.analysis.processors import Processors, available
-from loaderbench.analysis.quantities import Quantity, largest
+from loaderbench.analysis.quantities import Draws, Quantity, largest
 from loaderbench.analysis.statistics import pool_adjacent_violators
 from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps, chance_of_so_short
 from loaderbench.cases.arms import CHAIN, Arm
+from loaderbench.recording.facts import MAX_STEPS_IN_FLIGHT
 from loaderbench.recording.record import STAGES, Cause, Removable
 
 WORTH = 1.10
@@ -393,22 +394,30 @@ class Model:
         """Seconds a step of the storage if preparation cost nothing: as `fetch` measured it, and as the loader's queue
         hands the files over; None: unknown."""
         fetch = self.times.fetch + in_line if self.times.fetch is not None and self.fetch_usable else None
-        if self.queue is None or (self.synchronous and fetch is not None):
+        queue = self.queue
+        if queue is None:
             return fetch
+        met = np.exp(np.random.default_rng(31).normal(0.0, queue.spread, len(consumer.draws)))
         if self.synchronous:
-            return self._read_in_line(self.queue, in_line, consumer)
-        longer = max(0.0, self.queue.step_s(consumer.value) / consumer.value - 1.0)
-        met = np.exp(np.random.default_rng(31).normal(0.0, self.queue.spread, len(consumer.draws)))
+            return self._fetched_in_line(queue, fetch, in_line, consumer, met)
+        longer = max(0.0, queue.step_s(consumer.value) / consumer.value - 1.0)
         held_up = Quantity(consumer.value * (1.0 + longer), consumer.draws * (1.0 + longer * met), consumer.n)
         return held_up if fetch is None else largest(fetch, held_up)
 
-    def _read_in_line(self, queue: Queue, in_line: Quantity | None, consumer: Quantity) -> Quantity:
-        """The same for a loader whose reads and issuing follow each other, by the reads of `real` alone: `fetch` did
-        not meet what is slow."""
+    def _fetched_in_line(
+        self, queue: Queue, fetch: Quantity | None, in_line: Quantity | None, consumer: Quantity, met: Draws
+    ) -> Quantity:
+        """The same for a loader whose reads and issuing follow each other: as long as both take, by the reads of `real`
+        alone where `fetch` did not meet what is slow; and longer by what a device that is MAX_STEPS_IN_FLIGHT steps
+        behind at most does not bridge of it. `met`: draws of how much of what is slow was met."""
         issue_s = 0.0 if in_line is None else in_line.value
-        read_s = queue.step_s(issue_s) - issue_s
-        met = np.exp(np.random.default_rng(31).normal(0.0, queue.spread, len(consumer.draws)))
-        return Quantity(read_s, read_s * met, consumer.n) + in_line
+        if fetch is None:
+            read_s = queue.step_s(issue_s) - issue_s
+            fetch = Quantity(read_s, read_s * met**queue.slow_part, consumer.n) + in_line
+        least = largest(consumer, fetch)
+        behind = replace(queue, workers=1, depth=MAX_STEPS_IN_FLIGHT, prep_s=issue_s)
+        added = max(0.0, behind.step_s(consumer.value) - least.value)
+        return least + Quantity(added, added * met, consumer.n)
 
     # -- contention ----------------------------------------------------------------------------------------
 
@@ -644,10 +653,12 @@ class Model:
             consumer = self.times.device
         if consumer is None or {"storage", "prep"} <= removed:
             return consumer
-        feed = self.loader_time
+        in_line = self.issue(Arm.HOST, Arm.DEVICE) if self.synchronous and "launch" not in removed else None
         if "prep" in removed:
-            feed = self._fetched(consumer, None)
-        elif "storage" in removed:
+            fetched = self._fetched(consumer, in_line)
+            return None if fetched is None else largest(consumer, fetched)
+        feed = self.loader_time
+        if "storage" in removed:
             feed = self.times.prep if self.times.prep is not None else self.times.ram
         if feed is None:
             return None
@@ -655,5 +666,4 @@ class Model:
             # A loader in series with issuing has the issue time in its own; without launches only its own is left.
             own = self.times.free if self.synchronous and "launch" in removed else None
             return largest(consumer, own or feed)
-        in_line = self.issue(Arm.HOST, Arm.DEVICE) if self.synchronous and "launch" not in removed else None
         return largest(consumer, feed + in_line)

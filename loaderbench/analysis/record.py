@@ -295,10 +295,10 @@ class Judged:
         depth = self.facts.loader.traits.buffer_batches(feed)
         # What a file takes in the workers depends on what else they do; `fetch` does nothing else.
         reads = found.fetch if not prep_s and found.fetch_saw and found.fetch is not None else found.real
-        spread = spread_of_met(reads, found)
-        if not feed.workers and found.stalls is None and found.tail is not None:  # of all that it reads in line
-            spread *= found.tail.share
-        return Queue(reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s, spread)
+        return Queue(
+            reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s, spread_of_met(reads, found),
+            found.tail.share if found.stalls is None and found.tail is not None else 1.0,
+        )  # fmt: skip
 
     @cached_property
     def processors(self) -> Mapping[Arm, Processors]:

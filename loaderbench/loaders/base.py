@@ -14,7 +14,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.images.index import ImageIndex
 from loaderbench.images.shards import ShardSet
 from loaderbench.loaders.read_log import ReadLog
-from loaderbench.recording.facts import SPAN_FIELDS
+from loaderbench.recording.facts import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS
 
 if TYPE_CHECKING:
     from loaderbench.devices.base import Device
@@ -30,10 +30,6 @@ __all__ = [
     "check_workers",
     "fixed_input_size",
 ]
-
-MAX_STEPS_IN_FLIGHT = 2
-"""Steps that the host may be ahead of the device. A loader that reuses its buffers keeps the last
-MAX_STEPS_IN_FLIGHT + 1 delivered batches untouched."""
 
 
 @dataclass(slots=True)

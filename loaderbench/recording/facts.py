@@ -45,6 +45,10 @@ STEP_FIELDS = (
 )
 """Columns of a segment's `steps` table. Device columns are -1 in an arm without a device."""
 
+MAX_STEPS_IN_FLIGHT = 2
+"""Steps that the host may be ahead of the device. A loader that reuses its buffers keeps the last
+MAX_STEPS_IN_FLIGHT + 1 delivered batches untouched."""
+
 
 PHASE_FIELDS = (
     "begun_ns",  # host: the batch's copy was enqueued, the forward pass begins

@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
@@ -264,20 +265,30 @@ def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
     where the kernel does not count them (`runqueue_off_reason`). Threads and processes that end meanwhile are left
     out."""
     found: dict[tuple[int, int], tuple[int, int]] = {}
-    of_all = None if Path(f"/proc/{root_pid}/task/{root_pid}/children").exists() else _children_of_all()
+    of_all = None if _tells_children() else _children_of_all()
     waiting = [root_pid]
     while waiting:
         pid = waiting.pop()
+        folder = f"/proc/{pid}/task"
         try:
-            for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-                try:
-                    found[pid, int(name)] = _ran_and_queued(f"/proc/{pid}/task/{name}/schedstat")
-                except (FileNotFoundError, ProcessLookupError):
-                    continue  # this thread ended: what is left of its process and below it is there
-            waiting += of_all.get(pid, []) if of_all is not None else _children_of(pid)
+            threads = os.listdir(folder)  # noqa: PTH208
         except (FileNotFoundError, ProcessLookupError):
             continue
+        waiting += [] if of_all is None else of_all.get(pid, [])
+        for name in threads:
+            try:
+                found[pid, int(name)] = _ran_and_queued(f"{folder}/{name}/schedstat")
+                if of_all is None:
+                    waiting += map(int, _read_file(f"{folder}/{name}/children").split())
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # this thread ended: what is left of its process and below it is there
     return found
+
+
+@lru_cache(maxsize=1)
+def _tells_children() -> bool:
+    """Whether this kernel tells the children of a thread (CONFIG_PROC_CHILDREN)."""
+    return Path("/proc/thread-self/children").exists()
 
 
 def _children_of(pid: int) -> list[int]:

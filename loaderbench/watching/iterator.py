@@ -27,6 +27,8 @@ one."""
 LOOK_S, LOOK_STEPS, LOOK_COSTS = 0.1, 16, 200
 """So long, and up to so many steps more, from one wait in which all threads are looked at to the next; and so many
 times as long as it took to look at them."""
+QUICK_LOOKS, LATER_LOOKS = 40, 4
+"""Of a loader; later ones come at so many times that distance."""
 MOST_READY = 8
 """Steps with data ready behind a burst, besides the first one."""
 READY_S, MOST_REST_S = 0.05, 0.1
@@ -56,6 +58,8 @@ class Watched:
         self._until_burst = self._next_look = watcher.rows_until_turn(seen)
         """Steps of the window before a burst may end it, and before the next look whether it ends."""
         self._first, self._number, self._started = 0, seen.num_batches, False
+        self._only_stamps = False
+        """Nothing else is done at a step, until the window may end."""
         self._cpu_since: float | None = None
         """When the readings of the window's processors began; None: they did not."""
         self._wait_cpu: float | None = None
@@ -70,11 +74,41 @@ class Watched:
         """Behind a burst on a device: batches that are handed over later are none that were ready; None: all are."""
 
     def step(self, take: Callable[[Any], Any], iterator: Any) -> Any:
-        """The next batch, by `take(iterator)`."""
+        """The next batch, by `take(iterator)`. Behind a step the caches hold nothing of this: each line costs."""
         called = time.perf_counter_ns()
-        watcher = self.watcher
+        watcher, seen, rows = self.watcher, self.seen, self._rows
         if watcher.taking is not None or watcher.is_closed or threading.get_ident() != watcher.thread:
             return self._handed_on(take, iterator)
+        if self._only_stamps and watcher.active is self and 0 < len(rows) < self._next_look:
+            rows[-1][2] = called
+        else:
+            called = self._before(called)
+        watcher.enter(seen, "wait" if self._started else "first", called)
+        watcher.taking = self
+        try:
+            batch = take(iterator) if self._wait_cpu is None else self._take_timed(take, iterator, called)
+        except BaseException as error:
+            watcher.taking = None
+            self.ended()
+            if not isinstance(error, StopIteration):
+                self.ring = None  # a script that goes on gets batches that its workers did not make in turn
+            raise
+        watcher.taking = None
+        returned = time.perf_counter_ns()
+        watcher.enter(seen, "step", returned)
+        num = self._samples_of(batch)
+        self._rows.append([called, returned, -1, num, -1])
+        seen.num_batches += 1
+        seen.num_samples += num
+        self._batch += 1
+        if self._cpu_since is None:
+            self._begin(watcher)
+        return batch
+
+    def _before(self, called: int) -> int:
+        """The step before has ended where the script asks for a batch, and what else is to be done there. When next()
+        was called."""
+        watcher = self.watcher
         if watcher.active is not self:
             watcher.takes_over(self)
         if watcher.display is not None and called >= watcher.display_due_ns:
@@ -95,35 +129,24 @@ class Watched:
         if self._dose is not None:
             watcher.enter(self.seen, "held", called)
             called = watcher.doses.give(self._dose, called, device)
-        watcher.enter(self.seen, "wait" if self._started else "first", called)
-        watcher.taking = self
-        try:
-            batch = take(iterator) if self._wait_cpu is None else self._take_timed(take, iterator, called)
-        except BaseException as error:
-            self.ended()
-            if not isinstance(error, StopIteration):
-                self.ring = None  # a script that goes on gets batches that its workers did not make in turn
-            raise
-        finally:
-            watcher.taking = None
-        returned = time.perf_counter_ns()
-        watcher.enter(self.seen, "step", returned)
+        return called
+
+    def _begin(self, watcher: Watcher) -> None:
+        """The readings of the open window's processors, once it is warm."""
         self._started = True
-        num = self._samples_of(batch)
-        self._rows.append([called, returned, -1, num, -1])
-        self.seen.num_batches += 1
-        self.seen.num_samples += num
-        self._batch += 1
-        if self._cpu_since is None and len(self._rows) == self._warmup and self._arm is Arm.REAL:
-            if watcher.look_for_device():
-                self._rows.clear()
-                self._first, self._number = self._batch, self.seen.num_batches
-            else:
-                watcher.clock.begin()
-                self._cpu_since = time.thread_time()
-                if watcher.probes != "none" and watcher.device is None and self._told_ring is None:
-                    self._wait_cpu, self.seen.times_waits = 0.0, True
-        return batch
+        extras = (watcher.display, watcher.device, watcher.shadow, self._dose, self._ready_until)
+        self._only_stamps = all(one is None for one in extras)
+        if len(self._rows) != self._warmup or self._arm is not Arm.REAL:
+            return
+        if watcher.look_for_device():
+            self._only_stamps = False
+            self._rows.clear()
+            self._first, self._number = self._batch, self.seen.num_batches
+            return
+        watcher.clock.begin()
+        self._cpu_since = time.thread_time()
+        if watcher.probes != "none" and watcher.device is None and self._told_ring is None:
+            self._wait_cpu, self.seen.times_waits = 0.0, True
 
     def _handed_on(self, take: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch, of which nothing is stamped: it is within another's, or the watch has ended, or a thread that
@@ -180,7 +203,9 @@ class Watched:
             self._looks.append(seen)
             cost_ns = now - called - round(seen.wall_s * 1e9)
         self.watcher.windows_ns += cost_ns
-        self._next_look_ns = now + max(round(LOOK_S * 1e9), LOOK_COSTS * cost_ns)
+        self.seen.num_looks += 1
+        later = 1 if self.seen.num_looks < QUICK_LOOKS else LATER_LOOKS
+        self._next_look_ns = now + later * max(round(LOOK_S * 1e9), LOOK_COSTS * cost_ns)
         # So many steps later than the clock says: time passes in long steps.
         self._until_look = self.watcher.look_after()
         return batch

@@ -161,6 +161,8 @@ class Seen:
     num_samples: int = 0
     num_rounds: int = -1
     """Number of the last one."""
+    num_looks: int = 0
+    """At the threads, in waits for a loader that tells nothing."""
     has_spans: bool = False
     """Its workers' stamps are known; windows without them are left out then."""
     settings: WatchedSettings | None = None

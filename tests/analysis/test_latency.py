@@ -704,6 +704,52 @@ def test_the_gain_without_preparation_holds_what_the_queue_does_not_bridge() -> 
     assert loose.high - host.value == pytest.approx(added * np.exp(1.96 * 0.5), rel=0.08)
 
 
+def loop_in_line(read_s: float, issue_s: float, device_s: float, stood: Stalls) -> float:
+    """Mean seconds a step of a loop that reads and issues in turn, two steps ahead of its device at most: in
+    microseconds of a clock, nothing read at the end of each period."""
+    read, issue, device, period = (round(1e6 * one) for one in (read_s, issue_s, device_s, stood.period_s))
+    open_us, num, now, ends = period - round(1e6 * stood.length_s), 2000, 0, [0, 0]
+    for _ in range(num):
+        left = read
+        while left:
+            within = now % period
+            if within >= open_us:
+                now += period - within
+                continue
+            taken = min(left, open_us - within)
+            now, left = now + taken, left - taken
+        now += issue
+        ends.append(max(now, ends[-1]) + device)
+        now = max(now, ends[-3])
+    return ends[-1] / 1e6 / num
+
+
+@pytest.mark.parametrize(
+    ("read_s", "issue_s", "device_s"), [(0.010, 0.001, 0.040), (0.001, 0.01, 0.1), (0.03, 0.02, 0.04)]
+)
+@pytest.mark.parametrize("length_s", [0.3, 0.8])
+def test_a_loader_in_line_pays_for_what_its_device_does_not_bridge(
+    read_s: float, issue_s: float, device_s: float, length_s: float
+) -> None:
+    # given a storage that stands still now and then, and that `fetch` found fast enough
+    stood = Stalls(3, length_s, 2.7, True, length_s / 2.7)
+    mean_s = read_s / (1 - length_s / 2.7)
+    arms = join(
+        measure(
+            Pipeline(workers=0, latency_ms=mean_s * 1e3, decode_ms=30.0, issue_ms=issue_s * 1e3, busy_ms=device_s * 1e3)
+        ),
+        1,
+    )
+    plain = Model(arms, reads_files=True, owns_transfer=False, synchronous=True, overlap=False)
+    held = replace(plain, queue=queue([read_s / 32] * 100, stood, workers=0, depth=0))
+    left, expected_s = held.without("prep"), loop_in_line(read_s, issue_s, device_s, stood)
+    assert left is not None
+    assert left.value == pytest.approx(expected_s, rel=0.05)
+    together = held.joint_without(frozenset(("prep", "transfer")))
+    assert together is not None
+    assert together.value == pytest.approx(expected_s, rel=0.05)
+
+
 @pytest.mark.parametrize("stood", [None, Stalls(9, 1.0, 4.0, True, 0.25)], ids=["slow files", "standstills"])
 def test_a_loader_in_line_over_slow_files_that_fetch_missed_waits_for_the_storage(stood: Stalls | None) -> None:
     # given steps of 90 + 30 + 10 ms that read, prepare and issue, one after another
