@@ -103,6 +103,7 @@ def advise(verdict: Verdict, model: Model, measured: Measured) -> tuple[Advice, 
     actions: list[Action] = []
     if "storage" in causes:
         actions += _for_storage(predictor, measured)
+        actions += [] if "prep" in causes else _ahead(predictor, measured.storage)
     if "contention" in causes:
         actions += _for_contention(predictor, measured, verdict)
     if {"prep", "contention"} & set(causes):
@@ -461,6 +462,15 @@ def _more_prefetch(predictor: Predictor, queue: Queue | None) -> list[Action]:
         gain = np.minimum(gain, np.maximum(memory, 1.0))
     predicted = interval(gain[0], gain[1:], "ratio", predictor.num_blocks, "simulated queue, ± 10 %")
     return [Action("storage", "more_prefetch", {"prefetch": number}, predicted, {"now": now})]
+
+
+def _ahead(predictor: Predictor, found: StorageFigures | None) -> list[Action]:
+    """Against slow files and stalls, for a loader that has no queue: one that reads ahead. What that gives is not
+    predicted: its workers would share processors that this loader left alone."""
+    parallel = predictor.loader_with("processes")
+    if parallel is None or predictor.case.feed.workers or found is None or found.kind not in ("tail", "stalls"):
+        return []
+    return [Action("storage", "parallel_loader", details={"loader": parallel, "workers": predictor.cpus})]
 
 
 def _more_readers(predictor: Predictor) -> list[Action]:

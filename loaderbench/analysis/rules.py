@@ -70,7 +70,8 @@ History
     16 watched scripts: what the script's thread waits behind others in its bursts is no part of its step without them;
        a run that was ended early is judged by its finished windows; neighbours are named before a stage that gives more
        only where they surely take so much that it cannot be judged beside them
-    17 a serial loader over slow files or standstills waits without preparation, too, for what its device does not bridge
+    17 a serial loader over slow files or standstills waits, without preparation too, for what its device does not
+       bridge
 """
 
 from __future__ import annotations

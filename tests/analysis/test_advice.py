@@ -12,9 +12,10 @@ import pytest
 from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING
 from loaderbench.analysis.record import analyze
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import SPAN, STEP, CacheFacts, CeilingProbe, CpuWindow, PrepProbe, Run, Segment
+from loaderbench.recording.facts import READ, SPAN, STEP, CacheFacts, CeilingProbe, CpuWindow, PrepProbe, Run, Segment
 from loaderbench.recording.record import Advice
 from loaderbench.reporting.words import flags, worded
+from loaderbench.running.read_times import read_times
 from tests.analysis.simulate import ARMS, Pipeline, run, step_seconds
 from tests.made import (
     NOTHING,
@@ -137,6 +138,25 @@ def test_a_parallel_loader_instead_of_the_serial_one() -> None:
     # Two processors make a batch in (100 + 10 ms of issuing) ÷ 2.
     change = {"loader": "multiprocess", "workers": 2}
     assert predicted(found, **change) == pytest.approx(0.110 / 0.055, rel=0.03)
+
+
+@pytest.mark.parametrize("slow_s", [0.08, 0.0])
+def test_a_serial_loader_over_slow_files_is_told_of_one_that_reads_ahead(slow_s: float) -> None:
+    # given reads of which those of one file of 32 take 80 ms each time, or none
+    asked = simulated(Pipeline(device=0.030, read=0.200, decode=0.020, workers=0), loader="serial", cache="cold")
+    assert asked.recording is not None
+    numbers = np.random.default_rng(1).integers(32, size=640)
+    taken_ns = np.where(numbers == 5, round(slow_s * 1e9), 0) + 1_000_000
+    rows = np.stack([numbers, np.cumsum(taken_ns) - taken_ns, np.zeros(640), taken_ns, np.ones(640)], 1)
+    for number, segment in enumerate(asked.recording.segments):
+        if segment.arm.touches_storage:
+            rows[:, READ["begin_ns"]] += 10**10 * number
+            segment.reads = read_times(rows.astype(np.int64))
+    record = worded(analyze(asked))
+    assert record.verdict is not None
+    assert record.verdict.bottleneck == "storage"
+    ahead = [one for one in record.verdict.advice if one.code == "parallel_loader"]
+    assert [one.predicted_speedup for one in ahead] == ([None] if slow_s else [])
 
 
 def test_another_decoder_by_its_measured_cost() -> None:
