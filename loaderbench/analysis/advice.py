@@ -103,7 +103,7 @@ def advise(verdict: Verdict, model: Model, measured: Measured) -> tuple[Advice, 
     actions: list[Action] = []
     if "storage" in causes:
         actions += _for_storage(predictor, measured)
-        actions += [] if "prep" in causes else _ahead(predictor, measured.storage)
+        actions += [] if "prep" in causes else _ahead(predictor, measured.storage, actions)
     if "contention" in causes:
         actions += _for_contention(predictor, measured, verdict)
     if {"prep", "contention"} & set(causes):
@@ -464,11 +464,14 @@ def _more_prefetch(predictor: Predictor, queue: Queue | None) -> list[Action]:
     return [Action("storage", "more_prefetch", {"prefetch": number}, predicted, {"now": now})]
 
 
-def _ahead(predictor: Predictor, found: StorageFigures | None) -> list[Action]:
-    """Against slow files and stalls, for a loader that has no queue: one that reads ahead. What that gives is not
-    predicted: its workers would share processors that this loader left alone."""
+def _ahead(predictor: Predictor, found: StorageFigures | None, actions: Sequence[Action]) -> list[Action]:
+    """Against slow files and stalls, for a loader that has no queue: one that reads ahead, where none of the `actions`
+    is another loader. What that gives is not predicted: its workers would share processors that this loader left
+    alone."""
     parallel = predictor.loader_with("processes")
     if parallel is None or predictor.case.feed.workers or found is None or found.kind not in ("tail", "stalls"):
+        return []
+    if any("loader" in (one.change or {}) for one in actions):
         return []
     return [Action("storage", "parallel_loader", details={"loader": parallel, "workers": predictor.cpus})]
 

@@ -407,17 +407,17 @@ class Model:
     def _fetched_in_line(
         self, queue: Queue, fetch: Quantity | None, in_line: Quantity | None, consumer: Quantity, met: Draws
     ) -> Quantity:
-        """The same for a loader whose reads and issuing follow each other: as long as both take, by the reads of `real`
-        alone where `fetch` did not meet what is slow; and longer by what a device that is MAX_STEPS_IN_FLIGHT steps
-        behind at most does not bridge of it. `met`: draws of how much of what is slow was met."""
+        """The same for a loader whose reads and issuing follow each other, by the reads of `real` alone where `fetch`
+        did not meet what is slow: a device that is MAX_STEPS_IN_FLIGHT steps behind at most bridges little of it.
+        `met`: draws of how much of what is slow was met."""
         issue_s = 0.0 if in_line is None else in_line.value
-        if fetch is None:
-            read_s = queue.step_s(issue_s) - issue_s
-            fetch = Quantity(read_s, read_s * met**queue.slow_part, consumer.n) + in_line
-        least = largest(consumer, fetch)
+        read_s = queue.step_s(issue_s) - issue_s
+        even_s = max(consumer.value, read_s * (1.0 - queue.slow_part) + issue_s)
         behind = replace(queue, workers=1, depth=MAX_STEPS_IN_FLIGHT, prep_s=issue_s)
-        added = max(0.0, behind.step_s(consumer.value) - least.value)
-        return least + Quantity(added, added * met, consumer.n)
+        slow_s = max(0.0, behind.step_s(consumer.value) - even_s)
+        even = even_s / consumer.value * consumer.draws
+        held_up = Quantity(even_s + slow_s, even + slow_s * met, consumer.n)
+        return held_up if fetch is None else largest(fetch, held_up)
 
     # -- contention ----------------------------------------------------------------------------------------
 

@@ -65,7 +65,6 @@ class Watched:
         self._wait_cpu: float | None = None
         """Of this thread within next(), seconds since then; None: its workers tell what batches cost."""
         self._looks: list[WaitLooks] = []
-        self._next_look_ns, self._until_look = 0, 0
         self._dose: Dose | None = None
         self._leads_to_delays = watcher.leads_to_delays(queue)
         self._rests_since: int | None = None
@@ -79,7 +78,7 @@ class Watched:
         watcher, seen, rows = self.watcher, self.seen, self._rows
         if watcher.taking is not None or watcher.is_closed or threading.get_ident() != watcher.thread:
             return self._handed_on(take, iterator)
-        if self._only_stamps and watcher.active is self and 0 < len(rows) < self._next_look:
+        if self._only_stamps and watcher.active is self and 0 < len(rows) < self._next_look and rows[-1][2] < 0:
             rows[-1][2] = called
         else:
             called = self._before(called)
@@ -182,9 +181,9 @@ class Watched:
 
     def _take_timed(self, take: Callable[[Any], Any], iterator: Any, called: int) -> Any:
         """The next batch, of workers that tell nothing: what this thread does meanwhile; now and then what all do."""
-        if called >= self._next_look_ns:
-            self._until_look -= 1
-            if self._until_look < 0:
+        if called >= self.seen.next_look_ns:
+            self.seen.until_look -= 1
+            if self.seen.until_look < 0:
                 return self._take_looked(take, iterator, called)
         return self._take_counted(take, iterator)
 
@@ -203,11 +202,12 @@ class Watched:
             self._looks.append(seen)
             cost_ns = now - called - round(seen.wall_s * 1e9)
         self.watcher.windows_ns += cost_ns
-        self.seen.num_looks += 1
-        later = 1 if self.seen.num_looks < QUICK_LOOKS else LATER_LOOKS
-        self._next_look_ns = now + later * max(round(LOOK_S * 1e9), LOOK_COSTS * cost_ns)
+        of = self.seen
+        of.num_looks += 1
+        later = 1 if of.num_looks < QUICK_LOOKS else LATER_LOOKS
+        of.next_look_ns = now + later * max(round(LOOK_S * 1e9), LOOK_COSTS * cost_ns)
         # So many steps later than the clock says: time passes in long steps.
-        self._until_look = self.watcher.look_after()
+        of.until_look = self.watcher.look_after()
         return batch
 
     @property
@@ -332,7 +332,7 @@ class Watched:
             warmup = max(1, min(warmup, len(rows) - 1))
         dose, self._dose = self._dose, None
         self._leads_to_delays = self.watcher.leads_to_delays(self.queue)
-        self._rows, self._arm, self._first = [], Arm.REAL, self._batch
+        self._rows, self._arm, self._first, self._only_stamps = [], Arm.REAL, self._batch, False
         self._cpu_since, self._wait_cpu, self._looks = None, None, []
         self._warmup, self._number = self.seen.warmup, self.seen.num_batches
         self._until_burst = self._next_look = self.watcher.rows_until_turn(self.seen)

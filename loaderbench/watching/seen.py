@@ -163,6 +163,9 @@ class Seen:
     """Number of the last one."""
     num_looks: int = 0
     """At the threads, in waits for a loader that tells nothing."""
+    next_look_ns: int = 0
+    until_look: int = 0
+    """Steps from that time on before the next one."""
     has_spans: bool = False
     """Its workers' stamps are known; windows without them are left out then."""
     settings: WatchedSettings | None = None
