@@ -72,6 +72,9 @@ REGULAR, LEAST_REGULAR = 0.95, 5
 """Stalls are regular if their ends, on a circle of one period, have a mean resultant of this length, from this many on.
 With 5 independent ends the chance is 1 % for a given period (Rayleigh: exp(−n·r²)). Fewer must lie closer together
 (`chance_of_so_regular`)."""
+OFF_BEAT, ON_BEAT = 0.1, 0.9
+"""Of one reader, so many of the distances between stalls must be whole periods, to within so much of one. Slow files of
+0.3 s behind each other end 0.3 to 0.5 s apart, which at random times would be most regular."""
 ALIKE = 0.05
 """Of a period: by no more do regular stalls that are alike differ in length."""
 STALL_PERIODS, SLOW_A_WINDOW = 2, 8
@@ -296,6 +299,9 @@ def _period(reads: Reads) -> tuple[float, bool]:
     best = int(np.argmax(lengths))
     many = len(ends) >= LEAST_REGULAR and lengths[best] >= REGULAR
     regular = many or chance_of_so_regular(ends, float(tried[best])) <= CHANCE
+    if reads.readers == 1 and len(seen):  # its slow reads follow each other, so that their ends are never near
+        periods = seen / tried[best]
+        regular = regular and bool(np.mean(np.abs(periods - np.round(periods)) <= OFF_BEAT) >= ON_BEAT)
     return (float(tried[best]), True) if regular else (guess, False)
 
 

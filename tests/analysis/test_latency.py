@@ -165,6 +165,23 @@ def test_one_reader_tells_a_stall_by_its_rhythm_alone() -> None:
     assert stalls(reads(1, readers_at_work(1, 20, slow=others))) is None
 
 
+@pytest.mark.parametrize("part", [0.01, 0.02, 0.05])
+def test_slow_files_that_one_reader_meets_one_behind_the_other_are_no_stalls(part: float) -> None:
+    # given so many of them that reading is hardly anything else: they end 0.3 to 0.5 s apart
+    def slow(file: int, random: np.random.Generator) -> float:
+        return 0.3 if random.random() < part else 0.0
+
+    for seed in range(20):
+        windows = [
+            readers_at_work(1, 3.5, slow=slow, begin=7.3 * number, seed=100 * seed + number, decode_s=0.002)
+            for number in range(3)
+        ]
+        assert stalls(reads(1, *windows)) is None
+    # and where they are standstills at such distances, they are told
+    windows = [readers_at_work(1, 3.5, stall=(0.39, 0.3), begin=7.3 * number, decode_s=0.002) for number in range(3)]
+    assert stalls(reads(1, *windows)) is not None
+
+
 def test_too_few_stalls_to_matter_are_none() -> None:
     assert stalls(reads(4, readers_at_work(4, 60, stall=(25.0, 0.3)))) is None
 
