@@ -1,5 +1,5 @@
-"""What else a watched script shows, where it matters: memory that grows, batches that come in bursts, too many threads,
-shared memory that runs out, a first epoch unlike the later ones."""
+"""What else a watched script shows, where it matters: memory that grows, batches that come in bursts, or take long to
+take over, too many threads, shared memory that runs out, a first epoch unlike the later ones."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ WAITS_MATTER = 0.05
 LITTLE_FREE = 0.10
 UNLIKE = 0.10
 WAIT_FOR_PROCESSOR = 0.10
+TAKING_MATTERS = 0.20
+"""Of a step, what taking a ready batch over takes."""
 
 
 def notes_of(seen: WatchedFacts, segments: Sequence[Segment], cpus: int | None, starved: float | None) -> list[Reason]:
@@ -36,6 +38,7 @@ def notes_of(seen: WatchedFacts, segments: Sequence[Segment], cpus: int | None, 
         *of_thread,
         *_memory(seen.memory),
         *_in_turn(segments, seen.loaders[0].workers),
+        *_taking(segments, starved, on_device=seen.uses_cuda),
         *_threads(seen, cpus, starved),
         *_shared(seen),
         *_first_epoch(seen.epochs),
@@ -107,6 +110,18 @@ def _in_turn(segments: Sequence[Segment], workers: int) -> Iterator[Reason]:
         times += list(wait[long])
     if len(times) >= LEAST_LONG and np.mean(np.asarray(at) == workers) >= IN_TURN:
         yield Reason("in_turn", {"workers": workers, "wait_s": float(np.mean(times))})
+
+
+def _taking(segments: Sequence[Segment], starved: float | None, *, on_device: bool) -> Iterator[Reason]:
+    """What the script's own thread does to take over a batch that is ready: by bursts, and where nothing waits for a
+    processor, which would be in it. On a device the work of the step before may hide it."""
+    ready, real = ([one for one in segments if one.arm is arm] for arm in (Arm.DEVICE, Arm.REAL))
+    if on_device or not ready or not real or (starved or 0.0) > WAIT_FOR_PROCESSOR:
+        return
+    each_s = float(np.median(np.concatenate([_waits(one) for one in ready])))
+    step_s = float(np.concatenate([_durations(one) for one in real]).mean())
+    if each_s >= TAKING_MATTERS * step_s:
+        yield Reason("taking_over", {"each_s": each_s, "step_s": step_s})
 
 
 def _waits(segment: Segment) -> NDArray[np.float64]:

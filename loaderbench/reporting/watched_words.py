@@ -159,6 +159,11 @@ NOTES: Mapping[str, Callable[[Details], str]] = {
         f"one batch in {d['workers']} is waited for, {_duration(_figure(d, 'wait_s'))} each time: the "
         f"{d['workers']} workers finish together and hand over in turn; what matters is the mean"
     ),
+    "taking_over": lambda d: (
+        f"to take over a batch that is ready takes {_duration(_figure(d, 'each_s'))} of a step's "
+        f"{_duration(_figure(d, 'step_s'))}, in the script's own thread: each of its arrays comes by itself; fewer and "
+        "larger ones a batch (padded, or joined) take less"
+    ),
     "threads": _threads,
     "of_a_thread": lambda d: (
         f"the script's thread {d['thread']!r} takes the batches, and all of this is about it: where it hands them on "

@@ -63,6 +63,18 @@ def test_every_nth_batch_is_waited_for_where_n_workers_hand_over_in_turn() -> No
     assert told([segment(random.exponential(12.0, 400), random.exponential(2.0, 400), 4)], workers=4) == []
 
 
+def test_batches_that_take_long_to_take_over() -> None:
+    real = segment(np.full(200, 4.0), np.full(200, 40.0), 2)
+    burst = replace(segment(np.full(6, 0.1), np.full(6, 40.0), 2), arm=Arm.DEVICE, num_warmup=1)
+    burst.steps[:, STEP["returned_ns"]] = burst.steps[:, STEP["called_ns"]] + 30 * MS
+    (found,) = told([real, burst], workers=2)
+    assert "takes 30 ms of a step's" in found
+    assert told([real, burst], workers=2, starved=0.3) == []  # it may have waited for a processor
+    assert told([real, burst], workers=2, uses_cuda=True) == []
+    burst.steps[:, STEP["returned_ns"]] = burst.steps[:, STEP["called_ns"]] + MS
+    assert told([real, burst], workers=2) == []
+
+
 def test_more_threads_than_processors() -> None:
     many = settings(worker_torch_threads=4)
     (found,) = told(workers=4, cpus=4, settings=many, torch_threads=1)

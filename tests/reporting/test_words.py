@@ -188,6 +188,7 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
 WATCHED_NOTES: Mapping[str, Sequence[Details]] = {
     "memory_grows": [{"of": "script", "bytes": 2e8, "batches": 1000}, {"of": "workers", "bytes": 2e8, "batches": 1000}],
     "in_turn": [{"workers": 4, "wait_s": 0.04}],
+    "taking_over": [{"each_s": 0.03, "step_s": 0.04}],
     "of_a_thread": [{"thread": "Thread-1 (read)"}],
     "threads": [
         {"workers": 4, "each": 4, "own": 0, "cpus": 8, "starved": None},
