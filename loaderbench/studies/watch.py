@@ -114,7 +114,6 @@ class ScriptWatch:
         back from here too: it ends as the script does, and nothing of it is stored.
         """
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._children_cpu_s = children_cpu_s()
         self._be_the_program()
         rank = self.rank
         watcher = Watcher(self._probes, self._told, None if rank is None else rank.beside)
@@ -127,6 +126,7 @@ class ScriptWatch:
         with all_noticed(watcher, self._applier):
             watcher.before_first = threads_heeded()
             self.watcher = _Watch.current = watcher
+            self._children_cpu_s = children_cpu_s()  # importing PyTorch may start processes, too
             ends.begin()
             try:
                 code = self._executed()

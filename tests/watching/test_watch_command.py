@@ -204,7 +204,7 @@ def test_a_script_without_a_loader_says_so(tmp_path: Path) -> None:
     script.write_text("print('done')\n")
     seen = watched(script, folder=tmp_path)
     assert (seen.code, seen.out) == (0, "done\n")
-    assert "nothing iterated was seen" in seen.err and "Traceback" not in seen.err
+    assert "nothing iterated was seen: " in seen.err and "Traceback" not in seen.err  # it started no process
 
 
 @pytest.mark.parametrize(
