@@ -217,7 +217,7 @@ def tree_io(root_pid: int, name: str) -> int | None:
 
     A pass in which a process ends is made again: whether its parent's total has its bytes by then cannot be told.
     """
-    of_all = None if Path(f"/proc/{root_pid}/task/{root_pid}/children").exists() else _children_of_all()
+    of_all = None if _tells_children() else _children_of_all()
     for _ in range(MOST_PASSES):
         total, waiting = 0, [root_pid]
         try:
@@ -351,7 +351,7 @@ class ProcessTreeSampler:
             "memory without double counting (PSS) is not known, only RSS",
             "run as the user who owns the process, on Linux 4.14 or newer",
         )
-        self._with_children_files = Path(f"{folder}/task/{root_pid}/children").exists()
+        self._with_children_files = _tells_children()
         self._processes: dict[int, _Process] = {}
         self._counted = _Growing(4)
         self._ended_runqueue_ns = 0

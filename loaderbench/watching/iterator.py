@@ -138,7 +138,6 @@ class Watched:
         if len(self._rows) != self._warmup or self._arm is not Arm.REAL:
             return
         if watcher.look_for_device():
-            self._only_stamps = False
             self._rows.clear()
             self._first, self._number = self._batch, self.seen.num_batches
             return
