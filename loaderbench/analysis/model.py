@@ -44,6 +44,8 @@ UNLIKELY = 0.01
 OWN_GROWTH = 0.25
 """Of a watched script's step: by so much more than its threads wait for processors its own step may be longer than in
 bursts, beside workers that share memory and caches with it. What is beyond contradicts the timeline."""
+NOTHING = 1e-3
+"""Of what is left of a step."""
 STALLED_ROUNDS = 0.7
 """The loader paces the run if the device waited for data in more than this fraction of the workers' rounds."""
 
@@ -629,7 +631,12 @@ class Model:
 
     def gain(self, left: Quantity | None) -> Quantity | None:
         """T_real ÷ what is left; never below 1, since removing a cause cannot slow the run down. None stays None."""
-        return None if left is None else self.real / left.at_most(self.real)
+        if left is None:
+            return None
+        left = left.at_most(self.real)
+        if left.value > 0:  # of few windows, draws may leave less than nothing: the gain has no upper end then
+            left = left.at_least(NOTHING * left.value)
+        return self.real / left
 
     @cached_property
     def gains(self) -> Mapping[Cause, Quantity]:

@@ -71,7 +71,8 @@ History
        a run that was ended early is judged by its finished windows; neighbours are named before a stage that gives more
        only where they surely take so much that it cannot be judged beside them
     17 a serial loader over slow files or standstills waits, without preparation too, for what its device does not
-       bridge; slow files that one reader meets one behind the other are no standstills
+       bridge; slow files that one reader meets one behind the other are no standstills;
+       a gain whose draws leave less than nothing of a step has no upper end, and no low end below 1
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from loaderbench.analysis.latency import (
     window_wanted_s,
 )
 from loaderbench.analysis.model import Model
+from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.standstills import Standstills, chance_of_so_regular, equal_parts, evened, whole_periods
 from loaderbench.analysis.steps import arm_steps, window_quantities
 from loaderbench.analysis.verdict import attribute
@@ -719,6 +720,18 @@ def test_the_gain_without_preparation_holds_what_the_queue_does_not_bridge() -> 
     assert loose is not None
     added = left.value - host.value
     assert loose.high - host.value == pytest.approx(added * np.exp(1.96 * 0.5), rel=0.08)
+
+
+def test_a_gain_of_which_draws_leave_less_than_nothing_has_no_end_below_1() -> None:
+    arms = join(measure(Pipeline(busy_ms=100.0, decode_ms=50.0, storage_ms=1.0, workers=2)), 2)
+    model = Model(arms, reads_files=True, owns_transfer=False, synchronous=False, overlap=False)
+    real = model.real
+    left = Quantity(real.value / 2, real.value / 2 + np.linspace(-1.0, 1.0, len(real.draws)) * real.value, real.n)
+    found = model.gain(left)
+    assert found is not None
+    assert found.low >= 1.0
+    assert found.value == pytest.approx(2.0)
+    assert found.high > 100.0
 
 
 def loop_in_line(read_s: float, issue_s: float, device_s: float, stood: Stalls) -> float:
