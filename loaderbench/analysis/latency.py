@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.own_pauses import are_of_the_run
 from loaderbench.analysis.standstills import CHANCE, TRIED, Standstills, chance_of_so_regular
+from loaderbench.analysis.steps import window_quantities
 from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, bound_by, growth_per_doubling
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import (
@@ -75,8 +76,17 @@ With 5 independent ends the chance is 1 % for a given period (Rayleigh: exp(−n
 OFF_BEAT, ON_BEAT = 0.1, 0.9
 """Of one reader, so many of the distances between stalls must be whole periods, to within so much of one. Slow files of
 0.3 s behind each other end 0.3 to 0.5 s apart, which at random times would be most regular."""
+MOSTLY = 0.75
+"""Of the time: a reader that waits for so much of it waits for one slow file behind the other, or stalls that leave
+nothing between them; how evenly they come tells."""
+MORE_EVENLY = 0.5
+"""Of their distances' deviations (medians): those of the lengths of files that are slow themselves are smaller.
+Measured: 0.004 to 0.007 with slow files, 10 to 120 on a throttled disk."""
 ALIKE = 0.05
 """Of a period: by no more do regular stalls that are alike differ in length."""
+HELD_UP, MOST_HELD = 0.5, 2.0
+"""Of a loader that does not tell its reads: a wait of its device counts as a stall from this part of those that `fetch`
+met on, where such waits come at most so many times as often as these."""
 STALL_PERIODS, SLOW_A_WINDOW = 2, 8
 """What a window must hold: two whole periods, so that it holds as much of the stalls wherever it begins; some slow
 files, whose number varies by its square root."""
@@ -215,8 +225,8 @@ def stalls(reads: Reads) -> Stalls | None:
     if _in_stalls(reads) < IN_STALLS:
         return None
     period_s, regular = _period(reads)
-    if reads.readers == 1 and not regular:  # one reader waits for one file: only the rhythm tells a stall
-        return None
+    if reads.readers == 1 and not (regular and _is_rhythm(rows, reads)):
+        return None  # one reader waits for one file: only the rhythm tells a stall
     return Stalls(
         num=len(rows),
         length_s=float(np.percentile(length_s, 75)),  # where no reader asked at once it seems shorter
@@ -224,6 +234,25 @@ def stalls(reads: Reads) -> Stalls | None:
         regular=regular,
         part=float(length_s.sum() / reads.seconds),
     )
+
+
+def _is_rhythm(rows: Table, reads: Reads) -> bool:
+    """Whether the stalls of one reader, of which it has hardly any time besides, end when the storage goes on: files
+    that are slow themselves then follow each other at distances that are most even, too."""
+    length_s = _length_s(rows)
+    if length_s.sum() <= MOSTLY * reads.seconds:
+        return True
+    return not _last_more_evenly(
+        length_s, np.asarray(np.diff(np.sort(rows[:, PAUSE["end_ns"]])) / 1e9, dtype=np.float64)
+    )
+
+
+def _last_more_evenly(length_s: NDArray[np.float64], apart_s: NDArray[np.float64]) -> bool:
+    """Whether waits of one reader last far more evenly than they come: each takes its own time. What waits for a common
+    moment comes more evenly, whenever it began. Distances count less their whole multiples of the median."""
+    median_s = float(np.median(apart_s))
+    off = apart_s - np.maximum(np.round(apart_s / median_s), 1) * median_s
+    return bool(np.median(np.abs(length_s - np.median(length_s))) < MORE_EVENLY * np.median(np.abs(off)))
 
 
 def window_wanted_s(segments: Sequence[Segment], readers: int) -> float:
@@ -348,7 +377,9 @@ def _in_slices(reads: Reads) -> bool:
         return False
     slices = apart / median
     whole = np.abs(slices - np.maximum(np.round(slices), 1)) <= SLICE_OFF
-    return bool(whole.mean() >= IN_SLICES)
+    if whole.mean() < IN_SLICES:
+        return False
+    return not _last_more_evenly(np.concatenate([_file_ns(rows) for rows in slow]) / 1e9, apart / 1e9)
 
 
 def rationed(reads: Reads, storage: StorageFacts) -> bool:
@@ -537,10 +568,7 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
     own, stood, few = (None, None, None) if idle else _uneven(real, of(Arm.RAM), recording)
     standstills = None
     if stood is not None:
-        reads = of(Arm.REAL, Arm.FREE, Arm.FETCH) or real
-        period_s, regular = _period(reads)
-        stood = replace(stood, period_s=period_s, regular=regular)
-        standstills = Standstills(period_s, _alike(reads, period_s) if regular else None)
+        stood, standstills = _timed(stood, of(Arm.REAL, Arm.FREE, Arm.FETCH) or real)
     opening = opens_cost(real)
     if not idle and own is None and stood is None and few is None and rationed(real, storage):
         bound = "bandwidth"
@@ -579,12 +607,51 @@ def _by_fetch(fetch: Reads | None, bound: Bound | None, recording: Recording) ->
     is no memory to compare with, so that slow files must be slow for what a processor may do, too."""
     if fetch is None:
         return Slowness(bound, None, None, None, None, None, None)
-    own, stood, few = _uneven(fetch, None, recording)
+    reads = _with_steps(fetch, recording.of(Arm.REAL))
+    own, stood, few = _uneven(reads, None, recording)
     if few is not None and few.slow_s < LEAST_SLOW_S:
         few = None
     if own is None and stood is None and few is None and rationed(fetch, recording.facts.storage):
         bound = "bandwidth"
-    return Slowness(_kind(stood, few, bound, opening=False), None, None, few, stood, None, None, fetch)
+    standstills = None
+    if stood is not None:
+        stood, standstills = _timed(stood, reads)
+    kind = _kind(stood, few, bound, opening=False)
+    return Slowness(kind, None, None, few, stood, None, None, fetch, standstills=standstills)
+
+
+def _timed(stood: Stalls, reads: Reads) -> tuple[Stalls, Standstills]:
+    """The stalls with the period of all that were seen."""
+    period_s, regular = _period(reads)
+    alike = _alike(reads, period_s) if regular else None
+    return replace(stood, period_s=period_s, regular=regular), Standstills(period_s, alike)
+
+
+def _with_steps(fetch: Reads, real: Sequence[Segment]) -> Reads:
+    """`fetch` and, where it met standstills, those that the device met in the windows of `real`, where it did not wait
+    far more often than they come."""
+    if not len(fetch.stalled):
+        return fetch
+    least_s = HELD_UP * float(np.percentile(_length_s(fetch.stalled), 75))
+    held = [one for segment in real if (one := _held_up(segment, fetch.readers, least_s)) is not None]
+    both = replace(fetch, windows=(*fetch.windows, *held))
+    expected = len(fetch.stalled) / fetch.seconds * (both.seconds - fetch.seconds)
+    return both if sum(len(one.pauses) for one in held) <= MOST_HELD * expected + 1 else fetch
+
+
+def _held_up(segment: Segment, readers: int, least_s: float) -> ReadTimes | None:
+    """When the device of a window waited for data for so long, by its steps; None where it has no step. Batches that
+    were ready make a standstill seem shorter."""
+    values = window_quantities(segment)
+    if values is None:
+        return None
+    returned = segment.steps[max(segment.num_warmup, 1) - 1 :, STEP["returned_ns"]]
+    long = np.flatnonzero(values["stall"] >= least_s)
+    ends = returned[1:][long]
+    columns = {"begin_ns": ends - (values["stall"][long] * 1e9).astype(np.int64), "end_ns": ends}
+    pauses = np.stack([columns.get(name, np.full(len(long), readers)) for name in PAUSE_FIELDS], axis=1)
+    histogram = np.zeros((len(READ_BIN_EDGES_NS) + 1, len(READ_BIN)), dtype=np.int64)
+    return ReadTimes(histogram, np.zeros((0, len(READ)), dtype=np.int64), pauses, int(returned[0]), int(returned[-1]))
 
 
 def _of_the_run(real: Reads, segments: Sequence[Segment]) -> Table | None:

@@ -507,7 +507,7 @@ class Model:
             return self._no_faster_than_fed(largest(left, least))
         loader = real if self.loader_time is None else self.loader_time.at_most(real)
         exposed = (loader * part.scaled(waited)).at_most(Quantity.of(steps, "stall"))
-        if self.watched is not None and self.starved is None:  # what its workers do besides waiting is not known
+        if self.starved is None:  # what its workers do besides waiting is not known: all threads' wait bounds it
             exposed = exposed.at_most(real * part.scaled(seen.queued))
         left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least)
         return self._no_faster_than_fed(left)
@@ -584,13 +584,14 @@ class Model:
     @property
     def held_up_by_others(self) -> bool:
         """Whether those outside of the run take more from it than its own threads take from each other. Where the
-        times alone were not measured, the queue tells: whether most of it stands behind others."""
+        times alone were not measured, or both are the same, the queue tells: whether most of it stands behind
+        others."""
         if Arm.REAL not in self.processors:
             return False
-        own = self.without_own_contention
-        if own is None:
+        own, others = self.without_own_contention, self.without_others
+        if own is None or others.value == own.value:
             return self.processors[Arm.REAL].for_others >= 0.5
-        return self.without_others.value <= own.value
+        return others.value < own.value
 
     def _without_transfer(self) -> Quantity | None:
         if not self.copies:
@@ -636,7 +637,7 @@ class Model:
         left = left.at_most(self.real)
         if left.value > 0:  # of few windows, draws may leave less than nothing: the gain has no upper end then
             left = left.at_least(NOTHING * left.value)
-        return self.real / left
+        return (self.real / left).at_least(1.0)
 
     @cached_property
     def gains(self) -> Mapping[Cause, Quantity]:

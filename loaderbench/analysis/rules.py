@@ -73,8 +73,13 @@ History
     17 a serial loader over slow files or standstills waits, without preparation too, for what its device does not
        bridge; slow files that one reader meets one behind the other are no standstills;
        a gain whose draws leave less than nothing of a step has no upper end, and no low end below 1
+    18 of standstills that are alike, what a device works on meanwhile is no spread of its steps: intervals over whole
+       periods are several times narrower;
+       a loader that does not tell when it reads has them timed by `fetch` and its device's waits together; slow files
+       that one reader meets one behind the other, with nothing between, are neither stalls nor a capped rate;
+       a loader that does not tell its workers' times waits for others no longer than all of its threads did
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 17
+RULES_VERSION = 18

@@ -33,6 +33,15 @@ class Standstills:
     """[n, 2] begin and end of each, perf_counter_ns, where they come at regular times and last equally long; None: they
     do not, or too few were seen to tell."""
 
+    def rounding(self, round_steps: int, num_steps: int) -> float:
+        """By how much, as a fraction, the mean of so many steps of whole periods of alike standstills may be off: a
+        round more or less at the begin, and a step at the end, share the same standstills. 0 where they are not alike:
+        the blocks have it then."""
+        if self.alike is None:
+            return 0.0
+        length_s = float((self.alike[:, 1] - self.alike[:, 0]).mean()) / 1e9
+        return (round_steps + 1) / max(num_steps, 1) * min(1.0, length_s / self.period_s)
+
 
 def chance_of_so_regular(ends_s: NDArray[np.float64], period_s: float) -> float:
     """Upper bound of the chance that ends at random times lie as close to one place of a circle of some period near
@@ -114,11 +123,12 @@ def _nearest(returned: NDArray[np.float64], times: NDArray[np.float64], round_st
 def evened(
     values: dict[str, NDArray[np.float64]], segment: Segment, standstills: Table
 ) -> dict[str, NDArray[np.float64]]:
-    """QUANTITIES (steps.py) of a window of whole periods, the time of standstills that are alike spread over all steps.
+    """QUANTITIES (steps.py) of a window of whole periods, the time that standstills which are alike held it up spread
+    over all steps.
 
     All means stay as they are. Each period has the same standstill, so that its steps differ from the next period's by
-    what they take between standstills; that alone is left to the blocks. Durations keep their proportion, as the mean
-    step is P ÷ (P − L) times the one between standstills.
+    what they take besides waiting in it; that alone is left to the blocks. Durations keep their proportion. A device
+    that has work while the storage stands still (batches made before) is not held up by it.
     """
     ends = segment.steps[max(segment.num_warmup, 1) :]
     ended_ns = ends[:, STEP["done_ns" if ends[-1, STEP["done_ns"]] >= 0 else "returned_ns"]]
@@ -126,6 +136,8 @@ def evened(
     within = np.zeros(len(ends))
     for begin, end in standstills:
         within += (np.minimum(ended_ns, end) - np.maximum(begun_ns, begin)).clip(0) / 1e9
+    if ends[-1, STEP["done_ns"]] >= 0:
+        within = np.minimum(within, values["stall"])
     own = (values["duration"] - within).clip(0)
     if not own.sum() > 0:
         return values

@@ -228,6 +228,10 @@ class Width:
     """What is left of it when that which all arms of a round share is taken out; it is what counts where two arms are
     compared."""
 
+    def beside(self, other: float) -> Width:
+        """With another half-width that has nothing to do with it."""
+        return Width(float(np.hypot(self.whole, other)), float(np.hypot(self.own, other))) if other else self
+
     @property
     def shared(self) -> float:
         """The part of the variance that the arm shares with the others of its rounds."""

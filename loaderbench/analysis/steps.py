@@ -75,6 +75,8 @@ class ArmSteps:
     """Part of the windows in which the workers were at work on batches; None where the loader does not tell."""
     left_out: int = 0
     """Steps of the windows before their whole periods of standstills."""
+    rounding: float = 0.0
+    """Of the mean duration, by how much one period of standstills that are alike may be off for its begin and end."""
     of_unlike: bool = False
     """Of bursts: the watched script's own steps differ so much that these may all be of one kind."""
 
@@ -345,9 +347,10 @@ def arm_steps(
     blocks = blocks_of(tables, round_steps, turns=turns, starts=periods)
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
-    width = widths({arm: blocks}, ())[arm]
+    rounding = 0.0 if stood is None or not left_out else stood.rounding(round_steps, steps - left_out)
+    width = widths({arm: blocks}, ())[arm].beside(rounding)
     return ArmSteps(
-        arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean, left_out
+        arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean, left_out, rounding
     )
 
 
@@ -386,4 +389,4 @@ def join_arms(
         found[Arm.DEVICE] = replace(bursts, of_unlike=True)
     joined = {arm: steps for arm, steps in found.items() if steps is not None}
     together = widths({arm: steps.blocks for arm, steps in joined.items()}, fed_alike(segments))
-    return {arm: replace(steps, width=together[arm]) for arm, steps in joined.items()}
+    return {arm: replace(steps, width=together[arm].beside(steps.rounding)) for arm, steps in joined.items()}

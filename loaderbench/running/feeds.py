@@ -66,6 +66,8 @@ class Feeds:
         self._worker_memory: tuple[int | None, str | None] = (None, "the arm `real` was not measured")
         loader = self.loader(Arm.REAL)
         self.reads_files, self.owns_transfer = loader.decodes, loader.owns_transfer
+        self.num_readers = fetch.readers_of(loader, self._case.feed.lanes)
+        """Files that the loader reads at once."""
 
     def loader(self, arm: Arm) -> Loader:
         """The loader that feeds an arm: over the data set's files, over those in memory, or the one that only reads."""
@@ -75,8 +77,9 @@ class Feeds:
             cold = self._case.subject.cache == "cold"
             log = self._read_logs[key] = ReadLog()
             if key is Arm.FETCH:
-                readers = fetch.readers_of(self.loader(Arm.REAL), self._case.feed.lanes)
-                self._loaders[key] = self._rig.build_fetch(self._rig.data, evict=cold, readers=readers, log=log)
+                self._loaders[key] = self._rig.build_fetch(
+                    self._rig.data, evict=cold, readers=self.num_readers, log=log
+                )
             elif key is Arm.RAM:
                 self._loaders[key] = self._rig.build_loader(self.data_of(Arm.RAM), evict=False, log=log)
             else:
@@ -229,7 +232,7 @@ class Feeds:
         return LoaderFacts(
             decodes=self.reads_files,
             owns_transfer=self.owns_transfer,
-            num_readers=fetch.readers_of(loader, self._case.feed.lanes),
+            num_readers=self.num_readers,
             description={"loader": self._case.feed.loader} if describe is None else describe(),
             no_stage_times=getattr(loader, "no_stage_times", None),
             traits=self._rig.traits,

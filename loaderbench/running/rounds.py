@@ -54,7 +54,8 @@ STOOD_S = 0.4
 MOSTLY_RESIDENT = 0.5
 """Part of the pages from which on files count as in memory: a storage that stands still then holds up no window."""
 HALF = 0.5
-"""Of a long window's length, the least that tells: a whole period, or half of the slow files."""
+"""Of a long window's length, the least that tells: a whole period, or half of the slow files. Of the time that is left,
+the part of `real` where only `fetch` tells what its storage does."""
 ARMS_PART = 0.6
 """Fraction of `max_bytes` for the arms that read the storage."""
 
@@ -116,8 +117,8 @@ def measure_rounds(
     `storage_idle`: whether the windows so far prove that the storage has nothing to do. `ram` would then be the same as
     `real`, and its time goes to `real`.
     """
-    effort, feed, lead = windows.rig.case.effort, windows.rig.case.feed, windows.peers.lead
-    budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * feed.lanes)  # all ranks must stop alike
+    effort, lead, readers = windows.rig.case.effort, windows.peers.lead, windows.feeds.num_readers
+    budget, least = lead(budget), max(LEAST_STEPS, LEAST_LANE_ROUNDS * windows.rig.case.feed.lanes)  # all ranks alike
     target_s, fewest = _windows_of(budget, len(arms))
     num_rounds, steps = (MIN_ROUNDS, None) if effort.steps is None else spread(effort.steps)
     deadline = time.perf_counter() + (budget.seconds if effort.is_limited else math.inf)
@@ -134,12 +135,12 @@ def measure_rounds(
                 arm = Arm.REAL
             if steps is None and not number and not spares:
                 has_time = _has_time(budget.seconds, left_s, segments, arms, least)
-                has_time = has_time and _has_time_for_long(left_s, segments, arms[place:], feed.lanes)
+                has_time = has_time and _has_time_for_long(left_s, segments, arms[place:], readers)
                 spares = lead(() if has_time else _spared(segments))
             if planned in spares or (steps is None and lead(_is_exact(windows, planned, segments))):
                 continue
             usual_s = arm.weight * target_s
-            wanted_s = lead(_wanted_s(arm, number, usual_s, left_s, segments, feed.lanes, least * bool(spares)))
+            wanted_s = lead(_wanted_s(arm, number, usual_s, left_s, segments, readers, least * bool(spares)))
             if not wanted_s and steps is None:
                 left_out = True
                 continue
@@ -149,12 +150,12 @@ def measure_rounds(
             segments.append(windows.measure(arm, number, Length(wanted_s, steps, most_s)))
             left_out = False
             on_window(not number)
-            if number and steps is None and not uneven and lead(_least_s(Arm.REAL, segments, feed.lanes) > 0):
+            if number and steps is None and not uneven and lead(_least_s(Arm.REAL, segments, readers) > 0):
                 break  # `real` first, whatever is left of the round
         if number:
             on_window(True)
         number += 1
-        uneven = steps is None and lead(_least_s(Arm.REAL, segments, feed.lanes) > 0)
+        uneven = steps is None and lead(_least_s(Arm.REAL, segments, readers) > 0)
         turns = _turns(arms, uneven=uneven, short=bool(spares))
         late = lead(time.perf_counter() > deadline) or left_out
         asked = None if steps is None else num_rounds
@@ -231,10 +232,10 @@ def _has_time(budget_s: float, left_s: float, segments: Sequence[Segment], arms:
     return len(real.window) * budget_s / round_s >= least
 
 
-def _has_time_for_long(left_s: float, segments: Sequence[Segment], to_come: Sequence[Arm], lanes: int) -> bool:
+def _has_time_for_long(left_s: float, segments: Sequence[Segment], to_come: Sequence[Arm], readers: int) -> bool:
     """Whether the windows that uneven storage needs fit behind those that the first round still has, by what windows
     took so far; True where the storage is not, and before it is known."""
-    least_s = _least_s(Arm.REAL, segments, lanes)
+    least_s = _least_s(Arm.REAL, segments, readers)
     if not least_s or all(one.arm is not Arm.REAL for one in segments):
         return True
     usual_s = float(np.mean([_whole_s(one) for one in segments]))
@@ -242,15 +243,17 @@ def _has_time_for_long(left_s: float, segments: Sequence[Segment], to_come: Sequ
 
 
 def _wanted_s(
-    arm: Arm, number: int, usual_s: float, left_s: float, segments: Sequence[Segment], lanes: int, least: int
+    arm: Arm, number: int, usual_s: float, left_s: float, segments: Sequence[Segment], readers: int, least: int
 ) -> float:
     """Length of the next window of an arm; 0: it is left out. `least`: steps of `real` that tell, where the time is
     short for them; else 0."""
     if least and arm is Arm.REAL:
         usual_s = max(usual_s, min(_missing_s(segments, least), REAL_PART * left_s))
-    long_s = _least_s(arm, segments, lanes)
-    if number and _least_s(Arm.REAL, segments, lanes) and left_s <= _beyond_s(arm, segments):
+    long_s, fits_s = _least_s(arm, segments, readers), left_s - _beyond_s(arm, segments)
+    if number and _least_s(Arm.REAL, segments, readers) and fits_s <= 0:
         return 0.0  # what is left goes into its warm-up, which may meet a standstill
+    if number and _only_fetch_tells(segments):
+        long_s = min(long_s, fits_s * (HALF if arm is Arm.REAL else 1.0))
     return _in_time(arm, usual_s, long_s, left_s, segments) if number else max(usual_s, long_s)
 
 
@@ -304,15 +307,23 @@ def _measured(arms: Sequence[Arm], segments: Sequence[Segment]) -> tuple[Arm, ..
     return tuple(arm for arm in arms if any(segment.arm is arm for segment in segments))
 
 
-def _least_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
+def _least_s(arm: Arm, segments: Sequence[Segment], readers: int) -> float:
     """Length of a window over a storage that stood still, or had slow files, in those so far; 0 where it had none. That
     of `fetch` waits for `real`, which the verdict is about."""
     if arm not in COMPARED:
         return 0.0
-    wanted_s = max(window_wanted_s(segments, lanes), PAUSES_A_WINDOW * _stood_between_s(segments))
+    wanted_s = max(window_wanted_s(segments, readers), PAUSES_A_WINDOW * _stood_between_s(segments))
     wanted_s = min(wanted_s, LONGEST_WINDOW_S)
-    real_s = max((_window_s(one) for one in segments if one.arm is Arm.REAL), default=0.0)
-    return wanted_s if arm is Arm.REAL or real_s >= wanted_s / 2 else 0.0
+    real_s = [_window_s(one) for one in segments if one.arm is Arm.REAL]
+    is_told = max(real_s, default=0.0) >= wanted_s / 2 or (len(real_s) > 1 and _only_fetch_tells(segments))
+    return wanted_s if arm is Arm.REAL or is_told else 0.0
+
+
+def _only_fetch_tells(segments: Sequence[Segment]) -> bool:
+    """Whether the loader does not tell when it reads a file, so that the windows of `fetch` alone tell what makes the
+    storage slow: these and those of `real` share the time."""
+    tell = {one.arm for one in segments if one.reads is not None}
+    return Arm.FETCH in tell and Arm.REAL not in tell
 
 
 def _stood_between_s(segments: Sequence[Segment]) -> float:

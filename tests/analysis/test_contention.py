@@ -134,6 +134,20 @@ def test_a_serial_loader_that_the_device_outlasts_loses_nothing_to_neighbours(de
     assert gain is not None and gain.value == pytest.approx(expected, rel=0.02)
 
 
+def test_a_loader_that_tells_nothing_waits_no_longer_than_all_threads_of_the_run() -> None:
+    # Its threads ran for 2 of 10 s and waited 1 s for a processor; the rest of the time they waited for something else.
+    # Others can have cost it a tenth of the time, not the third that its threads waited of the time they could run.
+    waits = CpuWindow(10.0, 2.0, 1.0, 0.0, 20.0, 0.0, 2, None, None)
+    segments = simulate.run(replace(FAST, workers=2))
+    for segment in segments:
+        segment.cpu, segment.spans = waits, None
+    case = make_case(workers=2, cache="warm", loader="dali")
+    record = analyze(make_run(case, segments, facts=make_facts(device=make_device(), loader=make_loader())))
+    assert record.verdict is not None
+    gain = record.verdict.speedup_if_removed["contention"]
+    assert gain is not None and gain.value == pytest.approx(1 / 0.9, rel=0.01)
+
+
 def test_an_issuing_thread_that_others_hold_up_makes_the_device_wait_though_its_data_are_there() -> None:
     # Two busy processes beside it; data are always there. Each step is issued 5 ms later than alone, for which the
     # thread wanted a processor, and the device begins it 4 ms after the one before has ended: 24 ms for 20. No others,

@@ -183,6 +183,22 @@ def test_slow_files_that_one_reader_meets_one_behind_the_other_are_no_stalls(par
     assert stalls(reads(1, *windows)) is not None
 
 
+@pytest.mark.parametrize("slow_s", [0.05, 0.3])
+def test_slow_files_that_alone_take_one_reader_s_time_are_neither_stalls_nor_a_cap(slow_s: float) -> None:
+    # given one of fifty files, read by a thread that does nothing else: they end at distances that hardly differ
+    def slow(file: int, random: np.random.Generator) -> float:
+        return slow_s if random.random() < 0.02 else 0.0
+
+    for seconds in (2.0, 5.0):
+        for seed in range(20):
+            table = readers_at_work(1, seconds, slow=slow, typical_s=1e-4, open_s=5e-5, decode_s=1e-5, seed=seed)
+            found = reads(1, table)
+            assert stalls(found) is None and not rationed(found, STORAGE)
+            assert tail(found, None, STORAGE) is not None
+    # standstills that leave as little between them are told
+    assert stalls(reads(1, readers_at_work(1, 5.0, stall=(0.36, 0.30), typical_s=1e-4, decode_s=1e-5))) is not None
+
+
 def test_too_few_stalls_to_matter_are_none() -> None:
     assert stalls(reads(4, readers_at_work(4, 60, stall=(25.0, 0.3)))) is None
 
@@ -276,6 +292,62 @@ def test_of_stalls_that_are_alike_one_period_tells(period: float, length: float,
     # by the steps between stalls alone: their standard error is 0.15 ÷ √n
     assert np.mean(held) >= 0.9
     assert np.median(halfs) < 0.08
+
+
+def fed_over_stalls(steps: int, workers: int, device_s: float, batch_s: float, period: float, length: float) -> Table:
+    """Steps of a device that workers feed, each batch two places ahead for each of them, written out one by one: no
+    batch is worked on in the last `length` of each period."""
+    random, free, opened = np.random.default_rng(5), [0.0] * workers, period - length
+    called, returned, done = np.zeros(steps), np.zeros(steps), np.zeros(steps)
+    for n in range(steps):
+        worker = int(np.argmin(free))
+        asked = max(free[worker], returned[n - 2 * workers] if n >= 2 * workers else 0.0)
+        number, within = divmod(asked, period)
+        worked = number * opened + min(within, opened) + batch_s * random.lognormal(-(0.2**2) / 2, 0.2)
+        free[worker] = worked + length * (worked // opened)  # each stall before it makes it so much later
+        called[n] = max(returned[n - 1], done[n - 2]) if n else 0.0
+        returned[n] = max(called[n], free[worker])
+        done[n] = max(done[n - 1] if n else 0.0, returned[n]) + device_s
+    table = np.zeros((steps, len(STEP_FIELDS)), dtype=np.int64)
+    stamps = {"called": called, "returned": returned, "issued": returned, "copy_begin": returned, "copy_end": returned}
+    for name, values in {**stamps, "done": done}.items():
+        table[:, STEP[f"{name}_ns"]] = (values * 1e9).astype(np.int64)
+    table[:, STEP["busy_ns"]] = -1
+    return table
+
+
+@pytest.mark.parametrize(
+    ("workers", "device_s", "batch_s", "period", "length"),
+    [
+        (3, 0.030, 0.040, 3.3, 1.2),
+        (2, 0.035, 0.030, 1.8, 0.6),
+        (3, 0.040, 0.060, 2.2, 0.9),
+        (2, 0.030, 0.055, 1.8, 0.6),
+    ],
+)
+@pytest.mark.parametrize("periods", [1.3, 2.4])
+def test_what_a_device_works_on_while_the_storage_stands_still_is_no_spread(
+    workers: int, device_s: float, batch_s: float, period: float, length: float, periods: float
+) -> None:
+    num = int(300 * period / device_s)
+    table = fed_over_stalls(num, workers, device_s, batch_s, period, length)
+    ended, returned = (table[:, STEP[name]] / 1e9 for name in ("done_ns", "returned_ns"))
+    truth = (ended[-1] - ended[num // 10]) / (num - 1 - num // 10)
+    held, wide = [], []
+    for trial in range(60):
+        begin = (30 + trial + trial / 60) * period
+        first, last = np.searchsorted(returned, [begin, begin + periods * period])
+        ends = (np.arange(25 + trial, 40 + trial)) * period
+        pauses = (np.stack([ends - length, ends], axis=1) * 1e9).astype(np.int64)
+        window = make_segment(Arm.REAL, table[first : last + 1])
+        steps = arm_steps([window], Arm.REAL, workers, 0, Standstills(period, pauses))
+        assert steps is not None
+        held.append(abs(np.log(steps.mean("duration") / truth)) <= steps.width.whole)
+        wide.append(steps.width.whole)
+    # a batch that was made before takes its usual time; the first of four blocks held the standstill and more such
+    # steps than the others, so that half-widths of 0.12 to 0.53 came of one period
+    assert np.mean(held) >= 0.9
+    assert np.median(wide) < 0.1
 
 
 def test_evened_steps_keep_their_means() -> None:
@@ -567,6 +639,36 @@ def test_a_loader_that_tells_no_reads_has_what_fetch_met() -> None:
     # given slow reads of some ms, as a busy processor makes them: there is no memory to compare with
     late = readers_at_work(4, 8, slow=lambda *one: same(*one) / 20, typical_s=0.0001)
     assert slowness(recording(SCALING, real=None, fetch=late), 4).kind == "latency"
+
+
+@pytest.mark.parametrize("seconds", [5.5, 9.0])
+def test_standstills_that_fetch_alone_met_are_looked_for_in_the_steps_of_real(seconds: float) -> None:
+    # given a loader that tells no reads, whose device waits while the storage stands still for 1 s of each 2.5 s
+    table = fed_over_stalls(2000, 2, 0.030, 0.040, 2.5, 1.0)
+    returned = table[:, STEP["returned_ns"]] / 1e9
+    ended_s = table[:, STEP["done_ns"]] / 1e9
+    truth = (ended_s[-1] - ended_s[200]) / 1799
+    first, last = np.searchsorted(returned, [20.7, 20.7 + seconds])
+    real = make_segment(Arm.REAL, table[first : last + 1])
+    reading = readers_at_work(1, 5.5, stall=(2.5, 1.0), begin=33.0, typical_s=1e-4, decode_s=1e-5)
+    fetch = make_segment(Arm.FETCH, np.zeros((2, len(STEP_FIELDS)), dtype=np.int64), reads=read_times(reading))
+    made = Recording([real, fetch], replace(make_facts(), storage=STORAGE))
+    found = slowness(made, 1)
+    assert found.stalls is not None and found.stalls.regular and found.standstills is not None
+    assert found.stalls.period_s == pytest.approx(2.5, rel=0.01)
+    steps = arm_steps([real], Arm.REAL, 2, 0, found.standstills)
+    assert steps is not None
+    assert abs(np.log(steps.mean("duration") / truth)) <= steps.width.whole < 0.05
+    # and waits for preparation, at another rhythm, are not taken for them: two of one reader tell nothing alone
+    real.steps = steady_steps(seconds, 0.7)
+    real.steps[:, STEP["called_ns"]] -= int(0.65e9)
+    real.steps[:, STEP["done_ns"]] = real.steps[:, STEP["returned_ns"]] + 1_000_000
+    assert slowness(made, 1).stalls is None
+    several = readers_at_work(4, 5.5, stall=(2.5, 1.0), begin=33.0, typical_s=1e-4, decode_s=1e-5)
+    fetch.reads = read_times(several)
+    found = slowness(made, 4)
+    assert found.standstills is not None and found.standstills.alike is None
+    assert found.standstills.period_s == pytest.approx(2.5, rel=0.01)
 
 
 def test_runs_without_times_of_single_reads_keep_what_the_probe_found() -> None:

@@ -52,6 +52,7 @@ class FakeWindows:
     def __init__(self, clock: Clock, case: Case, step_s: Callable[[Arm, int], float], window_s: float) -> None:
         computes = None if case.step.device.startswith("emulated") else "cpu"
         self.rig, self.peers = SimpleNamespace(case=case, device=SimpleNamespace(torch_device=computes)), ALONE
+        self.feeds = SimpleNamespace(num_readers=case.feed.lanes)
         self.asked: list[tuple[Arm, int, Length]] = []
         self.cpu: CpuWindow | None = None
         self._clock, self._step_s, self._window_s = clock, step_s, window_s
@@ -344,11 +345,12 @@ def test_once_the_storage_stood_still_real_and_fetch_come_first(monkeypatch: pyt
 
 class Stalling(FakeWindows):
     """Windows as long as they were asked to be, and `beyond_s` more with their warm-up and their end, over a storage
-    that stood still for 1.7 s of the 4.6 s of `real`'s first window."""
+    that stood still for 1.7 s of the 4.6 s of the first window of `real`, or another arm (`seen_in`)."""
 
     def __init__(self, clock: Clock, beyond_s: float) -> None:
         super().__init__(clock, computing_case(workers=2), steady, 0.0)
         self.beyond_s = beyond_s
+        self.seen_in = Arm.REAL
         self.ends: list[float] = []
 
     def measure(self, arm: Arm, number: int, length: Length) -> Segment:
@@ -360,7 +362,7 @@ class Stalling(FakeWindows):
         if arm.on_device:
             segment.steps[:, 6] = segment.steps[:, 1]
         segment.wall_s = length.target_s + beyond_s
-        if arm is Arm.REAL and number == 0:
+        if arm is self.seen_in and number == 0:
             segment.reads = stalled_reads(1.0, 1.7, 4.6)
         self.ends.append(self._clock.now)
         return segment
@@ -371,6 +373,20 @@ def over_stalls(monkeypatch: pytest.MonkeyPatch, seconds: float, beyond_s: float
     facts = measure_rounds(cast(Windows, windows), COLD, Budget(seconds, most_bytes=False), segments)
     assert facts.stopped_by == "duration"
     return windows, segments
+
+
+@pytest.mark.parametrize("seconds", [20.0, 25.0, 40.0])
+def test_where_fetch_alone_tells_of_stalls_it_shares_the_time_with_real(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    # given a loader that does not tell when it reads, and one standstill in the first window of `fetch`
+    windows = Stalling(Clock(monkeypatch), 0.5)
+    windows.seen_in = Arm.FETCH
+    segments = list[Segment]()
+    measure_rounds(cast(Windows, windows), COLD, Budget(seconds, most_bytes=False), segments)
+    long = [(arm, length.target_s) for arm, number, length in windows.asked if number == 1 and length.target_s > 3]
+    assert [arm for arm, _ in long][:2] == [Arm.REAL, Arm.FETCH]
+    assert windows.ends[-1] - 1000.0 <= seconds + rounds.MIN_SEGMENT_S
 
 
 @pytest.mark.parametrize(("looked_s", "wanted_s"), [(1.4, 5.0), (0.3, 0.6)])
