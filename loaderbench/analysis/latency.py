@@ -67,6 +67,8 @@ ONE_PAUSE = 0.5
 LEAST_SLICES, SLICE_OFF, IN_SLICES = 8, 0.1, 0.9
 """So many distances between slow reads tell, if this part of them is a multiple of their median to within so much of
 it: at random (exponential distances) one in six would be. On a throttled disk all are (0.1 s)."""
+LEAST_BEHIND = 4
+"""So many tell files that are slow themselves, which last far more evenly (MORE_EVENLY)."""
 STALLED_PART = 0.03
 """Part of the time that stalls must take."""
 REGULAR, LEAST_REGULAR = 0.95, 5
@@ -216,16 +218,17 @@ def _slow_part(histogram: Table, shares: Mapping[float, float]) -> tuple[float, 
 # -- stalls ------------------------------------------------------------------------------------------------
 
 
-def stalls(reads: Reads) -> Stalls | None:
-    """When the whole storage stood still; None where it did not."""
-    rows = reads.stalled
+def stalls(reads: Reads, rhythm: Reads | None = None) -> Stalls | None:
+    """When the whole storage stood still; None where it did not. `rhythm`: the reads of further arms too, over the same
+    storage, which tell how regular that is."""
+    rhythm, rows = rhythm or reads, reads.stalled
     length_s = _length_s(rows)
-    if len(rows) < 2 or length_s.sum() < STALLED_PART * reads.seconds:
+    if not len(rows) or len(rhythm.stalled) < 2 or length_s.sum() < STALLED_PART * reads.seconds:
         return None
     if _in_stalls(reads) < IN_STALLS:
         return None
-    period_s, regular = _period(reads)
-    if reads.readers == 1 and not (regular and _is_rhythm(rows, reads)):
+    period_s, regular = _period(rhythm)
+    if reads.readers == 1 and not (regular and _is_rhythm(rhythm)):
         return None  # one reader waits for one file: only the rhythm tells a stall
     return Stalls(
         num=len(rows),
@@ -236,9 +239,10 @@ def stalls(reads: Reads) -> Stalls | None:
     )
 
 
-def _is_rhythm(rows: Table, reads: Reads) -> bool:
+def _is_rhythm(reads: Reads) -> bool:
     """Whether the stalls of one reader, of which it has hardly any time besides, end when the storage goes on: files
     that are slow themselves then follow each other at distances that are most even, too."""
+    rows = reads.stalled
     length_s = _length_s(rows)
     if length_s.sum() <= MOSTLY * reads.seconds:
         return True
@@ -362,24 +366,25 @@ def _wait_for_all(reads: Reads, storage: StorageFacts) -> bool:
     """Whether slow reads waited for what all readers share, and not each for its own file. Of one reader the distance
     between them tells, or the probe, whose other readers get little more."""
     if reads.readers == 1:
-        growth = growth_per_doubling(storage.ceiling)
-        return _in_slices(reads) or (growth is not None and growth < LATENCY_PER_DOUBLING)
+        growth, in_slices = growth_per_doubling(storage.ceiling), _in_slices(reads)
+        return (growth is not None and growth < LATENCY_PER_DOUBLING) if in_slices is None else in_slices
     return _part_in(reads, reads.shared, slowest_part(reads.histogram)[1] / 2) >= SHARED
 
 
-def _in_slices(reads: Reads) -> bool:
-    """Whether the slow reads end at whole multiples of one distance, as those do that wait for the next slice of a
-    capped rate. Files that are slow themselves come at any distance."""
+def _in_slices(reads: Reads) -> bool | None:
+    """Whether the slow reads of one reader end at whole multiples of one distance, as those do that wait for the next
+    slice of a capped rate; False where they last far more evenly than they come, as files do that are slow themselves.
+    None: neither, or they are too few."""
     least_ns = slowest_part(reads.histogram, max(TAIL_SHARES))[1] * 1e9 / 2
     slow = [one.slowest[_file_ns(one.slowest) >= least_ns] for one in reads.windows]
     apart = np.concatenate([np.diff(np.sort(rows[:, READ["begin_ns"]] + _file_ns(rows))) for rows in slow])
-    if len(apart) < LEAST_SLICES or not (median := np.median(apart)) > 0:
+    if len(apart) < LEAST_BEHIND or not (median := np.median(apart)) > 0:
+        return None
+    if _last_more_evenly(np.concatenate([_file_ns(rows) for rows in slow]) / 1e9, apart / 1e9):
         return False
     slices = apart / median
     whole = np.abs(slices - np.maximum(np.round(slices), 1)) <= SLICE_OFF
-    if whole.mean() < IN_SLICES:
-        return False
-    return not _last_more_evenly(np.concatenate([_file_ns(rows) for rows in slow]) / 1e9, apart / 1e9)
+    return True if len(apart) >= LEAST_SLICES and whole.mean() >= IN_SLICES else None
 
 
 def rationed(reads: Reads, storage: StorageFacts) -> bool:
@@ -565,10 +570,11 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
     real, fetch = of(Arm.REAL), of(Arm.FETCH)
     if real is None:
         return _by_fetch(None if idle else fetch, bound, recording)
-    own, stood, few = (None, None, None) if idle else _uneven(real, of(Arm.RAM), recording)
+    files = of(Arm.REAL, Arm.FREE, Arm.FETCH)
+    own, stood, few = (None, None, None) if idle else _uneven(real, of(Arm.RAM), recording, files)
     standstills = None
     if stood is not None:
-        stood, standstills = _timed(stood, of(Arm.REAL, Arm.FREE, Arm.FETCH) or real)
+        stood, standstills = _timed(stood, files or real)
     opening = opens_cost(real)
     if not idle and own is None and stood is None and few is None and rationed(real, storage):
         bound = "bandwidth"
@@ -591,11 +597,11 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
 
 
 def _uneven(
-    reads: Reads, memory: Reads | None, recording: Recording
+    reads: Reads, memory: Reads | None, recording: Recording, rhythm: Reads | None = None
 ) -> tuple[Table | None, Stalls | None, Tail | None]:
-    """(pauses that are the run's own, stalls, slow files)"""
+    """(pauses that are the run's own, stalls, slow files). `rhythm`: as for `stalls`."""
     own = _of_the_run(reads, recording.segments)
-    stood = None if own is not None else stalls(reads)
+    stood = None if own is not None else stalls(reads, rhythm)
     beside = reads.stalled if stood is not None else own if reads.readers > 1 else None  # one reader's are its reads
     few = tail(reads, memory, recording.facts.storage, beside)
     is_own = few is not None and _is_of_the_run(few, reads, recording.segments)

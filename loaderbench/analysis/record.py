@@ -290,13 +290,15 @@ class Judged:
     def _queue(self, prep_s: float = 0.0) -> Queue | None:
         """The loader's queue over slow files or stalls; None where there are none. `prep_s`: of a batch."""
         found, feed = self.slowness, self.case.feed
-        if found.real is None or (found.tail is None and found.stalls is None):
+        known = found.real or found.fetch
+        if known is None or (found.tail is None and found.stalls is None):
             return None
         depth = self.facts.loader.traits.buffer_batches(feed)
         # What a file takes in the workers depends on what else they do; `fetch` does nothing else.
-        reads = found.fetch if not prep_s and found.fetch_saw and found.fetch is not None else found.real
+        reads = found.fetch if not prep_s and found.fetch_saw and found.fetch is not None else known
+        workers = feed.workers if found.real is not None else known.readers
         return Queue(
-            reads, found.stalls, self.case.step.batch_size, feed.workers, depth, prep_s, spread_of_met(reads, found),
+            reads, found.stalls, self.case.step.batch_size, workers, depth, prep_s, spread_of_met(reads, found),
             found.tail.share if found.stalls is None and found.tail is not None else 1.0,
         )  # fmt: skip
 
@@ -416,7 +418,7 @@ class Judged:
             contention=starved or (contention is not None and contention.value > 0.05),
             held_up_by=None if seen is None else seen.by,
             storage=self.storage,
-            queue=self._queue(self._prep_s() or 0.0) if self.case.feed.workers else None,
+            queue=self._queue(self._prep_s() or 0.0) if self.case.feed.workers and self.slowness.real else None,
         )
         return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
 

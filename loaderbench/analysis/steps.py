@@ -347,7 +347,7 @@ def arm_steps(
     blocks = blocks_of(tables, round_steps, turns=turns, starts=periods)
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
-    rounding = 0.0 if stood is None or not left_out else stood.rounding(round_steps, steps - left_out)
+    rounding = 0.0 if stood is None or not left_out else stood.rounding(round_steps, steps)
     width = widths({arm: blocks}, ())[arm].beside(rounding)
     return ArmSteps(
         arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean, left_out, rounding

@@ -194,7 +194,8 @@ def test_slow_files_that_alone_take_one_reader_s_time_are_neither_stalls_nor_a_c
             table = readers_at_work(1, seconds, slow=slow, typical_s=1e-4, open_s=5e-5, decode_s=1e-5, seed=seed)
             found = reads(1, table)
             assert stalls(found) is None and not rationed(found, STORAGE)
-            assert tail(found, None, STORAGE) is not None
+            for storage in (STORAGE, replace(STORAGE, ceiling=rates_probe(8.5e6, 8.4e6, 8.6e6))):
+                assert tail(found, None, storage) is not None
     # standstills that leave as little between them are told
     assert stalls(reads(1, readers_at_work(1, 5.0, stall=(0.36, 0.30), typical_s=1e-4, decode_s=1e-5))) is not None
 
@@ -669,6 +670,17 @@ def test_standstills_that_fetch_alone_met_are_looked_for_in_the_steps_of_real(se
     found = slowness(made, 4)
     assert found.standstills is not None and found.standstills.alike is None
     assert found.standstills.period_s == pytest.approx(2.5, rel=0.01)
+
+
+def test_the_rhythm_of_one_reader_s_stalls_is_that_of_all_arms() -> None:
+    # given two standstills in `real`, which tell nothing alone, and two in `fetch`
+    real, fetch = (readers_at_work(1, 3.7, stall=(1.9, 0.7), begin=begin) for begin in (8.0, 11.5))
+    assert slowness(recording(SCALING, real=real), 1).stalls is None
+    found = slowness(recording(SCALING, real=real, fetch=fetch), 1)
+    assert found.stalls is not None and found.stalls.regular and found.stalls.num == 2
+    # and other slow reads of `fetch` make no rhythm
+    few = readers_at_work(1, 3.7, slow=others, begin=11.5, decode_s=1e-4)
+    assert slowness(recording(SCALING, real=real, fetch=few), 1).stalls is None
 
 
 def test_runs_without_times_of_single_reads_keep_what_the_probe_found() -> None:
