@@ -22,6 +22,7 @@ from loaderbench.analysis.steps import window_quantities
 from loaderbench.analysis.storage import LATENCY_PER_DOUBLING, bound_by, growth_per_doubling
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import (
+    MOST_SLOWEST,
     PAUSE,
     PAUSE_FIELDS,
     READ,
@@ -223,7 +224,8 @@ def stalls(reads: Reads, rhythm: Reads | None = None) -> Stalls | None:
     storage, which tell how regular that is."""
     rhythm, rows = rhythm or reads, reads.stalled
     length_s = _length_s(rows)
-    if not len(rows) or len(rhythm.stalled) < 2 or length_s.sum() < STALLED_PART * reads.seconds:
+    least = 2 if reads.readers > 1 else 1  # one reader's must have a rhythm, which more of them tell
+    if len(rows) < least or len(rhythm.stalled) < 2 or length_s.sum() < STALLED_PART * reads.seconds:
         return None
     if _in_stalls(reads) < IN_STALLS:
         return None
@@ -240,15 +242,17 @@ def stalls(reads: Reads, rhythm: Reads | None = None) -> Stalls | None:
 
 
 def _is_rhythm(reads: Reads) -> bool:
-    """Whether the stalls of one reader, of which it has hardly any time besides, end when the storage goes on: files
-    that are slow themselves then follow each other at distances that are most even, too."""
-    rows = reads.stalled
-    length_s = _length_s(rows)
-    if length_s.sum() <= MOSTLY * reads.seconds:
-        return True
-    return not _last_more_evenly(
-        length_s, np.asarray(np.diff(np.sort(rows[:, PAUSE["end_ns"]])) / 1e9, dtype=np.float64)
-    )
+    """Whether the stalls of one reader end when the storage goes on, by the windows in which it has hardly any time
+    besides: files that are slow themselves follow each other there at distances that are most even, too."""
+    lengths_s, apart_s = [np.zeros(0)], [np.zeros(0)]
+    for one in reads.windows:
+        ends = reads.stalled[:, PAUSE["end_ns"]]
+        rows = reads.stalled[(ends >= one.begin_ns) & (ends <= one.end_ns)]
+        if _length_s(rows).sum() > MOSTLY * (one.end_ns - one.begin_ns) / 1e9:
+            lengths_s.append(_length_s(rows))
+            apart_s.append(np.diff(np.sort(rows[:, PAUSE["end_ns"]] / 1e9)))
+    apart = np.concatenate(apart_s)
+    return not len(apart) or not _last_more_evenly(np.concatenate(lengths_s), apart)
 
 
 def _last_more_evenly(length_s: NDArray[np.float64], apart_s: NDArray[np.float64]) -> bool:
@@ -376,8 +380,11 @@ def _in_slices(reads: Reads) -> bool | None:
     slice of a capped rate; False where they last far more evenly than they come, as files do that are slow themselves.
     None: neither, or they are too few."""
     least_ns = slowest_part(reads.histogram, max(TAIL_SHARES))[1] * 1e9 / 2
-    slow = [one.slowest[_file_ns(one.slowest) >= least_ns] for one in reads.windows]
-    apart = np.concatenate([np.diff(np.sort(rows[:, READ["begin_ns"]] + _file_ns(rows))) for rows in slow])
+    told = [one.slowest[_file_ns(one.slowest) >= least_ns] for one in reads.windows]
+    slow = [rows for rows in told if len(rows) < MOST_SLOWEST]  # else there were more, of which it has the longest
+    apart = np.concatenate(
+        [np.zeros(0), *(np.diff(np.sort(rows[:, READ["begin_ns"]] + _file_ns(rows))) for rows in slow)]
+    )
     if len(apart) < LEAST_BEHIND or not (median := np.median(apart)) > 0:
         return None
     if _last_more_evenly(np.concatenate([_file_ns(rows) for rows in slow]) / 1e9, apart / 1e9):
@@ -572,9 +579,6 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
         return _by_fetch(None if idle else fetch, bound, recording)
     files = of(Arm.REAL, Arm.FREE, Arm.FETCH)
     own, stood, few = (None, None, None) if idle else _uneven(real, of(Arm.RAM), recording, files)
-    standstills = None
-    if stood is not None:
-        stood, standstills = _timed(stood, files or real)
     opening = opens_cost(real)
     if not idle and own is None and stood is None and few is None and rationed(real, storage):
         bound = "bandwidth"
@@ -592,7 +596,7 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
         real,
         fetch,
         None if idle else missed(recording, readers),
-        standstills,
+        _standstills(stood, files or real),
     )
 
 
@@ -614,35 +618,33 @@ def _by_fetch(fetch: Reads | None, bound: Bound | None, recording: Recording) ->
     if fetch is None:
         return Slowness(bound, None, None, None, None, None, None)
     reads = _with_steps(fetch, recording.of(Arm.REAL))
-    own, stood, few = _uneven(reads, None, recording)
+    own, stood, few = _uneven(fetch, None, recording, reads)
     if few is not None and few.slow_s < LEAST_SLOW_S:
         few = None
     if own is None and stood is None and few is None and rationed(fetch, recording.facts.storage):
         bound = "bandwidth"
-    standstills = None
-    if stood is not None:
-        stood, standstills = _timed(stood, reads)
     kind = _kind(stood, few, bound, opening=False)
-    return Slowness(kind, None, None, few, stood, None, None, fetch, standstills=standstills)
+    return Slowness(kind, None, None, few, stood, None, None, fetch, standstills=_standstills(stood, reads))
 
 
-def _timed(stood: Stalls, reads: Reads) -> tuple[Stalls, Standstills]:
-    """The stalls with the period of all that were seen."""
-    period_s, regular = _period(reads)
-    alike = _alike(reads, period_s) if regular else None
-    return replace(stood, period_s=period_s, regular=regular), Standstills(period_s, alike)
+def _standstills(stood: Stalls | None, rhythm: Reads) -> Standstills | None:
+    """What is told of the stalls by all reads that told their period."""
+    if stood is None:
+        return None
+    return Standstills(stood.period_s, _alike(rhythm, stood.period_s) if stood.regular else None)
 
 
 def _with_steps(fetch: Reads, real: Sequence[Segment]) -> Reads:
-    """`fetch` and, where it met standstills, those that the device met in the windows of `real`, where it did not wait
-    far more often than they come."""
+    """`fetch` and, where it met standstills, those that the device met in windows of `real`, where it did not wait far
+    more often than they come. A window without such waits tells nothing: its queue may have bridged them."""
     if not len(fetch.stalled):
         return fetch
-    least_s = HELD_UP * float(np.percentile(_length_s(fetch.stalled), 75))
-    held = [one for segment in real if (one := _held_up(segment, fetch.readers, least_s)) is not None]
-    both = replace(fetch, windows=(*fetch.windows, *held))
-    expected = len(fetch.stalled) / fetch.seconds * (both.seconds - fetch.seconds)
-    return both if sum(len(one.pauses) for one in held) <= MOST_HELD * expected + 1 else fetch
+    least_s = max(LONG_PAUSE_S, HELD_UP * float(np.percentile(_length_s(fetch.stalled), 75)))
+    waits = [one for segment in real if (one := _held_up(segment, fetch.readers, least_s)) is not None]
+    held = [one for one in waits if len(one.pauses)]
+    expected = len(fetch.stalled) / fetch.seconds * sum(one.end_ns - one.begin_ns for one in waits) / 1e9
+    usual = sum(len(one.pauses) for one in held) <= MOST_HELD * expected + 1
+    return replace(fetch, windows=(*fetch.windows, *held)) if usual else fetch
 
 
 def _held_up(segment: Segment, readers: int, least_s: float) -> ReadTimes | None:

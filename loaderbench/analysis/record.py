@@ -290,8 +290,8 @@ class Judged:
     def _queue(self, prep_s: float = 0.0) -> Queue | None:
         """The loader's queue over slow files or stalls; None where there are none. `prep_s`: of a batch."""
         found, feed = self.slowness, self.case.feed
-        known = found.real or found.fetch
-        if known is None or (found.tail is None and found.stalls is None):
+        known = found.real or (found.fetch if self.facts.loader.traits.format is None else None)
+        if known is None or (found.tail is None and found.stalls is None):  # of containers, no read is one image
             return None
         depth = self.facts.loader.traits.buffer_batches(feed)
         # What a file takes in the workers depends on what else they do; `fetch` does nothing else.

@@ -75,8 +75,9 @@ History
        a gain whose draws leave less than nothing of a step has no upper end, and no low end below 1
     18 of standstills that are alike, what a device works on meanwhile is no spread of its steps: intervals over whole
        periods are several times narrower;
-       a loader that does not tell when it reads has them timed by `fetch` and its device's waits together; slow files
-       that one reader meets one behind the other, with nothing between, are neither stalls nor a capped rate;
+       the rhythm of one reader's standstills is that of all arms that read; a loader that does not tell when it reads
+       has them timed by `fetch` and its device's waits together, and its gain without preparation holds what its queue
+       does not bridge; slow reads of one reader that last far more evenly than they come are slow files;
        a loader that does not tell its workers' times waits for others no longer than all of its threads did
 """
 

@@ -33,14 +33,17 @@ class Standstills:
     """[n, 2] begin and end of each, perf_counter_ns, where they come at regular times and last equally long; None: they
     do not, or too few were seen to tell."""
 
-    def rounding(self, round_steps: int, num_steps: int) -> float:
-        """By how much, as a fraction, the mean of so many steps of whole periods of alike standstills may be off: a
-        round more or less at the begin, and a step at the end, share the same standstills. 0 where they are not alike:
-        the blocks have it then."""
-        if self.alike is None:
+    def rounding(self, round_steps: int, num_steps: int, windows_s: Sequence[float]) -> float:
+        """By how much, as a fraction, the mean of so many steps may be off, in windows of whole periods of alike
+        standstills: a round more or less at the begin, and a step at the end, share the same standstills; and a window
+        may lack SHORT_OF of a period. 0 without such windows: elsewhere the blocks have it."""
+        if self.alike is None or not windows_s:
             return 0.0
-        length_s = float((self.alike[:, 1] - self.alike[:, 0]).mean()) / 1e9
-        return (round_steps + 1) / max(num_steps, 1) * min(1.0, length_s / self.period_s)
+        part = min(0.9, float((self.alike[:, 1] - self.alike[:, 0]).mean()) / 1e9 / self.period_s)
+        periods = np.array(windows_s) / self.period_s
+        whole = np.maximum(1.0, np.round(periods))
+        lacks = float(np.abs(periods - whole).sum() / whole.sum()) - round_steps / num_steps
+        return (round_steps + 1) / num_steps * part + max(0.0, lacks) * max(1.0, part / (1.0 - part))
 
 
 def chance_of_so_regular(ends_s: NDArray[np.float64], period_s: float) -> float:

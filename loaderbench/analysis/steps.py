@@ -314,7 +314,7 @@ def arm_steps(
     numbers; `stood`: the storage stands still now and then. Windows over it are shortened to whole periods.
     """
     quantities, turns, periods, samples, steps, left_out, encoded, seconds = [], [], [], 0, 0, 0, 0, 0.0
-    worked: list[tuple[float | None, float]] = []
+    worked, evened_s = list[tuple[float | None, float]](), list[float]()
     handover_ns = handover_of(segments)
     for segment in segments:
         if segment.arm != arm:
@@ -326,6 +326,7 @@ def arm_steps(
         if stood is not None and arm.touches_storage:
             segment, starts, values = of_whole_periods(segment, values, stood, round_steps)
             left_out += len(found["duration"]) - len(values["duration"])
+            evened_s += [float(values["duration"].sum())] * (starts is None)
         if segment.held is not None:
             values["busy"] = np.resize(np.asarray(segment.held.busy_ns, dtype=np.float64) / 1e9, len(values["busy"]))
         length_s = float(values["duration"].sum())
@@ -347,7 +348,7 @@ def arm_steps(
     blocks = blocks_of(tables, round_steps, turns=turns, starts=periods)
     known = [(part, length_s) for part, length_s in worked if part is not None]
     mean = sum(part * length_s for part, length_s in known) / sum(length_s for _, length_s in known) if known else None
-    rounding = 0.0 if stood is None or not left_out else stood.rounding(round_steps, steps)
+    rounding = 0.0 if stood is None else stood.rounding(round_steps, steps, evened_s)
     width = widths({arm: blocks}, ())[arm].beside(rounding)
     return ArmSteps(
         arm, quantities, samples, steps, encoded, seconds, blocks, width, stream, round_steps, mean, left_out, rounding

@@ -104,6 +104,8 @@ PAUSE_FIELDS = (
 )
 """Columns of a pause: no read ended though some were under way."""
 RELEASE_PART = 0.05
+MOST_SLOWEST = 128
+"""The slowest reads of a window are kept one by one: behind a standstill as many are slow as there are readers."""
 
 KERNEL_FIELDS = (
     "begin_ns",  # the device began it, mapped to the host's perf_counter_ns

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from loaderbench.images.index import ImageIndex
 from loaderbench.recording.facts import (
+    MOST_SLOWEST,
     PAUSE,
     PAUSE_FIELDS,
     READ,
@@ -23,9 +24,9 @@ from loaderbench.recording.facts import (
     Table,
 )
 
-MOST_SLOWEST, MOST_PAUSES = 128, 32
-"""Behind a standstill as many reads are slow as there are readers. The pauses that one of the slowest reads waited
-through are kept, too: a rate that is capped in slices of 10 ms has a hundred of them in a window."""
+MOST_PAUSES = 32
+"""The pauses that one of the slowest reads waited through are kept, too: a rate that is capped in slices of 10 ms has a
+hundred of them in a window."""
 
 MOST_FOLDERS = 20
 

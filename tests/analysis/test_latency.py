@@ -30,10 +30,12 @@ from loaderbench.analysis.latency import (
 )
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.quantities import Quantity
+from loaderbench.analysis.record import judged_run
 from loaderbench.analysis.standstills import Standstills, chance_of_so_regular, equal_parts, evened, whole_periods
 from loaderbench.analysis.steps import arm_steps, window_quantities
 from loaderbench.analysis.verdict import attribute
 from loaderbench.cases.arms import Arm
+from loaderbench.plugins import LOADERS
 from loaderbench.recording.facts import (
     STEP,
     STEP_FIELDS,
@@ -49,7 +51,7 @@ from loaderbench.recording.record import Stalls
 from loaderbench.running.read_times import read_times
 from tests.analysis.event_model import Pipeline, measure
 from tests.analysis.judging import join
-from tests.made import make_facts, make_segment, rates_probe
+from tests.made import make_case, make_facts, make_loader, make_run, make_segment, rates_probe
 
 NUM_FILES = 2000
 STORAGE = StorageFacts(
@@ -326,7 +328,7 @@ def fed_over_stalls(steps: int, workers: int, device_s: float, batch_s: float, p
         (2, 0.030, 0.055, 1.8, 0.6),
     ],
 )
-@pytest.mark.parametrize("periods", [1.3, 2.4])
+@pytest.mark.parametrize("periods", [0.96, 1.0, 1.3, 2.0, 2.4])
 def test_what_a_device_works_on_while_the_storage_stands_still_is_no_spread(
     workers: int, device_s: float, batch_s: float, period: float, length: float, periods: float
 ) -> None:
@@ -642,6 +644,48 @@ def test_a_loader_that_tells_no_reads_has_what_fetch_met() -> None:
     assert slowness(recording(SCALING, real=None, fetch=late), 4).kind == "latency"
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_slow_files_that_take_all_of_fetch_s_time_are_no_standstills_beside_windows_of_real(tells: bool) -> None:
+    # given short windows of `fetch`, in which one reader meets one slow file behind the other, and longer ones of real
+    def slow(file: int, random: np.random.Generator) -> float:
+        return 0.3 if random.random() < 0.02 else 0.0
+
+    steps = np.zeros((2, len(STEP_FIELDS)), dtype=np.int64)
+    for seed in range(20):
+        segments = []
+        for number in range(4):
+            begin, one = 9.1 * number, 10 * seed + number
+            table = readers_at_work(1, 2.5, slow=slow, begin=begin, seed=one) if tells else None
+            segments.append(make_segment(Arm.REAL, steps, reads=None if table is None else read_times(table)))
+            fetched = readers_at_work(
+                1, 0.7, slow=slow, typical_s=1e-4, open_s=5e-5, decode_s=1e-5, begin=begin + 5, seed=one + 500
+            )
+            segments.append(make_segment(Arm.FETCH, steps, reads=read_times(fetched)))
+        made = Recording(segments, replace(make_facts(), storage=STORAGE))
+        found = slowness(made, 1)
+        assert found.stalls is None and found.kind == "tail"
+
+
+@pytest.mark.parametrize(("loader", "simulated"), [("dali", True), ("webdataset", False)])
+def test_a_loader_that_tells_no_reads_has_a_queue_over_the_files_that_fetch_read(loader: str, simulated: bool) -> None:
+    table = fed_over_stalls(400, 2, 0.030, 0.040, 2.5, 1.0)
+    reading = readers_at_work(2, 6.0, stall=(2.5, 1.0), begin=33.0, typical_s=1e-4, decode_s=1e-5)
+    real = make_segment(Arm.REAL, table)
+    fetch = make_segment(Arm.FETCH, np.zeros((2, len(STEP_FIELDS)), dtype=np.int64), reads=read_times(reading))
+    known = make_loader(num_readers=2, traits=LOADERS.built_in[loader].traits)
+    facts = replace(make_facts(), storage=STORAGE, loader=known)
+    run = make_run(make_case(loader=loader, workers=3), [real, fetch], facts=facts)
+    judged = judged_run(run, run.recording) if run.recording is not None else None
+    assert judged is not None and judged.slowness.kind == "stalls"
+    found = judged.model.queue
+    if not simulated:  # what it reads is not a file for each image
+        assert found is None
+        return
+    # then standstills of 1 s, of which its 2 batches bridge little, are left without preparation
+    assert found is not None and found.workers == 2
+    assert found.step_s(0.030) == pytest.approx(0.030 * 2.5 / (2.5 - (1.0 - 2.5 * 0.030)), rel=0.05)
+
+
 @pytest.mark.parametrize("seconds", [5.5, 9.0])
 def test_standstills_that_fetch_alone_met_are_looked_for_in_the_steps_of_real(seconds: float) -> None:
     # given a loader that tells no reads, whose device waits while the storage stands still for 1 s of each 2.5 s
@@ -657,6 +701,8 @@ def test_standstills_that_fetch_alone_met_are_looked_for_in_the_steps_of_real(se
     found = slowness(made, 1)
     assert found.stalls is not None and found.stalls.regular and found.standstills is not None
     assert found.stalls.period_s == pytest.approx(2.5, rel=0.01)
+    # (what they are like, `fetch` alone tells: batches that were ready shorten the device's waits)
+    assert found.stalls.num == 2 and found.stalls.length_s == pytest.approx(1.0, rel=0.01)
     steps = arm_steps([real], Arm.REAL, 2, 0, found.standstills)
     assert steps is not None
     assert abs(np.log(steps.mean("duration") / truth)) <= steps.width.whole < 0.05

@@ -386,6 +386,7 @@ def test_where_fetch_alone_tells_of_stalls_it_shares_the_time_with_real(
     measure_rounds(cast(Windows, windows), COLD, Budget(seconds, most_bytes=False), segments)
     long = [(arm, length.target_s) for arm, number, length in windows.asked if number == 1 and length.target_s > 3]
     assert [arm for arm, _ in long][:2] == [Arm.REAL, Arm.FETCH]
+    assert long[0][1] <= 2 * long[1][1] and long[1][1] >= 4.6  # a whole period each
     assert windows.ends[-1] - 1000.0 <= seconds + rounds.MIN_SEGMENT_S
 
 
