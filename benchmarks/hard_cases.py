@@ -324,6 +324,9 @@ CASES: dict[str, HardCase] = {
     "stalls-serial": storage_case("stalls", "serial", 0, 0.040, 8.1, stall=(2.7, 0.8)),
     "stalls-serial-short": storage_case("stalls", "serial", 0, 0.050, 9.0, stall=(1.9, 0.7)),
     "stalls-threaded": storage_case("stalls", "threaded", 2, 0.030, 7.2, stall=(1.8, 0.6)),
+    "stalls-threaded-3": storage_case("stalls", "threaded", 3, 0.030, 9.9, stall=(3.3, 1.2)),
+    "stalls-multiprocess-3": storage_case("stalls", "multiprocess", 3, 0.040, 8.8, stall=(2.2, 0.9)),
+    "stalls-long": storage_case("stalls", "multiprocess", 2, 0.035, 11.0, 30.0, stall=(5.5, 1.5)),
     "stalls-multiprocess": storage_case("stalls", "multiprocess", 2, 0.035, 9.2, stall=(4.6, 1.7)),
     "stalls-short": storage_case("stalls", "multiprocess", 2, 0.035, 4.0, stall=(0.5, 0.2)),
     "capped-serial": HardCase("storage", "bandwidth", partial(

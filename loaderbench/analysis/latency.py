@@ -224,13 +224,15 @@ def stalls(reads: Reads, rhythm: Reads | None = None) -> Stalls | None:
     storage, which tell how regular that is."""
     rhythm, rows = rhythm or reads, reads.stalled
     length_s = _length_s(rows)
-    least = 2 if reads.readers > 1 else 1  # one reader's must have a rhythm, which more of them tell
-    if len(rows) < least or len(rhythm.stalled) < 2 or length_s.sum() < STALLED_PART * reads.seconds:
+    if not len(rows) or len(rhythm.stalled) < 2 or length_s.sum() < STALLED_PART * reads.seconds:
         return None
     if _in_stalls(reads) < IN_STALLS:
         return None
     period_s, regular = _period(rhythm)
-    if reads.readers == 1 and not (regular and _is_rhythm(rhythm)):
+    in_time = regular and len(rows) >= SEEN_PART * reads.seconds / period_s
+    if len(rows) < 2 and not in_time:
+        return None
+    if reads.readers == 1 and not (in_time and _is_rhythm(rhythm)):
         return None  # one reader waits for one file: only the rhythm tells a stall
     return Stalls(
         num=len(rows),

@@ -724,6 +724,13 @@ def test_the_rhythm_of_one_reader_s_stalls_is_that_of_all_arms() -> None:
     assert slowness(recording(SCALING, real=real), 1).stalls is None
     found = slowness(recording(SCALING, real=real, fetch=fetch), 1)
     assert found.stalls is not None and found.stalls.regular and found.stalls.num == 2
+    # so is one of several readers, where `fetch` met more of the same
+    one, more = (readers_at_work(4, last, stall=(5.5, 1.5), begin=begin) for begin, last in ((8.0, 5.8), (14.2, 9.0)))
+    found = slowness(recording(SCALING, real=one, fetch=more), 4)
+    assert found.stalls is not None and (found.stalls.num, found.stalls.regular) == (1, True)
+    # not one by chance beside others that come far more often
+    often = readers_at_work(4, 4.0, stall=(0.3, 0.12), begin=14.2)
+    assert slowness(recording(SCALING, real=one, fetch=often), 4).stalls is None
     # and other slow reads of `fetch` make no rhythm
     few = readers_at_work(1, 3.7, slow=others, begin=11.5, decode_s=1e-4)
     assert slowness(recording(SCALING, real=real, fetch=few), 1).stalls is None
