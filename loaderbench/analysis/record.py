@@ -83,6 +83,7 @@ SPANS_STREAM = 10
 STEADY_S, LAG_S = 5.0, 1.0
 """NVML and GPM are compared with a trace over windows of STEADY_S seconds, their first LAG_S left out: GPM smears the
 edges of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
+BESIDE_OTHERS = "run to run beside others"
 RUN_TO_RUN = 0.15
 """Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
 the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
@@ -361,8 +362,7 @@ class Judged:
     def record(self, begun: RunRecord) -> RunRecord:
         """The record with all figures; the caller adds the caveats."""
         real, facts, found = self.real, self.facts, self.attribution
-        more = 1.96 * RUN_TO_RUN * self.model.taken_by_others
-        rate = _widened(rate_of(real), more, "run to run beside others")
+        rate = _widened(rate_of(real), self._run_to_run, BESIDE_OTHERS)
         return replace(
             begun,
             throughput=rate,
@@ -400,10 +400,15 @@ class Judged:
             notes=self._notes(),
         )
 
+    @property
+    def _run_to_run(self) -> float:
+        """Half-width, in logarithms, of what others on the processors take from one run more than from the next."""
+        return 1.96 * RUN_TO_RUN * self.model.taken_by_others
+
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
-        verdict, seen = self.attribution.verdict, self.contention
+        verdict, seen = _of_a_run_beside(self.attribution.verdict, self._run_to_run), self.contention
         if self.usable_cpus is None:  # workers that they can feed
             return verdict
         if self.facts.watched is not None:
@@ -620,6 +625,16 @@ def _widened(known: Estimate | None, more: float, why: str) -> Estimate | None:
     low = float(np.exp(log - np.hypot(log - np.log(known.low), more)))
     high = None if known.high is None else float(np.exp(log + np.hypot(np.log(known.high) - log, more)))
     return replace(known, low=low, high=high, method=f"{known.method}; {why}")
+
+
+def _of_a_run_beside(verdict: Verdict, more: float) -> Verdict:
+    """The gain without others as that of the next run beside them. What limits this one is decided by its own
+    windows."""
+    gain = _widened(verdict.speedup_if_removed.get("contention"), more, BESIDE_OTHERS)
+    if gain is None or gain.low is None:
+        return verdict
+    gain = replace(gain, low=max(1.0, gain.low))
+    return replace(verdict, speedup_if_removed={**verdict.speedup_if_removed, "contention": gain})
 
 
 def _of_another_run(verdict: Verdict) -> Verdict:

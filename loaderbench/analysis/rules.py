@@ -78,7 +78,8 @@ History
        the rhythm of one reader's standstills is that of all arms that read; a loader that does not tell when it reads
        has them timed by `fetch` and its device's waits together, and its gain without preparation holds what its queue
        does not bridge; slow reads of one reader that last far more evenly than they come are slow files;
-       a loader that does not tell its workers' times waits for others no longer than all of its threads did
+       a loader that does not tell its workers' times waits for others no longer than all of its threads did; the
+       interval of the gain without others holds what they take from one run more than from the next
 """
 
 from __future__ import annotations

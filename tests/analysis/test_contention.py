@@ -231,11 +231,17 @@ def test_a_rate_beside_others_may_be_another_one_in_the_next_run(machine: Machin
     # quota takes the same from every run.
     taken = 0.0 if alone is None else 1 - 1 / truth(machine, FAST, alone)
 
-    rate = analyze(stored(machine, FAST)).throughput
+    record = analyze(stored(machine, FAST))
+    rate = record.throughput
 
     assert rate is not None and rate.low is not None and rate.high is not None
     for end, sign in ((rate.low, -1), (rate.high, 1)):
         assert np.log(end / rate.value) == pytest.approx(sign * 1.96 * 0.15 * taken, rel=0.06, abs=0.005)
+    # so does the gain without them, which is never below 1
+    gain = None if record.verdict is None else record.verdict.speedup_if_removed["contention"]
+    assert gain is not None and gain.low is not None and gain.high is not None
+    assert np.log(gain.high / gain.value) >= 0.99 * 1.96 * 0.15 * taken - 0.005
+    assert gain.low == pytest.approx(max(1.0, gain.value**2 / gain.high), rel=0.06)
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5])
