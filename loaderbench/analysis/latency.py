@@ -248,6 +248,8 @@ def _is_rhythm(reads: Reads) -> bool:
     besides: files that are slow themselves follow each other there at distances that are most even, too."""
     lengths_s, apart_s = [np.zeros(0)], [np.zeros(0)]
     for one in reads.windows:
+        if not one.histogram.any():  # a device's waits, each for as many slow files as it happens to meet
+            continue
         ends = reads.stalled[:, PAUSE["end_ns"]]
         rows = reads.stalled[(ends >= one.begin_ns) & (ends <= one.end_ns)]
         if _length_s(rows).sum() > MOSTLY * (one.end_ns - one.begin_ns) / 1e9:

@@ -686,6 +686,29 @@ def test_a_loader_that_tells_no_reads_has_a_queue_over_the_files_that_fetch_read
     assert found.step_s(0.030) == pytest.approx(0.030 * 2.5 / (2.5 - (1.0 - 2.5 * 0.030)), rel=0.05)
 
 
+def test_a_device_that_waits_for_one_slow_file_behind_the_other_makes_no_rhythm() -> None:
+    # given a loader that tells no reads, over slow files that its one reader meets without a pause
+    fetch = np.cumsum([0.304, 0.310, 0.315, 0.330, 0.303, 0.307, 0.309])
+    rows = [[file, int((12.0 + end - 0.3006) * 1e9), 50_000, 300_550_000, 1] for file, end in enumerate(fetch)]
+    between = [
+        [100 + file, int((12.0 + end) * 1e9) + 40_000 * file, 5_000, 30_000, 1] for end in fetch for file in range(40)
+    ]
+    found = reads(1, np.array([*rows, *between], dtype=np.int64))
+    # whose device waits for one or two of them at a time, less what was ready, at distances that are as even
+    lengths_s = [0.256, 0.275, 0.281, 0.592, 0.291, 0.262, 0.284, 0.574, 0.27]
+    apart_s = [0.311, 0.306, 0.318, 0.622, 0.311, 0.308, 0.314, 0.622, 0.311]
+    ends = 12.0 + fetch[-1] + 0.311 * 20 + np.cumsum(apart_s)
+    columns = [ends - lengths_s, ends, np.full(9, 1e-9), np.full(9, 1e-9)]
+    nothing_read = np.zeros_like(found.histogram)
+    waits = ReadTimes(
+        nothing_read, found.slow_rows[:0], (np.stack(columns, 1) * 1e9).astype(np.int64),
+        int(ends[0] * 1e9) - 400_000_000, int(ends[-1] * 1e9),
+    )  # fmt: skip
+    both = replace(found, windows=(*found.windows, waits))
+    assert stalls(found) is None
+    assert stalls(found, both) is None
+
+
 @pytest.mark.parametrize("seconds", [5.5, 9.0])
 def test_standstills_that_fetch_alone_met_are_looked_for_in_the_steps_of_real(seconds: float) -> None:
     # given a loader that tells no reads, whose device waits while the storage stands still for 1 s of each 2.5 s
