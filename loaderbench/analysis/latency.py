@@ -246,11 +246,10 @@ def stalls(reads: Reads, rhythm: Reads | None = None) -> Stalls | None:
 def _is_rhythm(reads: Reads) -> bool:
     """Whether the stalls of one reader end when the storage goes on, by the windows in which it has hardly any time
     besides: files that are slow themselves follow each other there at distances that are most even, too."""
-    lengths_s, apart_s = [np.zeros(0)], [np.zeros(0)]
+    lengths_s, apart_s, ends = [np.zeros(0)], [np.zeros(0)], reads.stalled[:, PAUSE["end_ns"]]
     for one in reads.windows:
         if not one.histogram.any():  # a device's waits, each for as many slow files as it happens to meet
             continue
-        ends = reads.stalled[:, PAUSE["end_ns"]]
         rows = reads.stalled[(ends >= one.begin_ns) & (ends <= one.end_ns)]
         if _length_s(rows).sum() > MOSTLY * (one.end_ns - one.begin_ns) / 1e9:
             lengths_s.append(_length_s(rows))
@@ -262,9 +261,14 @@ def _is_rhythm(reads: Reads) -> bool:
 def _last_more_evenly(length_s: NDArray[np.float64], apart_s: NDArray[np.float64]) -> bool:
     """Whether waits of one reader last far more evenly than they come: each takes its own time. What waits for a common
     moment comes more evenly, whenever it began. Distances count less their whole multiples of the median."""
-    median_s = float(np.median(apart_s))
-    off = apart_s - np.maximum(np.round(apart_s / median_s), 1) * median_s
-    return bool(np.median(np.abs(length_s - np.median(length_s))) < MORE_EVENLY * np.median(np.abs(off)))
+    off_s = _off_multiples(apart_s) * np.median(apart_s)
+    return bool(np.median(np.abs(length_s - np.median(length_s))) < MORE_EVENLY * np.median(off_s))
+
+
+def _off_multiples(apart: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far each distance is from a whole multiple of their median, at least once that, in parts of it."""
+    times = apart / np.median(apart)
+    return np.asarray(np.abs(times - np.maximum(np.round(times), 1)))
 
 
 def window_wanted_s(segments: Sequence[Segment], readers: int) -> float:
@@ -389,12 +393,11 @@ def _in_slices(reads: Reads) -> bool | None:
     apart = np.concatenate(
         [np.zeros(0), *(np.diff(np.sort(rows[:, READ["begin_ns"]] + _file_ns(rows))) for rows in slow)]
     )
-    if len(apart) < LEAST_BEHIND or not (median := np.median(apart)) > 0:
+    if len(apart) < LEAST_BEHIND or not np.median(apart) > 0:
         return None
     if _last_more_evenly(np.concatenate([_file_ns(rows) for rows in slow]) / 1e9, apart / 1e9):
         return False
-    slices = apart / median
-    whole = np.abs(slices - np.maximum(np.round(slices), 1)) <= SLICE_OFF
+    whole = _off_multiples(apart) <= SLICE_OFF
     return True if len(apart) >= LEAST_SLICES and whole.mean() >= IN_SLICES else None
 
 
