@@ -49,7 +49,9 @@ KNEE = 0.97
 """The knee is the least number of workers with this part of the best predicted rate."""
 MOST_ACTIONS = 5
 MOST_READERS = 32
-"""Most workers that advice proposes to hide storage latency, however many processors there are."""
+"""Most readers that advice proposes to hide storage latency, however many processors there are."""
+MUCH_HELD = 0.25
+"""Processors that other processes use, from which on a run of fewer threads may get a smaller part of all."""
 MOST_PREFETCH = 16
 """Most batches that advice proposes to prepare ahead in each worker: they take memory."""
 MODEL_ERROR = 0.10
@@ -58,6 +60,8 @@ PIXEL_BYTES = {"float32": 4, "uint8": 1}
 
 MEMORY: Change = {"cache": "warm"}
 """The data set in memory."""
+IO_THREADS = "io_threads"
+"""The loader option that `--io-threads` sets, of loaders that read ahead."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,7 @@ class Predictor:
         self.probe = facts.prep_probe or PrepProbe(self.cpus)
         self.traits = facts.loader.traits
         self.known = {**facts.loader.alternatives, case.feed.loader: self.traits}
+        self.readers = self._readers_of(case)
         self.stretched = 1.0
         """CPU time of the workers' stages ÷ what it would be with no more workers than processors."""
         if self.running < 1.0 - WAITED:
@@ -257,7 +262,9 @@ class Predictor:
             return None if self.times.ram is None else _array(self.times.ram)
         factor = new.step.batch_size / old.step.batch_size
         consumer = self._consumer(new, factor)
-        lane = self.lane_in_memory if in_memory else self.lane
+        # Where other threads read, a worker's time is its own work, and the wait for them, which their number decides.
+        reads_apart = new.feed.loader_options.get(IO_THREADS) != old.feed.loader_options.get(IO_THREADS)
+        lane = self.lane_in_memory if in_memory or (reads_apart and new.feed.loader == old.feed.loader) else self.lane
         if consumer is None or lane is None:
             return None
         cpu, ratio = self.lane_cpu, self._stage_ratio(new)
@@ -273,7 +280,8 @@ class Predictor:
         cpu = None if cpu is None else cpu * (1 - self.stage_cpu_part * (1 - ratio))
         handing = 0.0 if self._in_threads(new.feed.loader) and not self.in_threads else self.handing_cpu
         if new.feed.workers == 0:
-            return np.asarray(np.maximum(consumer, factor * lane + self.issue))
+            waits = self.running if old.feed.workers == 0 else 1.0  # what others kept from it they keep from it still
+            return np.asarray(np.maximum(consumer, factor * lane / waits + self.issue))
         lanes_change = new.feed.workers != self.lanes or old.feed.workers == 0
         if lanes_change and cpu is None:
             return None  # how many workers the processors can feed is not known
@@ -284,7 +292,7 @@ class Predictor:
         if factor > 1.0:
             parts.append(self.real)  # a step of more samples is never shorter
         if self.fetch is not None and not in_memory:
-            parts.append(factor * self._fetch_with(new.feed.workers))
+            parts.append(factor * self._fetch_with(self._readers_of(new)))
         probed = self.probe.decoders.get(new.feed.decoder or "")
         if self._in_threads(new.feed.loader) and probed is not None:
             rate = probed.all_cpus_rate
@@ -343,19 +351,39 @@ class Predictor:
         whole = max(1.0, probed.all_cpus_image_s / float(np.mean(probed.image_s)))
         return 1.0 + (whole - 1.0) * (min(workers, self.cpus) - 1) / (self.cpus - 1)
 
-    def _fetch_with(self, workers: int) -> Draws:
-        """T_fetch for another number of workers: the measured one × the ratio by the storage probe.
+    def _readers_of(self, case: Case) -> int:
+        """Files that the loader of a case reads at once."""
+        traits = self.known.get(case.feed.loader)
+        if traits is None:
+            return case.feed.lanes
+        ahead = int(case.feed.loader_options.get(IO_THREADS, 0)) if traits.reads_ahead else 0
+        return ahead or traits.readers or case.feed.lanes
+
+    def _fetch_with(self, readers: int) -> Draws:
+        """T_fetch for another number of readers: the measured one × the ratio by the storage probe.
 
         Without a probe more readers may or may not be faster, which widens the interval.
         """
         assert self.fetch is not None
-        gain = storage.gain_with_readers(self.facts.storage.ceiling, self.lanes, workers)
+        gain = storage.gain_with_readers(self.facts.storage.ceiling, self.readers, readers)
         if gain is not None:
             return self.fetch / gain
-        best = min(1.0, self.lanes / workers)
+        best = min(1.0, self.readers / readers)
         spread = np.random.default_rng(13).uniform(best, 1.0, len(self.fetch))
         spread[0] = 1.0
         return self.fetch * spread
+
+    @property
+    def shared(self) -> bool:
+        """Whether others use so much of the processors that fewer threads would lose to them what this run has now: a
+        fair scheduler gives to each thread alike, unless it deals with whole groups of them."""
+        return self.seen is not None and (self.seen.neighbours or 0.0) >= MUCH_HELD
+
+    @property
+    def memory_helps(self) -> bool:
+        """Whether the data set can be kept in memory, and is not yet."""
+        copy = self.facts.storage.ram_copy
+        return self.case.subject.cache != "warm" and (copy is None or copy.memory_holds_all is not False)
 
     def _in_threads(self, loader: str) -> bool:
         """Whether `loader` makes samples with our decoders in threads of one process."""
@@ -416,7 +444,7 @@ def _worker_parts(spans: Table | None, like: Draws) -> tuple[Draws | None, float
 
 
 def _for_storage(predictor: Predictor, measured: Measured) -> list[Action]:
-    case, facts = predictor.case, predictor.facts
+    facts = predictor.facts
     real, ram, probe = predictor.arms[Arm.REAL], predictor.times.ram, facts.storage.ceiling
     details: dict[str, Json] = {}
     if ram is not None and real.encoded_bytes:
@@ -424,14 +452,12 @@ def _for_storage(predictor: Predictor, measured: Measured) -> list[Action]:
     # A storage that gives more than the run could take is no reason to buy a faster one; memory still answers sooner.
     enough = storage.is_enough(details)
     code: AdviceCode = "data_in_memory" if enough else "faster_storage"
-    copy = facts.storage.ram_copy
-    fits = copy is None or copy.memory_holds_all is not False
-    change = MEMORY if fits and case.subject.cache != "warm" else None
+    change = MEMORY if predictor.memory_helps else None
     proposed = [] if enough and change is None else [code]
     actions = [Action("storage", one, change, predictor.predict(MEMORY), details) for one in proposed]
     found = measured.storage
     kind = None if found is None else found.kind  # knows a capped rate by more than the probe
-    late = kind == "latency" or (kind != "bandwidth" and storage.bound_by(probe, predictor.lanes) == "latency")
+    late = kind == "latency" or (kind != "bandwidth" and storage.bound_by(probe, predictor.readers) == "latency")
     actions += _more_readers(predictor) if late else []
     actions += _more_prefetch(predictor, measured.queue)
     if found is not None and found.kind == "latency" and found.latency_of == "open":
@@ -481,6 +507,8 @@ def _more_readers(predictor: Predictor) -> list[Action]:
     case = predictor.case
     if predictor.traits.readers is not None:  # a fixed number, whatever the workers
         return []
+    if IO_THREADS in case.feed.loader_options and predictor.traits.reads_ahead:
+        return _more_io_threads(predictor)
     change: Change = {}
     if case.feed.workers == 0:
         parallel = predictor.loader_with("processes")
@@ -492,6 +520,23 @@ def _more_readers(predictor: Predictor) -> list[Action]:
     if number is None or number <= case.feed.workers:
         return []
     change = {**change, "workers": number}
+    return [Action("storage", "more_files_at_once", change, predictor.predict(change))]
+
+
+def _more_io_threads(predictor: Predictor) -> list[Action]:
+    """The same where threads of their own read ahead: their number counts, not that of the workers."""
+    options, now = predictor.case.feed.loader_options, predictor.readers
+    gains = {}
+    for number in range(now, max(now, MOST_READERS) + 1):
+        change: Change = {"loader_options": {**options, IO_THREADS: str(number)}}
+        gain = predictor.speedup(change)
+        if gain is None:
+            return []
+        gains[number] = float(gain[0])
+    number = min(one for one, gain in gains.items() if gain >= KNEE * max(gains.values()))
+    if number == now:
+        return []
+    change = {"loader_options": {**options, IO_THREADS: str(number)}}
     return [Action("storage", "more_files_at_once", change, predictor.predict(change))]
 
 
@@ -517,7 +562,7 @@ def _for_contention(predictor: Predictor, measured: Measured, verdict: Verdict) 
 def _fewer_workers(predictor: Predictor) -> list[Action]:
     """As many workers as the processors can feed, where more of them only wait for each other."""
     workers, cpus = predictor.case.feed.workers, predictor.cpus
-    if not predictor.contention or workers <= cpus:
+    if not predictor.contention or workers <= cpus or predictor.shared:
         return []
     number = predictor.knee({}, range(1, workers + 1))
     if number is None or number >= workers:
@@ -580,7 +625,7 @@ def _threads(predictor: Predictor) -> list[Action]:
         change |= {"decode_scale": None} if feed.decode_scale else {}
     most = max(predictor.most_workers, feed.workers)
     # Workers that wait for each other would do so as threads too.
-    fewer = change and predictor.contention and predictor.seen is not None
+    fewer = change and predictor.contention and predictor.seen is not None and not predictor.shared
     least = 1 if fewer else max(feed.workers, 1)
     number = predictor.knee(change, range(least, most + 1))
     if number is None or (not change and number <= feed.workers):
@@ -622,7 +667,7 @@ def _for_launch(predictor: Predictor) -> list[Action]:
 def _together(predictor: Predictor, actions: Sequence[Action]) -> list[Action]:
     """Storage and preparation bound the run together: the best change of prep with the data in memory."""
     best: Action | None = None
-    for one in actions:
+    for one in actions if predictor.memory_helps else ():
         if one.cause != "prep" or one.change is None:
             continue
         change = {**one.change, **MEMORY}

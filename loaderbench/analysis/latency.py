@@ -447,7 +447,7 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, beside: Tabl
         if str(image) in storage.slow_files
     ]
     num, slow_s = _above(histogram, mean_s * 1e9 / 2)
-    again = same_files(len(rows), len(times), storage.num_images, num / reads.num * storage.num_images)
+    again = same_files(len(rows), len(times), storage.num_files, num / reads.num * storage.num_files)
     if at_once and not again and folder is None:  # of one reader; the probe's noise makes no files slow again
         return None
     return Tail(share, slow_s, quantile(histogram, "file", 0.5), again, tuple(examples), folder, part, slow_part)
@@ -495,7 +495,7 @@ def _folder(rows: Table, storage: StorageFacts) -> tuple[str | None, float | Non
     """(the folder that holds most of the slow reads, its part of them), where it stands out: the smallest such."""
     held = held_by_folders(rows, storage)
     for folder, num in sorted(held.items(), key=lambda item: (-item[1], storage.slow_folders[item[0]])):
-        part, of_all = num / len(rows), storage.slow_folders[folder] / storage.num_images
+        part, of_all = num / len(rows), storage.slow_folders[folder] / storage.num_files
         if num >= AGAIN and part >= FOLDER_PART and part >= FOLDER_EXCESS * of_all:
             return folder, part
     return None, None
@@ -705,6 +705,8 @@ class Queue:
     """By how much of itself the time that it holds a run up may differ, one standard deviation."""
     slow_part: float = 1.0
     """Of the reading, what is in slow files or stalls, and differs so."""
+    io_threads: int = 0
+    """Threads that read a batch's files for the workers, each its part of them; 0: the workers read for themselves."""
 
     def step_s(self, host_s: float) -> float:
         """Mean seconds a step by simulation; the consumer takes `host_s` for each batch.
@@ -714,29 +716,43 @@ class Queue:
         num = SIMULATED_BATCHES
         if self.stalls is not None:
             step_s = host_s if self.workers else host_s + self.batch * mean(self.reads.histogram, "file")
-            num = int(min(MOST_SIMULATED, max(num, SIMULATED_PERIODS * self.stalls.period_s / step_s)))
-        reading_s = self._reading_s(num)
-        free = [0.0] * max(1, self.workers)
+            wanted = max(num, SIMULATED_PERIODS * self.stalls.period_s / step_s)
+            num = int(min(max(num, MOST_SIMULATED // self._parts), wanted))
+        readers, workers = [0.0] * max(1, self.io_threads or self.workers), [0.0] * self.workers
         done, taken = 0.0, np.zeros(num)
-        for number in range(num):
+        for number, parts_s in enumerate(self._reading_s(num).tolist()):
             asked = taken[number - self.depth] if number >= self.depth else 0.0
             if not self.workers:
                 asked = done
-            read = _behind_stalls(max(heapq.heappop(free), asked), float(reading_s[number]), self.stalls)
-            heapq.heappush(free, read + self.prep_s)
-            taken[number] = max(read + self.prep_s, done)
+            made = 0.0
+            for part_s in parts_s:
+                read = _behind_stalls(max(heapq.heappop(readers), asked), part_s, self.stalls)
+                read += 0.0 if self.io_threads else self.prep_s
+                heapq.heappush(readers, read)
+                made = max(made, read)
+            if self.io_threads:  # a worker prepares files as they come
+                made = max(made, max(heapq.heappop(workers), asked) + self.prep_s)
+                heapq.heappush(workers, made)
+            taken[number] = max(made, done)
             done = taken[number] + host_s
         settled = num // 5
         return float((done - taken[settled]) / (num - settled))
 
+    @property
+    def _parts(self) -> int:
+        """Of a batch, those that are read at once."""
+        return max(1, min(self.batch, self.io_threads))
+
     def _reading_s(self, num: int) -> NDArray[np.float64]:
-        """Seconds of reading in each of `num` batches, stalls left out."""
+        """[num, parts] seconds of reading in each part of so many batches, stalls left out."""
         histogram = self.reads.histogram
         if self.stalls is not None:
             histogram = _without(histogram, self.reads.slow_rows[self.reads.lie_in(self.reads.stalled)])
         counts, sums = histogram[:, READ_BIN["files"]], histogram[:, READ_BIN["file_ns"]]
         kept = counts > 0
-        drawn = np.random.default_rng(19).multinomial(self.batch, counts[kept] / counts[kept].sum(), size=num)
+        files = np.diff(np.arange(self._parts + 1) * self.batch // self._parts)
+        chances = counts[kept] / counts[kept].sum()
+        drawn = np.random.default_rng(19).multinomial(files, chances, size=(num, self._parts))
         return np.asarray(drawn @ (sums[kept] / counts[kept] / 1e9))
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from loaderbench.analysis.latency import Queue
-from loaderbench.analysis.processors import Processors, available
+from loaderbench.analysis.processors import LEAST_QUEUED, Processors, available
 from loaderbench.analysis.quantities import Draws, Quantity, largest
 from loaderbench.analysis.statistics import pool_adjacent_violators
 from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps, chance_of_so_short
@@ -46,6 +46,8 @@ OWN_GROWTH = 0.25
 bursts, beside workers that share memory and caches with it. What is beyond contradicts the timeline."""
 NOTHING = 1e-3
 """Of what is left of a step."""
+HARDLY = 0.02
+"""Of a step: what is no more may be the drift of the machine."""
 STALLED_ROUNDS = 0.7
 """The loader paces the run if the device waited for data in more than this fraction of the workers' rounds."""
 
@@ -164,6 +166,8 @@ class Model:
     of it."""
     fetch_usable: bool = True
     """False where `fetch` did not meet the slow files or stalls that `real` met: it tells nothing of the step then."""
+    rate_capped: bool = False
+    """The storage's rate is what `fetch` found, whatever else works on these processors."""
     queue: Queue | None = None
     """The loader's queue, over a storage with slow files or stalls, if preparation cost nothing."""
     watched: Watched | None = None
@@ -463,7 +467,8 @@ class Model:
             return None
         own, others = self.without_own_contention, self.without_others
         if own is not None:
-            return own.at_most(others)
+            # Issuing that takes longer though no thread waits for a processor has another reason: a lock, the caches.
+            return own.at_most(others) if self.processors[Arm.REAL].queued >= LEAST_QUEUED else others
         return None if self._waits_behind_its_own else others
 
     @property
@@ -523,11 +528,14 @@ class Model:
         return (1.0 - self.without_others.value / self.real.value) * come_and_go
 
     def _no_faster_than_fed(self, left: Quantity) -> Quantity:
-        """The step without others: at least what it takes with data always ready, itself without them."""
+        """The step without others: at least what it takes with data always ready, itself without them, and what a
+        storage of a capped rate takes."""
         if self.base is None:
             return left
         behind = self._issue_behind_others(Arm.DEVICE if self.owns_transfer else Arm.HOST)
         fed = self.base if behind is None else (self.base - behind).at_least(0.0)
+        if self.rate_capped and self.has_storage and self.times.fetch is not None:
+            left = largest(left, self.times.fetch)
         return largest(left, self._fed_alone or fed).at_most(self.real)
 
     @cached_property
@@ -584,12 +592,13 @@ class Model:
     @property
     def held_up_by_others(self) -> bool:
         """Whether those outside of the run take more from it than its own threads take from each other. Where the
-        times alone were not measured, or both are the same, the queue tells: whether most of it stands behind
-        others."""
+        times alone were not measured, or both are the same or take next to nothing (HARDLY), the queue tells: whether
+        most of it stands behind others."""
         if Arm.REAL not in self.processors:
             return False
         own, others = self.without_own_contention, self.without_others
-        if own is None or others.value == own.value:
+        hardly_s = (1.0 - HARDLY) * self.real.value
+        if own is None or others.value == own.value or min(own.value, others.value) >= hardly_s:
             return self.processors[Arm.REAL].for_others >= 0.5
         return others.value < own.value
 

@@ -231,6 +231,7 @@ class Judged:
             copies=self.facts.device.copies,
             stalls_missed=self.slowness.missed,
             fetch_usable=self.slowness.fetch_saw is not False,
+            rate_capped=self.slowness.kind == "bandwidth",
             queue=self._queue(),
             watched=None if self.facts.watched is None else self._watched(),
         )
@@ -298,9 +299,10 @@ class Judged:
         # What a file takes in the workers depends on what else they do; `fetch` does nothing else.
         reads = found.fetch if not prep_s and found.fetch_saw and found.fetch is not None else known
         workers = feed.workers if found.real is not None else known.readers
+        ahead = known.readers if workers and known.readers != workers else 0
         return Queue(
             reads, found.stalls, self.case.step.batch_size, workers, depth, prep_s, spread_of_met(reads, found),
-            found.tail.share if found.stalls is None and found.tail is not None else 1.0,
+            found.tail.share if found.stalls is None and found.tail is not None else 1.0, io_threads=ahead,
         )  # fmt: skip
 
     @cached_property

@@ -27,7 +27,7 @@ def slow_folder(reads: Reads, storage: StorageFacts) -> SlowFolder | None:
 
 def _slow_folders(reads: Reads, storage: StorageFacts) -> Iterator[SlowFolder]:
     for folder, size in sorted(storage.slow_folders.items(), key=lambda item: item[1]):
-        of_files = size / max(storage.num_images, 1)
+        of_files = size / max(storage.num_files, 1)
         rows = _slowest(reads, of_files)
         if of_files > LARGEST or len(rows) < max(LEAST_READS, LEAST_KEPT * of_files * reads.num):
             continue
@@ -53,8 +53,8 @@ def _slowest(reads: Reads, of_files: float) -> Table:
 
 def _larger(rows: Table, of_files: float, storage: StorageFacts) -> float:
     """How many times as many bytes its files have as the others; 1 where that is not known."""
-    if not storage.image_bytes or not storage.num_images:
+    if not storage.image_bytes or not storage.num_files:
         return 1.0
     own = float(rows[:, READ["bytes"]].mean())
-    others = (storage.image_bytes / storage.num_images - of_files * own) / (1 - of_files)
+    others = (storage.image_bytes / storage.num_files - of_files * own) / (1 - of_files)
     return own / others if others > 0 else 1.0

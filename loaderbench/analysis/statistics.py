@@ -244,10 +244,10 @@ def widths(arms: Mapping[Key, Blocks], alike: Collection[Key]) -> dict[Key, Widt
     `alike`: arms fed by one loader. The spread between windows of 3 or 4 rounds is badly known from one arm; where
     theirs agree it is that of all of them (`_pooled`). Elsewhere an arm's own part is what is left after the mean
     deviation of the others that are alike is taken out of each round. An arm that did not move with them has more left
-    than it had, and then it shares nothing.
+    than it had, and then it shares nothing. An arm of one window varies as those of the pool do.
     """
     moves = {arm: _by_turn(blocks) for arm, blocks in arms.items()}
-    crew = [arm for arm in arms if arm in alike and len(arms[arm]) > 1]
+    crew = [arm for arm in arms if arm in alike and len(arms[arm]) > 1 and len(moves[arm]) > 1]
     turns = sorted(set.intersection(*(set(moves[arm]) for arm in crew))) if crew else []
     table = np.array([[moves[arm][turn] for turn in turns] for arm in crew])
     pooled = dict(zip(crew, _pooled(table), strict=True)) if len(crew) > 1 and len(turns) > 1 else {}
@@ -266,6 +266,9 @@ def widths(arms: Mapping[Key, Blocks], alike: Collection[Key]) -> dict[Key, Widt
             left = np.array([moves[arm][turns[c]] for c in both]) - table[np.ix_(others, both)].mean(axis=0)
             own = max(within, _t_width(float(left.var(ddof=1)), len(both) - 1) / len(both) ** 0.5)
         found[arm] = Width(alone, min(own, alone))
+        if arm in alike and len(moves[arm]) == 1 and (known := [one for one in pooled.values() if one is not None]):
+            whole, own = max(alone, known[0][0]), max(own, known[0][1])  # a single window, as the others' differ
+            found[arm] = Width(whole, min(own, whole))
     return found
 
 

@@ -50,6 +50,8 @@ HELD_UP = 1.6
 whatever its own stages could give. One busy process beside a run that keeps two processors busy costs it 1.5."""
 UNSURE = ("gain_uncertain", "may_be_faster", "feeding_uncertain")
 """Reasons that more steps would settle."""
+HOLD_CONTENTION: frozenset[Cause] = frozenset(("prep", "launch"))
+"""Stages whose gain holds that without contention: what is not prepared or launched waits for no processor."""
 REMOVABLE: tuple[Removable, ...] = (*CAUSES, "compute")
 
 
@@ -182,22 +184,22 @@ class _Judge:
         """Whether the want of processors limits the run: it surely costs something, and either no stage of the run's
         own gives more beyond it, or others take so much (HELD_UP) that its stages cannot be judged beside them.
 
-        Without preparation nothing waits for a processor to prepare, so the gain without a stage holds that without
-        contention; what the stage gives of its own is the ratio of both.
+        Where a stage's gain holds that without contention (HOLD_CONTENTION), what it gives of its own is the ratio of
+        both.
         """
         gain = self.model.contention_gain
         if gain is None or gain.n < 2 or gain.low < SURE or _is_wide(gain):
             return False
         if self.model.held_up_by_others and gain.low >= HELD_UP:
             return True
-        found = [self.model.gains[cause] for cause in self.worth[:1]]
+        found: list[tuple[tuple[Cause, ...], Quantity]] = []
+        found += [((cause,), self.model.gains[cause]) for cause in self.worth[:1]]
         if self.unseparated is not None:  # what the arms do not tell apart may give more, too
-            found.append(self.unseparated.gain)
-        best = max(found, key=lambda one: one.value, default=gain)
+            found.append((self.unseparated.causes, self.unseparated.gain))
+        causes, best = max(found, key=lambda one: one[1].value, default=(("prep",), gain))
         if gain.value < WORTH and (best.value < WORTH or best.low < SURE):
             return False
-        # A stage that is worth it only with the contention that its gain holds is no better a name than this.
-        return gain.value * gain.value >= best.value
+        return _may_hold(gain.value, causes) >= best.value
 
     def of_the_gains(self) -> Ruling:
         joined = self.unseparated
@@ -272,7 +274,7 @@ class _Judge:
             if most >= WORTH and most > MORE * self.best:
                 reasons.append(Reason("gain_not_measured", {"cause": cause, "most": most}))
         held_up = self.model.most_of_contention
-        if held_up is not None and held_up >= WORTH and held_up * held_up >= self.best:
+        if held_up is not None and held_up >= WORTH and _may_hold(held_up, self.worth[:1]) >= self.best:
             reasons.append(Reason("gain_not_measured", {"cause": "contention", "most": held_up}))
         reasons += self.behind_threads(self.best)
         if self.model.stalls_missed is not None:
@@ -391,6 +393,12 @@ class _Judge:
         if au.high > 1 / SURE:
             return Ruling("undetermined", (Reason("feeding_uncertain", {"low": au.low, "high": au.high}),))
         return Ruling("mixed", () if self.together else (Reason("none_alone"),), self.together)
+
+
+def _may_hold(contention: float, causes: Sequence[Cause]) -> float:
+    """The gain of the best causes up to which contention is named before them. Where theirs holds that without
+    contention, a stage that is worth it only with this is no better a name."""
+    return contention ** (1 if HOLD_CONTENTION.isdisjoint(causes) else 2)
 
 
 def _is_wide(gain: Quantity) -> bool:

@@ -41,7 +41,14 @@ Change = Mapping[str, FieldValue]
 
 def flags(change: Change) -> str:
     """The change as options of the command line."""
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items() if value not in ({}, None))
+    parts = []
+    for name, value in change.items():
+        option = "--" + name.replace("_", "-")
+        if isinstance(value, Mapping):  # --loader-option KEY=VALUE, once for each
+            parts += [f"{option.removesuffix('s')} {key}={one}" for key, one in value.items()]
+        elif value is not None:
+            parts.append(f"{option} {value}")
+    return " ".join(parts)
 
 
 LOADER_ARGUMENTS = {"workers": "num_workers", "prefetch": "prefetch_factor"}

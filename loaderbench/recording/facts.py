@@ -571,6 +571,13 @@ class StorageFacts:
     slow_folders: Mapping[str, int] = field(default_factory=dict)
     """Classes of those files, which are the folders right below the root → files in each. Newer runs
     also hold the folders around the files, where these lie deeper (`train/class`)."""
+    num_containers: int | None = None
+    """Files that hold the images, and whose numbers and folders `slow_files` and `slow_folders` give; None where each
+    image is a file, and in runs that did not store it."""
+
+    @property
+    def num_files(self) -> int:
+        return self.num_images if self.num_containers is None else self.num_containers
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from loaderbench.analysis.model import WORTH
-from loaderbench.analysis.verdict import MORE, SURE
+from loaderbench.analysis.verdict import HOLD_CONTENTION, MORE, SURE
 from loaderbench.cases.case import Change
 from loaderbench.cases.case import flags as flags
 from loaderbench.plain import Json
@@ -176,7 +176,7 @@ REASONS: Mapping[str, Callable[[Details], str]] = {
     "gain_not_measured": lambda d: (
         f"the gain without {_text(d, 'cause')} was not measured"
         + (f" and may be up to {_number(d, 'most'):.2f}×" if _is_finite(d, "most") else "")
-        + ": that takes --arms all and --cache warm or cold"
+        + ": that takes --arms all, --cache warm or cold, and a --duration that leaves time for all of them"
     ),
     "gain_uncertain": lambda d: (
         f"the gain without {_text(d, 'cause')} is known only as {_number(d, 'low'):.2f}× – {_number(d, 'high'):.2f}×: "
@@ -252,15 +252,15 @@ def summary(record: RunRecord) -> str:
 
 
 def _beyond_contention(verdict: Verdict, removed: Estimate | None) -> str:
-    """The best stage that is worth it beyond contention; empty where none is. The gain without preparation holds that
-    without contention, since nothing waits that has nothing to do."""
+    """The best stage that is worth it beyond contention; empty where none is."""
     gains = {cause: gain for cause, gain in verdict.speedup_if_removed.items() if gain is not None and gain.low}
-    least = {"prep": WORTH * (1.0 if removed is None else removed.value)}
+    least = dict.fromkeys(HOLD_CONTENTION, WORTH * (1.0 if removed is None else removed.value))
     worth = [c for c in STAGES if c in gains and gains[c].value >= least.get(c, WORTH) and (gains[c].low or 0) >= SURE]
     best = max(worth, key=lambda cause: gains[cause].value, default=None)
     if best is None:
         return ""
-    return f"; beyond that {NAMES[best]}: without {'both' if best == 'prep' else 'that alone'} {_gain(gains[best])}"
+    removed_too = "both" if best in HOLD_CONTENTION else "that alone"
+    return f"; beyond that {NAMES[best]}: without {removed_too} {_gain(gains[best])}"
 
 
 def _how_slow(storage: StorageFigures) -> str | None:
@@ -473,7 +473,7 @@ def _of_ceiling(ceiling: Ceiling) -> str:
     if ceiling.bound_by == "bandwidth":
         bound = "; more readers than this run has get little more: bandwidth"
     elif ceiling.bound_by == "latency":
-        bound = f"; twice this run's readers get {ceiling.growth_per_doubling or 0:.1f}×: latency"
+        bound = f"; each doubling of readers gets {ceiling.growth_per_doubling or 0:.1f}× as much: latency"
     to = f"{readers} reader{'s' * (readers != 1)}"
     return f"the storage gives {found.value / 1e6:,.1f} MB/s{wide} to {to}{rising}{bound}"
 
@@ -567,7 +567,8 @@ def _in_parallel(change: Change, details: Details) -> str:
 ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     **watched_words.ACTIONS,
     "faster_storage": lambda c, d: (
-        f"keep the data set in memory (--cache warm), or put it on faster storage{_headroom(d)}"
+        f"{'keep the data set in memory (--cache warm), or put it' if c else 'put the data set'} on faster storage"
+        f"{_headroom(d)}"
     ),
     "data_in_memory": lambda c, d: (
         "keep the data set in memory (--cache warm): what costs time is the wait for each file, not the storage's "

@@ -9,10 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING
-from loaderbench.analysis.record import analyze
+from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING, Measured, Predictor
+from loaderbench.analysis.record import analyze, judged_run
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import READ, SPAN, STEP, CacheFacts, CeilingProbe, CpuWindow, PrepProbe, Run, Segment
+from loaderbench.plugins import LOADERS
+from loaderbench.recording.facts import (
+    READ,
+    SPAN,
+    STEP,
+    CacheFacts,
+    CeilingProbe,
+    CpuWindow,
+    PrepProbe,
+    RamCopyFacts,
+    Run,
+    Segment,
+)
 from loaderbench.recording.record import Advice
 from loaderbench.reporting.words import flags, worded
 from loaderbench.running.read_times import read_times
@@ -278,6 +290,45 @@ def test_more_readers_against_a_latency() -> None:
     assert value_of(more) == pytest.approx(gain(late, workers=7), rel=0.05)
 
 
+def test_more_threads_that_only_read_against_a_latency() -> None:
+    # given two such threads beside two workers, and storage that serves each of many readers as fast as one alone
+    late = Pipeline(device=0.030, read=0.180, decode=0.020, workers=2)
+    rates = [1e6 * 2**number for number in range(6)]
+    given: dict[str, Any] = {"cache": "cold", "loader": "threaded", "loader_options": {"io_threads": "2"}}
+    asked = simulated(late, cpus=2, ceiling=storage_probe(*rates), **given)
+    assert asked.recording is not None
+    asked.recording.facts = replace(
+        asked.recording.facts, loader=make_loader(traits=LOADERS.built_in["threaded"].traits)
+    )
+    (more,) = [one for one in advice_on(asked) if one.code == "more_files_at_once"]
+    # 180 ms of reading in two threads: as many as bring it down to the device's 30
+    assert value_of(more) == pytest.approx(0.100 / 0.030, rel=0.1)
+    assert more.change is not None and [*more.change] == ["loader_options"]
+    assert "--loader-option io_threads=" in more.action
+    # then more workers are no more readers
+    predictor = storage_predictor(asked)
+    few, many = (predictor._readers_of(predictor.case.changed(workers=workers)) for workers in (2, 8))
+    assert few == many == 2
+
+
+def storage_predictor(asked: Run) -> Predictor:
+    assert asked.recording is not None
+    model = judged_run(asked, asked.recording).model
+    return Predictor(model, Measured(asked.case, asked.recording.facts, None, None, 2, contention=False))
+
+
+@pytest.mark.parametrize(("cache", "fits"), [("warm", True), ("cold", False)])
+def test_no_data_in_memory_is_advised_where_they_are_or_cannot_be(cache: str, fits: bool) -> None:
+    both = Pipeline(device=0.030, read=0.140, decode=0.140, workers=2)
+    asked = simulated(both, cpus=8, cache=cache, prep_probe=make_prep_probe(pillow=0.002, turbojpeg=0.001))
+    assert asked.recording is not None
+    facts = asked.recording.facts
+    copy = RamCopyFacts(num_images=10, bytes=10, subset=True, memory_holds_all=fits, where="tmpfs")
+    asked.recording.facts = replace(facts, storage=replace(facts.storage, ram_copy=copy))
+    found = advice_on(asked)
+    assert found and not [one for one in found if "cache" in (one.change or {}) or "--cache warm" in one.action]
+
+
 def test_storage_and_prep_together() -> None:
     both = Pipeline(device=0.030, read=0.140, decode=0.140, workers=2)
     found = advice(both, cpus=8, cache="cold", prep_probe=make_prep_probe(pillow=0.002, turbojpeg=0.001))
@@ -312,6 +363,9 @@ def test_a_loader_that_tells_no_cpu_time_gets_advice_without_figures() -> None:
 
 
 def test_changes_read_as_options() -> None:
+    assert (
+        flags({"loader_options": {"io_threads": "8", "a": "b"}}) == "--loader-option io_threads=8 --loader-option a=b"
+    )
     assert (
         flags({"loader": "threaded", "batch_size": 128, "loader_options": {}}) == "--loader threaded --batch-size 128"
     )

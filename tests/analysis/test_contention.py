@@ -21,7 +21,7 @@ from loaderbench.recording.record import RunRecord
 from loaderbench.reporting.words import worded
 from tests.analysis import simulate
 from tests.analysis.simulate import Pipeline
-from tests.made import make_case, make_device, make_facts, make_loader, make_run
+from tests.made import make_case, make_device, make_facts, make_loader, make_prep_probe, make_run
 
 
 @dataclass(frozen=True)
@@ -196,15 +196,22 @@ def contention_gain(record: RunRecord) -> float:
         pytest.param(1.07, 1.40, 0.02, False, id="a stage gives more beyond it"),
     ],
 )
-def test_when_contention_is_named_beside_a_stage(*, contention: float, prep: float, half: float, named: bool) -> None:
+@pytest.mark.parametrize("stage", ["prep", "launch"])
+def test_when_contention_is_named_beside_a_stage(
+    *, contention: float, prep: float, half: float, named: bool, stage: str
+) -> None:
     def gain(value: float, half: float) -> Quantity:
         return Quantity(value, np.random.default_rng(1).normal(value, half / 1.96, 500), 9)
 
     model = SimpleNamespace(
-        contention_gain=gain(contention, 0.02), gains={"prep": gain(prep, half)}, held_up_by_others=False,
-        has_storage=False, base=gain(1.0, 0.01), times=None,
+        contention_gain=gain(contention, 0.02), gains={"prep": gain(1.0, 0.01), stage: gain(prep, half)},
+        held_up_by_others=False, has_storage=False, base=gain(1.0, 0.01), times=None,
     )  # fmt: skip
     assert _Judge(cast("Model", model), None).is_held_up is named
+    # a storage or a copy waits for no processor: what gives more without it gives that without contention too
+    gains = {"prep": gain(1.0, 0.01), "storage": gain(prep, half)}
+    beside = SimpleNamespace(**{**vars(model), "gains": gains, "has_storage": True})
+    assert _Judge(cast("Model", beside), None).is_held_up is (named and contention > prep)
 
 
 @pytest.mark.parametrize("quota", [0.5, 0.7, 1.0])
@@ -410,6 +417,48 @@ def test_a_model_on_the_run_s_own_processors(free: bool):
         assert gain is not None and gain.value == pytest.approx(2.0, rel=0.06)
     else:
         assert record.verdict.bottleneck != "prep" and gain is None
+
+
+def test_issuing_that_comes_late_though_no_thread_waits_for_a_processor_is_no_contention():
+    """Steps are issued in 14 ms instead of 10, for a lock or for the caches: eight processors are idle."""
+    segments = simulate.run(Pipeline(device=0.0101, issue=0.010, decode=0.010))
+    fed, verdicts = (Arm.RAM, Arm.REAL), []
+    busy = [one for one in simulate.run(Pipeline(device=0.0101, issue=0.014, decode=0.010)) if one.arm in fed]
+    segments = [one for one in segments if one.arm not in fed] + busy
+    for queued_s in (0.0, 5.0):
+        for one in segments:
+            window = CpuWindow(10.0, 12.0, 0.0, 0.0, 12.0, 0.0, 8, None, None)
+            one.cpu = replace(window, own_queued_s=queued_s) if one.arm in fed else window
+        record = analyze(run_of(segments, Machine(2, cpus=8)))
+        assert record.verdict is not None
+        verdicts.append((record.verdict.bottleneck, contention_gain(record)))
+    assert verdicts[0][0] != "contention" and verdicts[0][1] == pytest.approx(1.0)
+    assert verdicts[1] == ("contention", pytest.approx(1.4, rel=0.05))
+
+
+def test_fewer_workers_are_not_advised_beside_others_who_would_take_their_part():
+    for others, advised in ((0, True), (2, False)):
+        record = judged(Machine(8, others), FAST)
+        assert record.verdict is not None
+        assert any(one.code == "fewer_workers" for one in record.verdict.advice) is advised
+
+
+@pytest.mark.parametrize("waits", [0.0, 0.3, 0.5])
+def test_a_serial_loader_with_another_decoder_waits_for_processors_as_before(waits: float):
+    # given 90 ms of preparation, of which it waits for a processor, and a decoder of two thirds of the cost
+    segments = simulate.run(replace(EVEN, device=0.020, decode=0.090, workers=0))
+    for one in segments:
+        one.cpu = CpuWindow(10.0, 10 * (1 - waits), 10 * waits, 10 * waits, 20.0, 0.0, 2, None, None)
+        if one.spans is not None:
+            wall = one.spans[:, SPAN["ready_ns"]] - one.spans[:, SPAN["start_ns"]]
+            one.spans[:, SPAN["runqueue_ns"]], one.spans[:, SPAN["cpu_ns"]] = wall * waits, wall * (1 - waits)
+    probe = make_prep_probe(pillow=0.090 * (1 - waits) / 64, turbojpeg=0.060 * (1 - waits) / 64)
+    facts = make_facts(device=make_device(), loader=make_loader(), prep_probe=probe)
+    record = analyze(make_run(make_case(workers=0, cache="warm", loader="serial"), segments, facts=facts))
+    assert record.verdict is not None
+    (other,) = [one for one in record.verdict.advice if one.code == "other_decoder"]
+    assert other.predicted_speedup is not None
+    assert other.predicted_speedup.value == pytest.approx(0.092 / 0.062, rel=0.05)
 
 
 def test_a_run_that_waits_for_no_processor_has_no_contention():

@@ -686,6 +686,37 @@ def test_a_loader_that_tells_no_reads_has_a_queue_over_the_files_that_fetch_read
     assert found.step_s(0.030) == pytest.approx(0.030 * 2.5 / (2.5 - (1.0 - 2.5 * 0.030)), rel=0.05)
 
 
+def test_a_loader_with_threads_that_only_read_has_their_queue() -> None:
+    # given slow files that 16 threads read for two workers
+    table = readers_at_work(16, 8, slow=lambda file, random: 0.3 if random.random() < 0.02 else 0.0, typical_s=0.005)
+    real = make_segment(Arm.REAL, fed_over_stalls(400, 2, 0.030, 0.040, 2.5, 1.0), reads=read_times(table))
+    known = make_loader(num_readers=16, traits=LOADERS.built_in["threaded"].traits)
+    facts = replace(make_facts(), storage=STORAGE, loader=known)
+    run = make_run(make_case(loader="threaded", workers=2, loader_options={"io_threads": "16"}), [real], facts=facts)
+    assert run.recording is not None
+    found = judged_run(run, run.recording).model.queue
+    assert found is not None and (found.workers, found.io_threads) == (2, 16)
+
+
+def test_slow_containers_are_counted_among_containers() -> None:
+    # given 20 containers of 10,000 images, read a part at a time, of which any may be slow, two parts in a hundred
+    random = np.random.default_rng(3)
+    rows = []
+    begin = 0.0
+    for _ in range(2000):
+        seconds = 0.3 if random.random() < 0.02 else 0.004
+        rows.append([int(random.integers(20)), int(begin * 1e9), 0, int(seconds * 1e9), 1])
+        begin += seconds
+    names = {str(number): f"shard-{number:04}.tar" for number in range(20)}
+    storage = replace(STORAGE, num_images=10_000, slow_files=names, slow_folders={"": 20}, ceiling=SCALING)
+    images, containers = (
+        tail(reads(2, np.array(rows)), None, replace(storage, num_containers=one)) for one in (None, 20)
+    )
+    assert images is not None and containers is not None
+    assert (images.same_files, images.folder) == (True, "")  # as 20 of 10,000 images they would stand out
+    assert (containers.same_files, containers.folder) == (False, None)
+
+
 def test_a_device_that_waits_for_one_slow_file_behind_the_other_makes_no_rhythm() -> None:
     # given a loader that tells no reads, over slow files that its one reader meets without a pause
     fetch = np.cumsum([0.304, 0.310, 0.315, 0.330, 0.303, 0.307, 0.309])
@@ -868,6 +899,27 @@ def test_without_slow_files_the_step_is_the_slower_of_consumer_and_readers() -> 
     assert steady.step_s(0.1) == pytest.approx(0.1)
     assert steady.step_s(0.005) == pytest.approx(32 * 0.004 / 4, rel=0.02)
     assert replace(steady, prep_s=0.2).step_s(0.005) == pytest.approx((32 * 0.004 + 0.2) / 4, rel=0.02)
+
+
+def test_threads_that_only_read_share_the_files_of_a_batch() -> None:
+    # given 16 readers for two workers, and files of 4 ms: 32 of them take 8 ms, not 64
+    shared = queue([0.004] * 100, workers=2, depth=4, io_threads=16)
+    assert shared.step_s(0.001) == pytest.approx(32 * 0.004 / 16, rel=0.02)
+    assert shared.step_s(0.05) == pytest.approx(0.05)
+    # then their workers have nothing to do but prepare
+    assert replace(shared, prep_s=0.06).step_s(0.001) == pytest.approx(0.06 / 2, rel=0.02)
+    # and a standstill holds them up as it does others, with as many batches ahead
+    period, length = 2.7, 1.2
+    held = queue([1e-6] * 100, Stalls(3, length, period, True, length / period), workers=2, depth=4, io_threads=16)
+    waits = length - 4.5 * 0.1
+    assert held.step_s(0.1) == pytest.approx(0.1 * period / (period - waits), rel=0.04)
+
+
+def test_of_readers_that_share_a_batch_one_slow_file_holds_up_the_others_no_more_than_itself() -> None:
+    # given one file of 100 that takes 400 ms, and 32 readers, one for each file of a batch
+    slow = queue([0.4] + [0.001] * 99, workers=1, depth=1, io_threads=32)
+    with_one = 1 - 0.99**32  # of the batches, those with a slow file
+    assert slow.step_s(1e-4) == pytest.approx(with_one * 0.4 + (1 - with_one) * 0.001, rel=0.1)
 
 
 @pytest.mark.parametrize(("depth", "host_s"), [(4, 0.1), (8, 0.05), (2, 0.2)])

@@ -386,6 +386,8 @@ def test_what_to_do_holds_what_its_maker_gives(code: AdviceCode, change: Any, de
 
 def test_two_changes_at_once_are_said_with_the_figures_of_each() -> None:
     class Predictor:
+        memory_helps = True
+
         def predict(self, change: object) -> object:
             return examples.estimate(2.0)
 
