@@ -388,7 +388,11 @@ def remove_leftovers(folder: str = "/dev/shm") -> list[str]:
     removed = []
     for entry in Path(folder).glob(f"{RAM_COPY_PREFIX}-{namespace}-*"):
         parts = entry.name.removeprefix(f"{RAM_COPY_PREFIX}-").split("-")
-        if entry.lstat().st_uid == os.geteuid() and _start_time(int(parts[1])) != int(parts[2]):
+        try:
+            owner = entry.lstat().st_uid
+        except FileNotFoundError:  # another process has just removed it
+            continue
+        if owner == os.geteuid() and _start_time(int(parts[1])) != int(parts[2]):
             shutil.rmtree(entry, ignore_errors=True)
             removed.append(str(entry))
     return removed

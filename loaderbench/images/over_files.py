@@ -19,6 +19,8 @@ SLOW_FILE_S = 0.0002
 """A file that takes longer waits for storage. In a warm cache (7 to 25 µs) threads only share the GIL."""
 HICCUP_S = 0.002
 """What a preemption may add before the files count as slow."""
+JUDGED = 256
+"""Files after which those before are forgotten: the first may have been in memory, and the others not."""
 
 
 def over_files(
@@ -36,7 +38,7 @@ def over_files(
     raises.
     """
     found: list[R] = []
-    left, begun = iter(files), time.perf_counter()
+    left, begun, num_before = iter(files), time.perf_counter(), 0
     for one in left:
         found.append(work(one))
         num = len(found)
@@ -44,7 +46,9 @@ def over_files(
         now = time.perf_counter()
         if now > until and num >= at_least:
             break
-        if now - begun > SLOW_FILE_S * num + HICCUP_S:
+        if num - num_before >= JUDGED:
+            begun, num_before = now, num
+        if now - begun > SLOW_FILE_S * (num - num_before) + HICCUP_S:
             found += _many_at_once(work, left, until, at_least - num, on_done, num)
             break
     return found

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from loaderbench.recording.progress import Alive, Report
+from loaderbench.running.cache import OnDone
 from loaderbench.running.loop import StepLoop
 
 EVERY_S = 0.5
@@ -45,6 +46,21 @@ class Pulse:
         finally:
             self._took(what, self._clock() - self._since_ns)
             self._doing = ""
+
+    def seen_in(self, progress: Callable[[str], OnDone]) -> Callable[[str], OnDone]:
+        """The same progress of work on files, each of which is a sign of life: how long all of them take is not known
+        from the time before, where few were to be done."""
+
+        def of(what: str) -> OnDone:
+            told = progress(what)
+
+            def on_done(done: int, total: int) -> None:
+                self._since_ns = self._clock()
+                told(done, total)
+
+            return on_done
+
+        return of
 
     def _took(self, what: str, duration_ns: int) -> None:
         self._longest_ns[what] = max(self._longest_ns.get(what, 0), duration_ns)

@@ -35,7 +35,10 @@ PREPARE_PART = 0.2
 """Fraction of the measuring time for work on all files, evicting them or reading them into memory, before it is said
 that the run takes longer."""
 FORESEE_S = 0.5
-"""Seconds of such work after which is foreseen how long it takes."""
+"""Seconds of such work after which is foreseen how long it takes, and in which the first files may be faster than the
+others: again each time that as much more has passed as before."""
+TOLD_AGAIN = 1.5
+"""Of what was foreseen: where it takes more, that is said, too."""
 RESIDENT, EMPTY = 0.99, 0.01
 SMALL_SET_BATCHES = 32
 """A set of fewer batches is evicted completely after each batch (about 8 µs a file)."""
@@ -273,18 +276,26 @@ class CacheKeeper:
 
     def _foreseeing(self, what: str) -> OnDone:
         """Receives the progress of work on all files. Where it will take more than its part of the time, which cannot
-        be helped, that is said as soon as it shows."""
-        progress, begun, deadline = self._progress(what), time.perf_counter(), self._deadline
+        be helped, that is said as soon as it shows, by the files since the last look."""
+        progress, deadline = self._progress(what), self._deadline
+        known = 0.0 if deadline is None else PREPARE_PART * deadline.duration_s
+        again = 1.0
+        looks: list[tuple[float, int]] = []  # the first file, and the last look
 
         def on_done(done: int, total: int) -> None:
-            nonlocal deadline
+            nonlocal known, again
             progress(done, total)
-            took = time.perf_counter() - begun
-            if deadline is not None and took > FORESEE_S:
-                whole, share = took * total / done, PREPARE_PART * deadline.duration_s
-                if whole > share:
-                    deadline.extend(whole - share, f"{what} takes about {whole:.0f} s for {total:,} files")
-                deadline = None
+            now = time.perf_counter()
+            if not looks:
+                looks.extend([(now, done)] * 2)
+            begun, (before, had) = looks[0][0], looks[1]
+            if deadline is None or now - before <= max(FORESEE_S, before - begun) or done == had:
+                return
+            looks[1] = now, done
+            whole = now - begun + (now - before) / (done - had) * (total - done)
+            if whole > again * known:
+                deadline.extend(whole - known, f"{what} takes about {whole:.0f} s for {total:,} files")
+                known, again = whole, TOLD_AGAIN
 
         return on_done
 

@@ -22,7 +22,8 @@ from loaderbench.plain import JsonObject
 from loaderbench.recording.facts import CopyFacts, LoaderFacts, StartupFacts, Table
 from loaderbench.recording.progress import Phase, Report
 from loaderbench.running.cache import RamCopy
-from loaderbench.running.deadline import Deadline
+from loaderbench.running.deadline import LEAST_MOVED_S, Deadline
+from loaderbench.running.foresight import foreseen
 from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.streams import Stream, close, come_to_rest
 from loaderbench.samplers.process_io import pss_of
@@ -108,16 +109,30 @@ class Feeds:
             return
         what = "copying images into memory"
         self._report(Phase(what))
+        in_files = self._rig.data.shards is None
+        least = min(self._case.step.batch_size if in_files else 2 * self._case.feed.lanes, len(self._rig.data.files))
         copy = RamCopy(
             self._rig.data,
             self._batch_bytes(),
             self._copy_bytes(),
             progress_of(self._report)(what),
             until=self._deadline.until(self.copy_most_s),
-            at_least=self._case.step.batch_size if self._rig.data.shards is None else 2 * self._case.feed.lanes,
+            at_least=least,
             evict_sources=self._case.subject.cache == "cold",
         )
-        self.ram = self._stack.enter_context(copy)
+        num_bytes = least * float(self._rig.data.files.sizes.mean())
+
+        def on_rate(bytes_per_s: float, passed_s: float) -> bool:
+            whole_s = num_bytes / bytes_per_s
+            if whole_s - self.copy_most_s < LEAST_MOVED_S:
+                return False
+            copied = f"{least} {'images' if in_files else 'containers'} into memory"
+            why = f"files come at {bytes_per_s / 1e6:.2g} MB/s: copying {copied} takes {whole_s:.0f} s"
+            self._deadline.extend(whole_s - self.copy_most_s, why)
+            return True
+
+        with foreseen(on_rate):
+            self.ram = self._stack.enter_context(copy)
 
     def _copy_bytes(self) -> int:
         """Most bytes to copy into memory: enough that no image repeats within a window."""

@@ -14,6 +14,8 @@ LOOK_S = 1.5
 """Between two looks. Windows of usual length are over before the second, and modules are loaded before the first."""
 ALIKE = 1.5
 """Two rates that differ by no more agree: the loader has started, and reads."""
+LEAST_READ, LEAST_RATE = 100_000, 20_000.0
+"""Bytes, and bytes a second, of files: looking at a process reads lists of the kernel too, 3 kB a second at most."""
 
 
 def bytes_asked_for() -> int | None:
@@ -45,6 +47,8 @@ def foreseen(
                 first = now_s, now
                 continue
             rate = (now - first[1]) / (now_s - first[0])
+            if now - first[1] < LEAST_READ or rate < LEAST_RATE:
+                rate = 0.0
             if rate and before and max(rate, before) <= ALIKE * min(rate, before) and on_rate(rate, now_s - begun_s):
                 return
             before = rate

@@ -15,6 +15,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.devices.collective import Collective
 from loaderbench.recording.facts import Segment
 from loaderbench.recording.progress import Phase
+from loaderbench.running.deadline import Deadline
 from loaderbench.running.peers import Peers
 from loaderbench.running.window import Windows
 
@@ -22,6 +23,8 @@ NUM_WINDOWS = 3
 PART_OF_TIME = 0.3
 """Of the measuring time, for all of them."""
 MIN_WINDOW_S, MAX_WINDOW_S = 0.5, 6.0
+WARMUP_PART = 0.5
+"""Of a window's length, the longest warm-up beyond its first part."""
 LEAST_STEPS = 8
 """Of a window, and of a part between two agreements; a whole number of rounds of the workers."""
 
@@ -31,11 +34,18 @@ def joint_seconds(duration_s: float) -> float:
     return NUM_WINDOWS * float(np.clip(PART_OF_TIME * duration_s / NUM_WINDOWS, MIN_WINDOW_S, MAX_WINDOW_S))
 
 
-def measure_joint(windows: Windows, peers: Peers, collective: Collective) -> list[Segment]:
-    """Windows of `real` with `collective` behind each step."""
+def measure_joint(windows: Windows, peers: Peers, collective: Collective, deadline: Deadline) -> list[Segment]:
+    """Windows of `real` with `collective` behind each step: as many as there is time for, one at least."""
+    effort, made = windows.rig.case.effort, list[Segment]()
     windows.report(Phase("running all ranks together"))
-    seconds = joint_seconds(windows.rig.case.effort.duration_s) / NUM_WINDOWS
-    return [_window(windows, peers, collective, number, seconds) for number in range(NUM_WINDOWS)]
+    seconds = joint_seconds(effort.duration_s) / NUM_WINDOWS
+    limited = effort.steps is None or effort.is_limited
+    for number in range(NUM_WINDOWS):
+        begun = time.perf_counter()
+        made.append(_window(windows, peers, collective, number, seconds))
+        if peers.lead(limited and time.perf_counter() - begun > deadline.left_s()):
+            break
+    return made
 
 
 def _window(windows: Windows, peers: Peers, collective: Collective, number: int, seconds: float) -> Segment:
@@ -54,7 +64,11 @@ def _window(windows: Windows, peers: Peers, collective: Collective, number: int,
     part = -(-LEAST_STEPS // feed.lanes) * feed.lanes
     warm_up = 2 * rig.buffer_batches + feed.lanes + 1 if effort.warmup is None else max(1, effort.warmup)
     with windows.evicting(Arm.REAL, loop, loader):
-        loop.run(warm_up, sys.maxsize)
+        warm_ns = time.perf_counter_ns() + round(WARMUP_PART * seconds * 1e9)
+        while len(loop.host) < warm_up:
+            loop.run(min(part, warm_up - len(loop.host)), sys.maxsize)
+            if effort.warmup is None and peers.lead(time.perf_counter_ns() >= warm_ns):
+                warm_up = len(loop.host)
         until_ns = time.perf_counter_ns() + round(seconds * 1e9)
         while True:
             loop.run(part, sys.maxsize)

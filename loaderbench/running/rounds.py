@@ -18,7 +18,7 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet
 from loaderbench.recording.facts import RoundFacts, Segment, StorageWindow
-from loaderbench.running.window import LONGEST_WINDOW_S, MIN_WINDOW_STEPS, Length, Windows, durations
+from loaderbench.running.window import LEAST_WINDOW, LONGEST_WINDOW_S, MIN_WINDOW_STEPS, Length, Windows, durations
 
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
@@ -58,6 +58,8 @@ HALF = 0.5
 the part of `real` where only `fetch` tells what its storage does."""
 ARMS_PART = 0.6
 """Fraction of `max_bytes` for the arms that read the storage."""
+LATE_S = 1.0
+"""By so much a window may end beyond the time; one that cannot be shorter is left out."""
 
 
 StoppedBy = Literal["ci_target", "duration", "steps", "max_bytes"]
@@ -133,7 +135,7 @@ def measure_rounds(
                 if steps is not None or left_s < 0:
                     continue
                 arm = Arm.REAL
-            if steps is None and not number and not spares:
+            if steps is None and not number and not spares and Arm.REAL in arms:
                 has_time = _has_time(budget.seconds, left_s, segments, arms, least)
                 has_time = has_time and _has_time_for_long(left_s, segments, arms[place:], readers)
                 spares = lead(() if has_time else _spared(segments))
@@ -141,12 +143,12 @@ def measure_rounds(
                 continue
             usual_s = arm.weight * target_s
             wanted_s = lead(_wanted_s(arm, number, usual_s, left_s, segments, readers, least * bool(spares)))
-            if not wanted_s and steps is None:
+            too_long = lead(number > 0 and _shortest_s(arm, segments, windows.rig.case.feed.lanes) > left_s + LATE_S)
+            if (not wanted_s and steps is None) or too_long:
                 left_out = True
                 continue
             part = 1.0 if number else _share(arm, [one for one in arms[place:] if one not in spares])
-            # A window of a number of steps ends early only where it would take up a round's time.
-            most_s = max(MIN_SEGMENT_S if steps is None else LONGEST_WINDOW_S, left_s * part)
+            most_s = _most_s(left_s, part, fixed=steps is not None)
             segments.append(windows.measure(arm, number, Length(wanted_s, steps, most_s)))
             left_out = False
             on_window(not number)
@@ -156,7 +158,7 @@ def measure_rounds(
             on_window(True)
         number += 1
         uneven = steps is None and lead(_least_s(Arm.REAL, segments, readers) > 0)
-        turns = _turns(arms, uneven=uneven, short=bool(spares))
+        turns = _turns(arms, uneven=uneven, short=bool(spares), twice=not budget.most_bytes)
         late = lead(time.perf_counter() > deadline) or left_out
         asked = None if steps is None else num_rounds
         stopped_by = _stopped_by(windows, number, asked, fewest, arms, segments, late=late, bytes_end=budget.most_bytes)
@@ -195,12 +197,13 @@ def _stopped_by(
     return None
 
 
-def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool) -> tuple[Arm, ...]:
+def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool, twice: bool = True) -> tuple[Arm, ...]:
     """The order of a later round. Over a storage that stands still or has slow files now and then (`uneven`), windows
     of `real` and `fetch` must be long, and what they hold differs from one to the next: they come first, and `real`
-    twice. The other arms move less and follow if there is time. `short`: the time is, so that `real` comes first."""
+    twice, where bytes allow it (`twice`). The other arms move less and follow if there is time. `short`: the time is,
+    so that `real` comes first."""
     if uneven:
-        first = tuple(arm for arm in (Arm.REAL, Arm.FETCH, Arm.REAL) if arm in arms)
+        first = tuple(arm for arm in (Arm.REAL, Arm.FETCH, Arm.REAL)[: 3 if twice else 2] if arm in arms)
         return (*first, *(arm for arm in arms if arm not in COMPARED))
     return tuple(sorted(arms, key=lambda arm: arm is not Arm.REAL)) if short else arms
 
@@ -218,6 +221,12 @@ def _share(arm: Arm, left: Sequence[Arm]) -> float:
     """Of the time, what a window of the first round may take at most, `left` being the arms from here on: two shares
     for `real`, one for each other."""
     return (1 + (arm is Arm.REAL)) / sum(1 + (one is Arm.REAL) for one in left)
+
+
+def _most_s(left_s: float, part: float, *, fixed: bool) -> float:
+    """The longest that a window may take, `part` being its share. One of a number of steps (`fixed`) may take more of
+    what is left: fewer steps tell less, and others may need less."""
+    return max(MIN_SEGMENT_S, left_s * part, min(LONGEST_WINDOW_S, HALF * left_s) if fixed else 0.0)
 
 
 def _has_time(budget_s: float, left_s: float, segments: Sequence[Segment], arms: Sequence[Arm], least: int) -> bool:
@@ -276,6 +285,12 @@ def _in_time(arm: Arm, usual_s: float, long_s: float, left_s: float, segments: S
 def _whole_s(segment: Segment) -> float:
     """Seconds of a window with its preparation, warm-up and end."""
     return max(segment.wall_s or 0.0, _window_s(segment))
+
+
+def _shortest_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
+    """The least that a window of the arm took, had it had no more steps than it must have; 0 before the first."""
+    least = LEAST_WINDOW + lanes * arm.is_fed
+    return min((_whole_s(one) * min(1.0, least / len(one.steps)) for one in segments if one.arm is arm), default=0.0)
 
 
 def _window_s(segment: Segment) -> float:

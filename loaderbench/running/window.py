@@ -45,10 +45,17 @@ from loaderbench.samplers.process_io import tree_read_bytes
 from loaderbench.samplers.sources import StorageCounter
 
 MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
+FEWEST_STEPS = 2
+"""Of a window on storage that takes seconds for a batch."""
+LEAST_WINDOW = 2 + FEWEST_STEPS
+"""Steps of the shortest window with one of warm-up and the one that begins late for the readings, besides those in
+which each worker of a loader hands over once."""
 MAX_WARMUP_S = 3.0
 LONGEST_WINDOW_S = 10.0
 WARMUP_PART = 0.4
 """Of the longest time that a window may take."""
+LAST_ROUND_S = 1.0
+"""Most seconds beyond the longest for the rest of the workers' last round."""
 HELD_STEPS, MAX_HOLD_S = 3, 0.5
 """Steps of each `device` window that are held back until all their work is enqueued, and the longest hold (s)."""
 
@@ -170,7 +177,7 @@ class Windows:
         """One window of `arm` in round `number`. `warm_up`: what runs before it; None: until the loader is steady."""
         begun = time.perf_counter_ns()
         device = self.rig.device
-        if arm is Arm.RAM:
+        if arm.source == "memory":
             self.feeds.copy_to_memory()
         self.feeds.rest(arm)
         touches_storage = self.feeds.reads_files and arm.touches_storage
@@ -187,7 +194,7 @@ class Windows:
         with self.foreseeing(arm, number), self.evicting(arm, loop, loader), log or nullcontext():
             num_warmup, steady = self._open(arm, stream, loop, length, most, warm_up)
             stages_begun, cpu_begun = _stage_times(loader), time.thread_time()
-            self._fill(loop, num_warmup, min(length.steps or self.fewest_steps(), most), length, most)
+            self._fill(loop, num_warmup, min(length.steps or self.fewest_steps(), most - num_warmup), length, most)
             consumer_cpu_s, stages_ended = time.thread_time() - cpu_begun, _stage_times(loader)
             cpu = self.cpu.end()
             if arm.on_device:
@@ -279,15 +286,19 @@ class Windows:
         # Storage that takes seconds for a batch must not stretch a window to minutes: two steps are enough.
         longest_s = min(math.inf if fixed else LONGEST_WINDOW_S, (1 - WARMUP_PART) * length.longest_s)
         longest_ns = sys.maxsize if math.isinf(longest_s) else time.perf_counter_ns() + int(longest_s * 1e9)
-        loop.run(2, sys.maxsize)
+        begun_ns = time.perf_counter_ns()
+        loop.run(FEWEST_STEPS, sys.maxsize)
         if time.perf_counter_ns() < longest_ns:
-            loop.run(steps - 2, longest_ns)
+            loop.run(steps - FEWEST_STEPS, longest_ns)
         left_ns = int(length.target_s * 1e9) - (loop.host[-1][3] - loop.host[num_warmup][0])
         if not fixed and left_ns > 0:
             loop.run(most - len(loop.host), time.perf_counter_ns() + left_ns)
-        if not fixed and time.perf_counter_ns() < longest_ns:
+        num, lanes = len(loop.host) - num_warmup, self.rig.case.feed.lanes
+        if not fixed and num >= lanes:
             # Half a round of the workers' bursts would count as a whole one, or as none.
-            loop.run(-(len(loop.host) - num_warmup) % self.rig.case.feed.lanes, longest_ns)
+            now_ns = time.perf_counter_ns()
+            round_ns = min((now_ns - begun_ns) * lanes // num, int(LAST_ROUND_S * 1e9))
+            loop.run(min(-num % lanes, most - len(loop.host)), max(longest_ns, now_ns + round_ns))
 
     def warm_up(
         self, loop: StepLoop, loader: Loader | None, target_s: float, most: int, longest_s: float = math.inf,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from loaderbench.images.over_files import NUM_THREADS, over_files
+from loaderbench.images.over_files import JUDGED, NUM_THREADS, over_files
 
 
 def test_quick_files_are_done_in_order_by_this_thread() -> None:
@@ -38,6 +38,19 @@ def test_files_that_wait_are_waited_for_side_by_side_and_come_in_order() -> None
 
     assert over_files(work, range(100), on_done=told.append) == list(range(100))
     assert 2 < most <= NUM_THREADS and told == list(range(1, 101))
+
+
+def test_files_that_are_slow_behind_many_quick_ones_are_waited_for_side_by_side() -> None:
+    threads: set[int] = set()
+
+    def work(number: int) -> None:
+        threads.add(threading.get_ident())
+        if number >= 20_000:
+            time.sleep(0.002)
+
+    # given files that would have to take 4 s until all of them are slow on average
+    over_files(work, range(20_000 + 20 * JUDGED // 10))
+    assert len(threads) > 2
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.01])

@@ -85,6 +85,21 @@ def test_what_is_done_between_windows_is_judged_by_the_time_before(pulse: Pulse,
         assert (told.waits_s, told.longest_s) == (8.0, 2.0)
 
 
+def test_each_file_is_a_sign_of_life(pulse: Pulse, clock: Clock) -> None:
+    told: list[tuple[int, int]] = []
+    progress = pulse.seen_in(lambda what: lambda done, total: told.append((done, total)))("evicting")
+    for files in (1, 9):
+        with pulse.during("preparing the cache"):
+            for number in range(files):
+                clock.now += 2 * S
+                progress(number + 1, files)
+            clock.now += S
+            if files == 9:  # 19 s, where the first took 3
+                alive = pulse.look()
+                assert alive.waits_s == 1.0
+    assert told[-1] == (9, 9)
+
+
 def test_who_waits_at_a_collective_is_not_the_one_that_hangs(pulse: Pulse, clock: Clock) -> None:
     loop = window(pulse, clock, first_s=1)
     clock.now += 9 * S

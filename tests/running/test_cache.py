@@ -45,3 +45,47 @@ def test_a_few_reads_are_timed_and_leave_nothing_behind(
     warm = CacheKeeper("warm", DataSet(images))
     warm.time_cold_reads(None)
     assert warm.facts().cold_reads == ()
+
+
+class Told:
+    """A deadline that keeps what it is told."""
+
+    duration_s = 10.0
+
+    def __init__(self) -> None:
+        self.said: list[tuple[float, str]] = []
+
+    def extend(self, seconds: float, why: str) -> None:
+        self.said.append((seconds, why))
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "quick", "each_s", "said"),
+    [
+        pytest.param(0.0, 0, 0.001, [], id="quick"),
+        # 0.2 of 10 s are kept for it; what was done before the first file is no time of files
+        pytest.param(30.0, 0, 0.001, [], id="late"),
+        pytest.param(0.0, 0, 0.010, [(8.0, "takes about 10 s for 1,000 files")], id="slow"),
+        pytest.param(
+            0.0,
+            600,
+            0.010,
+            [(0.3, "takes about 2 s for 1,000 files"), (2.3, "takes about 5 s for 1,000 files")],
+            id="slow behind those in memory",
+        ),
+    ],
+)
+def test_how_long_work_on_all_files_takes_is_foreseen_by_the_last_ones(
+    idle_s: float, quick: int, each_s: float, said: list[tuple[float, str]], own_tree: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    now, deadline = [100.0], Told()
+    monkeypatch.setattr(cache.time, "perf_counter", lambda: now[0])
+    keeper = CacheKeeper("warm", DataSet(index_images(str(own_tree))), deadline=deadline)  # type: ignore[arg-type]
+    on_done = keeper._foreseeing("work")
+    now[0] += idle_s
+    for number in range(1000):
+        now[0] += 0.001 if number < quick else each_s
+        on_done(number + 1, 1000)
+    assert [why for _, why in deadline.said] == [f"work {text}" for _, text in said]
+    assert [s for s, _ in deadline.said] == pytest.approx([s for s, _ in said], abs=0.1)

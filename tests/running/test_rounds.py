@@ -29,7 +29,7 @@ from loaderbench.recording.facts import (
     Segment,
     StorageWindow,
 )
-from loaderbench.running import rounds
+from loaderbench.running import rounds, window
 from loaderbench.running.peers import ALONE
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
 from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows
@@ -192,8 +192,38 @@ def test_a_number_of_steps_takes_its_time_unless_one_was_given_too(monkeypatch: 
     assert len(asked) == 3 * len(COLD)
     facts, asked, _ = measured(monkeypatch, steps=100, seconds=1.0, window_s=1.0, strict_duration=True)
     assert (facts.stopped_by, facts.num_rounds) == ("duration", 1)
-    # a window that would take up the time of a round gives up: nothing shorter, for fewer steps tell less
-    assert {length.longest_s for _, _, length in asked} == {LONGEST_WINDOW_S}
+    assert {length.longest_s for _, _, length in asked} == {0.5, rounds.MIN_SEGMENT_S}
+    # fewer steps tell less: a window may take half of what is left, others may need less; 10 s at most, or its share
+    _, asked, _ = measured(monkeypatch, steps=100, seconds=50.0, window_s=6.0, strict_duration=True)
+    longest = [length.longest_s for _, number, length in asked if number == 0]
+    assert longest == pytest.approx([LONGEST_WINDOW_S] * 3 + [2 * 32 / 5] + [LONGEST_WINDOW_S] * 2 + [14.0])
+
+
+def test_no_window_is_begun_that_cannot_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given windows of 12 s, 13 steps each: with 8 workers one has 12 at least, and one without a loader 4
+    _, asked, _ = measured(monkeypatch, (Arm.DEVICE, Arm.REAL), seconds=39.0, window_s=12.0, workers=8,
+                           step_s=lambda arm, number: 1.0)  # fmt: skip
+    # then behind the first round there is time for `device`, and with 3 s left for no window of `real`
+    assert [(arm, number) for arm, number, _ in asked] == [
+        (Arm.DEVICE, 0), (Arm.REAL, 0), (Arm.DEVICE, 1),
+    ]  # fmt: skip
+
+
+def test_what_real_lacks_spares_nothing_where_it_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a data set that could be measured as it is only once, slowly
+    windows = FakeWindows(Clock(monkeypatch), computing_case(workers=8), steady, 2.0)
+    before = windows.measure(Arm.REAL, 0, Length(1.0))
+    before.steps[:, 1] = before.steps[:, 6] = np.arange(13) * 600_000_000
+    windows.asked.clear()
+    facts = measure_rounds(cast(Windows, windows), (Arm.DEVICE, Arm.PREP), Budget(13.0, False), [before])
+    assert Arm.PREP in facts.arms
+
+
+def test_where_bytes_are_limited_no_round_reads_more_than_was_planned() -> None:
+    assert rounds._turns(COLD, uneven=True, short=False)[:3] == (Arm.REAL, Arm.FETCH, Arm.REAL)
+    for twice in (False, True):
+        turns = rounds._turns(COLD, uneven=True, short=False, twice=twice)
+        assert sum(arm.touches_storage for arm in turns) == 3 + twice and {*turns} == {*COLD}
 
 
 def test_a_limit_of_bytes_allows_four_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,6 +494,44 @@ def test_the_time_of_arms_that_a_clock_paces_goes_to_those_that_vary(
 def test_a_number_of_steps_is_measured_of_every_arm(monkeypatch: pytest.MonkeyPatch) -> None:
     _, asked, _ = measured(monkeypatch, device="emulated", steps=30)
     assert sum(arm is Arm.HOST for arm, _, _ in asked) == 3
+
+
+# -- the end of a window -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lanes", "target_s", "longest_s", "num"),
+    [
+        pytest.param(8, 0.25, 9.0, 16, id="the round is completed within the longest time"),
+        pytest.param(8, 0.25, 0.2, 16, id="and beyond it, for as long as a round took"),
+        pytest.param(8, 0.125, 0.1, 4, id="not where there was no whole round"),
+        pytest.param(1, 0.25, 9.0, 9, id="without others each step is a round"),
+    ],
+)
+def test_a_window_ends_with_a_whole_round_of_the_workers(
+    lanes: int, target_s: float, longest_s: float, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given batches that come eight at a time, 0.01 s apart, and 0.1 s behind those before
+    now = [0]
+    monkeypatch.setattr(window.time, "perf_counter_ns", lambda: now[0])
+
+    class Loop:
+        def __init__(self) -> None:
+            self.host = [(0, 0, 0, 0)]
+
+        def run(self, most: int, until_ns: int) -> int:
+            for number in range(most):
+                begun = now[0]
+                now[0] += 10_000_000 if (len(self.host) - 1) % 8 else 100_000_000
+                self.host.append((begun, now[0], now[0], now[0]))
+                if now[0] > until_ns:
+                    return number + 1
+            return most
+
+    loop, windows = Loop(), cast(Any, object.__new__(Windows))
+    windows.rig = SimpleNamespace(case=make_case(workers=lanes))
+    windows._fill(loop, 1, 2, Length(target_s, None, longest_s / 0.6), sys.maxsize)
+    assert len(loop.host) - 1 == num
 
 
 # -- a window of a number of steps ---------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.deadline import Deadline
 from loaderbench.running.feeds import WINDOWS, Feeds, arms_of_a_round
-from loaderbench.running.foresight import foreseen
+from loaderbench.running.foresight import ALIKE, foreseen
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.running.joint import joint_seconds, measure_joint
 from loaderbench.running.kernel_window import MAX_PART, TracedLoop, free_recorder, num_steps_for, trace_kernels
@@ -52,7 +52,7 @@ from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rough import Parts, RoughVerdicts
 from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
-from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows, durations
+from loaderbench.running.window import LEAST_WINDOW, LONGEST_WINDOW_S, Length, Windows, durations
 from loaderbench.samplers.process_io import wanted_processors_s
 from loaderbench.samplers.sources import StorageCounter
 
@@ -67,11 +67,6 @@ CEILING_PART = 0.15
 """Fraction of `max_bytes` for the storage's ceiling."""
 SETTLE_S = 0.25
 """Window length in seconds that the kernel trace gives to the warm-up, which then gives up within a second."""
-FEWEST_STEPS = 2
-"""Of a window on storage that takes seconds for a batch."""
-LEAST_WINDOW = 2 + FEWEST_STEPS
-"""Steps of the shortest window with one of warm-up and the one that begins late for the readings, besides those in
-which each worker of a loader hands over once."""
 AGAIN_PART = 0.5
 """Of what was foreseen for the rest of the first round: by less beyond the deadline is not said."""
 TOLD_FROM_S, TOLD_PART = 1.0, 0.1
@@ -104,13 +99,14 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
         deadline = Deadline(effort.duration_s, report, started_s, wanted_s, asked=effort.is_limited)
         rig = Rig(request.case, stack, report, request.slowdown)
         deadline.phases |= rig.opened_s
+        progress = pulse.seen_in(progress_of(report))
         opened_ns = time.perf_counter_ns()
         if request.seat is not None:
             report(Phase("meeting the other ranks"))
         with deadline.phase("ranks"):
             together = None if request.seat is None else stack.enter_context(joined(request.seat, gpu=rig.device.gpu))
         peers = ALONE if together is None else together
-        cache = CacheKeeper(rig.case.subject.cache, rig.data, progress_of(report), deadline)
+        cache = CacheKeeper(rig.case.subject.cache, rig.data, progress, deadline)
         once = not peers.every(not cache.survey())  # before a loader looks into the files
         with deadline.phase("loader"):
             feeds = Feeds(rig, stack, report, deadline)
@@ -125,14 +121,15 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
             measurement = _Measurement(windows, deadline, request, rough, once=once and feeds.reads_files)
             if together is None or request.seat is None:
                 return measurement.run(stack)
-            return as_rank(measurement.run, stack, windows, together, request.seat.place)
+            return as_rank(measurement.run, stack, windows, together, request.seat.place, deadline)
         except CaseFailed as error:
             raise type(error)(feeds.in_terms_of_the_data_set(str(error))) from error
 
 
 def as_rank(
-    run: Callable[[ExitStack], Recording], stack: ExitStack, windows: Windows, together: Together, place: RankPlace
-) -> Recording:
+    run: Callable[[ExitStack], Recording], stack: ExitStack, windows: Windows, together: Together, place: RankPlace,
+    deadline: Deadline,
+) -> Recording:  # fmt: skip
     """Measure together with the other ranks, their clocks compared before and behind it."""
     before = together.align()
     recording = run(stack)
@@ -140,11 +137,16 @@ def as_rank(
     num_bytes, joint = windows.rig.case.step.all_reduce_bytes, list[Segment]()
     if num_bytes is not None:
         offset_ns = round(before.offset_s * 1e9)
-        joint = measure_joint(windows, together, all_reduce_of(windows.rig.device, num_bytes, offset_ns))
+        joint = measure_joint(windows, together, all_reduce_of(windows.rig.device, num_bytes, offset_ns), deadline)
     after = together.align()
     together.meet()  # nobody leaves while others still need it
     recording.rank = RankRecording(place, (before, after), joint)
     return recording
+
+
+def _mean_s(segment: Segment) -> float:
+    """Mean seconds of a window's steps."""
+    return float(durations(segment).mean())
 
 
 class _Opened:
@@ -257,7 +259,8 @@ class _Measurement:
                 length = Length(first_s, case.effort.steps, longest_s)
                 self._segments.append(self._windows.measure(Arm.REAL, 0, length))
                 self._hand_over(self._facts_so_far())
-        if wanted & {Arm.RAM, Arm.HOST} and not self._windows.may_be_idle:
+        # `ram` is not measured where it proves to be `real`, but `prep` is.
+        if Arm.PREP in self._arms or (wanted & {Arm.RAM, Arm.HOST} and not self._windows.may_be_idle):
             with self._deadline.phase("copy"):
                 self._feeds.copy_to_memory()
         with self._deadline.phase("cache"):
@@ -333,12 +336,13 @@ class _Measurement:
             return
         if self._case.effort.steps is not None:
             self._foresee_steps(self._case.effort.steps, done, behind_s)
-            return
+            if not self._case.effort.is_limited:
+                return
         to_come = [arm for arm in self._to_come(done) if arm not in SPARED]
-        rest_s = sum(self._least_s(done, fed=arm.is_fed) for arm in to_come)
+        rest_s = sum(self._least_s(done, arm) for arm in to_come)
         beyond_s = rest_s - (self._deadline.left_s() - behind_s)
         if rest_s and beyond_s > max(TOLD_FROM_S, AGAIN_PART * rest_s):
-            longest_s = max(float(durations(one).mean()) for one in done)
+            longest_s = max(map(_mean_s, done))
             self._deadline.extend(
                 beyond_s,
                 f"steps take up to {longest_s:.2g} s: what is left of the first round takes {rest_s:.0f} s",
@@ -375,7 +379,10 @@ class _Measurement:
         batch_bytes = self._rig.data.sample_bytes * self._case.step.batch_size
 
         def on_rate(bytes_per_s: float, passed_s: float) -> bool:
-            whole_s = num_windows * num_batches * batch_bytes / bytes_per_s
+            step_s = batch_bytes / bytes_per_s
+            if arm.on_device and step_s <= ALIKE * max(map(_mean_s, self._segments), default=0.0):
+                return False  # they are taken no faster
+            whole_s = num_windows * num_batches * step_s
             beyond_s = whole_s - passed_s - (self._deadline.left_s() - self._behind_s)
             if beyond_s <= max(TOLD_FROM_S, TOLD_PART * whole_s):
                 return False
@@ -398,12 +405,14 @@ class _Measurement:
         lanes = self._case.feed.lanes
         return -(-(lanes + LEAST_WINDOW + 1) // lanes) * lanes
 
-    def _least_s(self, done: Sequence[Segment], *, fed: bool) -> float:
-        """What a window of an arm that a loader feeds, or of one that none does, takes at least: as long as the longest
-        one so far, had this had no more steps than it must have; 0 before the first."""
-        least = LEAST_WINDOW + self._case.feed.lanes * fed
-        told = [one for one in done if one.arm.is_fed is fed]
-        return max(((one.wall_s or 0.0) * min(1.0, least / len(one.steps)) for one in told), default=0.0)
+    def _least_s(self, done: Sequence[Segment], arm: Arm) -> float:
+        """What a window of the arm takes at least: as long as the longest one so far that a loader fed as well, or that
+        none did, had this had no more steps than it must have; and as many steps of the device, where it runs on that.
+        0 where no window tells."""
+        least = LEAST_WINDOW + self._case.feed.lanes * arm.is_fed
+        alike = [(one.wall_s or 0.0) * min(1.0, least / len(one.steps)) for one in done if one.arm.is_fed is arm.is_fed]
+        steps_s = [_mean_s(one) for one in done if one.arm is Arm.DEVICE and arm.on_device]
+        return max([*alike, *(least * step_s for step_s in steps_s)], default=0.0)
 
     def _foresee_a_round(self, behind_s: float) -> None:
         """Say before it is measured where the storage is so slow that one window of each arm takes beyond the
@@ -605,6 +614,7 @@ class _Measurement:
             ceiling=ceiling,
             slow_files=names,
             slow_folders=folders,
+            num_containers=None if self._rig.data.shards is None else len(self._rig.data.files),
         )
 
     def _failure_facts(self) -> FailureFacts:
