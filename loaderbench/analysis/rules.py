@@ -81,7 +81,8 @@ History
        a loader that does not tell its workers' times waits for others no longer than all of its threads did; the
        interval of the gain without others holds what they take from one run more than from the next
     19 no contention where issuing comes late though no thread waits for a processor, and none before a storage or a
-       copy that gives more, whose gains do not hold it; the queue of a loader with threads that only read has these for
+       copy that gives more, whose gains do not hold it; no preparation by a gain so badly known that it may be no more
+       than contention; the queue of a loader with threads that only read has these for
        readers; nobody takes from a run what a storage of a capped rate keeps from it; of containers, slow ones are
        counted among containers; an arm of one window varies as the others do;
        advice: a serial loader beside others waits for them still; no fewer workers beside others, who would take their

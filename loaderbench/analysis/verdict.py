@@ -201,6 +201,15 @@ class _Judge:
             return False
         return _may_hold(gain.value, causes) >= best.value
 
+    @property
+    def hides_contention(self) -> bool:
+        """Whether the best stage's gain is so badly known that it may be no more than the want of processors, which
+        surely costs something."""
+        gain, best = self.model.contention_gain, self.model.gains[self.worth[0]]
+        if gain is None or gain.n < 2 or gain.low < SURE or gain.value < WORTH or not _is_wide(best):
+            return False
+        return not HOLD_CONTENTION.isdisjoint(self.worth[:1]) and _may_hold(gain.value, self.worth[:1]) >= best.low
+
     def of_the_gains(self) -> Ruling:
         joined = self.unseparated
         if joined is not None and joined.gain.value > max(WORTH, MORE * self.best):
@@ -281,7 +290,8 @@ class _Judge:
             part, seen = self.model.stalls_missed
             if (most := 1.0 / max(1.0 - part, 1e-9)) >= WORTH and most > MORE * self.best:
                 reasons.append(_stalls_missed(part, seen))
-        if self.worth and gains[self.worth[0]].low < SURE and not self.only_together:
+        unknown = self.worth and (gains[self.worth[0]].low < SURE or self.hides_contention)
+        if unknown and not self.only_together:
             reasons.append(_uncertain(self.worth[0], gains[self.worth[0]]))
         possible = {str(cause): gain.high for cause, gain in gains.items()}
         if self.model.contention_gain is not None:

@@ -214,6 +214,25 @@ def test_when_contention_is_named_beside_a_stage(
     assert _Judge(cast("Model", beside), None).is_held_up is (named and contention > prep)
 
 
+@pytest.mark.parametrize(
+    ("contention", "low", "high", "hidden"),
+    [
+        pytest.param(1.6, 1.7, 22.0, True, id="it may be no more than contention"),
+        pytest.param(1.2, 1.7, 22.0, False, id="it is more, however much"),
+        pytest.param(1.6, 1.7, 3.0, False, id="it is known"),
+        pytest.param(1.05, 1.04, 22.0, False, id="contention is not worth it"),
+    ],
+)
+def test_a_stage_that_is_badly_known_does_not_hide_contention(
+    *, contention: float, low: float, high: float, hidden: bool
+) -> None:
+    def gain(low: float, high: float) -> Quantity:
+        return Quantity((low * high) ** 0.5, np.linspace(low, high, 500), 9)
+
+    model = SimpleNamespace(contention_gain=gain(contention - 0.01, contention + 0.01), gains={"prep": gain(low, high)})
+    assert _Judge(cast("Model", model), None).hides_contention is hidden
+
+
 @pytest.mark.parametrize("quota", [0.5, 0.7, 1.0])
 def test_a_quota_is_named_with_the_gain_of_its_end(quota: float):
     machine = Machine(2, quota=quota)
