@@ -401,9 +401,13 @@ class Predictor:
 
     def knee(self, change: Change, numbers: Iterable[int]) -> int | None:
         """The least number of workers that gives KNEE of the best predicted rate; None where unpredictable."""
+        return self.knee_of({number: {**change, "workers": number} for number in numbers})
+
+    def knee_of(self, changes: Mapping[int, Change]) -> int | None:
+        """The same for other numbers: each with its change."""
         gains = {}
-        for number in numbers:
-            gain = self.speedup({**change, "workers": number})
+        for number, change in changes.items():
+            gain = self.speedup(change)
             if gain is None:
                 return None
             gains[number] = float(gain[0])
@@ -526,18 +530,14 @@ def _more_readers(predictor: Predictor) -> list[Action]:
 def _more_io_threads(predictor: Predictor) -> list[Action]:
     """The same where threads of their own read ahead: their number counts, not that of the workers."""
     options, now = predictor.case.feed.loader_options, predictor.readers
-    gains = {}
-    for number in range(now, max(now, MOST_READERS) + 1):
-        change: Change = {"loader_options": {**options, IO_THREADS: str(number)}}
-        gain = predictor.speedup(change)
-        if gain is None:
-            return []
-        gains[number] = float(gain[0])
-    number = min(one for one, gain in gains.items() if gain >= KNEE * max(gains.values()))
-    if number == now:
+    changes: dict[int, Change] = {
+        number: {"loader_options": {**options, IO_THREADS: str(number)}}
+        for number in range(now, max(now, MOST_READERS) + 1)
+    }
+    number = predictor.knee_of(changes)
+    if number is None or number == now:
         return []
-    change = {"loader_options": {**options, IO_THREADS: str(number)}}
-    return [Action("storage", "more_files_at_once", change, predictor.predict(change))]
+    return [Action("storage", "more_files_at_once", changes[number], predictor.predict(changes[number]))]
 
 
 def _for_contention(predictor: Predictor, measured: Measured, verdict: Verdict) -> list[Action]:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from loaderbench.analysis.latency import Queue
-from loaderbench.analysis.processors import LEAST_QUEUED, Processors, available
+from loaderbench.analysis.processors import Processors, available
 from loaderbench.analysis.quantities import Draws, Quantity, largest
 from loaderbench.analysis.statistics import pool_adjacent_violators
 from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps, chance_of_so_short
@@ -468,7 +468,7 @@ class Model:
         own, others = self.without_own_contention, self.without_others
         if own is not None:
             # Issuing that takes longer though no thread waits for a processor has another reason: a lock, the caches.
-            return own.at_most(others) if self.processors[Arm.REAL].queued >= LEAST_QUEUED else others
+            return own.at_most(others) if self.processors[Arm.REAL].waits else others
         return None if self._waits_behind_its_own else others
 
     @property

@@ -70,6 +70,11 @@ class Processors:
         return _part(self.taken, self.queued, self.own)
 
     @property
+    def waits(self) -> bool:
+        """Whether its threads waited for more than the scheduler's own work takes."""
+        return self.queued >= LEAST_QUEUED
+
+    @property
     def taken(self) -> float:
         return (self.neighbours or 0.0) + (self.stolen or 0.0) + self.quota_room
 

@@ -19,7 +19,6 @@ from loaderbench.analysis.doses import Place, Response, doses, responses
 from loaderbench.analysis.latency import Queue, Slowness, slowness, spread_of_met
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.processors import (
-    LEAST_QUEUED,
     Processors,
     beside_the_same,
     by_whom,
@@ -530,10 +529,9 @@ class Judged:
         seen = self.processors.get(Arm.REAL)
         if seen is None:
             return None
-        waits = seen.queued >= LEAST_QUEUED
         others = self.model.held_up_by_others and seen.for_others > 0
         return ContentionFigures(
-            by=by_whom(seen, others=others, workers=self.case.feed.workers) if waits else None,
+            by=by_whom(seen, others=others, workers=self.case.feed.workers) if seen.waits else None,
             own=seen.own,
             queued=seen.queued,
             neighbours=seen.neighbours,

@@ -278,21 +278,22 @@ class CacheKeeper:
         """Receives the progress of work on all files. Where it will take more than its part of the time, which cannot
         be helped, that is said as soon as it shows, by the files since the last look."""
         progress, deadline = self._progress(what), self._deadline
-        known = 0.0 if deadline is None else PREPARE_PART * deadline.duration_s
-        again = 1.0
-        looks: list[tuple[float, int]] = []  # the first file, and the last look
+        if deadline is None:
+            return progress
+        known, again = PREPARE_PART * deadline.duration_s, 1.0
+        begun = before = math.nan  # when the first file was done, and at the last look
+        had = 0
 
         def on_done(done: int, total: int) -> None:
-            nonlocal known, again
+            nonlocal known, again, begun, before, had
             progress(done, total)
             now = time.perf_counter()
-            if not looks:
-                looks.extend([(now, done)] * 2)
-            begun, (before, had) = looks[0][0], looks[1]
-            if deadline is None or now - before <= max(FORESEE_S, before - begun) or done == had:
+            if not had:
+                begun, before, had = now, now, done
+            if now - before <= max(FORESEE_S, before - begun):
                 return
-            looks[1] = now, done
             whole = now - begun + (now - before) / (done - had) * (total - done)
+            before, had = now, done
             if whole > again * known:
                 deadline.extend(whole - known, f"{what} takes about {whole:.0f} s for {total:,} files")
                 known, again = whole, TOLD_AGAIN

@@ -15,7 +15,8 @@ LOOK_S = 1.5
 ALIKE = 1.5
 """Two rates that differ by no more agree: the loader has started, and reads."""
 LEAST_READ, LEAST_RATE = 100_000, 20_000.0
-"""Bytes, and bytes a second, of files: looking at a process reads lists of the kernel too, 3 kB a second at most."""
+"""Bytes, and bytes a second, of files: modules are read too, and lists of the kernel with each look at a process, of
+which there are 3 kB a second at most."""
 
 
 def bytes_asked_for() -> int | None:

@@ -34,7 +34,7 @@ from loaderbench.recording.caveats import Reason
 from loaderbench.recording.progress import Message, Phase, Report, SegmentDone, SoFar
 from loaderbench.recording.record import Verdict
 from loaderbench.running.alive import Pulse
-from loaderbench.running.foresight import bytes_asked_for
+from loaderbench.running.foresight import LEAST_READ, bytes_asked_for
 from loaderbench.running.loop import StepLoop
 from loaderbench.samplers.process_io import threads_of_tree
 
@@ -48,8 +48,6 @@ FED, STALLED = 0.1, 0.25
 """Parts of the time: who waits no more for data is fed, who waits as much is held up by it."""
 IDLE, BUSY = 0.3, 0.6
 """Parts of a worker's time on a processor or waiting for one: of one that waits for its files, of one that prepares."""
-LEAST_READ = 100_000
-"""Bytes, of files: modules and lists of the kernel are read too."""
 MORE = 2.0
 """A file that takes so many times as long to read as to prepare is the cause by itself."""
 

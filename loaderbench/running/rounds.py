@@ -18,7 +18,15 @@ from loaderbench.cases.case import Case
 from loaderbench.errors import ConfigError
 from loaderbench.images.shards import DataSet
 from loaderbench.recording.facts import RoundFacts, Segment, StorageWindow
-from loaderbench.running.window import LEAST_WINDOW, LONGEST_WINDOW_S, MIN_WINDOW_STEPS, Length, Windows, durations
+from loaderbench.running.window import (
+    LONGEST_WINDOW_S,
+    MIN_WINDOW_STEPS,
+    Length,
+    Windows,
+    durations,
+    shortest_s,
+    whole_s,
+)
 
 TARGET_ROUNDS = 4
 MIN_ROUNDS = 3
@@ -247,7 +255,7 @@ def _has_time_for_long(left_s: float, segments: Sequence[Segment], to_come: Sequ
     least_s = _least_s(Arm.REAL, segments, readers)
     if not least_s or all(one.arm is not Arm.REAL for one in segments):
         return True
-    usual_s = float(np.mean([_whole_s(one) for one in segments]))
+    usual_s = float(np.mean([whole_s(one) for one in segments]))
     return LONG_WINDOWS * (least_s + _beyond_s(Arm.REAL, segments)) + len(to_come) * usual_s <= left_s
 
 
@@ -282,15 +290,9 @@ def _in_time(arm: Arm, usual_s: float, long_s: float, left_s: float, segments: S
     return min(fits_s, max(long_s, LONGEST_WINDOW_S) if arm is Arm.REAL and is_last else long_s)
 
 
-def _whole_s(segment: Segment) -> float:
-    """Seconds of a window with its preparation, warm-up and end."""
-    return max(segment.wall_s or 0.0, _window_s(segment))
-
-
 def _shortest_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
-    """The least that a window of the arm took, had it had no more steps than it must have; 0 before the first."""
-    least = LEAST_WINDOW + lanes * arm.is_fed
-    return min((_whole_s(one) * min(1.0, least / len(one.steps)) for one in segments if one.arm is arm), default=0.0)
+    """The least of the arm's windows; 0 before the first."""
+    return min((shortest_s(one, lanes) for one in segments if one.arm is arm), default=0.0)
 
 
 def _window_s(segment: Segment) -> float:
@@ -299,7 +301,7 @@ def _window_s(segment: Segment) -> float:
 
 def _beyond_s(arm: Arm, segments: Sequence[Segment]) -> float:
     """The most that a window of the arm took beyond its own time so far."""
-    return max((_whole_s(one) - _window_s(one) for one in segments if one.arm is arm), default=0.0)
+    return max((whole_s(one) - _window_s(one) for one in segments if one.arm is arm), default=0.0)
 
 
 def _spared(segments: Sequence[Segment]) -> tuple[Arm, ...]:

@@ -391,6 +391,17 @@ def _growth(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None or after < before else after - before
 
 
+def shortest_s(segment: Segment, lanes: int) -> float:
+    """What a window took, with its preparation, warm-up and end, had it had no more steps than it must have."""
+    least = LEAST_WINDOW + lanes * segment.arm.is_fed
+    return whole_s(segment) * min(1.0, least / len(segment.steps))
+
+
+def whole_s(segment: Segment) -> float:
+    """Seconds of a window with its preparation, warm-up and end."""
+    return max(segment.wall_s or 0.0, float(durations(segment).sum()))
+
+
 def durations(segment: Segment) -> NDArray[np.float64]:
     """Seconds of each step of the window: between completions on the device, or between deliveries without one."""
     column = "done_ns" if segment.steps[-1, STEP["done_ns"]] >= 0 else "returned_ns"

@@ -52,7 +52,7 @@ from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rough import Parts, RoughVerdicts
 from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
-from loaderbench.running.window import LEAST_WINDOW, LONGEST_WINDOW_S, Length, Windows, durations
+from loaderbench.running.window import LEAST_WINDOW, LONGEST_WINDOW_S, Length, Windows, durations, shortest_s
 from loaderbench.samplers.process_io import wanted_processors_s
 from loaderbench.samplers.sources import StorageCounter
 
@@ -409,8 +409,9 @@ class _Measurement:
         """What a window of the arm takes at least: as long as the longest one so far that a loader fed as well, or that
         none did, had this had no more steps than it must have; and as many steps of the device, where it runs on that.
         0 where no window tells."""
-        least = LEAST_WINDOW + self._case.feed.lanes * arm.is_fed
-        alike = [(one.wall_s or 0.0) * min(1.0, least / len(one.steps)) for one in done if one.arm.is_fed is arm.is_fed]
+        lanes = self._case.feed.lanes
+        least = LEAST_WINDOW + lanes * arm.is_fed
+        alike = [shortest_s(one, lanes) for one in done if one.arm.is_fed is arm.is_fed]
         steps_s = [_mean_s(one) for one in done if one.arm is Arm.DEVICE and arm.on_device]
         return max([*alike, *(least * step_s for step_s in steps_s)], default=0.0)
 
