@@ -20,6 +20,10 @@ def selftest(
     beside: Annotated[
         int, typer.Option(metavar="N", min=0, help="Busy processes to run beside each case, as on a disturbed machine")
     ] = 0,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT,TEXT", help="Only cases with one of these in their names, as serial or stalls"),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted self-test")] = False,
     output: OutputOptions,
 ) -> None:
@@ -33,7 +37,7 @@ def selftest(
     check_json_target(output.json_out)
     store = Store(output.results)
     store.check_writable()
-    study = SelfTestStudy(request_for(device, quick=quick, resume=resume, beside=beside), store, say).run()
+    study = SelfTestStudy(request_for(device, quick=quick, resume=resume, beside=beside, only=only), store, say).run()
     assert study.findings is not None
     if output.json_out is not None:
         write_json(as_json(study.facts, study.findings, study.study_id), output.json_out)

@@ -432,6 +432,8 @@ class SelfTestFacts:
     null_loader_run: str | None = None
     beside: int = 0
     """Busy processes beside each case that is not about processors itself."""
+    only: tuple[str, ...] = ()
+    """Parts of names: only cases that have one of them in theirs were asked for. Empty: all."""
 
 
 @dataclass(frozen=True)

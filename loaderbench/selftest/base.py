@@ -164,7 +164,7 @@ def _session_members(session: int, folder: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-                state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                state, _, _, its_session = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
                 named = os.fsencode(folder) in (entry / "cmdline").read_bytes()
                 if named and int(its_session) == session and state not in "ZX":
                     members.append(int(entry.name))

@@ -21,7 +21,7 @@ from loaderbench.cases.case import PRECISIONS, Case, Effort, Feed, Mode, Precisi
 from loaderbench.cases.study import check_choice
 from loaderbench.devices.profile import for_mode
 from loaderbench.devices.select import parse_device
-from loaderbench.errors import UnavailableError
+from loaderbench.errors import ConfigError, UnavailableError
 from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.facts import SCHEMA
@@ -70,13 +70,25 @@ class SelfTestRequest:
     """Continue the newest interrupted self-test of the store."""
     beside: int = 0
     """Busy processes beside each case."""
+    only: tuple[str, ...] = ()
+    """Cases with one of these texts in their names; empty: all."""
 
 
-def request_for(device: str, *, quick: bool, resume: bool = False, beside: int = 0) -> SelfTestRequest:
-    """What `--device` asks for. Raises ConfigError, or UnavailableError where there is no such GPU."""
+def request_for(
+    device: str, *, quick: bool, resume: bool = False, beside: int = 0, only: str | None = None
+) -> SelfTestRequest:
+    """What `--device` asks for; `only`: parts of cases' names, separated by commas.
+
+    Raises ConfigError (no case has such a name, too), or UnavailableError where there is no such GPU.
+    """
     choice = parse_device(device, model=MODEL, mode="infer", precision=None, batch_size=FIRST_BATCH)
     precision = check_choice("--precision", choice.precision, PRECISIONS)
-    return SelfTestRequest(quick, choice.device, precision, resume=resume, beside=beside)
+    parts = () if only is None else tuple(part.strip() for part in only.split(","))
+    names = [scenario.name for scenario in scenarios(quick=quick)]
+    for part in parts:
+        if not part or not any(part in name for name in names):
+            raise ConfigError(f"--only {only}: no case has {part!r} in its name; names are like {names[0]}")
+    return SelfTestRequest(quick, choice.device, precision, resume=resume, beside=beside, only=parts)
 
 
 class SelfTestStudy:
@@ -85,11 +97,13 @@ class SelfTestStudy:
     def __init__(self, request: SelfTestRequest, store: Store, say: Say) -> None:
         """`say` gets a line for each case."""
         self._request, self._say = request, say
-        self._todo = scenarios(quick=request.quick)
+        self._todo = [one for one in scenarios(quick=request.quick) if _asked_for(one, request.only)]
         begun = _unfinished(store, request, self._todo) if request.resume else None
         if begun is None:
             self._folder: StudyFolder = store.new_study("selftest", ["quick" if request.quick else "full"])
-            self._facts = SelfTestFacts(request.quick, request.device, len(self._todo), beside=request.beside)
+            self._facts = SelfTestFacts(
+                request.quick, request.device, len(self._todo), beside=request.beside, only=request.only
+            )
         else:
             self._folder, facts = store.open_study(begun), begun.facts
             assert isinstance(facts, SelfTestFacts)
@@ -247,12 +261,17 @@ def _unfinished(store: Store, request: SelfTestRequest, todo: Sequence[Scenario]
         if study is None or not isinstance(study.facts, SelfTestFacts):
             continue
         facts = study.facts
-        if (facts.quick, facts.device, facts.beside) != (request.quick, request.device, request.beside):
+        asked = (request.quick, request.device, request.beside, request.only)
+        if (facts.quick, facts.device, facts.beside, facts.only) != asked:
             continue
         done = {scenario.name for scenario in facts.scenarios}
         left = [scenario for scenario in todo if scenario.name not in done]
         return study if left or facts.null_loader_run is None else None
     return None
+
+
+def _asked_for(scenario: Scenario, only: Sequence[str]) -> bool:
+    return not only or any(part in scenario.name for part in only)
 
 
 def _line(outcome: ScenarioOutcome) -> str:

@@ -407,10 +407,27 @@ def test_other_self_tests_are_not_gone_on_with(tmp_path: Path, monkeypatch: pyte
         SelfTestRequest(False, "cpu", "fp32"),
         SelfTestRequest(True, "cuda:0", "fp32"),
         SelfTestRequest(True, "cpu", "fp32", beside=1),
+        SelfTestRequest(True, "cpu", "fp32", only=("serial",)),
     ):
         machine = Machine(before=soon).install(monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             SelfTestStudy(asked, store, lambda line: None).run()
     before = [study.study for study in store.studies()]
     run(tmp_path, Machine(), monkeypatch, resume=True)
-    assert [study.study for study in store.studies()][:3] == before and len(store.studies()) == 4
+    assert [study.study for study in store.studies()][:4] == before and len(store.studies()) == 5
+
+
+def test_some_cases_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine().install(monkeypatch)
+    asked = ("selftest", "--quick", "--device", "emulated", "--results", tmp_path)
+    assert commands.call(*asked, "--only", "serial, threaded-launch").code == 0
+    facts = only_study(tmp_path).facts
+    assert isinstance(facts, SelfTestFacts) and facts.only == ("serial", "threaded-launch")
+    names = [scenario.name for scenario in facts.scenarios]
+    # the serial loader's causes that need no bed, and its nulls; one other; behind them the null loader
+    assert len(names) == 5 and sum("serial" in name for name in names) == 4
+    assert [name for name in names if "serial" not in name] == ["threaded-launch-x2"]
+    assert len(machine.measured) == 6
+    for wrong in ("nobody", "serial,", ""):
+        ended = commands.call(*asked, "--only", wrong)
+        assert ended.code == 2 and f"--only {wrong}" in ended.err and "serial-prep-x2" in ended.err
