@@ -48,17 +48,18 @@ def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
     Formats: cgroups(7), /proc/PID/cgroup. In a container the file may name a path of the host that is
     not visible inside; what is mounted at the root is then the container's own cgroup.
     """
-    v1_mounts = [
-        entry.name
+    # One hierarchy may have several names there: `cpu` is mostly a link to `cpu,cpuacct`.
+    v1_mounts = {
+        entry.resolve(): entry.name
         for entry in sorted((root / "sys/fs/cgroup").glob("*"))
         if controller in entry.name.split(",") and entry.is_dir()
-    ]
+    }
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0":
             mounts = ["", "unified"]
         elif controller in controllers.split(","):
-            mounts = v1_mounts
+            mounts = [*v1_mounts.values()]
         else:
             continue
         for mount in mounts:

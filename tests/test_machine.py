@@ -109,6 +109,19 @@ def test_the_affinity_mask_counts(tmp_path: Path) -> None:
         os.sched_setaffinity(0, before)
 
 
+def test_a_hierarchy_of_two_names_counts_once(tmp_path: Path) -> None:
+    folder = "sys/fs/cgroup/cpu,cpuacct/job"
+    files = {"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n", "cpu.stat": "nr_throttled 3\n"}
+    tree(tmp_path, {f"{folder}/{name}": text for name, text in files.items()})
+    tree(tmp_path, {"proc/self/cgroup": "3:cpu,cpuacct:/job\n"})
+    for name in ("cpu", "cpuacct"):  # as systemd links them
+        (tmp_path / "sys/fs/cgroup" / name).symlink_to("cpu,cpuacct")
+    (counter,) = machine.quota_counters(tmp_path)
+    assert counter.resolve() == tmp_path / folder / "cpu.stat"
+    quota = machine.cpu_quota(tmp_path)
+    assert quota is not None and quota.cpus == 0.5
+
+
 @pytest.mark.parametrize(
     ("files", "expected", "source"),
     [

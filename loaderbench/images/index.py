@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import heapq
 import os
 import shutil
 import time
@@ -296,18 +297,25 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def first_image(folder: str) -> str | None:
-    """Some non-empty image below `folder`, the same one at each call; None where there is none."""
+    """Some non-empty image below `folder`, the same one at each call; None where there is none. Of links to folders,
+    those of the classes are followed, and none below them: one may lead to `/proc`, which has no end."""
     pending = [folder]
     while pending:
+        place = pending.pop()
         try:
-            with os.scandir(pending.pop()) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+            with os.scandir(place) as entries:
+                found = [(entry.name, entry) for entry in entries]
         except OSError:  # index_images says so
             continue
-        for entry in found:
-            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file() and entry.stat().st_size > 0:
+        heapq.heapify(found)  # of a million files the first is wanted, not their order
+        folders = []
+        while found:
+            _, entry = heapq.heappop(found)
+            if entry.name.lower().endswith(IMAGE_SUFFIXES) and _follows(entry.is_file) and entry.stat().st_size > 0:
                 return entry.path
-        pending += [entry.path for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
+            if entry.is_dir(follow_symlinks=False) or (place == folder and _is_folder(entry)):
+                folders.append(entry.path)
+        pending += reversed(folders)
     return None
 
 

@@ -31,6 +31,8 @@ MOST_REPLACEMENTS = 100
 """Broken images in a row after which a sample is given up and the case fails."""
 
 MOST_NAMES_LISTED = 10
+JUDGED_FROM, CHANCE = 100, 4.0
+"""Images read before their broken part is judged; standard deviations by which it must be too large before all were."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -455,16 +457,26 @@ def failure_list(failures: list[tuple[int, str]], num_read: int, images: ImageIn
     return f"{len(failures)} of {num_read} images could not be decoded: {', '.join(shown)}{more}"
 
 
-class FailureLimit:
-    """Counts broken images in the consuming process and ends the case where they are too many.
+def most_broken(allowed: float, num_read: int, num_images: int) -> float:
+    """Most images of `num_read` that may be broken where the fraction `allowed` of all may be.
 
-    Checked only after 100 images, or one epoch of a smaller set: one early failure says nothing.
+    Until all were read, CHANCE standard deviations of a Poisson distribution more: many streams begin anew in a run,
+    and each asks behind every batch.
+    """
+    most = allowed * num_read
+    return most if num_read >= num_images else most + CHANCE * most**0.5
+
+
+class FailureLimit:
+    """Counts broken images in the consuming process and ends the case where they are surely too many.
+
+    Judged from JUDGED_FROM images on, or one epoch of a smaller set: one early failure says nothing.
     """
 
     def __init__(self, context: LoaderContext) -> None:
         self._images = context.images
         self._most_fraction = context.max_failure_fraction
-        self._judged_from = min(100, len(context.images))
+        self._judged_from = min(JUDGED_FROM, len(context.images))
         self._num_read = 0
         self._failures: list[tuple[int, str]] = []
 
@@ -472,11 +484,13 @@ class FailureLimit:
         """Count one delivered batch.
 
         Raises:
-            CaseFailed: more than `max_failure_fraction` of the images read so far are broken.
+            CaseFailed: more than `max_failure_fraction` of the images are broken, by those read so far.
         """
         self._num_read += num_samples + len(failures)
         self._failures.extend(failures)
-        if self._num_read >= self._judged_from and len(self._failures) > self._most_fraction * self._num_read:
+        if self._num_read < self._judged_from:
+            return
+        if len(self._failures) > most_broken(self._most_fraction, self._num_read, len(self._images)):
             raise CaseFailed(
                 f"{failure_list(self._failures, self._num_read, self._images)}; at most "
                 f"{100 * self._most_fraction:g} % are allowed (--max-failures); `loaderbench dataset scan` names all"

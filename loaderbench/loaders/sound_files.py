@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,36 +10,44 @@ from numpy.typing import NDArray
 
 from loaderbench.errors import CaseFailed
 from loaderbench.images.index import ImageIndex
+from loaderbench.images.over_files import over_files
 from loaderbench.images.scan import check_file
 from loaderbench.loaders.base import LoaderContext
-from loaderbench.loaders.samples import failure_list
+from loaderbench.loaders.samples import failure_list, most_broken
 
-MOST_CHECKED = 20_000
-"""Most files whose markers are checked when the loader is built: more would take minutes on slow storage."""
+MOST_CHECKED, LEAST_CHECKED, CHECK_S = 20_000, 100, 5.0
+"""Files whose markers are checked when the loader is built: at most; at least; and the seconds after which no further
+one is begun. Slow ones are waited for side by side."""
 
 
 def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
-    """(index, reason) of files whose header or end is missing, of up to MOST_CHECKED files.
+    """(index, reason) of files whose header or end is missing, in order, of up to MOST_CHECKED files.
 
     Reads a few KB of each: 20 µs a file where it is cached. A library that decodes for itself makes a picture of some
-    broken files and stops at others. In a larger set a random part is checked: `dataset scan` looks at all.
+    broken files and stops at others. In a larger set, and on storage of more than 5 ms a file or so, a random part is
+    checked: `dataset scan` looks at all.
 
     Raises:
-        CaseFailed: more than `max_failure_fraction` are broken, or a file cannot be read at all.
+        CaseFailed: surely more than `max_failure_fraction` are broken, or a file cannot be read at all.
     """
     images: ImageIndex = context.images
     failures = []
-    chosen = np.random.default_rng(0).permutation(len(images))[:MOST_CHECKED]
-    for index in sorted(chosen.tolist()):
-        _, header, reason = check_file(images.path(index))
+    chosen: list[int] = np.random.default_rng(0).permutation(len(images))[:MOST_CHECKED].tolist()
+    checked = over_files(
+        lambda index: check_file(images.path(index)),
+        chosen,
+        until=time.perf_counter() + CHECK_S,
+        at_least=LEAST_CHECKED,
+    )
+    for index, (_, header, reason) in sorted(zip(chosen, checked, strict=False)):
         if header is not None:
             continue
         if reason is not None and reason.startswith("cannot be read"):
             raise CaseFailed(f"{images.path(index)} {reason}; the data set vanished or its storage failed")
         failures.append((index, reason or "broken"))
-    if len(failures) > context.max_failure_fraction * len(chosen):
+    if len(failures) > most_broken(context.max_failure_fraction, len(checked), len(images)):
         raise CaseFailed(
-            f"{failure_list(failures, len(chosen), images)}; at most {100 * context.max_failure_fraction:g} % "
+            f"{failure_list(failures, len(checked), images)}; at most {100 * context.max_failure_fraction:g} % "
             "are allowed (--max-failures); `loaderbench dataset scan` names all"
         )
     return failures

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 
@@ -20,6 +19,7 @@ from loaderbench.loaders.order import BatchPlan, plan_batches
 from loaderbench.loaders.read_ahead import BatchReads, ReadAhead
 from loaderbench.loaders.samples import FailureLimit, MadeBatch, SampleMaker, SpanClock, make_decoder, output_shape
 from loaderbench.loaders.torch_dataset import TORCH_TYPES, bytes_per_batch
+from loaderbench.machine import available_memory_bytes
 from loaderbench.plain import JsonObject
 
 MOST_IO_THREADS = 256
@@ -217,8 +217,8 @@ def _to_batch(made: _Made) -> Batch:
 
 def check_memory(num_buffers: int, bytes_per_batch: int) -> None:
     """Raises ConfigError where the buffers do not fit into the memory that is free."""
-    needed, free = num_buffers * bytes_per_batch, psutil.virtual_memory().available
-    if needed > free:
+    needed, (free, _) = num_buffers * bytes_per_batch, available_memory_bytes()
+    if free is not None and needed > free:
         raise ConfigError(
             f"{num_buffers} batch buffers need {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are available; "
             f"use fewer --workers, a smaller --prefetch or a smaller --batch-size"

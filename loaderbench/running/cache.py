@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from loaderbench.cases.case import CacheState
@@ -20,7 +19,7 @@ from loaderbench.images.cache_state import Residency, evict, evict_files, evicte
 from loaderbench.images.index import first_image
 from loaderbench.images.over_files import over_files
 from loaderbench.images.shards import DataSet, first_container
-from loaderbench.machine import memory_limit_bytes, shm_bytes
+from loaderbench.machine import available_memory_bytes, shm_bytes
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.facts import CacheFacts, ColdRead, RamCopyFacts
 from loaderbench.running.deadline import Deadline
@@ -68,11 +67,11 @@ def can_prove_cold(folder: str) -> bool:
 
 
 def _memory_budget() -> int:
-    """Bytes that a copy or a lock may take, from the cgroup's limit and the free memory (MemAvailable)."""
-    limit, reason = memory_limit_bytes()
-    if limit is None:
+    """Bytes that a copy or a lock may take, from the free memory (MemAvailable) and what a cgroup's limit leaves."""
+    free, reason = available_memory_bytes()
+    if free is None:
         raise UnavailableError(f"the machine's memory is not known: {reason}")
-    return int(MEMORY_FRACTION * min(limit, psutil.virtual_memory().available))
+    return int(MEMORY_FRACTION * free)
 
 
 def can_hold(num_bytes: int) -> bool:

@@ -81,7 +81,7 @@ class FileWaits:
         if not said or said[0] == "running":
             return None
         if said[0] == "-1":  # in no call: a page fault, if it waits in the kernel
-            return FAULT if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "D" else None
+            return FAULT if (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "D" else None
         call = self._calls.get(int(said[0]))
         if call is None or call in BY_PATH:
             return call

@@ -151,7 +151,7 @@ def measure_rounds(
                 continue
             usual_s = arm.weight * target_s
             wanted_s = lead(_wanted_s(arm, number, usual_s, left_s, segments, readers, least * bool(spares)))
-            too_long = lead(number > 0 and _shortest_s(arm, segments, windows.rig.case.feed.lanes) > left_s + LATE_S)
+            too_long = lead(number > 0 and _shortest_s(arm, segments, windows.rig.case) > left_s + LATE_S)
             if (not wanted_s and steps is None) or too_long:
                 left_out = True
                 continue
@@ -290,9 +290,9 @@ def _in_time(arm: Arm, usual_s: float, long_s: float, left_s: float, segments: S
     return min(fits_s, max(long_s, LONGEST_WINDOW_S) if arm is Arm.REAL and is_last else long_s)
 
 
-def _shortest_s(arm: Arm, segments: Sequence[Segment], lanes: int) -> float:
+def _shortest_s(arm: Arm, segments: Sequence[Segment], case: Case) -> float:
     """The least of the arm's windows; 0 before the first."""
-    return min((shortest_s(one, lanes) for one in segments if one.arm is arm), default=0.0)
+    return min((shortest_s(one, case) for one in segments if one.arm is arm), default=0.0)
 
 
 def _window_s(segment: Segment) -> float:

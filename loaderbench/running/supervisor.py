@@ -22,6 +22,7 @@ from loaderbench.cases.case import Case
 from loaderbench.devices.select import nvml_ordinal
 from loaderbench.errors import KINDS, CaseFailed, LoaderbenchError, UnavailableError
 from loaderbench.images.cache_state import remove_leftovers
+from loaderbench.images.index import first_image
 from loaderbench.interrupts import interrupts_held
 from loaderbench.machine import environment
 from loaderbench.prefixes import prefix_of, with_prefix
@@ -257,11 +258,13 @@ class Ranked(Protocol):
 
 
 class Kept:
-    """What is kept of a run that does not come to its end: the windows that the measuring process has handed over, and
-    what was sampled beside it."""
+    """What is kept of a run that does not come to its end: the windows that the measuring process has handed over, or
+    its whole answer, and what was sampled beside it."""
 
     def __init__(self) -> None:
         self._told: list[Measured] = []
+        self.answer: Recording | None = None
+        """The measurement is done: nothing but the process's end is waited for."""
         self.series: list[Series] = []
         self.caveats: list[Caveat] = []
         self.sampling_cpu_s: float | None = None
@@ -280,8 +283,8 @@ class Kept:
     @property
     def recording(self) -> Recording | None:
         """None before the first window."""
-        if not self._told:
-            return None
+        if self.answer is not None or not self._told:
+            return self.answer
         segments = [one for told in self._told for one in told.segments]
         facts = [told.facts for told in self._told if told.facts is not None][-1]  # the first message has some
         rounds = replace(facts.rounds, num_rounds=1 + segments[-1].round)
@@ -305,7 +308,6 @@ def supervise(
     KeyboardInterrupt and SystemExit in this process end the child and its workers, and propagate.
     """
     started_at, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
-    recording: Recording | None = None
     failed: JobFailed | None = None
     with ExitStack() as stack:
         try:
@@ -316,13 +318,15 @@ def supervise(
                 on_message = _heard_by(ranked, on_message)
             on_message = kept.hearing(on_message)
             samplers, kept.caveats = samplers_for(
-                case.subject.dataset, child.process.pid, nvml_ordinal(case.step.device)
+                first_image(case.subject.dataset) or case.subject.dataset,
+                child.process.pid,
+                nvml_ordinal(case.step.device),
             )
             sampling = SamplerThread(samplers)
             try:
                 sampling.start()
                 request = MeasureRequest(case, started_ns=started_ns, judge=judge, seat=seat)
-                recording = child.ask(MEASURE, request, on_message, None if ranked is None else ranked.is_over)
+                kept.answer = child.ask(MEASURE, request, on_message, None if ranked is None else ranked.is_over)
             finally:
                 kept.series, sampler_caveats, sampling_cpu_ns = sampling.stop()
                 kept.caveats = [*kept.caveats, *sampler_caveats]
@@ -336,7 +340,7 @@ def supervise(
         started_at=started_at,
         wall_s=time.perf_counter() - begun,
         environment=environment(),
-        recording=recording or kept.recording,
+        recording=kept.recording,
         series=kept.series,
         caveats=kept.caveats,
         failure=None if failed is None else failed.failure,
@@ -367,9 +371,10 @@ def session_members(session: int, *, zombies: bool = False) -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            after_name = (entry / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
+            # A name may be cut within a letter.
+            after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended while we looked, or is another user's, whom the system hides (hidepid: proc(5))
         if int(after_name[3]) == session and (zombies or after_name[0] not in "ZX"):
             members.append(int(entry.name))
     return members

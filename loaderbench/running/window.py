@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis.statistics import is_steady
 from loaderbench.cases.arms import Arm
+from loaderbench.cases.case import Case
 from loaderbench.devices.tracing import Recorder
-from loaderbench.errors import CaseFailed
+from loaderbench.errors import CaseFailed, UnavailableError
 from loaderbench.loaders.base import Loader
 from loaderbench.recording.facts import (
     READ,
@@ -30,7 +30,7 @@ from loaderbench.recording.facts import (
     Table,
     tells_idle,
 )
-from loaderbench.recording.progress import Report, SegmentDone
+from loaderbench.recording.progress import Report, SegmentDone, StepsDone
 from loaderbench.running.alive import Pulse
 from loaderbench.running.cache import CacheKeeper
 from loaderbench.running.feeds import Feeds
@@ -42,6 +42,7 @@ from loaderbench.running.rig import Rig
 from loaderbench.running.streams import Pace, Stream, is_as_before, pace_of
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.samplers.process_io import tree_read_bytes
+from loaderbench.samplers.procfile import read_text
 from loaderbench.samplers.sources import StorageCounter
 
 MIN_WINDOW_STEPS, MAX_MIN_WINDOW_STEPS = 5, 64
@@ -58,6 +59,9 @@ LAST_ROUND_S = 1.0
 """Most seconds beyond the longest for the rest of the workers' last round."""
 HELD_STEPS, MAX_HOLD_S = 3, 0.5
 """Steps of each `device` window that are held back until all their work is enqueued, and the longest hold (s)."""
+
+TOLD_EVERY_NS = 30_000_000_000
+"""After so long the steps done are told, as a sign of life, too."""
 
 StageTimes = Mapping[str, tuple[int, int]]
 WarmUp = Callable[[StepLoop, Loader | None], tuple[int, bool]]
@@ -289,7 +293,7 @@ class Windows:
         begun_ns = time.perf_counter_ns()
         loop.run(FEWEST_STEPS, sys.maxsize)
         if time.perf_counter_ns() < longest_ns:
-            loop.run(steps - FEWEST_STEPS, longest_ns)
+            self._run(loop, steps - FEWEST_STEPS, longest_ns)
         left_ns = int(length.target_s * 1e9) - (loop.host[-1][3] - loop.host[num_warmup][0])
         if not fixed and left_ns > 0:
             loop.run(most - len(loop.host), time.perf_counter_ns() + left_ns)
@@ -300,6 +304,16 @@ class Windows:
             round_ns = min((now_ns - begun_ns) * lanes // num, int(LAST_ROUND_S * 1e9))
             loop.run(min(-num % lanes, most - len(loop.host)), max(longest_ns, now_ns + round_ns))
 
+    def _run(self, loop: StepLoop, num_steps: int, deadline_ns: int) -> None:
+        """Run up to `num_steps` further steps, as StepLoop.run; where they take long, tell how many are done."""
+        num_done = 0
+        while num_done < num_steps:
+            if num_done:
+                self.report(StepsDone(num_done, num_steps))
+            num_done += loop.run(num_steps - num_done, min(deadline_ns, time.perf_counter_ns() + TOLD_EVERY_NS))
+            if time.perf_counter_ns() >= deadline_ns:
+                return
+
     def warm_up(
         self, loop: StepLoop, loader: Loader | None, target_s: float, most: int, longest_s: float = math.inf,
         known: Known = UNKNOWN,
@@ -308,7 +322,7 @@ class Windows:
         least a round of the workers. `known`: of the window before. Returns (steps, steady)."""
         feed, asked = self.rig.case.feed, self.rig.case.effort.warmup
         if asked is not None:
-            loop.run(asked, sys.maxsize)
+            self._run(loop, asked, sys.maxsize)
             return len(loop.host), loader is None
         limit = time.perf_counter_ns() + int(min(MAX_WARMUP_S, 2 * target_s + 0.5, longest_s) * 1e9)
         if loader is None:
@@ -355,7 +369,11 @@ class Windows:
         return HeldSteps(tuple(busy for busy, _ in told), tuple(took for _, took in told)) if told else None
 
     def _readings(self) -> Readings:
-        return Readings(self.storage.read(), _read_characters(), tree_read_bytes(os.getpid()))
+        try:
+            storage = self.storage.read()
+        except UnavailableError as error:
+            raise CaseFailed(f"the storage vanished while it was measured: {error}") from error
+        return Readings(storage, _read_characters(), tree_read_bytes(os.getpid()))
 
     def _storage_window(
         self, before: Readings, resident_before: float | None, loop: StepLoop, drained: Table | None
@@ -391,10 +409,15 @@ def _growth(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None or after < before else after - before
 
 
-def shortest_s(segment: Segment, lanes: int) -> float:
+def least_steps(case: Case, *, fed: bool) -> int:
+    """Steps of the shortest window, with its warm-up. `fed`: by a loader."""
+    warmup = case.effort.warmup
+    return LEAST_WINDOW + case.feed.lanes * fed if warmup is None else warmup + FEWEST_STEPS
+
+
+def shortest_s(segment: Segment, case: Case) -> float:
     """What a window took, with its preparation, warm-up and end, had it had no more steps than it must have."""
-    least = LEAST_WINDOW + lanes * segment.arm.is_fed
-    return whole_s(segment) * min(1.0, least / len(segment.steps))
+    return whole_s(segment) * min(1.0, least_steps(case, fed=segment.arm.is_fed) / len(segment.steps))
 
 
 def whole_s(segment: Segment) -> float:
@@ -426,7 +449,7 @@ def _grown(before: StageTimes | None, after: StageTimes | None) -> StageTimes | 
 
 def _read_characters() -> int:
     """Bytes that this process and its reaped children asked for in read calls (`rchar` of /proc/self/io, proc(5))."""
-    for line in Path("/proc/self/io").read_text().splitlines():
+    for line in (read_text("/proc/self/io") or "").splitlines():
         if line.startswith("rchar:"):
             return int(line.split()[1])
-    raise CaseFailed("/proc/self/io has no rchar: this kernel lacks task I/O accounting (CONFIG_TASK_XACCT)")
+    raise CaseFailed("/proc/self/io has no rchar: this kernel lacks CONFIG_TASK_XACCT, CONFIG_TASK_IO_ACCOUNTING")

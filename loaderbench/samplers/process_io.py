@@ -36,6 +36,8 @@ PSS_DELAY_S = 2.0
 """Seconds before the first reading, so that the workers have started."""
 MOST_PASSES = 20
 """Tries to read all of a tree while none of its processes ends."""
+LEAST_CUT = 4000
+"""Bytes of a read below which a list of children is whole: the kernel fills a page, of 4 KiB or more."""
 RARE_COST_FRACTION = 0.001
 """At most this fraction of one core is used to find processes, and as much to read `smaps_rollup`."""
 
@@ -164,7 +166,7 @@ class _Process:
                 if self.with_runqueue:
                     delays_ns[int(thread)] = parse_schedstat(_read_file(f"{folder}/schedstat"))
                 if self.with_children:
-                    children += [int(pid) for pid in _read_file(f"{folder}/children").split()]
+                    children += _children_in(folder)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # the thread ended after it was listed
         for thread_id, last_ns in self._runqueue_ns_by_thread.items():
@@ -188,6 +190,19 @@ def _read_file(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, 65536)
+    finally:
+        os.close(descriptor)
+
+
+def _children_in(folder: str) -> list[int]:
+    """The pids in a thread's `children` (proc(5)), of which the kernel hands out about a page a call."""
+    descriptor, text = os.open(f"{folder}/children", os.O_RDONLY | os.O_CLOEXEC), b""
+    try:
+        while True:
+            part = os.read(descriptor, 65536)
+            text += part
+            if len(part) < LEAST_CUT:
+                return [int(pid) for pid in text.split()]
     finally:
         os.close(descriptor)
 
@@ -279,7 +294,7 @@ def threads_of_tree(root_pid: int) -> dict[tuple[int, int], tuple[int, int]]:
             try:
                 found[pid, int(name)] = _ran_and_queued(f"{folder}/{name}/schedstat")
                 if of_all is None:
-                    waiting += map(int, _read_file(f"{folder}/{name}/children").split())
+                    waiting += _children_in(f"{folder}/{name}")
             except (FileNotFoundError, ProcessLookupError):
                 continue  # this thread ended: what is left of its process and below it is there
     return found
@@ -295,7 +310,7 @@ def _children_of(pid: int) -> list[int]:
     children: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
         try:
-            children += map(int, _read_file(f"/proc/{pid}/task/{thread}/children").split())
+            children += _children_in(f"/proc/{pid}/task/{thread}")
         except (FileNotFoundError, ProcessLookupError):
             continue
     return children

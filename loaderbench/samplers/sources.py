@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loaderbench.errors import UnavailableError
@@ -58,12 +60,15 @@ class StorageCounter:
     """Whether a cold read of a file moves whole pages. NFS moves exact bytes (`serverread` of samplers/nfs.py)."""
     file_system: FileSystem
 
-    def __init__(self, path: str | Path) -> None:
-        """Never raises for missing counters; OSError where the path does not exist."""
+    def __init__(self, path: str | Path, files: Sequence[str] = ()) -> None:
+        """`files`: some of those below `path` that are read: links and mounts may lead to another file system.
+
+        Never raises for missing counters; OSError where the path does not exist.
+        """
         self._sampler: DiskSampler | NfsSampler | None = None
         self.source = self.reason = None
         self.whole_pages = True
-        self.file_system = storage_behind(path)
+        self.file_system = _behind_all(files) if files else storage_behind(path)
         try:
             self._sampler = storage_sampler(self.file_system)
             self.source = self._sampler.source
@@ -87,11 +92,26 @@ class StorageCounter:
             self._sampler.close()
 
 
+def _behind_all(files: Sequence[str]) -> FileSystem:
+    """The file system of all of them; one of which nothing is known where there are several."""
+    by_device = {}
+    for path in files:
+        with contextlib.suppress(OSError):  # whoever reads it says so
+            by_device[os.stat(path).st_dev] = path  # noqa: PTH116
+    if not by_device:
+        return storage_behind(Path(files[0]).parent)
+    found = [storage_behind(path) for path in by_device.values()]
+    if len(found) == 1:
+        return found[0]
+    points = ", ".join(sorted(one.mount_point for one in found))
+    return FileSystem("several", "several", None, "", "", (), f"the files lie on several file systems ({points})")
+
+
 def samplers_for(case_path: str | Path, root_pid: int, gpu: int | None) -> tuple[list[Sampler], list[Caveat]]:
     """The samplers for one case, and a caveat with the way to enable it for each source that is missing.
 
-    `case_path`: the tree that is read. `root_pid`: the measuring process; its descendants count with it.
-    `gpu`: CUDA's number of the device, for NVML; None: the device is not a GPU.
+    `case_path`: the tree that is read, or one of its files. `root_pid`: the measuring process; its descendants count
+    with it. `gpu`: CUDA's number of the device, for NVML; None: the device is not a GPU.
     """
     samplers: list[Sampler] = []
     caveats: list[Caveat] = []

@@ -63,8 +63,9 @@ def measure_case(
     """Run one case, analyse it, store it. A failure is in the record; an interruption is stored and raised again.
 
     `on_record` is called once the record is stored, here or elsewhere; an interruption during the call waits until it
-    returns. `on_interrupted` gets that of an interrupted one, with what its finished windows say. `tag`: a name that
-    the user gave the run. `ranked`, `seat`: of one of several ranks.
+    returns, and one behind the measurement's end until it is called. `on_interrupted` gets that of an interrupted one,
+    with what its finished windows say. `tag`: a name that the user gave the run. `ranked`, `seat`: of one of several
+    ranks.
 
     Raises:
         ConfigError: the results folder cannot be written.
@@ -78,11 +79,12 @@ def measure_case(
         )
     except (KeyboardInterrupt, SystemExit) as stop:
         with interrupts_held():
-            interrupted = _interrupted(folder, case, time.perf_counter() - begun, kept)
+            ended = _interrupted(folder, case, time.perf_counter() - begun, kept)
+            on_ended = on_record if ended.status == "ok" else on_interrupted
             try:
-                on_interrupted(stored(folder, replace(interrupted, tag=tag)))
+                on_ended(stored(folder, replace(ended, tag=tag)))
             except Spilled as error:  # a full disk: it is not what ends the program
-                on_interrupted(error.record)
+                on_ended(error.record)
                 stop.add_note(str(error))
         raise
     with interrupts_held():  # the finished measurement must not be lost
@@ -169,13 +171,14 @@ def same_machine(there: Environment | None, here: Environment) -> bool:
 
 
 def _interrupted(folder: RunFolder, case: Case, wall_s: float, kept: Kept | None = None) -> Run:
-    """`kept`: what is there of it."""
+    """`kept`: what is there of it; a measurement that was done is no part of one."""
     recording = None if kept is None else kept.recording
+    is_done = kept is not None and kept.answer is not None
     when = "before it was measured" if recording is None else f"{wall_s:.0f} s after its start"
     return Run(
         run_id=folder.run_id,
         case=case,
-        status="interrupted",
+        status="ok" if is_done else "interrupted",
         started_at=folder.started_at,
         wall_s=wall_s,
         environment=None if recording is None else environment(),
@@ -183,5 +186,5 @@ def _interrupted(folder: RunFolder, case: Case, wall_s: float, kept: Kept | None
         series=[] if kept is None else kept.series,
         caveats=[] if kept is None else kept.caveats,
         sampling_cpu_s=None if kept is None else kept.sampling_cpu_s,
-        failure=Failure("Interrupted", f"ended by the user or the system {when}"),
+        failure=None if is_done else Failure("Interrupted", f"ended by the user or the system {when}"),
     )

@@ -91,3 +91,5 @@ def test_the_first_image_is_that_of_a_walk_in_order(tree: Path) -> None:
     (tree / "loose.jpg").unlink()
     assert first_image(str(tree)) == str(tree / "a" / "x.jpeg")
     assert first_image(str(tree / "empty")) is None
+    (tree / "empty" / "linked").symlink_to(tree / "a")  # as `index_images` follows it
+    assert first_image(str(tree / "empty")) == str(tree / "empty" / "linked" / "x.jpeg")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -12,11 +13,13 @@ import pytest
 
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import STEP, STEP_FIELDS, Segment
-from loaderbench.recording.progress import Message, Notice
+from loaderbench.recording.progress import Message, Notice, StepsDone
+from loaderbench.running import window
 from loaderbench.running.deadline import AFTER_ROUNDS_S, MOST_AFTER_S, OVERTIME_S, Deadline
 from loaderbench.running.foresight import foreseen
 from loaderbench.running.jobs import measure as measuring
 from loaderbench.running.jobs.measure import _Measurement
+from loaderbench.running.window import LEAST_WINDOW, Windows, least_steps
 from tests.made import make_case, make_segment
 
 
@@ -93,6 +96,56 @@ def test_long_steps_are_told_behind_the_first_windows_that_show_them() -> None:
     assert [str(one.text)[: len(said) + 5] for one in told if isinstance(one, Notice)] == [
         f"{said} 50 s", f"{said} 30 s",
     ]  # fmt: skip
+
+
+def test_an_asked_warm_up_is_part_of_each_window_that_is_foreseen() -> None:
+    # given 200 steps of 0.1 s before each window, whose own are 7 here, and 20 s
+    now, told = [0.0], list[Message]()
+    deadline = Deadline(20.0, told.append, 0.0, clock=lambda: now[0])
+    measurement: Any = object.__new__(_Measurement)
+    vars(measurement).update(
+        _deadline=deadline, _case=make_case(workers=2, warmup=200), _arms=(Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FETCH),
+    )  # fmt: skip
+    table = np.zeros((207, len(STEP_FIELDS)), dtype=np.int64)
+    table[:, STEP["returned_ns"]] = table[:, STEP["done_ns"]] = np.arange(207) * 100_000_000
+    done = [make_segment(Arm.DEVICE, table, num_warmup=200, wall_s=20.7)]
+    now[0] = 20.7
+    measurement._foresee_the_rest(done, 2.5)
+    # then `host` and `real`, of 202 steps each at least; nothing is known yet of an arm without the device
+    (notice,) = [str(one.text) for one in told if isinstance(one, Notice)]
+    assert notice.startswith(
+        "steps take up to 0.1 s, and --warmup asks for 200 in each window: what is left of the first round takes 40 s"
+    )
+    assert least_steps(make_case(workers=2, warmup=200), fed=True) == 202
+    assert least_steps(make_case(workers=2), fed=True) == LEAST_WINDOW + 2
+
+
+class SlowLoop:
+    """Steps of 12 s, by a clock that it moves."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.host: list[int] = []
+        self._clock = clock
+
+    def run(self, num_steps: int, deadline_ns: int) -> int:
+        for number in range(num_steps):
+            self.host.append(0)
+            self._clock.now += 12.0
+            if self._clock.now * 1e9 >= deadline_ns:
+                return number + 1
+        return num_steps
+
+
+@pytest.mark.parametrize(("limit_s", "num"), [(None, 60), (100.0, 9)])
+def test_a_long_window_gives_signs_of_life(limit_s: float | None, num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, told = Clock(), list[Message]()
+    monkeypatch.setattr(window.time, "perf_counter_ns", lambda: int(clock.now * 1e9))
+    windows: Any = object.__new__(Windows)
+    windows.report = told.append
+    loop: Any = SlowLoop(clock)
+    windows._run(loop, 60, sys.maxsize if limit_s is None else int((clock.now + limit_s) * 1e9))
+    assert len(loop.host) == num
+    assert told == [StepsDone(done, 60) for done in range(3, num, 3)]  # each 30 s and what the step takes
 
 
 # -- the start ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -553,4 +554,4 @@ def test_a_window_of_a_number_of_steps_ends_early_only_where_its_time_is_up(long
     windows._fill(Loop(), 1, 20, Length(0.5, 20, longest_s), sys.maxsize)
     assert [num for num, _ in asked] == ran
     if longest_s == np.inf:
-        assert asked[-1][1] == sys.maxsize  # nothing ends it
+        assert asked[-1][1] > time.perf_counter_ns() + 25e9  # nothing but a sign of life interrupts it

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Self
 
 import psutil
 import pytest
 
 from loaderbench.cases.case import Case, Step
-from loaderbench.recording.facts import Failure, Run
+from loaderbench.recording.facts import Failure, Recording, Run
 from loaderbench.recording.progress import Message
 from loaderbench.recording.record import RunRecord
 from loaderbench.recording.store import RunFolder, Store
@@ -30,7 +32,7 @@ from loaderbench.running.supervisor import (
     supervise,
 )
 from loaderbench.studies import measure
-from tests.made import make_case
+from tests.made import make_case, make_facts
 
 
 def case_of(dataset: Path) -> Case:
@@ -206,6 +208,49 @@ def test_a_measured_case_is_stored_though_ctrl_c_comes_while_it_is_written(
     (stored,) = Store(tmp_path).runs()
     assert stored.status == "failed"
     assert [record.run_id for record in finished] == [stored.run_id]
+
+
+class Finished:
+    """A measuring process that has given its answer, and a Ctrl-C that comes while it ends."""
+
+    process = SimpleNamespace(pid=os.getpid())
+
+    def __init__(self, *given: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        raise KeyboardInterrupt
+
+    def ask(self, *given: object) -> Recording:
+        return Recording([], make_facts(), [])
+
+
+def test_a_case_whose_answer_is_there_is_stored_as_measured_though_ctrl_c_comes_before_its_process_has_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    case, finished, parts = case_of(tmp_path), list[RunRecord](), list[RunRecord]()
+    monkeypatch.setattr(supervisor, "Child", Finished)
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure_case(
+            case, Store(tmp_path), lambda case, message: None, finished.append, on_interrupted=parts.append
+        )
+    (stored,) = Store(tmp_path).runs()
+    assert (stored.status, parts, [one.run_id for one in finished]) == ("ok", [], [stored.run_id])
+    assert stored.record is not None and stored.record.failure is None and stored.record.environment is not None
+
+
+def test_processes_whose_names_are_cut_within_a_letter_or_hidden_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_bytes("7 (тренировк".encode()[:-1] + b") S 1 7 7 0\n")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8" / "stat").mkdir()  # reading it fails, as reading another user's may
+    monkeypatch.setattr(supervisor, "Path", lambda path: tmp_path if path == "/proc" else Path(path))
+    assert session_members(7) == [7]
 
 
 def test_memory_that_a_killed_worker_left_is_removed() -> None:

@@ -19,6 +19,7 @@ from loaderbench.images.filesystem import storage_behind
 from loaderbench.samplers import process_io
 from loaderbench.samplers.process_io import (
     ProcessTreeSampler,
+    _children_of,
     parse_io,
     parse_pss,
     parse_schedstat,
@@ -228,6 +229,20 @@ def test_run_queue_delay_of_two_burners_on_one_cpu() -> None:
         sampler.close()
     # Others on this machine can only add to it: at most both wait the whole time.
     assert 0.4 < delay_s < 1.6
+
+
+def test_more_children_than_a_page_lists_are_all_found() -> None:
+    script = """
+        for _ in range(1100):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        say("up")
+        time.sleep(60)
+    """
+    with running(script) as process:
+        hear(process, "up")
+        assert len(_children_of(process.pid)) == 1100
 
 
 def test_grandchildren_are_found_with_and_without_the_kernels_child_lists() -> None:

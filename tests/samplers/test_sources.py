@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,25 @@ def test_a_counter_of_a_real_path_names_its_source(tmp_path: Path) -> None:
     assert set(reading) == {"read_bytes", "reads", "io_ticks_ms"}
     assert counter.reason is None
     assert str(storage_behind(tmp_path).device) in str(counter.source)
+
+
+def test_the_counter_is_of_the_storage_that_holds_the_files(tmp_path: Path) -> None:
+    if not Path("/dev/shm").is_dir() or storage_behind(tmp_path).is_memory:
+        pytest.skip("needs a temporary folder on another file system than /dev/shm")
+    here = tmp_path / "a.jpg"
+    here.write_bytes(b"a")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        Path(memory, "b.jpg").write_bytes(b"b")
+        linked = tmp_path / "linked"
+        linked.symlink_to(memory)
+        paths = [str(linked / "b.jpg"), str(here)]
+        assert StorageCounter(tmp_path, paths[:1]).file_system == storage_behind("/dev/shm")
+        assert StorageCounter(tmp_path, paths[1:]).file_system == storage_behind(tmp_path)
+        both = StorageCounter(tmp_path, paths)
+        assert (both.file_system.kind, both.read(), both.source) == ("unknown", None, None)
+        assert "several file systems" in str(both.reason)
+        # a file that has gone is for whoever reads it to tell
+        assert StorageCounter(tmp_path, [str(tmp_path / "gone.jpg")]).file_system == storage_behind(tmp_path)
 
 
 def test_every_case_gets_its_process_tree_and_cpus(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.devices.collective import all_reduce_of
 from loaderbench.errors import CaseFailed
+from loaderbench.images.index import ImageIndex
 from loaderbench.loaders.base import Batch
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.caveats import Caveat
@@ -52,7 +53,7 @@ from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rough import Parts, RoughVerdicts
 from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
-from loaderbench.running.window import LEAST_WINDOW, LONGEST_WINDOW_S, Length, Windows, durations, shortest_s
+from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows, durations, least_steps, shortest_s
 from loaderbench.samplers.process_io import wanted_processors_s
 from loaderbench.samplers.sources import StorageCounter
 
@@ -78,6 +79,8 @@ LEAST_PART = 0.5
 BEFORE_ROUNDS_S = 1.0
 """Between the opened device and the rounds, besides the copy in memory: looks at the page cache, the first batches."""
 MOST_EXAMPLES = 100
+FILES_LOOKED_AT = 32
+"""Of which the file system is asked, which may be that of another place."""
 
 
 def measure(request: MeasureRequest, report: Report) -> Recording:
@@ -112,7 +115,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
             feeds = Feeds(rig, stack, report, deadline)
         feeds.process_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
         feeds.open_s = (opened_ns - begun_ns) / 1e9
-        storage = StorageCounter(rig.case.subject.dataset)
+        storage = StorageCounter(rig.case.subject.dataset, _some_files(rig.data.files))
         stack.callback(storage.close)
         windows = Windows(rig, feeds, cache, storage, report, peers=peers, pulse=pulse)
         rough.opened = _Opened(windows)
@@ -124,6 +127,12 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
             return as_rank(measurement.run, stack, windows, together, request.seat.place, deadline)
         except CaseFailed as error:
             raise type(error)(feeds.in_terms_of_the_data_set(str(error))) from error
+
+
+def _some_files(files: ImageIndex) -> list[str]:
+    """Of all classes, if there are not too many."""
+    chosen = np.unique(np.linspace(0, len(files) - 1, min(FILES_LOOKED_AT, len(files))).astype(int))
+    return [files.path(index) for index in chosen.tolist()]
 
 
 def as_rank(
@@ -296,6 +305,11 @@ class _Measurement:
         return joint_s + (self._ceiling_s if self._probes_ceiling else 0.0)
 
     @property
+    def _left_s(self) -> float:
+        """Seconds for what follows the rounds; infinite where a number of steps takes its time."""
+        return self._deadline.left_s() if self._case.effort.is_limited else math.inf
+
+    @property
     def _behind_s(self) -> float:
         """To be kept free behind the rounds."""
         return self._probes_s + self._deadline.after_rounds_s
@@ -342,10 +356,11 @@ class _Measurement:
         rest_s = sum(self._least_s(done, arm) for arm in to_come)
         beyond_s = rest_s - (self._deadline.left_s() - behind_s)
         if rest_s and beyond_s > max(TOLD_FROM_S, AGAIN_PART * rest_s):
-            longest_s = max(map(_mean_s, done))
+            longest_s, warmup = max(map(_mean_s, done)), self._case.effort.warmup
+            each = "" if warmup is None else f", and --warmup asks for {warmup} in each window"
             self._deadline.extend(
                 beyond_s,
-                f"steps take up to {longest_s:.2g} s: what is left of the first round takes {rest_s:.0f} s",
+                f"steps take up to {longest_s:.2g} s{each}: what is left of the first round takes {rest_s:.0f} s",
             )
 
     def _foresee_steps(self, steps: int, done: Sequence[Segment], behind_s: float) -> None:
@@ -403,15 +418,14 @@ class _Measurement:
     def _least_batches(self) -> int:
         """Batches that a loader must hand over for the shortest window, by whole rounds of its workers."""
         lanes = self._case.feed.lanes
-        return -(-(lanes + LEAST_WINDOW + 1) // lanes) * lanes
+        return -(-(least_steps(self._case, fed=True) + 1) // lanes) * lanes
 
     def _least_s(self, done: Sequence[Segment], arm: Arm) -> float:
         """What a window of the arm takes at least: as long as the longest one so far that a loader fed as well, or that
         none did, had this had no more steps than it must have; and as many steps of the device, where it runs on that.
         0 where no window tells."""
-        lanes = self._case.feed.lanes
-        least = LEAST_WINDOW + lanes * arm.is_fed
-        alike = [shortest_s(one, lanes) for one in done if one.arm.is_fed is arm.is_fed]
+        least = least_steps(self._case, fed=arm.is_fed)
+        alike = [shortest_s(one, self._case) for one in done if one.arm.is_fed is arm.is_fed]
         steps_s = [_mean_s(one) for one in done if one.arm is Arm.DEVICE and arm.on_device]
         return max([*alike, *(least * step_s for step_s in steps_s)], default=0.0)
 
@@ -473,7 +487,7 @@ class _Measurement:
         return probe_ceiling(
             self._rig.data.files,
             counter=self._windows.storage,
-            deadline_s=min(self._ceiling_s, max(self._deadline.left_s(), LEAST_CEILING_S / 2)),
+            deadline_s=min(self._ceiling_s, max(self._left_s, LEAST_CEILING_S / 2)),
             max_bytes=None if most is None else int(CEILING_PART * most),
         )
 
@@ -537,7 +551,7 @@ class _Measurement:
             return Caveat("kernel_gap_not_measured", {"why": "max_bytes"})
         step_s = float(np.mean(durations(real)))
         # In its part of the measuring time, and in what is left until the deadline.
-        whole_s = min(case.effort.duration_s, self._deadline.left_s() / MAX_PART)
+        whole_s = min(case.effort.duration_s, self._left_s / MAX_PART)
         num_steps = num_steps_for(step_s, whole_s, case.feed.lanes)
         return num_steps or Caveat("kernel_gap_not_measured", {"why": "steps_too_long", "step_s": step_s})
 
