@@ -60,6 +60,10 @@ PIXEL_BYTES = {"float32": 4, "uint8": 1}
 
 MEMORY: Change = {"cache": "warm"}
 """The data set in memory."""
+NOW_AND_THEN = ("tail", "stalls")
+"""Kinds of storage that is slow at times."""
+STANDS = ("bandwidth", "stalls")
+"""Kinds of storage that serves many readers no faster than one."""
 IO_THREADS = "io_threads"
 """The loader option that `--io-threads` sets, of loaders that read ahead."""
 
@@ -152,7 +156,7 @@ class Predictor:
     def __init__(self, model: Model, measured: Measured) -> None:
         case, facts, times = measured.case, measured.facts, model.times
         self.case, self.facts, self.cpus, self.times, self.arms = case, facts, measured.usable_cpus, times, model.arms
-        self.seen = model.processors.get(Arm.REAL)
+        self.seen, self.starved = model.processors.get(Arm.REAL), model.starved
         self.running = 1.0 if self.seen is None else 1.0 - (model.starved or 0.0)
         """Of the workers' time, the part in which they did not wait for a processor."""
         self.real = _array(times.real)
@@ -166,9 +170,14 @@ class Predictor:
         self.overlap = model.overlap
         self.lanes = case.feed.lanes
         self.lane = self._lane(Arm.REAL, times.free or times.prep)
-        warm = case.subject.cache == "warm"
-        self.lane_in_memory = self._lane(Arm.RAM, times.prep or (times.free if warm else None))
-        self.fetch = None if times.fetch is None or case.subject.cache != "cold" else _array(times.fetch)
+        in_memory = case.subject.cache == "warm" and not model.storage_costs
+        has_storage = model.has_storage and not in_memory
+        self.lane_in_memory = self._lane(Arm.RAM, times.prep or (times.free if in_memory else None))
+        fetches = case.subject.cache == "cold" or has_storage
+        self.fetch = _array(times.fetch) if fetches and times.fetch is not None else None
+        self.queue = measured.queue
+        self.storage_unknown = has_storage and self.fetch is None
+        """What the storage gives by itself was not measured: a worker's time holds its waits."""
         self.lane_cpu, self.stage_part, self.stage_cpu_part = _worker_parts(measured.spans, self.real)
         # The consumer thread issues, takes over batches and frees their memory; a serial loader runs in it too.
         own = 0.0 if self.lane_cpu is None or case.feed.workers else float(self.lane_cpu[0])
@@ -194,7 +203,7 @@ class Predictor:
         # More workers than processors help only while some of them wait for the storage, and none for a processor.
         self.most_workers = self.cpus
         self.contention = measured.contention
-        if not warm and not measured.contention:
+        if not in_memory and not measured.contention:
             readers = storage.readers_needed(facts.storage.ceiling) or 0
             self.most_workers = max(2 * self.cpus, min(readers, MOST_READERS))
 
@@ -233,20 +242,24 @@ class Predictor:
             step = _array(self.times.real if paced_by is Arm.REAL or self.times.ram is None else self.times.ram)
             if self.case.feed.workers == 0:  # in series with issuing
                 step = np.maximum(step - self.issue, 1e-9)
-            surely_longer = alone is not None and alone.low > float(step[0])
+            surely_longer = alone is not None and alone.n > 1 and alone.low > float(step[0])
             seconds = np.maximum(seconds, step) if seconds is not None and surely_longer else step
         return None if seconds is None else seconds * self.lanes * self.running
 
-    def speedup(self, change: Change) -> Draws | None:
-        """T_real ÷ T', per sample; None where a part of it was not measured."""
+    def speedup(self, change: Change, *, queued: bool = False) -> Draws | None:
+        """T_real ÷ T', per sample; None where a part of it was not measured. `queued`: with what slow files and
+        standstills leave of it, by simulation, which takes tens of milliseconds."""
         step = self._step_s(change)
         if step is None:
             return None
+        held_up = self._held_up(self.case.changed(**change)) if queued else None
+        if held_up is not None:
+            step = np.maximum(step, held_up)
         return self.real / step * self.case.changed(**change).step.batch_size / self.case.step.batch_size
 
     def predict(self, change: Change) -> Estimate | None:
         """The speed-up with its interval, which includes the model's own error unless the outcome was measured."""
-        gain = self.speedup(change)
+        gain = self.speedup(change, queued=True)
         if gain is None:
             return None
         if change == MEMORY:
@@ -283,8 +296,8 @@ class Predictor:
             waits = self.running if old.feed.workers == 0 else 1.0  # what others kept from it they keep from it still
             return np.asarray(np.maximum(consumer, factor * lane / waits + self.issue))
         lanes_change = new.feed.workers != self.lanes or old.feed.workers == 0
-        if lanes_change and cpu is None:
-            return None  # how many workers the processors can feed is not known
+        if lanes_change and (cpu is None or (self.storage_unknown and not in_memory)):
+            return None  # how many workers the processors, or the storage, can feed is not known
         crowd = self._crowding(new.feed.workers) / self._crowding(self.lanes)
         parts = [consumer, factor * lane * crowd / new.feed.workers]
         if cpu is not None:
@@ -293,12 +306,42 @@ class Predictor:
             parts.append(self.real)  # a step of more samples is never shorter
         if self.fetch is not None and not in_memory:
             parts.append(factor * self._fetch_with(self._readers_of(new)))
+        elif self.storage_unknown and not in_memory:
+            floor = self.real * np.random.default_rng(29).uniform(0.0, 1.0, len(self.real))
+            floor[0] = 0.0
+            parts.append(floor)
         probed = self.probe.decoders.get(new.feed.decoder or "")
         if self._in_threads(new.feed.loader) and probed is not None:
             rate = probed.all_cpus_rate
             if rate and new.feed.workers >= self.cpus:  # Python's lock included
                 parts.append(np.full_like(lane, new.step.batch_size / rate))
         return np.asarray(np.maximum.reduce(parts))
+
+    def _held_up(self, new: Case) -> Draws | None:
+        """Step time of a changed loader by its queue over slow files or standstills: with more workers they lie on
+        fewer of these, but no worker reads in a standstill. None where there are none, or the loader has no queue."""
+        traits = self.known.get(new.feed.loader)
+        factor = new.step.batch_size / self.case.step.batch_size
+        consumer, ratio = self._consumer(new, factor), self._stage_ratio(new)
+        if self.queue is None or traits is None or not new.feed.workers or new.subject.cache == "warm":
+            return None
+        if consumer is None or ratio is None:
+            return None
+        queue = replace(
+            self.queue,
+            batch=new.step.batch_size,
+            workers=new.feed.workers,
+            depth=traits.buffer_batches(new.feed),
+            prep_s=self.queue.prep_s * factor * float(ratio[0]),
+            io_threads=self._readers_of(new) if self.queue.io_threads else 0,
+        )
+        step_s, met = (
+            queue.step_s(float(consumer[0])),
+            np.random.default_rng(31).normal(0.0, queue.spread, len(consumer)),
+        )
+        met[0] = 0.0
+        longer = max(0.0, step_s / float(consumer[0]) - 1.0)
+        return np.asarray(consumer * (1.0 + longer * np.exp(met)))
 
     def _consumer(self, new: Case, factor: float) -> Draws | None:
         """Step time of device and copy when data are always ready."""
@@ -453,15 +496,17 @@ def _for_storage(predictor: Predictor, measured: Measured) -> list[Action]:
     details: dict[str, Json] = {}
     if ram is not None and real.encoded_bytes:
         details = storage.headroom(real.encoded_bytes / real.num_steps / ram.value, probe)
-    # A storage that gives more than the run could take is no reason to buy a faster one; memory still answers sooner.
+    found = measured.storage
+    kind = None if found is None else found.kind  # knows a capped rate by more than the probe
+    # A storage that gives more than the run could take is no reason to buy a faster one, unless it is now and then that
+    # it does not; memory always answers sooner.
     enough = storage.is_enough(details)
     code: AdviceCode = "data_in_memory" if enough else "faster_storage"
     change = MEMORY if predictor.memory_helps else None
-    proposed = [] if enough and change is None else [code]
+    details |= {"kind": kind} if enough else {}
+    proposed = [] if enough and change is None and kind not in NOW_AND_THEN else [code]
     actions = [Action("storage", one, change, predictor.predict(MEMORY), details) for one in proposed]
-    found = measured.storage
-    kind = None if found is None else found.kind  # knows a capped rate by more than the probe
-    late = kind == "latency" or (kind != "bandwidth" and storage.bound_by(probe, predictor.readers) == "latency")
+    late = kind == "latency" or (kind not in STANDS and storage.bound_by(probe, predictor.readers) == "latency")
     actions += _more_readers(predictor) if late else []
     actions += _more_prefetch(predictor, measured.queue)
     if found is not None and found.kind == "latency" and found.latency_of == "open":
@@ -580,7 +625,8 @@ def _for_prep(predictor: Predictor) -> list[Action]:
         actions.append(Action("prep", "uint8_for_prep", change, predictor.predict(change)))
     if subject.resolution and size and subject.resolution >= 2 * size:
         actions.append(Action("prep", "smaller_images", details={"resolution": subject.resolution // 2}))
-    if predictor.contention and predictor.seen is None:  # an older version did not store who had them
+    waited = predictor.starved is not None and predictor.starved > WAITED
+    if predictor.contention and predictor.seen is None and waited:  # an older version did not store who had them
         actions.append(Action("prep", "free_processors"))
     return [one for one in actions if one.change is None or one.predicted is not None]
 

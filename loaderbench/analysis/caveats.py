@@ -87,10 +87,10 @@ def _of_the_arms(judged: Judged, record: RunRecord) -> Iterator[Caveat]:
             why = "not_asked"
         elif judged.facts.cache.measured_once:
             why = "measured_once"
-        elif judged.facts.rounds.stopped_by == "duration":
-            why = "no_time"
         elif judged.ended_early:
             why = "interrupted"
+        elif judged.facts.rounds.stopped_by == "duration" or Arm.FREE in missing:  # no loader forbids it: it was spared
+            why = "no_time"
         names: list[Json] = [arm.value for arm in missing]
         yield Caveat("arms_not_measured", {"arms": names, "why": why})
     if record.shares is not None and record.shares["launch"] is None and Arm.DEVICE in judged.arms:

@@ -90,9 +90,9 @@ def arm_times(arms: Mapping[Arm, ArmSteps], *, has_storage: bool) -> Times:
     times = {arm: Quantity(float(fitted[k]), fitted_draws[:, k], arms[arm].num_blocks) for k, arm in enumerate(chain)}
     violation = None
     for k in range(1, len(chain)):
-        excess = raw[k - 1] - raw[k]
+        excess, told = raw[k - 1] - raw[k], min(arms[arm].num_blocks for arm in chain[k - 1 : k + 1]) > 1
         width = float(np.std(drawn[:, k - 1] - drawn[:, k])) * 1.96
-        if excess > max(CONTRADICTION * width, AGREEMENT * raw[-1]):
+        if told and excess > max(CONTRADICTION * width, AGREEMENT * raw[-1]):
             violation = Violation(chain[k], float(raw[k]), chain[k - 1], float(raw[k - 1]))
     device, busy = times.get(Arm.DEVICE), None
     if device is not None and np.isfinite(arms[Arm.DEVICE].mean("busy")):
@@ -182,6 +182,13 @@ class Model:
     def has_storage(self) -> bool:
         """Whether the storage can be a part of the step."""
         return self.reads_files and not self.storage_idle
+
+    @property
+    def storage_costs(self) -> bool:
+        """Whether the storage is a part of the step that is worth removing, or nothing says that it is not. Files in
+        memory may be asked for all the same: a server or a daemon answers each open."""
+        gain = self.gains.get("storage")
+        return self.has_storage and (gain is None or gain.value >= WORTH)
 
     @cached_property
     def times(self) -> Times:
@@ -432,14 +439,17 @@ class Model:
         """Seconds a step that the run's threads waited for processors, as far as the step is longer for it; None where
         the arms do not tell. Part of T_ram − T_host.
 
-        On the issuing side: the part of that growth which is not data stall, up to the growth of the issue time.
+        On the issuing side: the part of that growth which is not data stall, up to the growth of the issue time, where
+        a thread waited for a processor.
         On the workers' side: their run-queue share of the data stall.
         """
         base, ram = self.base, self.times.ram
         if base is None or ram is None:
             return None
-        growth, exposed = ram - base, self.late_issue
+        growth, exposed, seen = ram - base, self.late_issue, self.processors.get(Arm.REAL)
         assert exposed is not None
+        if seen is not None and not seen.waits:  # then it has another reason: a lock, the caches
+            exposed = exposed.scaled(0.0)
         if self.starved is not None:
             stall = self.data_stall(self._fed_arm)
             exposed = exposed + stall.clipped(0.0, (growth - exposed).at_least(0.0)).scaled(self.starved)

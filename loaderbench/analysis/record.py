@@ -479,8 +479,9 @@ class Judged:
         if self.facts.watched is not None:
             return {stage: self._watched_capacities().get(stage) for stage in get_args(Stage)}
         busy = None if device is None or not np.isfinite(device.mean("busy")) else rate_of(device, "busy")
-        # Where the files of `free` are in memory there is no storage in it: it is the preparation alone.
-        alone = arms.get(Arm.FREE) if self.case.subject.cache == "warm" else None
+        # Where the files of `free` are in memory, and asking for them costs nothing, it is the preparation alone.
+        in_memory = self.case.subject.cache == "warm" and not self.model.storage_costs
+        alone = arms.get(Arm.FREE) if in_memory else None
         return {
             "storage": rate_of(arms.get(Arm.FETCH)),
             "prep": rate_of(arms.get(Arm.PREP) or alone),

@@ -87,8 +87,14 @@ History
        counted among containers; an arm of one window varies as the others do;
        advice: a serial loader beside others waits for them still; no fewer workers beside others, who would take their
        part; no `--cache warm` in a run that has it, or that memory cannot hold; more `--io-threads` where these read
+    20 issuing that comes late though no thread waits for a processor is no share of contention either; arms of a single
+       block contradict nothing, and what a gain by one is worth is not known; nothing is a copy's where nothing is
+       copied; preparation's own rate is not that of a loader whose storage still answers for each file;
+       advice: no number of workers where what the storage gives by itself was not measured; over slow files and
+       standstills what the queue leaves of them bounds it, and no more workers against standstills; of a watched
+       script, few batches are followed many times; other ranks of its own are not to be stopped
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 19
+RULES_VERSION = 20

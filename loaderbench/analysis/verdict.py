@@ -172,10 +172,10 @@ class _Judge:
             return Ruling("undetermined", self.doubts)
         if self.model.real.n >= 2 and self.is_held_up:
             return Ruling("contention")
-        if against := self.disorder():
-            return Ruling("undetermined", tuple(against))
         if self.model.real.n < 2:
             return self.of_too_few_steps
+        if against := self.disorder():
+            return Ruling("undetermined", tuple(against))
         ruling = self.of_the_gains()
         return self.of_too_few_steps if self.rests_on_too_little(ruling) else ruling
 
@@ -239,7 +239,7 @@ class _Judge:
         if any(reason.code == "cannot_be_told_apart" for reason in ruling.reasons):
             assert ruling.group is not None
             known += [self.model.gains[cause] for cause in ruling.group.causes if cause in self.model.gains]
-        return (self.is_short or ruling.bottleneck == "mixed") and any(map(_is_wide, known))
+        return (self.is_short or ruling.bottleneck == "mixed") and any(gain.n < 2 or _is_wide(gain) for gain in known)
 
     @property
     def of_too_few_steps(self) -> Ruling:
@@ -349,7 +349,7 @@ class _Judge:
         if self.model.base is not None:
             return None if set(feeding) <= set(self.model.gains) else self.joined(feeding, self.model.base)
         if times.device is not None:
-            return self.joined((*feeding, "transfer"), times.device)
+            return self.joined((*feeding, "transfer") if self.model.copies else feeding, times.device)
         left = self.model.real - self.model.data_stall(Arm.REAL)  # by the timeline alone
         return self.joined(feeding, left) if min(left.value, left.draws.min()) > 0 else None
 

@@ -120,7 +120,8 @@ class Follower:
             self.available = max(left_for(seen, cpus), 1e-9)
             self.other_cpu = max(self.other_cpu, seen.own * self.real_s - lane_cpu)
         num = len(batches.making)
-        order = np.arange(min(num, MANY_FOLLOWED))
+        # Of few batches, many times: a number that each worker has one of would show its start alone.
+        order = np.arange(int(np.clip(num, NUM_FOLLOWED, MANY_FOLLOWED))) % num
         random = np.random.default_rng(29)
         starts = random.integers(max(1, num - BLOCK + 1), size=(NUM_DRAWS, NUM_FOLLOWED // BLOCK))
         picks = np.minimum(starts[:, :, None] + np.arange(BLOCK), num - 1).reshape(NUM_DRAWS, -1)
@@ -198,7 +199,9 @@ def advise_watched(
         now = run.case.feed.workers
         actions.append(Action("prep", "num_workers", None, None, {"now": now, "cpus": cpus}))
     actions += _for_epochs(seen, batches)
-    if "contention" in causes:
+    rank = None if run.recording is None else run.recording.rank
+    beside_ranks = rank is not None and (rank.num_local or 1) > 1
+    if "contention" in causes and not (beside_ranks and held_up_by == "neighbours"):  # they are the run's own
         actions += _for_contention(verdict, model, held_up_by)
     if seen.uses_cuda and seen.settings is not None and not seen.settings.pin_memory:
         actions.append(Action("transfer", "pin_memory", PINNED))

@@ -41,8 +41,8 @@ from loaderbench.errors import LoaderbenchError
 
 app = typer.Typer(
     name="loaderbench",
-    help="What limits this training or inference run: storage, CPU preparation, the copy to the device, "
-    "kernel launches or compute?",
+    help="What limits this training or inference run: storage, CPU preparation, a lack of processors, "
+    "the copy to the device, kernel launches or compute?",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

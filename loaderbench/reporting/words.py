@@ -348,7 +348,7 @@ def in_brief(verdict: Verdict) -> str:
         if gain is None or gain.value < WORTH:
             return verdict.bottleneck
         return f"{verdict.bottleneck}; {name} {_times(gain)}"
-    if verdict.joint:
+    if len(verdict.joint) > 1:
         names = [NAMES[cause] for cause in verdict.joint]
         return JOINED[_how_joined(verdict)](_and(names), " or ".join(names)) + _of(verdict.joint_speedup)
     found = next((gain for cause, gain in gains.items() if cause == verdict.bottleneck), verdict.joint_speedup)
@@ -564,16 +564,25 @@ def _in_parallel(change: Change, details: Details) -> str:
     return f"prepare batches in parallel: {flags(change)} (knee: more workers add less than 3 %)"
 
 
+def _in_memory(change: Change, details: Details) -> str:
+    kind = str(details["kind"]) if "kind" in details else None
+    held_up_by = {"stalls": "its standstills", "tail": "a few slow files"}.get(kind or "")
+    if held_up_by is None:
+        return (
+            "keep the data set in memory (--cache warm): what costs time is the wait for each file, not the storage's "
+            "rate"
+        )
+    where = "keep the data set in memory (--cache warm), or put it" if change else "put the data set"
+    return f"{where} on a storage without them: what costs time is {held_up_by}, not this storage's rate"
+
+
 ACTIONS: Mapping[str, Callable[[Change, Details], str]] = {
     **watched_words.ACTIONS,
     "faster_storage": lambda c, d: (
         f"{'keep the data set in memory (--cache warm), or put it' if c else 'put the data set'} on faster storage"
         f"{_headroom(d)}"
     ),
-    "data_in_memory": lambda c, d: (
-        "keep the data set in memory (--cache warm): what costs time is the wait for each file, not the storage's "
-        f"rate{_headroom(d)}"
-    ),
+    "data_in_memory": lambda c, d: _in_memory(c, d) + _headroom(d),
     "more_files_at_once": lambda c, d: (
         f"read more files at once: {flags(c)} (this storage is slow to answer, but serves many readers at once)"
     ),

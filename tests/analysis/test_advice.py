@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING, Measured, Predictor
+from loaderbench.analysis.advice import MOST_ACTIONS, WORTH_TRYING, Measured, Predictor, _for_storage
+from loaderbench.analysis.latency import Queue, Reads
 from loaderbench.analysis.record import analyze, judged_run
 from loaderbench.cases.arms import Arm
 from loaderbench.plugins import LOADERS
@@ -25,8 +27,8 @@ from loaderbench.recording.facts import (
     Run,
     Segment,
 )
-from loaderbench.recording.record import Advice
-from loaderbench.reporting.words import flags, worded
+from loaderbench.recording.record import Advice, Stalls, StorageFigures, StorageSlowness
+from loaderbench.reporting.words import ACTIONS, flags, worded
 from loaderbench.running.read_times import read_times
 from tests.analysis.simulate import ARMS, Pipeline, run, step_seconds
 from tests.made import (
@@ -327,6 +329,79 @@ def test_no_data_in_memory_is_advised_where_they_are_or_cannot_be(cache: str, fi
     asked.recording.facts = replace(facts, storage=replace(facts.storage, ram_copy=copy))
     found = advice_on(asked)
     assert found and not [one for one in found if "cache" in (one.change or {}) or "--cache warm" in one.action]
+
+
+def without_fetch(pipeline: Pipeline, **given: Any) -> Run:
+    asked = simulated(pipeline, **given)
+    assert asked.recording is not None
+    asked.recording.segments = [one for one in asked.recording.segments if one.arm is not Arm.FETCH]
+    return asked
+
+
+def test_what_a_storage_feeds_that_was_not_measured_by_itself_is_not_predicted() -> None:
+    # given a disk whose cap makes two of four workers wait: with 16 it gives no more
+    capped = Pipeline(device=0.020, read=0.3, decode=0.5, workers=4)
+    probe = make_prep_probe(pillow=0.002, turbojpeg=0.001)
+    asked = without_fetch(capped, cpus=8, cache="cold", prep_probe=probe)
+    found = advice_on(asked)
+    assert not [one for one in found if one.predicted_speedup and "workers" in (one.change or {})]
+    # and of another decoder the interval holds that it gains nothing
+    for one in found:
+        if one.change and "decoder" in one.change and "cache" not in one.change:
+            assert one.predicted_speedup is not None and one.predicted_speedup.low == pytest.approx(1.0, abs=0.03)
+    whole = simulated(capped, cpus=8, cache="cold", prep_probe=probe)
+    assert any("workers" in (one.change or {}) for one in advice_on(whole) if one.predicted_speedup)
+
+
+def test_of_files_in_memory_whose_storage_is_asked_all_the_same_the_loader_alone_is_not_its_preparation() -> None:
+    # given opens that a server answers slowly, though the files are in memory
+    asked = simulated(Pipeline(device=0.010, read=0.180, decode=0.020, workers=2), cache="warm")
+    assert asked.recording is not None
+    asked.recording.segments = [one for one in asked.recording.segments if one.arm is not Arm.PREP]
+    record = analyze(asked)
+    assert record.capacities is not None and record.capacities["loader"] is not None
+    assert record.capacities["prep"] is None
+
+
+@pytest.mark.parametrize("workers", [8, 16])
+def test_more_workers_do_not_read_in_a_standstill(workers: int) -> None:
+    # given a storage that stands still for 1 s of every 4 s, two batches ahead for each worker, a device of 8 ms
+    period, length, device = 4.0, 1.0, 0.008
+    files = read_times(np.array([[number, number * 2000, 0, 1000, 1] for number in range(100)], dtype=np.int64))
+    assert files is not None
+    held = Queue(Reads((files,), 2), Stalls(5, length, period, True, length / period), 64, 2, 4, prep_s=0.040)
+    asked = simulated(Pipeline(device=device, decode=0.040, workers=2), cpus=16, cache="cold")
+    assert asked.recording is not None
+    model = judged_run(asked, asked.recording).model
+    facts = asked.recording.facts
+    predictor = Predictor(model, Measured(asked.case, facts, None, None, 16, contention=False, queue=held))
+    step = predictor._held_up(asked.case.changed(workers=workers))
+    # then what is ahead bridges a part of it, on average half a step more than that, and nothing is read in the rest
+    waits = length - (2 * workers + 0.5) * device
+    assert step is not None and step[0] == pytest.approx(device * period / (period - waits), rel=0.05)
+    assert predictor._held_up(asked.case.changed(workers=workers, cache="warm")) is None
+    assert Predictor(model, Measured(asked.case, facts, None, None, 16, contention=False))._held_up(asked.case) is None
+
+
+@pytest.mark.parametrize("kind", ["stalls", "tail", "latency", None])
+def test_what_is_advised_against_a_storage_that_is_slow_now_and_then(kind: StorageSlowness | None) -> None:
+    """A probe that met a standstill in its first stage, so that more readers seem to be served much better."""
+    late = simulated(
+        Pipeline(device=0.030, read=0.180, decode=0.020, workers=2),
+        cpus=2, cache="cold", ceiling=storage_probe(30e6, 60e6, 600e6, 700e6),
+    )  # fmt: skip
+    record = judged_run(late, late.recording) if late.recording else None
+    assert record is not None
+    figures = SimpleNamespace(kind=kind, latency_of=None, tail=None, slow_folder=None)
+    measured = Measured(
+        late.case, record.facts, record.spans, None, 2, contention=False, storage=cast(StorageFigures, figures)
+    )
+    actions = {one.code: one for one in _for_storage(Predictor(record.model, measured), measured)}
+    assert ("more_files_at_once" in actions) == (kind != "stalls")
+    told = ACTIONS["data_in_memory"](actions["data_in_memory"].change or {}, actions["data_in_memory"].details or {})
+    held_up_by = {"stalls": "its standstills", "tail": "a few slow files"}.get(str(kind), "the wait for each file")
+    assert f"what costs time is {held_up_by}, not" in told
+    assert ("or put it on a storage without them" in told) == (kind in ("stalls", "tail"))
 
 
 def test_storage_and_prep_together() -> None:

@@ -450,9 +450,9 @@ def test_issuing_that_comes_late_though_no_thread_waits_for_a_processor_is_no_co
             one.cpu = replace(window, own_queued_s=queued_s) if one.arm in fed else window
         record = analyze(run_of(segments, Machine(2, cpus=8)))
         assert record.verdict is not None
-        verdicts.append((record.verdict.bottleneck, contention_gain(record)))
-    assert verdicts[0][0] != "contention" and verdicts[0][1] == pytest.approx(1.0)
-    assert verdicts[1] == ("contention", pytest.approx(1.4, rel=0.05))
+        verdicts.append((record.verdict.bottleneck, contention_gain(record), record.share("contention")))
+    assert verdicts[0][0] != "contention" and verdicts[0][1:] == (pytest.approx(1.0), pytest.approx(0.0))
+    assert verdicts[1] == ("contention", pytest.approx(1.4, rel=0.05), pytest.approx(0.29, abs=0.02))
 
 
 def test_fewer_workers_are_not_advised_beside_others_who_would_take_their_part():
@@ -610,3 +610,11 @@ def test_a_device_that_copies_nothing_is_not_limited_by_the_copy() -> None:
     assert "transfer" not in (without.bottleneck, *without.joint)
     gain = without.speedup_if_removed["transfer"]
     assert gain is not None and gain.value == gain.high == 1.0
+
+
+def test_without_the_arm_of_ready_batches_a_device_that_copies_nothing_has_no_copy_either() -> None:
+    segments = [one for one in simulate.run(Pipeline(device=0.010, decode=0.080)) if one.arm in (Arm.DEVICE, Arm.REAL)]
+    case = make_case(workers=2, cache="warm", loader="multiprocess", device="cpu")
+    device = make_device(kind="cpu", name="CPU", emulated=False, copies=False, on_host_cpus=True)
+    verdict = analyze(make_run(case, segments, facts=make_facts(device=device, loader=make_loader()))).verdict
+    assert verdict is not None and (verdict.bottleneck, verdict.joint) == ("mixed", ("storage", "prep"))

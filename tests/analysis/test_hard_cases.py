@@ -284,6 +284,16 @@ def test_arms_out_of_order_beyond_their_interval() -> None:
     assert "`ram`" in reasons(found)[0] and "`host`" in reasons(found)[0]
 
 
+def test_two_windows_of_a_round_each_do_not_contradict_each_other() -> None:
+    # given one round of eight workers in each arm, of which `ram` took 8 % longer
+    pipe, longer = (Pipeline(workers=8, decode_ms=8 * one) for one in (100.0, 108.0))
+    ram, others = (measure(one, rounds=1, num_steps=8) for one in (longer, pipe))
+    segments = [one for one in ram if one.arm is Arm.RAM] + [one for one in others if one.arm is not Arm.RAM]
+    found = judge(pipe, segments)
+    assert found.verdict.bottleneck == "undetermined"
+    assert [reason.code for reason in found.verdict.reasons] == ["too_few_steps"]
+
+
 def test_a_machine_that_moves_by_two_percent_is_not_out_of_order() -> None:
     verdicts = [
         judge(Pipeline(decode_ms=40.0), rounds=3, drift=0.02, seed=seed).verdict.bottleneck for seed in range(40)

@@ -5,8 +5,10 @@ Truth is the event model's: the pipeline simulated again without the causes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,6 +244,18 @@ def test_figures_that_need_an_arm_are_null_without_it_and_the_caveat_names_it() 
         assert [caveat.details["arms"] for caveat in told] == ([missing] if missing else [])
         assert all(", ".join(missing) in caveat.message for caveat in told)
         assert record.verdict is not None and record.verdict.summary
+
+
+@pytest.mark.parametrize("stopped_by", ["ci_target", "duration", "max_bytes"])
+def test_an_arm_that_was_spared_for_want_of_time_is_not_said_to_be_impossible(stopped_by: Any) -> None:
+    pipe = DATA_BOUND["latency"]
+    segments = measured(segments_of("latency"), frozenset(ARMS) - {Arm.FREE})
+    run = run_of(pipe, [one for one in segments if one.arm is not Arm.PREP])
+    assert run.recording is not None
+    facts = run.recording.facts
+    run.recording.facts = replace(facts, rounds=replace(facts.rounds, stopped_by=stopped_by))
+    (told,) = [caveat for caveat in analyze(run).caveats if caveat.code == "arms_not_measured"]
+    assert (told.details["arms"], told.details["why"]) == (["free"], "no_time")
 
 
 def test_the_reason_names_the_arms_in_words() -> None:

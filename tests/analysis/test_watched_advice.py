@@ -61,6 +61,15 @@ def test_workers_that_wait_for_reads_may_be_more_than_processors_and_the_interva
     assert predicted.low is not None and predicted.low < 1.4 < 3.3 < predicted.value  # its storage may give no more
 
 
+def test_few_batches_are_followed_until_their_start_no_longer_shows() -> None:
+    # given 30 batches of which each of two workers makes one a second: 30 workers would have all at once, once
+    making, step = np.full(30, 1000.0), np.full(30, 20.0)
+    found = advised(run_of(segment(making, step, 2, read_part=0.95), 2, cpus=8))["num_workers"]
+    wanted, predicted = dict(found.change or {})["workers"], found.predicted_speedup
+    assert isinstance(wanted, int) and predicted is not None
+    assert predicted.value == pytest.approx(wanted / 2, rel=0.1) and wanted <= 32
+
+
 def test_no_other_workers_where_the_step_paces() -> None:
     making, step = np.full(300, 4.0), np.full(300, 10.0)
     assert not {"num_workers", "prefetch_factor"} & set(advised(run_of(segment(making, step, 2), 2)))

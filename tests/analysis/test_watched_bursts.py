@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.record import analyze, judged_run
 from loaderbench.cases.arms import Arm
-from loaderbench.recording.facts import SCRIPT_LANE, SPAN, STEP, STEP_FIELDS, CpuWindow, Run, Segment
+from loaderbench.recording.facts import SCRIPT_LANE, SPAN, STEP, STEP_FIELDS, CpuWindow, RankRecording, Run, Segment
+from loaderbench.recording.rank_place import RankPlace
 from loaderbench.recording.record import RunRecord
 from tests.watched_facts import MS, run_of, segment
 
@@ -157,6 +158,10 @@ def test_neighbours_hold_up_the_bursts_too(told: bool) -> None:
     record = analyze(run)
     verdict, contention = record.verdict, record.contention
     assert verdict is not None and contention is not None and contention.by == "neighbours"
+    assert verdict.bottleneck == "contention" and "stop_neighbours" in {one.code for one in verdict.advice}
+    run.recording.rank = RankRecording(RankPlace(0, 2, 0, "a", "a test"), (), num_local=2)
+    of_ranks = analyze(run).verdict  # they may be its own other ranks
+    assert of_ranks is not None and "stop_neighbours" not in {one.code for one in of_ranks.advice}
     gain = verdict.speedup_if_removed["contention"]
     assert gain is not None and gain.value == pytest.approx(25.0 / (13.3 if told else 17.0), rel=0.05)
 

@@ -253,8 +253,14 @@ ADVICE: Mapping[str, Sequence[tuple[Details | None, Details]]] = {
                 "gives_high": 2.1e9,
                 "readers": 4,
                 "still_rising": False,
+                "kind": None,
             },
         ),
+        *[
+            ({"cache": "warm"} if in_memory else None, {"kind": kind})
+            for kind in ("stalls", "tail")
+            for in_memory in (0, 1)
+        ],
     ],
     "more_files_at_once": [({"loader": "multiprocess", "workers": 32}, {})],
     "more_prefetch": [({"prefetch": 8}, {"now": 2})],
@@ -433,6 +439,15 @@ def test_several_causes_are_said_as_they_were_measured_in_brief_too(
     assert brief in words.in_brief(verdict)
     apart = replace(verdict, reasons=(Reason("not_separated", {"causes": ["storage", "prep"], "arms": ["ram"]}),))
     assert "or CPU preparation (decode, augment, collate), or several of them, 1." in words.in_brief(apart)
+
+
+def test_a_single_cause_whose_own_gain_is_not_known_yet_is_said_alone() -> None:
+    record = examples.measured(bottleneck="prep")
+    verdict = replace(
+        examples.verdict_of(record), joint=("prep",), speedup_if_removed={}, joint_speedup=examples.estimate(3.1),
+        reasons=(Reason("not_separated", {"causes": ["prep"], "arms": ["fetch"]}),),
+    )  # fmt: skip
+    assert words.in_brief(verdict).startswith("CPU preparation (decode, augment, collate), 3.1")
 
 
 # -- the makers --------------------------------------------------------------------------------------------
