@@ -23,7 +23,7 @@ help: ## Print this list
 	@echo
 	@echo '  VENV=DIR     the virtual environment to make and use (default .venv)'
 	@echo '  RESULTS=DIR  where runs are kept (default results)'
-	@echo '  BENCHMARKS=FLAGS  e.g. "--quick" (13 minutes) or "--only loaders,nfs"'
+	@echo '  BENCHMARKS=FLAGS  e.g. "--quick" (16 minutes) or "--only loaders,nfs"'
 	@echo '  GPU_CHECK=FLAGS  e.g. "--only study,checks --seconds 8 --out DIR"'
 	@echo '  BENCH=FLAGS  what make bench sweeps (default: $(BENCH))'
 
@@ -59,7 +59,7 @@ check: $(STAMP) ## Lint, type-check, and run the fast tests
 gpu-check: $(STAMP) ## On a GPU: its tests, the study, precision, models, trace, self-test, overhead, into results/reference
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
 
-benchmarks: $(STAMP) ## Loaders against their peers and the limit, overhead, fidelity, time to a verdict, NFS, models (70 minutes)
+benchmarks: $(STAMP) ## Loaders against their peers and the limit, overhead, fidelity, time to a verdict, NFS, models (95 minutes)
 	$(BIN)/python benchmarks/all.py --out $(RESULTS)/benchmarks $(BENCHMARKS)
 
 report: $(STAMP) ## Write RESULTS/report.html from the stored runs
