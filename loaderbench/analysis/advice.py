@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loaderbench.analysis import storage
-from loaderbench.analysis.latency import Queue
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.processors import left_for
 from loaderbench.analysis.quantities import Draws, Quantity
+from loaderbench.analysis.read_queue import Queue
 from loaderbench.analysis.statistics import interval
 from loaderbench.analysis.steps import STALLED_FRACTION
 from loaderbench.cases.arms import Arm
@@ -319,29 +319,34 @@ class Predictor:
 
     def _held_up(self, new: Case) -> Draws | None:
         """Step time of a changed loader by its queue over slow files or standstills: with more workers they lie on
-        fewer of these, but no worker reads in a standstill. None where there are none, or the loader has no queue."""
-        traits = self.known.get(new.feed.loader)
-        factor = new.step.batch_size / self.case.step.batch_size
-        consumer, ratio = self._consumer(new, factor), self._stage_ratio(new)
-        if self.queue is None or traits is None or not new.feed.workers or new.subject.cache == "warm":
+        fewer of these, but no worker reads in a standstill. None where there are none, or the loader has no queue.
+
+        It is the measured step × what the simulated one changes by. Workers that are more than the processors take
+        longer for a batch, as they wait for each other.
+        """
+        in_memory = new.subject.cache == "warm" and self.case.subject.cache != "warm"
+        if self.queue is None or not new.feed.workers or in_memory:
             return None
-        if consumer is None or ratio is None:
+        now_s, then_s = self._queued_s(self.queue, self.case), self._queued_s(self.queue, new)
+        return None if now_s is None or then_s is None else np.asarray(self.real * then_s / now_s)
+
+    def _queued_s(self, queue: Queue, case: Case) -> float | None:
+        """Seconds a step of a case by simulation of its queue; None where a part of it is not known."""
+        traits = self.known.get(case.feed.loader)
+        factor = case.step.batch_size / self.case.step.batch_size
+        consumer, ratio = self._consumer(case, factor), self._stage_ratio(case)
+        if traits is None or consumer is None or ratio is None:
             return None
-        queue = replace(
-            self.queue,
-            batch=new.step.batch_size,
-            workers=new.feed.workers,
-            depth=traits.buffer_batches(new.feed),
-            prep_s=self.queue.prep_s * factor * float(ratio[0]),
-            io_threads=self._readers_of(new) if self.queue.io_threads else 0,
+        crowd = max(1.0, case.feed.workers / self.available)
+        changed = replace(
+            queue,
+            batch=case.step.batch_size,
+            workers=case.feed.workers,
+            depth=traits.buffer_batches(case.feed),
+            prep_s=queue.prep_s * self.running * crowd * factor * float(ratio[0]),
+            io_threads=self._readers_of(case) if queue.io_threads else 0,
         )
-        step_s, met = (
-            queue.step_s(float(consumer[0])),
-            np.random.default_rng(31).normal(0.0, queue.spread, len(consumer)),
-        )
-        met[0] = 0.0
-        longer = max(0.0, step_s / float(consumer[0]) - 1.0)
-        return np.asarray(consumer * (1.0 + longer * np.exp(met)))
+        return changed.step_s(float(consumer[0]))
 
     def _consumer(self, new: Case, factor: float) -> Draws | None:
         """Step time of device and copy when data are always ready."""
@@ -566,7 +571,9 @@ def _more_readers(predictor: Predictor) -> list[Action]:
         change = {"loader": parallel}
     most = max(predictor.lanes, predictor.most_workers)
     number = predictor.knee(change, range(predictor.lanes, most + 1))
-    if number is None or number <= case.feed.workers:
+    if number is None or predictor.facts.storage.ceiling is None:  # how many readers it serves at once is not known
+        return [Action("storage", "more_files_at_once", {**change, "workers": most})] if most > predictor.lanes else []
+    if number <= case.feed.workers:
         return []
     change = {**change, "workers": number}
     return [Action("storage", "more_files_at_once", change, predictor.predict(change))]
@@ -637,12 +644,12 @@ def _more_workers(predictor: Predictor) -> list[Action]:
     actions: list[Action] = []
     if feed.workers == 0:
         actions += _in_parallel(predictor, limit)
-    elif feed.workers < limit and not predictor.in_threads:
+    elif feed.workers < limit:
         number = predictor.knee({}, range(feed.workers, limit + 1))
         if number is None and feed.workers < predictor.cpus and not predictor.contention:
             details: dict[str, Json] = {"workers": predictor.cpus, "now": feed.workers}
             actions.append(Action("prep", "more_workers", details=details))
-        elif number is not None and number > feed.workers:
+        elif number is not None and number > feed.workers and not predictor.in_threads:
             change: Change = {"workers": number}
             actions.append(Action("prep", "more_workers", change, predictor.predict(change), {"now": feed.workers}))
     return [*actions, *_threads(predictor)]

@@ -1,12 +1,10 @@
-"""How single files answered: whether few of them are slow (a tail), or all of them at once (stalls), and what these
-leave of a run whose preparation costs nothing.
+"""How single files answered: whether few of them are slow (a tail), or all of them at once (stalls).
 
 Definitions and where each limit comes from: docs/method.md, `Tails and stalls`.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -110,7 +108,6 @@ these are many: of few files all are read again often."""
 PAUSES_A_WINDOW = 4
 MISSED = 0.05
 """A storage that stood still for this part of the time must have done so in `real` too, or `real` does not tell."""
-SIMULATED_BATCHES, SIMULATED_PERIODS, MOST_SIMULATED = 600, 12, 60_000
 
 
 @dataclass(frozen=True)
@@ -280,7 +277,7 @@ def window_wanted_s(segments: Sequence[Segment], readers: int) -> float:
         return 0.0
     histogram, longest_s = reads.histogram, 0.0
     if are_of_the_run(reads.stalled, reads.seconds, segments):
-        histogram = _without(histogram, reads.slow_rows[reads.lie_in(reads.stalled)])
+        histogram = without(histogram, reads.slow_rows[reads.lie_in(reads.stalled)])
     elif len(reads.stalled) and _in_stalls(reads) >= IN_STALLS:
         return STALL_PERIODS * _period(reads)[0]
     else:
@@ -289,7 +286,7 @@ def window_wanted_s(segments: Sequence[Segment], readers: int) -> float:
     slow = _slow_part(histogram, {**TAIL_SHARES, SLOWEST_PART: UNEVEN_SHARE})
     if slow is None or slow[2] < max(LEAST_SLOW_S, LONG_PAUSE * reads.typical_s):
         return least_s
-    return max(least_s, SLOW_A_WINDOW * reads.seconds / _above(histogram, slow[2] * 1e9 / 2)[0])
+    return max(least_s, SLOW_A_WINDOW * reads.seconds / above(histogram, slow[2] * 1e9 / 2)[0])
 
 
 def missed(recording: Recording, readers: int) -> tuple[float, float] | None:
@@ -408,7 +405,7 @@ def rationed(reads: Reads, storage: StorageFacts) -> bool:
     if not many or not _wait_for_all(reads, storage):
         return False
     # A window has more slices than pauses that were kept; its histogram holds the reads that waited for all of them.
-    num, mean_s = _above(reads.histogram, slowest_part(reads.histogram)[1] * 1e9 / 2)
+    num, mean_s = above(reads.histogram, slowest_part(reads.histogram)[1] * 1e9 / 2)
     waited_s = max(float(length_s.sum()), num * mean_s / reads.readers)
     return waited_s >= RATIONED_PART * reads.seconds
 
@@ -429,7 +426,7 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, beside: Tabl
         inside = reads.lie_in(beside)
         if inside.all():
             return None
-        histogram, rows = _without(histogram, rows[inside]), rows[~inside]
+        histogram, rows = without(histogram, rows[inside]), rows[~inside]
     slow = _slow_part(histogram, TAIL_SHARES)
     if slow is None:
         return None
@@ -446,7 +443,7 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, beside: Tabl
         for image, num in times.most_common(MOST_FILES)
         if str(image) in storage.slow_files
     ]
-    num, slow_s = _above(histogram, mean_s * 1e9 / 2)
+    num, slow_s = above(histogram, mean_s * 1e9 / 2)
     again = same_files(len(rows), len(times), storage.num_files, num / reads.num * storage.num_files)
     if at_once and not again and folder is None:  # of one reader; the probe's noise makes no files slow again
         return None
@@ -468,7 +465,7 @@ def _is_of_the_run(few: Tail, reads: Reads, segments: Sequence[Segment]) -> bool
     return are_of_the_run(waits, reads.seconds, segments)
 
 
-def _without(histogram: Table, rows: Table) -> Table:
+def without(histogram: Table, rows: Table) -> Table:
     """The histogram without some of its files. Their opens and reads stay."""
     left, times = histogram.copy(), _file_ns(rows)
     bins = np.searchsorted(READ_BIN_EDGES_NS, times, side="right")
@@ -540,12 +537,12 @@ def fetch_saw(real: Reads, fetch: Reads | None, stood: Stalls | None, few: Tail 
         return enough and stalled_s >= SEEN_PART * stood.part * fetch.seconds
     assert few is not None
     slow_ns = few.slow_s * 1e9 / 2
-    met, had = (_above(one.histogram, slow_ns)[0] for one in (fetch, real))
+    met, had = (above(one.histogram, slow_ns)[0] for one in (fetch, real))
     expected = had / real.num * fetch.num
     return expected >= LEAST_EXPECTED and met >= SEEN_PART * expected
 
 
-def _above(histogram: Table, ns: float) -> tuple[int, float]:
+def above(histogram: Table, ns: float) -> tuple[int, float]:
     """(files that took at least so long, by their bin's mean; their mean seconds)."""
     counts, sums = histogram[:, READ_BIN["files"]], histogram[:, READ_BIN["file_ns"]]
     slow = sums >= ns * np.maximum(counts, 1)
@@ -682,95 +679,3 @@ def _kind(stood: Stalls | None, few: Tail | None, bound: Bound | None, opening: 
     if few is not None:
         return "tail"
     return bound or ("latency" if opening else None)
-
-
-# -- what a tail or a stall leaves ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Queue:
-    """A loader's queue over a storage with a tail or stalls: one slow file, or a stall, holds up a run whose storage is
-    fast enough on average."""
-
-    reads: Reads
-    stalls: Stalls | None
-    batch: int
-    workers: int
-    """Each reads a batch's files, one after another. 0: the consumer's own thread does, before each step."""
-    depth: int
-    """Batches that are asked for ahead; they are delivered in order."""
-    prep_s: float = 0.0
-    """Worker seconds of a batch besides reading; 0: as if preparation cost nothing."""
-    spread: float = 0.0
-    """By how much of itself the time that it holds a run up may differ, one standard deviation."""
-    slow_part: float = 1.0
-    """Of the reading, what is in slow files or stalls, and differs so."""
-    io_threads: int = 0
-    """Threads that read a batch's files for the workers, each its part of them; 0: the workers read for themselves."""
-
-    def step_s(self, host_s: float) -> float:
-        """Mean seconds a step by simulation; the consumer takes `host_s` for each batch.
-
-        Files' times are drawn from the histogram, without those that waited through a stall; nothing is read in one.
-        """
-        num = SIMULATED_BATCHES
-        if self.stalls is not None:
-            step_s = host_s if self.workers else host_s + self.batch * mean(self.reads.histogram, "file")
-            wanted = max(num, SIMULATED_PERIODS * self.stalls.period_s / step_s)
-            num = int(min(max(num, MOST_SIMULATED // self._parts), wanted))
-        readers, workers = [0.0] * max(1, self.io_threads or self.workers), [0.0] * self.workers
-        done, taken = 0.0, np.zeros(num)
-        for number, parts_s in enumerate(self._reading_s(num).tolist()):
-            asked = taken[number - self.depth] if number >= self.depth else 0.0
-            if not self.workers:
-                asked = done
-            made = 0.0
-            for part_s in parts_s:
-                read = _behind_stalls(max(heapq.heappop(readers), asked), part_s, self.stalls)
-                read += 0.0 if self.io_threads else self.prep_s
-                heapq.heappush(readers, read)
-                made = max(made, read)
-            if self.io_threads:  # a worker prepares files as they come
-                made = max(made, max(heapq.heappop(workers), asked) + self.prep_s)
-                heapq.heappush(workers, made)
-            taken[number] = max(made, done)
-            done = taken[number] + host_s
-        settled = num // 5
-        return float((done - taken[settled]) / (num - settled))
-
-    @property
-    def _parts(self) -> int:
-        """Of a batch, those that are read at once."""
-        return max(1, min(self.batch, self.io_threads))
-
-    def _reading_s(self, num: int) -> NDArray[np.float64]:
-        """[num, parts] seconds of reading in each part of so many batches, stalls left out."""
-        histogram = self.reads.histogram
-        if self.stalls is not None:
-            histogram = _without(histogram, self.reads.slow_rows[self.reads.lie_in(self.reads.stalled)])
-        counts, sums = histogram[:, READ_BIN["files"]], histogram[:, READ_BIN["file_ns"]]
-        kept = counts > 0
-        files = np.diff(np.arange(self._parts + 1) * self.batch // self._parts)
-        chances = counts[kept] / counts[kept].sum()
-        drawn = np.random.default_rng(19).multinomial(files, chances, size=(num, self._parts))
-        return np.asarray(drawn @ (sums[kept] / counts[kept] / 1e9))
-
-
-def spread_of_met(reads: Reads, found: Slowness) -> float:
-    """How badly the time in slow files or stalls is known from those that were met, one standard deviation as a part of
-    it: their number varies by its square root (Poisson). Regular stalls do not vary."""
-    if found.stalls is not None:
-        return 0.0 if found.stalls.regular else float(found.stalls.num**-0.5)
-    if found.tail is None:
-        return 0.0
-    return float(max(1, _above(reads.histogram, found.tail.slow_s * 1e9 / 2)[0]) ** -0.5)
-
-
-def _behind_stalls(begin: float, work: float, stood: Stalls | None) -> float:
-    """When reading that begins at `begin` ends, with nothing done in the last `length_s` of each period."""
-    if stood is None:
-        return begin + work
-    period, open_s = stood.period_s, max(stood.period_s - stood.length_s, 1e-3)
-    number, within = divmod(begin, period)
-    more, rest = divmod(min(within, open_s) + work, open_s)
-    return float((number + more) * period + rest)

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from loaderbench.analysis.latency import Queue
 from loaderbench.analysis.processors import Processors, available
 from loaderbench.analysis.quantities import Draws, Quantity, largest
+from loaderbench.analysis.read_queue import Queue
 from loaderbench.analysis.statistics import pool_adjacent_violators
 from loaderbench.analysis.steps import STALLED_FRACTION, ArmSteps, chance_of_so_short
 from loaderbench.cases.arms import CHAIN, Arm

@@ -16,7 +16,7 @@ from loaderbench.analysis.advice import Measured, advise
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
-from loaderbench.analysis.latency import Queue, Slowness, slowness, spread_of_met
+from loaderbench.analysis.latency import Slowness, slowness
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.processors import (
     Processors,
@@ -26,6 +26,7 @@ from loaderbench.analysis.processors import (
     processors_of,
 )
 from loaderbench.analysis.quantities import Quantity
+from loaderbench.analysis.read_queue import Queue, spread_of_met
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.analysis.samples import channel, counter_rate, gauge_mean, sampled, windows_of
 from loaderbench.analysis.shadow import storage_part

@@ -140,7 +140,9 @@ def end(records: Sequence[RunRecord], num_cases: int, ended: BaseException | Non
         parts = [record.run_id for record in records if record.status == "interrupted"]
         kept = f"{len(records) - len(parts)} of {num_cases} cases were finished and are kept"
         if parts:
-            kept = "; ".join(getattr(ended, "__notes__", [f"what was measured until then is kept: {parts[0]}"]))
+            kept = f"what was measured until then is kept: {parts[0]}"
+        if elsewhere := getattr(ended, "__notes__", []):
+            kept = "; ".join(elsewhere)
         raise Interrupted(f"interrupted: {kept}{f'; {go_on}' if go_on else ''}", ended)
     kinds = {record.failure.kind for record in records if record.status == "failed" and record.failure is not None}
     if kinds == {"ConfigError"} and len(records) == 1:

@@ -113,6 +113,11 @@ class ImageIndex:
         counts = {"jpeg": len(self) - sum(counts.values()), **counts}
         return {kind: number for kind, number in counts.items() if number}
 
+    def some_paths(self, number: int) -> list[str]:
+        """So many of them, evenly over all: of each class, if there are not too many."""
+        chosen = np.unique(np.linspace(0, len(self) - 1, min(number, len(self))).astype(int))
+        return [self.path(index) for index in chosen.tolist()]
+
     def paths(self) -> Iterator[str]:
         return (self.path(index) for index in range(len(self)))
 
@@ -313,8 +318,9 @@ def first_image(folder: str) -> str | None:
             _, entry = heapq.heappop(found)
             if entry.name.lower().endswith(IMAGE_SUFFIXES) and _follows(entry.is_file) and entry.stat().st_size > 0:
                 return entry.path
-            if entry.is_dir(follow_symlinks=False) or (place == folder and _is_folder(entry)):
-                folders.append(entry.path)
+            with contextlib.suppress(OSError):  # a link to where one may not look
+                if entry.is_dir(follow_symlinks=False) or (place == folder and _is_folder(entry)):
+                    folders.append(entry.path)
         pending += reversed(folders)
     return None
 

@@ -66,7 +66,8 @@ class SegmentDone:
 @dataclass(frozen=True)
 class StepsDone:
     done: int
-    total: int
+    total: int | None
+    """None: as many as fit into a time."""
 
 
 @dataclass(frozen=True)

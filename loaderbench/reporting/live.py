@@ -82,7 +82,7 @@ class Progress:
                 if self._case is not None:
                     self._note(self._case, message)
             case StepsDone(done=done, total=total):
-                self._phase = f"step {done} of {total}"
+                self._phase = f"step {done}" if total is None else f"step {done} of {total}"
             case Phase(text=text):
                 self._phase = text
             case Notice(text=text, whole_s=whole_s):

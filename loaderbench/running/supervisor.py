@@ -328,7 +328,8 @@ def supervise(
                 request = MeasureRequest(case, started_ns=started_ns, judge=judge, seat=seat)
                 kept.answer = child.ask(MEASURE, request, on_message, None if ranked is None else ranked.is_over)
             finally:
-                kept.series, sampler_caveats, sampling_cpu_ns = sampling.stop()
+                with interrupts_held():  # a run that is done is not done without them
+                    kept.series, sampler_caveats, sampling_cpu_ns = sampling.stop()
                 kept.caveats = [*kept.caveats, *sampler_caveats]
                 kept.sampling_cpu_s = None if sampling_cpu_ns is None else sampling_cpu_ns / 1e9
         except JobFailed as error:

@@ -296,7 +296,7 @@ class Windows:
             self._run(loop, steps - FEWEST_STEPS, longest_ns)
         left_ns = int(length.target_s * 1e9) - (loop.host[-1][3] - loop.host[num_warmup][0])
         if not fixed and left_ns > 0:
-            loop.run(most - len(loop.host), time.perf_counter_ns() + left_ns)
+            self._run(loop, most - len(loop.host), time.perf_counter_ns() + left_ns)
         num, lanes = len(loop.host) - num_warmup, self.rig.case.feed.lanes
         if not fixed and num >= lanes:
             # Half a round of the workers' bursts would count as a whole one, or as none.
@@ -309,7 +309,7 @@ class Windows:
         num_done = 0
         while num_done < num_steps:
             if num_done:
-                self.report(StepsDone(num_done, num_steps))
+                self.report(StepsDone(num_done, num_steps if deadline_ns == sys.maxsize else None))
             num_done += loop.run(num_steps - num_done, min(deadline_ns, time.perf_counter_ns() + TOLD_EVERY_NS))
             if time.perf_counter_ns() >= deadline_ns:
                 return

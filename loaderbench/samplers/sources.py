@@ -17,6 +17,9 @@ from loaderbench.samplers.nfs import NfsSampler
 from loaderbench.samplers.nvml import NvmlSampler
 from loaderbench.samplers.process_io import ProcessTreeSampler
 
+FILES_LOOKED_AT = 32
+"""Files of a data set whose file system is asked for: links and mounts may lead to others."""
+
 
 def storage_sampler(file_system: FileSystem) -> DiskSampler | NfsSampler:
     """The counters of the device or NFS mount that holds the files.
@@ -100,9 +103,10 @@ def _behind_all(files: Sequence[str]) -> FileSystem:
             by_device[os.stat(path).st_dev] = path  # noqa: PTH116
     if not by_device:
         return storage_behind(Path(files[0]).parent)
-    found = [storage_behind(path) for path in by_device.values()]
+    # btrfs and overlays give files device numbers of their own.
+    found = {storage_behind(path) for path in by_device.values()}
     if len(found) == 1:
-        return found[0]
+        return found.pop()
     points = ", ".join(sorted(one.mount_point for one in found))
     return FileSystem("several", "several", None, "", "", (), f"the files lie on several file systems ({points})")
 

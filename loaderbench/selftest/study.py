@@ -83,7 +83,7 @@ def request_for(
     """
     choice = parse_device(device, model=MODEL, mode="infer", precision=None, batch_size=FIRST_BATCH)
     precision = check_choice("--precision", choice.precision, PRECISIONS)
-    parts = () if only is None else tuple(part.strip() for part in only.split(","))
+    parts = () if only is None else tuple(sorted({part.strip() for part in only.split(",")}))
     names = [scenario.name for scenario in scenarios(quick=quick)]
     for part in parts:
         if not part or not any(part in name for name in names):

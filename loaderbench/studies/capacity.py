@@ -19,7 +19,7 @@ from loaderbench.cases.options import CapacityOptions, EffortOptions, Options, W
 from loaderbench.cases.study import check_choice, plan
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
 from loaderbench.images.filesystem import storage_behind
-from loaderbench.images.index import index_images
+from loaderbench.images.index import first_image, index_images
 from loaderbench.machine import environment
 from loaderbench.recording.capacity import Barrier, CapacityFacts, Look
 from loaderbench.recording.facts import Failure
@@ -96,7 +96,7 @@ def plan_capacity(dataset: str, options: Options, asked: CapacityOptions) -> Cap
             f"{len(images):,}: give a smaller --batch-size, --max-ranks {max(1, len(images) // case.step.batch_size)}, "
             "or a larger set"
         )
-    behind = storage_behind(case.subject.dataset)
+    behind = storage_behind(first_image(case.subject.dataset) or case.subject.dataset)
     facts = CapacityFacts(
         case=case,
         au_target=asked.au,

@@ -204,5 +204,5 @@ class _Progress:
         if self._begun is None:
             self._begun = now
             return ""
-        left = (now - self._begun) * (message.total - message.done) / message.done
+        left = (now - self._begun) * ((message.total or message.done) - message.done) / message.done
         return f" (about {math.ceil(left)} s left)"

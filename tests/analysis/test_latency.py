@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from loaderbench.analysis.latency import (
     TAIL_SHARES,
-    Queue,
     Reads,
     fetch_saw,
     mean,
@@ -23,13 +22,13 @@ from loaderbench.analysis.latency import (
     same_files,
     slowest_part,
     slowness,
-    spread_of_met,
     stalls,
     tail,
     window_wanted_s,
 )
 from loaderbench.analysis.model import Model
 from loaderbench.analysis.quantities import Quantity
+from loaderbench.analysis.read_queue import Queue, spread_of_met
 from loaderbench.analysis.record import judged_run
 from loaderbench.analysis.standstills import Standstills, chance_of_so_regular, equal_parts, evened, whole_periods
 from loaderbench.analysis.steps import arm_steps, window_quantities

@@ -90,6 +90,10 @@ def test_the_counter_is_of_the_storage_that_holds_the_files(tmp_path: Path) -> N
         both = StorageCounter(tmp_path, paths)
         assert (both.file_system.kind, both.read(), both.source) == ("unknown", None, None)
         assert "several file systems" in str(both.reason)
+        # device numbers of their own, as btrfs gives them, are no file systems
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "storage_behind", lambda path: mounted("btrfs"))
+            assert StorageCounter(tmp_path, paths).file_system.type == "btrfs"
         # a file that has gone is for whoever reads it to tell
         assert StorageCounter(tmp_path, [str(tmp_path / "gone.jpg")]).file_system == storage_behind(tmp_path)
 

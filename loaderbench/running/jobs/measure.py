@@ -16,7 +16,6 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.devices.collective import all_reduce_of
 from loaderbench.errors import CaseFailed
-from loaderbench.images.index import ImageIndex
 from loaderbench.loaders.base import Batch
 from loaderbench.machine import usable_cpus
 from loaderbench.recording.caveats import Caveat
@@ -55,7 +54,7 @@ from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_step
 from loaderbench.running.short_runs import measure_short_runs
 from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows, durations, least_steps, shortest_s
 from loaderbench.samplers.process_io import wanted_processors_s
-from loaderbench.samplers.sources import StorageCounter
+from loaderbench.samplers.sources import FILES_LOOKED_AT, StorageCounter
 
 FIRST_PART = 0.3
 """Fraction of the measuring time for the data set as it is, where that can be measured only once."""
@@ -79,8 +78,6 @@ LEAST_PART = 0.5
 BEFORE_ROUNDS_S = 1.0
 """Between the opened device and the rounds, besides the copy in memory: looks at the page cache, the first batches."""
 MOST_EXAMPLES = 100
-FILES_LOOKED_AT = 32
-"""Of which the file system is asked, which may be that of another place."""
 
 
 def measure(request: MeasureRequest, report: Report) -> Recording:
@@ -115,7 +112,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
             feeds = Feeds(rig, stack, report, deadline)
         feeds.process_s = None if request.started_ns is None else (begun_ns - request.started_ns) / 1e9
         feeds.open_s = (opened_ns - begun_ns) / 1e9
-        storage = StorageCounter(rig.case.subject.dataset, _some_files(rig.data.files))
+        storage = StorageCounter(rig.case.subject.dataset, rig.data.files.some_paths(FILES_LOOKED_AT))
         stack.callback(storage.close)
         windows = Windows(rig, feeds, cache, storage, report, peers=peers, pulse=pulse)
         rough.opened = _Opened(windows)
@@ -127,12 +124,6 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
             return as_rank(measurement.run, stack, windows, together, request.seat.place, deadline)
         except CaseFailed as error:
             raise type(error)(feeds.in_terms_of_the_data_set(str(error))) from error
-
-
-def _some_files(files: ImageIndex) -> list[str]:
-    """Of all classes, if there are not too many."""
-    chosen = np.unique(np.linspace(0, len(files) - 1, min(FILES_LOOKED_AT, len(files))).astype(int))
-    return [files.path(index) for index in chosen.tolist()]
 
 
 def as_rank(

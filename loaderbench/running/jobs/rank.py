@@ -46,7 +46,7 @@ from loaderbench.running.rig import loader_context, once_a_second, progress_of
 from loaderbench.running.streams import close
 from loaderbench.running.supervisor import HANG_S
 from loaderbench.samplers.cpu_window import CpuClock
-from loaderbench.samplers.sources import StorageCounter
+from loaderbench.samplers.sources import FILES_LOOKED_AT, StorageCounter
 
 LEAD_NS = 50_000_000
 """From the agreement on a start to it."""
@@ -66,7 +66,7 @@ class Rank:
         say = once_a_second(report)
         self.data = open_data_set(case.subject.dataset, None, lambda num: say(f"listing the images: {num:,} so far"))
         self.size = case.step.input_size or case.subject.resolution
-        self.counter = StorageCounter(case.subject.dataset)
+        self.counter = StorageCounter(case.subject.dataset, self.data.files.some_paths(FILES_LOOKED_AT))
         self.keeper = CacheKeeper(case.subject.cache, self.data, progress_of(report))
         self._module = plugins.LOADERS.load(case.feed.loader)
 
