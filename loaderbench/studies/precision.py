@@ -238,7 +238,7 @@ class _Progress:
 
     def message(self, message: Message) -> None:
         """Handle a message of the measuring process."""
-        if not isinstance(message, StepsDone):
+        if not isinstance(message, StepsDone) or message.total is None:
             return
         part = self._before + 0.5 * message.done / message.total
         # The first meaningful estimate of the time left stays on screen and in the log.
