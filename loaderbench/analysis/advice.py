@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -270,7 +271,7 @@ class Predictor:
 
     def _step_s(self, change: Change) -> Draws | None:
         new, old = self.case.changed(**change), self.case
-        in_memory = new.subject.cache == "warm" and old.subject.cache != "warm"
+        in_memory = self._moves_to_memory(new)
         if change == MEMORY:
             return None if self.times.ram is None else _array(self.times.ram)
         factor = new.step.batch_size / old.step.batch_size
@@ -324,11 +325,18 @@ class Predictor:
         It is the measured step × what the simulated one changes by. Workers that are more than the processors take
         longer for a batch, as they wait for each other.
         """
-        in_memory = new.subject.cache == "warm" and self.case.subject.cache != "warm"
-        if self.queue is None or not new.feed.workers or in_memory:
+        now_s = self._now_queued_s
+        if self.queue is None or now_s is None or not new.feed.workers or self._moves_to_memory(new):
             return None
-        now_s, then_s = self._queued_s(self.queue, self.case), self._queued_s(self.queue, new)
-        return None if now_s is None or then_s is None else np.asarray(self.real * then_s / now_s)
+        then_s = self._queued_s(self.queue, new)
+        return None if then_s is None else np.asarray(self.real * then_s / now_s)
+
+    @cached_property
+    def _now_queued_s(self) -> float | None:
+        return None if self.queue is None else self._queued_s(self.queue, self.case)
+
+    def _moves_to_memory(self, new: Case) -> bool:
+        return new.subject.cache == "warm" and self.case.subject.cache != "warm"
 
     def _queued_s(self, queue: Queue, case: Case) -> float | None:
         """Seconds a step of a case by simulation of its queue; None where a part of it is not known."""
@@ -549,7 +557,7 @@ def _ahead(predictor: Predictor, found: StorageFigures | None, actions: Sequence
     is another loader. What that gives is not predicted: its workers would share processors that this loader left
     alone."""
     parallel = predictor.loader_with("processes")
-    if parallel is None or predictor.case.feed.workers or found is None or found.kind not in ("tail", "stalls"):
+    if parallel is None or predictor.case.feed.workers or found is None or found.kind not in NOW_AND_THEN:
         return []
     if any("loader" in (one.change or {}) for one in actions):
         return []
@@ -632,7 +640,7 @@ def _for_prep(predictor: Predictor) -> list[Action]:
         actions.append(Action("prep", "uint8_for_prep", change, predictor.predict(change)))
     if subject.resolution and size and subject.resolution >= 2 * size:
         actions.append(Action("prep", "smaller_images", details={"resolution": subject.resolution // 2}))
-    waited = predictor.starved is not None and predictor.starved > WAITED
+    waited = (predictor.starved or 0.0) > WAITED
     if predictor.contention and predictor.seen is None and waited:  # an older version did not store who had them
         actions.append(Action("prep", "free_processors"))
     return [one for one in actions if one.change is None or one.predicted is not None]

@@ -467,6 +467,15 @@ def most_broken(allowed: float, num_read: int, num_images: int) -> float:
     return most if num_read >= num_images else most + CHANCE * most**0.5
 
 
+def check_broken(failures: list[tuple[int, str]], num_read: int, images: ImageIndex, allowed: float) -> None:
+    """Raises CaseFailed where surely more than the fraction `allowed` are broken, by the `num_read` images read."""
+    if len(failures) > most_broken(allowed, num_read, len(images)):
+        raise CaseFailed(
+            f"{failure_list(failures, num_read, images)}; at most {100 * allowed:g} % are allowed (--max-failures); "
+            "`loaderbench dataset scan` names all"
+        )
+
+
 class FailureLimit:
     """Counts broken images in the consuming process and ends the case where they are surely too many.
 
@@ -490,8 +499,4 @@ class FailureLimit:
         self._failures.extend(failures)
         if self._num_read < self._judged_from:
             return
-        if len(self._failures) > most_broken(self._most_fraction, self._num_read, len(self._images)):
-            raise CaseFailed(
-                f"{failure_list(self._failures, self._num_read, self._images)}; at most "
-                f"{100 * self._most_fraction:g} % are allowed (--max-failures); `loaderbench dataset scan` names all"
-            )
+        check_broken(self._failures, self._num_read, self._images, self._most_fraction)

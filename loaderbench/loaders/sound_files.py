@@ -13,7 +13,7 @@ from loaderbench.images.index import ImageIndex
 from loaderbench.images.over_files import over_files
 from loaderbench.images.scan import check_file
 from loaderbench.loaders.base import LoaderContext
-from loaderbench.loaders.samples import failure_list, most_broken
+from loaderbench.loaders.samples import check_broken
 
 MOST_CHECKED, LEAST_CHECKED, CHECK_S = 20_000, 100, 5.0
 """Files whose markers are checked when the loader is built: at most; at least; and the seconds after which no further
@@ -45,11 +45,7 @@ def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
         if reason is not None and reason.startswith("cannot be read"):
             raise CaseFailed(f"{images.path(index)} {reason}; the data set vanished or its storage failed")
         failures.append((index, reason or "broken"))
-    if len(failures) > most_broken(context.max_failure_fraction, len(checked), len(images)):
-        raise CaseFailed(
-            f"{failure_list(failures, len(checked), images)}; at most {100 * context.max_failure_fraction:g} % "
-            "are allowed (--max-failures); `loaderbench dataset scan` names all"
-        )
+    check_broken(failures, len(checked), images, context.max_failure_fraction)
     return failures
 
 

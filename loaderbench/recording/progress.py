@@ -69,6 +69,10 @@ class StepsDone:
     total: int | None
     """None: as many as fit into a time."""
 
+    @property
+    def text(self) -> str:
+        return f"step {self.done}" if self.total is None else f"step {self.done} of {self.total}"
+
 
 @dataclass(frozen=True)
 class EpochDone:

@@ -81,8 +81,8 @@ class Progress:
                 self._phase = f"round {message.round + 1}, {message.arm}"
                 if self._case is not None:
                     self._note(self._case, message)
-            case StepsDone(done=done, total=total):
-                self._phase = f"step {done}" if total is None else f"step {done} of {total}"
+            case StepsDone():
+                self._phase = message.text
             case Phase(text=text):
                 self._phase = text
             case Notice(text=text, whole_s=whole_s):

@@ -64,9 +64,7 @@ def told(say: Say, where: str) -> Callable[[Message], None]:
     """A handler of a measuring process's messages that says where it is."""
 
     def message(message: Message) -> None:
-        if isinstance(message, StepsDone):
-            say(f"{where}: step {message.done} of {message.total}", False)
-        elif isinstance(message, Phase):
+        if isinstance(message, StepsDone | Phase):
             say(f"{where}: {message.text}", False)
 
     return message
