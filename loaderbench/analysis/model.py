@@ -298,15 +298,18 @@ class Model:
         """
         issue, real = self.issue_growth(Arm.REAL), self.arms[Arm.REAL]
         before = self.arms.get(Arm.HOST) or self.arms.get(Arm.DEVICE)
-        if issue is None or before is None:
-            return issue
-        if real.mean("wait") + real.mean("issue") < HOST_BOUND * real.mean("duration"):
+        if issue is None or before is None or not self._never_waits_for_device:
             return issue
 
         def taking(arm: ArmSteps) -> Quantity:
             return Quantity.of(arm, "wait") - Quantity.of(arm, "stall")
 
         return issue + (taking(real) - taking(before)).at_least(0.0)
+
+    @property
+    def _never_waits_for_device(self) -> bool:
+        real = self.arms[Arm.REAL]
+        return real.mean("wait") + real.mean("issue") >= HOST_BOUND * real.mean("duration")
 
     def data_stall(self, arm: Arm) -> Quantity:
         """Seconds a step that the device waits for data, by the arm's timeline.
@@ -633,15 +636,20 @@ class Model:
 
     @property
     def exposed_launches(self) -> Quantity | None:
-        """Upper bound of what launches take of a step."""
+        """Upper bound of what launches take of a step.
+
+        A host that never waits for the device takes batches over and issues in turn. Its whole issue time is exposed:
+        without launches the device would still be at work while the next batch is taken over.
+        """
         device, busy = self.times.device, self.times.busy
         if device is None or busy is None:
             return None
-        exposed = device - busy
-        if device.value >= WORTH * busy.value:
-            grown = Quantity.of(self.arms[Arm.REAL], "issue") - Quantity.of(self.arms[Arm.DEVICE], "issue")
-            exposed = exposed + grown.at_least(0.0)
-        return largest(exposed, Quantity.of(self.arms[Arm.REAL], "issue")) if self.synchronous else exposed
+        exposed, issue = device - busy, Quantity.of(self.arms[Arm.REAL], "issue")
+        launch_bound = device.value >= WORTH * busy.value
+        if launch_bound:
+            exposed = exposed + (issue - Quantity.of(self.arms[Arm.DEVICE], "issue")).at_least(0.0)
+        in_turn = self.synchronous or (launch_bound and self._never_waits_for_device)
+        return largest(exposed, issue) if in_turn else exposed
 
     def _without_compute(self) -> Quantity | None:
         if self.loader_time is None:

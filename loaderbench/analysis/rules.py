@@ -93,8 +93,9 @@ History
        advice: no number of workers where what the storage gives by itself was not measured; over slow files and
        standstills what the queue leaves of them bounds it, and no more workers against standstills; of a watched
        script, few batches are followed many times; other ranks of its own are not to be stopped
+    21 of a launch-bound device whose host never waits for it, all issuing is exposed, as behind a serial loader
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 20
+RULES_VERSION = 21

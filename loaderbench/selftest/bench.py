@@ -123,9 +123,11 @@ class Bench:
         self._slowed: dict[float, tuple[Amounts, float]] = {}
 
     def slowed(self, device_to_loader: float) -> tuple[Amounts, float]:
-        """(what slows the device, its seconds a step then)"""
+        """(what slows the device, its seconds a step then). A loader in line makes no batch while the host issues."""
         if device_to_loader not in self._slowed:
-            wanted_s = max(device_to_loader * self.loader_s, self._own_device_s)
+            in_line = plugins.LOADERS.find(self.case.feed.loader).traits.work == "in line"
+            hosts_s = self.loader_s + (self._own_device_s if in_line else 0.0)
+            wanted_s = max(device_to_loader * hosts_s, self._own_device_s)
             base: Amounts = {"compute_extra_s": wanted_s - self._own_device_s}
             # Where issuing bound the bare device, a part of the added compute filled its gaps.
             request = DeviceTimeRequest(self.case, _injection(base))

@@ -59,6 +59,8 @@ class Pipeline:
     issue_ms: float = 1.0
     crowded_issue_ms: float = 0.0
     """What issuing takes longer while the workers decode beside it."""
+    crowded_next_ms: float = 0.0
+    """What taking over a ready batch takes longer then."""
     jitter: float = 0.0
     """Sigma of the lognormal factor (mean 1) on read and decode of each piece."""
     reads_files: bool = True
@@ -73,7 +75,7 @@ class Pipeline:
 
 REMOVED: dict[str, dict[str, Any]] = {
     "storage": {"latency_ms": 0.0, "storage_ms": 0.0},
-    "prep": {"decode_ms": 0.0, "collate_ms": 0.0, "crowded_issue_ms": 0.0},
+    "prep": {"decode_ms": 0.0, "collate_ms": 0.0, "crowded_issue_ms": 0.0, "crowded_next_ms": 0.0},
     "transfer": {"transfer_ms": 0.0},
     "launch": {"gap_ms": 0.0, "issue_ms": 0.0, "crowded_issue_ms": 0.0},
     "compute": {"busy_ms": 0.0, "gap_ms": 0.0},
@@ -269,7 +271,7 @@ def _consume(
         called = world.now
         if loader is not None:
             yield from loader.take()
-        yield world.now + NEXT_MS
+        yield world.now + NEXT_MS + (pipe.crowded_next_ms if loader is not None and pipe.workers else 0.0)
         returned = world.now
         if arm not in ON_DEVICE:
             rows.append([called, returned, returned, returned, -1, -1, -1, -1])

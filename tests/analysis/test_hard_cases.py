@@ -252,6 +252,18 @@ def test_issuing_slowed_by_the_workers_is_contention() -> None:
     assert gain(found, "prep") == pytest.approx(1.5, rel=0.01)
 
 
+@pytest.mark.parametrize(("busy_ms", "left_ms"), [(20.0, 20.0), (3.0, 6.0)])
+def test_without_slow_launches_batches_are_taken_while_the_device_works(busy_ms: float, left_ms: float) -> None:
+    # given 34 ms of issuing that take 49 beside the workers, which also make taking a batch over last 6 ms
+    slow = {"issue_ms": 34.0, "crowded_issue_ms": 15.0, "crowded_next_ms": 6.0}
+    pipe = Pipeline(workers=4, decode_ms=4.0, busy_ms=busy_ms, **slow)
+    found = judge(pipe)
+    # then without launches nothing but the device's time, or the taking, is left of the 55 ms
+    assert true_speedup(pipe, "launch") == pytest.approx(55 / left_ms, rel=0.01)
+    assert gain(found, "launch") == pytest.approx(55 / left_ms, rel=0.03)
+    assert found.verdict.bottleneck == "launch"
+
+
 def test_contention_under_the_shade_of_compute_costs_nothing() -> None:
     found = judge(Pipeline(workers=4, decode_ms=40.0, issue_ms=5.0, crowded_issue_ms=25.0))
     assert found.verdict.bottleneck == "compute"
