@@ -116,11 +116,11 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
     truth, gain, best_alone, shares_true = truth_by(scenario.cause, scenario.stopwatch)
     undisturbed_s, also = scenario.stopwatch.undisturbed_s, None
     if undisturbed_s is not None:
-        of_neighbours = scenario.stopwatch.with_s / undisturbed_s
+        of_neighbours, of_the_run = scenario.stopwatch.with_s / undisturbed_s, _step_s(record) / undisturbed_s
         shares_true = {}  # they lengthen every part
-        if of_neighbours >= max(WORTH, EQUAL * gain):
+        if of_neighbours >= max(WORTH, EQUAL * gain) and of_the_run >= NOTHING:
             truth, gain, best_alone = "contention", of_neighbours, 1.0
-        elif max(of_neighbours, _step_s(record) / undisturbed_s) >= max(WORTH, min(gain**0.5, HELD_UP)):
+        elif max(of_neighbours, of_the_run) >= max(WORTH, min(gain**0.5, HELD_UP)):
             also = "contention"  # either is true, and which is named first is the verdict's rule
     verdict = record.verdict
     assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"
@@ -149,7 +149,7 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
 
 def _step_s(record: RunRecord) -> float:
     """The run's own step. What others take of it depends on which processor each process settles on, for half a minute
-    and more: they may have taken it from the run, and not from the stopwatch's turns."""
+    and more: they may have taken it from the run, and not from the stopwatch's turns, or the other way round."""
     assert record.throughput is not None, "a scenario's run has a rate"
     return record.case.step.batch_size / record.throughput.value
 

@@ -209,7 +209,7 @@ def test_beside_busy_processes_the_larger_of_both_gains_is_the_truth() -> None:
     assert is_right(outcome_of(facts, record("prep")))
     assert is_confidently_wrong(outcome_of(facts, record("contention")))
     # given 20 ms without them, and 30 without the cause
-    held_up = outcome_of(beside("prep", 0.040, 0.030, 0.020), record("contention"))
+    held_up = outcome_of(beside("prep", 0.040, 0.030, 0.020), record("contention", step_s=0.040))
     assert (held_up.truth, held_up.true_speedup, held_up.shares_true) == ("contention", pytest.approx(2.0), {})
     assert is_clear(held_up) and is_right(held_up)
     # about the same: both answers are right
@@ -224,7 +224,7 @@ def test_beside_busy_processes_the_larger_of_both_gains_is_the_truth() -> None:
     # the cause gives no more beyond them: 1.96 of 1.4
     assert is_right(outcome_of(beside("prep", 0.0392, 0.020, 0.028), record("contention")))
     # a run without a cause that they hold up is no false positive
-    null = outcome_of(beside("none", 0.040, 0.040, 0.020), record("contention"))
+    null = outcome_of(beside("none", 0.040, 0.040, 0.020), record("contention", step_s=0.040))
     assert (null.truth, null.is_null) == ("contention", False) and is_right(null)
     facts = beside("none", 0.020, 0.020, 0.0199)
     assert outcome_of(facts, record("compute")).is_null
@@ -232,6 +232,13 @@ def test_beside_busy_processes_the_larger_of_both_gains_is_the_truth() -> None:
     # they held the run up, and not the stopwatch's turns: another cause is as wrong as ever
     assert all(is_right(outcome_of(facts, record(named, step_s=0.024))) for named in ("compute", "contention"))
     assert is_confidently_wrong(outcome_of(facts, record("prep", step_s=0.024)))
+    # they held the stopwatch's turns up, and not the run: neither answer is wrong, nor counts as a clear case
+    turns = beside("none", 0.026, 0.026, 0.020)
+    for named in ("compute", "contention"):
+        missed = outcome_of(turns, record(named, step_s=0.0205))
+        assert is_right(missed) and not is_clear(missed) and not is_confidently_wrong(missed) and not missed.is_null
+    assert is_confidently_wrong(outcome_of(turns, record("prep", step_s=0.0205)))
+    assert is_confidently_wrong(outcome_of(turns, record("compute", step_s=0.022)))
 
 
 def test_what_is_run() -> None:
