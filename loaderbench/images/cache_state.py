@@ -178,7 +178,9 @@ def _look(fd: int) -> tuple[int, int, str]:
 
 
 def _look_at(path: str) -> tuple[int, int, str]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(
+        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    )  # a FIFO does not block
     try:
         return _look(fd)
     finally:
@@ -212,6 +214,12 @@ def _seen(path: str) -> tuple[int, int, str] | str:
         return _look_at(path)
     except OSError as error:
         return f"{path}: {error.strerror}"
+
+
+def is_out(path: str) -> bool:
+    """Whether a file has pages and none of them is in the page cache; False where that cannot be known."""
+    seen = _seen(path)
+    return not isinstance(seen, str) and seen[0] == 0 < seen[1]
 
 
 def evict(path: str) -> None:
