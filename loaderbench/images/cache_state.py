@@ -178,9 +178,7 @@ def _look(fd: int) -> tuple[int, int, str]:
 
 
 def _look_at(path: str) -> tuple[int, int, str]:
-    fd = os.open(
-        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    )  # a FIFO does not block
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO does not block
     try:
         return _look(fd)
     finally:
