@@ -162,6 +162,7 @@ def test_a_fit_is_judged_by_its_trials(
     assert [ok for _, ok, _ in gpu_check.fit_lines(found)] == passed
 
 
+@pytest.mark.slow
 def test_the_lines_are_made_of_what_the_commands_write(
     gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def test_what_changes_a_verdict_is_named_as_such() -> None:
     assert set(re.findall(r"`([a-z0-9_]+)`", named)) == serious
 
 
+@pytest.mark.slow
 def test_the_example_loader_runs_as_a_package_of_somebody_else(
     small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

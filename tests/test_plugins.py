@@ -90,6 +90,7 @@ def test_a_sweep_over_them_and_its_report(small_set: Path, tmp_path: Path) -> No
     assert "fake-loader" in page and "fake-decoder" in page and "fake device 3" in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_tune_searches_them(small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "FINAL_ROUNDS", 1)

@@ -222,6 +222,7 @@ def test_closed_streams_change_nothing_but_what_is_said(streams: str, code: int,
     assert (ended.code, ended.out, ended.err) == (code, "", "")
 
 
+@pytest.mark.slow
 def test_a_run_whose_error_stream_is_closed_is_measured(small_set: Path, tmp_path: Path) -> None:
     arguments = ("run", small_set, "--res", "96", *commands.TINY, "--loader", "synthetic", "--results", tmp_path)
     ended = commands.run(*arguments, wrapper=closing("2>&-"))

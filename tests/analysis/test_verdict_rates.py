@@ -122,6 +122,7 @@ def test_nulls_are_compute(capsys: pytest.CaptureFixture[str]) -> None:
     assert verdicts["compute"] >= 0.97 * NUM_NULLS
 
 
+@pytest.mark.slow
 def test_shares_are_what_the_removals_leave() -> None:
     """Where one cause bounds, its share is the part of the step that is gone without it."""
     errors = []

@@ -40,7 +40,7 @@ def loop_of(device):
     return backing.read_text().strip() if backing.exists() else None
 
 
-@pytest.mark.parametrize("readers", [1, 4])
+@pytest.mark.parametrize("readers", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_the_set_rate_is_reached_and_the_device_counts_the_bytes(served_tree, readers):
     with throttled_loop(served_tree, bytes_per_s=20e6) as bed:
         before = bed.bytes_read()

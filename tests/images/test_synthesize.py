@@ -141,7 +141,7 @@ def test_a_foreign_folder_is_not_touched(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "64") == ["mine.txt"]  # noqa: PTH208
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("stop", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_an_interrupted_call_leaves_no_process_and_is_completed_by_the_next(
     tmp_path: Path, stop: signal.Signals
 ) -> None:

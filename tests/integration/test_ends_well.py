@@ -70,7 +70,7 @@ PACE_S = 32e-3
 """A step of the emulated device at batch 64: loaderbench/devices/profiles/h200-resnet50-train-fp32.toml."""
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", [pytest.param(end, marks=pytest.mark.slow if end == "death" else ()) for end in ENDS])
 def test_a_run_that_ends_early_keeps_its_finished_windows(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +172,7 @@ def test_a_killed_command_takes_its_processes_with_it(small_set: Path, tmp_path:
     assert "crashed" in listing.out
 
 
+@pytest.mark.slow
 def test_a_command_killed_at_its_start_takes_its_child_with_it(small_set: Path, tmp_path: Path) -> None:
     with Started("run", small_set, "--res", "96", *LONG, "--results", tmp_path, cold=True) as started:
         started.wait_for(started.child)  # it is importing torch now
@@ -180,6 +181,7 @@ def test_a_command_killed_at_its_start_takes_its_child_with_it(small_set: Path, 
         started.wait_until_gone()
 
 
+@pytest.mark.slow
 def test_the_copies_that_two_killed_processes_left_go_with_the_next_run(small_set: Path, tmp_path: Path) -> None:
     """One batch may stay where a worker died between torch's naming and unlinking of its memory: with the supervisor
     killed too, nobody is left who knows that this torch_PID file is not another program's."""

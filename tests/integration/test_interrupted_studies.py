@@ -165,7 +165,7 @@ def test_a_killed_study_leaves_what_loads_or_is_named(
 
 
 @pytest.mark.alone  # beside others a run may be undetermined, and advise nothing
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_run_whose_advice_is_being_verified_keeps_its_record(
     number: int, photographs: list[NDArray[np.uint8]], temporary: Path, tmp_path: Path
 ) -> None:

@@ -29,7 +29,8 @@ def check(facts: dict[str, Any], num_files: int) -> None:
         assert one["seconds"]["list"] < 2
 
 
-@pytest.mark.parametrize("num_files", [4_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_files", [4_000, 20_000])
 def test_thousands_of_files(num_files: int, tmp_path: Path) -> None:
     check(measured(tmp_path, num_files, "multiprocess:fork"), num_files)
 

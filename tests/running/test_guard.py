@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_group_ends_with_its_killed_command(stopped: bool, folder: Path) -> None:
     with subprocess.Popen(SLEEPS, start_new_session=True) as process:
         guard = Guard(process.pid, folder)

@@ -33,6 +33,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_clocks_injected_50_ms_late_are_recovered_to_1_ms(tmp_path: Path) -> None:
     script = tmp_path / "align.py"
     script.write_text(SCRIPT)

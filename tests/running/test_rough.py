@@ -202,7 +202,10 @@ def test_before_the_window_it_is_said_what_is_done_and_what_the_parts_say() -> N
     ]
 
 
-@pytest.mark.parametrize(("loader", "workers"), [("multiprocess", 2), ("threaded", 2), ("serial", 0)])
+@pytest.mark.parametrize(
+    ("loader", "workers"),
+    [("multiprocess", 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("threaded", 2), ("serial", 0)))],
+)
 def test_images_in_memory_that_are_slow_to_decode(loader: str, workers: int, tmp_path: Path) -> None:
     """An image of four megapixels of noise takes a processor a hundred milliseconds or so, a batch on this device 8."""
     noise = np.random.default_rng(0).integers(0, 255, (2000, 2000, 3), dtype=np.uint8)

@@ -44,7 +44,7 @@ def flatters(short: ShortRun) -> float:
     return short.flatters.value
 
 
-@pytest.mark.parametrize("loader", ["threaded", "multiprocess"])
+@pytest.mark.parametrize("loader", [pytest.param("threaded", marks=pytest.mark.slow), "multiprocess"])
 def test_half_of_a_run_s_batches_prepared_before_its_clock_double_its_rate(image_tree: Path, loader: str) -> None:
     short = short_run_of(image_tree, loader, NUM_STEPS // 2)
     assert (short.num_steps, short.buffer_batches, short.buffer_ratio) == (20, 10, 0.5)

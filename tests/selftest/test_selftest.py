@@ -347,6 +347,7 @@ def test_an_interrupted_selftest_keeps_its_cases_and_goes_on_from_there(
     assert len(Store(tmp_path).studies()) == 2
 
 
+@pytest.mark.slow
 def test_a_case_that_breaks_off_is_failed_and_run_again_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +382,7 @@ def test_a_selftest_of_which_a_case_failed_exits_with_1(
     assert ended.code == code and "it is gone" in ended.err
 
 
+@pytest.mark.slow
 def test_what_a_loader_lacks_all_its_cases_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lack(case: Case) -> None:
         if case.feed.loader == "serial":
@@ -394,6 +396,7 @@ def test_what_a_loader_lacks_all_its_cases_lack(tmp_path: Path, monkeypatch: pyt
     assert study.findings.failed == ()
 
 
+@pytest.mark.slow
 def test_other_self_tests_are_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(case: Case) -> None:
         raise KeyboardInterrupt

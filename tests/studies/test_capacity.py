@@ -234,6 +234,7 @@ def test_real_ranks_from_the_command_to_the_report(small_set: Path, device: str,
     assert report.code == 0 and "How many accelerators 96 feeds" in report.out
 
 
+@pytest.mark.slow
 def test_without_a_barrier_the_ranks_need_not_take_as_many_steps(small_set: Path, device: str, tmp_path: Path) -> None:
     done = run(
         "capacity", small_set / "96", "--device", device, *FAST, "--max-ranks", "2", "--au", "0.05", "--quiet",
@@ -251,7 +252,7 @@ def ranks_of(started: Started) -> list[int]:
     return [pid for pid in leaders if psutil.Process(pid).name() != "sh"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_signal_ends_all_ranks_and_what_was_measured_is_kept(
     number: int, small_set: Path, device: str, tmp_path: Path
 ) -> None:

@@ -98,7 +98,10 @@ PRINTS = {
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.slow if kind in ("precision", "selftest") else ()) for kind in SCRIPTS],
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind in ("precision", "selftest", "tune") else ())
+        for kind in SCRIPTS
+    ],
 )
 def test_a_study_is_run_from_a_script(kind: str, small_set: Path, tmp_path: Path) -> None:
     script, results = tmp_path / "study.py", tmp_path / "results"

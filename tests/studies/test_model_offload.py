@@ -84,7 +84,7 @@ def lenet(results: Path, *flags: str, mode: str = "train", memory: int | None = 
 # -- on the CPU ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("mode", ["train", pytest.param("infer", marks=pytest.mark.slow)])
 def test_the_study_runs_below_the_memory_in_which_the_batch_does_not_fit(
     mode: str, tmp_path: Path, here: type[Here]
 ) -> None:

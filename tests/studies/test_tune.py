@@ -141,6 +141,7 @@ def test_the_fastest_setting_wins_and_all_that_was_measured_is_kept(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_setting_that_cannot_be_measured_is_kept_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_kind_that_was_not_looked_at_is_tried_before_more_of_one_that_was() ->
     assert order[0].feed.workers == 2
 
 
+@pytest.mark.slow
 def test_what_was_not_tried_is_said_and_the_winner_is_not_called_the_fastest_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def test_the_number_of_threads_that_a_script_asks_for_is_heeded(tmp_path: Path) 
     assert watched(path, folder=tmp_path).out == "3\n"  # its own number
 
 
+@pytest.mark.slow
 def test_a_watched_script_may_start_a_watch_of_another_one(tmp_path: Path) -> None:
     inner = tmp_path / "inner.py"
     inner.write_text(LOADER + "train()\nprint('inner')\n")

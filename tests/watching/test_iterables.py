@@ -120,7 +120,14 @@ print(watched.close().verdict.bottleneck)
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("what", "said"), [("spins", "prep"), ("reads", "storage"), ("sleeps", "mixed")])
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        pytest.param("spins", "prep", marks=pytest.mark.slow),
+        ("reads", "storage"),
+        pytest.param("sleeps", "mixed", marks=pytest.mark.slow),
+    ],
+)
 def test_a_generator_is_told_by_what_its_thread_does_in_next(what: str, said: str, tmp_path: Path) -> None:
     # In a process of its own: the more threads a process has, the fewer looks at them a short run affords.
     command = [sys.executable, "-c", GENERATORS, what, str(tmp_path)]
@@ -139,6 +146,7 @@ def test_a_generator_may_end_the_watch_that_it_is_in(tmp_path: Path) -> None:
     assert list(watched) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_wait_that_was_looked_at_counts_as_the_others(tmp_path: Path) -> None:
     # given 20 ms of work for each batch: one wait in seven or eight is looked at
     watched = watch(spinning(120, 0.020), results=tmp_path, every=0)
@@ -298,6 +306,7 @@ def test_a_killed_script_that_watches_itself_leaves_what_was_stored_as_it_went(t
     assert run.record.watched is not None and run.record.watched.script == "own.py"
 
 
+@pytest.mark.slow
 def test_a_script_that_is_ended_early_without_a_word_leaves_the_first_write(tmp_path: Path) -> None:
     # given one that says nothing of how often it is to be stored, and a first write behind 1 s in place of 30
     own = OWN.replace(", every=1", "").replace(
@@ -328,6 +337,7 @@ for number, batch in enumerate(WATCH(batches())):
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_by_os_exit_leaves_all_that_was_seen_and_ends_as_ever(tmp_path: Path) -> None:
     buffered, ended = {**os.environ, "PYTHONUNBUFFERED": ""}, []
     for name, watch_it in (("bare.py", "iter"), ("own.py", "__import__('loaderbench').watch")):

@@ -112,7 +112,7 @@ def test_behind_a_batch_that_failed_no_span_is_taken_for_another_batch_s() -> No
     [
         ([torch.ones(16, 3), torch.ones(5, 3)], 16, 21),
         ([(tuple(torch.ones(3, 8, 8) for _ in range(16)), (0,) * 16)] * 2, 16, 32),  # torchvision's detection
-        ([torch.ones(20, 16)] * 2, 16, 32),  # time first
+        pytest.param([torch.ones(20, 16)] * 2, 16, 32, marks=pytest.mark.slow),  # time first
         ([torch.ones(6, 3)], None, 6),
     ],
     ids=["samples first", "lists of images", "time first", "no size"],

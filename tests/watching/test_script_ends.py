@@ -154,6 +154,7 @@ def test_a_forked_child_ends_as_python_ends_it_and_stores_nothing(tmp_path: Path
     assert all(line in seen.lines for line in python.stderr.splitlines()[-1:])
 
 
+@pytest.mark.slow
 def test_a_shell_s_loop_ends_with_a_script_that_is_interrupted(tmp_path: Path) -> None:
     # bash goes on behind a command that exits with 130, and ends where SIGINT ended the command
     (tmp_path / "ends.py").write_text(HEAD + "os.kill(os.getppid(), signal.SIGINT)\n" + ENDS["Ctrl-C"])
@@ -198,6 +199,7 @@ def test_a_record_that_cannot_be_written_is_one_line_and_the_exit_code_is_the_sc
     assert is_stored(tmp_path)
 
 
+@pytest.mark.slow
 def test_where_nobody_reads_stderr_output_and_exit_code_stay_and_the_record_is_written(tmp_path: Path) -> None:
     (tmp_path / "ends.py").write_text(HEAD + TRAINS + "atexit.register(print, 'atexit')\nsys.exit(5)")
     reader, writer = os.pipe()
@@ -258,7 +260,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_watch_that_a_process_of_multiprocessing_begins_is_stored_at_that_process_s_end(
     tmp_path: Path, start: str
 ) -> None:

@@ -169,6 +169,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_delays_show_that_spawned_workers_pace_a_run_which_stays_what_it_was(tmp_path: Path) -> None:
     # 4 samples of 4 ms by 2 workers: 8 ms a batch, of which nothing can be seen; 3 ms a step
     script = tmp_path / "spawned.py"
@@ -185,7 +186,12 @@ def test_delays_show_that_spawned_workers_pace_a_run_which_stays_what_it_was(tmp
 
 
 @pytest.mark.parametrize(
-    ("end", "code"), [("sys.exit(3)", 3), ("raise ValueError('no such class')", 1), ("__import__('os')._exit(4)", 4)]
+    ("end", "code"),
+    [
+        ("sys.exit(3)", 3),
+        pytest.param("raise ValueError('no such class')", 1, marks=pytest.mark.slow),
+        pytest.param("__import__('os')._exit(4)", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_a_script_ends_as_it_would_and_what_was_seen_is_kept(tmp_path: Path, end: str, code: int) -> None:
     script = written(tmp_path, end=f"sys.stdout.flush(); {end}")

@@ -48,6 +48,7 @@ def lines_of_list(folder: Path) -> str:
     return " ".join(loaderbench("list", "--results", "results", folder=folder).out.split())
 
 
+@pytest.mark.slow
 def test_a_killed_script_leaves_what_was_seen_whole(tmp_path: Path) -> None:
     # given a script of 6 s that is stored each second
     command = [sys.executable, "-m", "loaderbench", "watch", "--every", "1", "--results", str(tmp_path / "results")]
@@ -99,7 +100,7 @@ def test_a_script_that_ends_leaves_one_run_that_had_ended(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+        pytest.param("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV, marks=pytest.mark.slow),
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
@@ -110,6 +111,7 @@ def test_a_hard_crash_leaves_the_last_write(tmp_path: Path, end: str, code: int)
     assert record is not None and record.so_far_s is not None and record.verdict is not None
 
 
+@pytest.mark.slow
 def test_workers_of_each_epoch_are_forked_while_it_is_stored(tmp_path: Path) -> None:
     # 20 epochs of 0.2 s, each with workers of its own, and a write as often as may be
     script = written(tmp_path, steps=30, epochs=25)
@@ -118,6 +120,7 @@ def test_workers_of_each_epoch_are_forked_while_it_is_stored(tmp_path: Path) -> 
     assert [int(line) for line in seen.out.splitlines()] == list(range(1, 751))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_stored_meanwhile_is_said_and_the_script_goes_on(tmp_path: Path) -> None:
     # given a script whose results folder cannot be made any more
     script = written(tmp_path, steps=450)

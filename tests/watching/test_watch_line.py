@@ -227,7 +227,7 @@ for number, batch in enumerate(DataLoader(Slow(), 4, num_workers=1)):
 REDIRECTED = "import os; os.dup2(os.open('log', os.O_WRONLY | os.O_CREAT), 2)"
 
 
-@pytest.mark.parametrize("first", ["sys.stderr = open('log', 'w')", REDIRECTED])
+@pytest.mark.parametrize("first", [pytest.param("sys.stderr = open('log', 'w')", marks=pytest.mark.slow), REDIRECTED])
 def test_under_watch_the_script_s_lines_are_its_own(tmp_path: Path, first: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(first=first))
     master, slave = pty_of_rows()

@@ -264,6 +264,7 @@ def test_a_static_scale_leaves_the_weights_path_as_it_was():
     torch.testing.assert_close(weights_after(build(loss_scale="1000"), 1), weights_after(build(), 1))
 
 
+@pytest.mark.slow
 def test_a_dynamic_scale_skips_each_step_that_overflows(monkeypatch):
     import torch
 
