@@ -122,6 +122,10 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
             truth, gain, best_alone = "contention", of_neighbours, 1.0
         elif max(of_neighbours, of_the_run) >= max(WORTH, min(gain**0.5, HELD_UP)):
             also = "contention"  # either is true, and which is named first is the verdict's rule
+    elif (
+        scenario.hard == "neighbours" and truth == "compute" and _step_s(record) >= WORTH * scenario.stopwatch.without_s
+    ):
+        also = "contention"
     verdict = record.verdict
     assert verdict is not None and record.shares is not None, "a scenario's run has a verdict"
     wanted = "prep" if truth == "either" else truth  # the gain is the same without either

@@ -198,7 +198,8 @@ class _Builder:
                 return self._bench.own_threads(self._scenario)
             case "neighbours":
                 number = max(1, round(self._scenario.magnitude * usable_cpus()))
-                return self._held_up(self._stack.enter_context(neighbours(number)))
+                beside = self._held_up(self._stack.enter_context(neighbours(number)))
+                return replace(beside, turn_s=max(beside.turn_s, BESIDE_TURN_S), rounds=BESIDE_ROUNDS)
             case "quota":
                 # Workers of `lanes` processors' worth would then take `magnitude` times the device's time.
                 cpus = self._lanes * self._bench.loader_s / (self._scenario.magnitude * self._device_s)

@@ -241,6 +241,14 @@ def test_beside_busy_processes_the_larger_of_both_gains_is_the_truth() -> None:
     assert is_confidently_wrong(outcome_of(turns, record("compute", step_s=0.022)))
 
 
+def test_neighbours_that_held_the_run_up_and_not_the_stopwatch_s_turns_are_no_wrong_answer() -> None:
+    facts = replace(scenario("contention", 0.0205, 0.020), hard="neighbours")
+    assert is_confidently_wrong(outcome_of(facts, record("contention", step_s=0.021)))
+    held_up = outcome_of(facts, record("contention", step_s=0.030))
+    assert is_right(held_up) and not is_clear(held_up) and not is_confidently_wrong(held_up)
+    assert is_confidently_wrong(outcome_of(facts, record("prep", step_s=0.030)))
+
+
 def test_what_is_run() -> None:
     quick, full = scenarios(quick=True), scenarios(quick=False)
     plain = [one for one in quick if one.hard is None]
