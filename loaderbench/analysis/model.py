@@ -308,6 +308,7 @@ class Model:
 
     @property
     def _never_waits_for_device(self) -> bool:
+        """Whether the host of `real` is always in `next()` or issuing."""
         real = self.arms[Arm.REAL]
         return real.mean("wait") + real.mean("issue") >= HOST_BOUND * real.mean("duration")
 

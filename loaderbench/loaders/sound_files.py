@@ -26,9 +26,9 @@ def find_broken(context: LoaderContext) -> list[tuple[int, str]]:
     """(index, reason) of files whose header or end is missing, in order, of up to MOST_CHECKED files.
 
     Reads a few KB of each: 30 µs a file where it is cached. One that is not is left so, as the loader is to be measured
-    with the files as they are. A library that decodes for itself makes a picture of some
-    broken files and stops at others. In a larger set, and on storage of more than 5 ms a file or so, a random part is
-    checked: `dataset scan` looks at all.
+    with the files as they are. A library that decodes for itself makes a picture of some broken files and stops at
+    others. In a larger set, and on storage of more than 5 ms a file or so, a random part is checked: `dataset scan`
+    looks at all.
 
     Raises:
         CaseFailed: surely more than `max_failure_fraction` are broken, or a file cannot be read at all.
