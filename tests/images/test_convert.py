@@ -287,6 +287,7 @@ def test_ffcvs_own_reader_finds_the_bytes_of_the_files(
         assert sound[number] == position
 
 
+@pytest.mark.slow
 def test_a_run_reads_the_shards(own_tree: Path, tmp_path: Path) -> None:
     pytest.importorskip("webdataset", reason="not installed: pip install 'loaderbench[webdataset]'")
     made = run("dataset", "convert", own_tree, "--to", "wds", "--shard-images", "4")

@@ -22,6 +22,7 @@ from loaderbench.recording.model_split import SplitFacts
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import PrecisionFacts, SelfTestFacts, StudyKind, TuneFacts
 from tests.studies.kept import assert_kept
+from tests.thinned import thinned
 
 TUNE = ("--loader", "serial,threaded", "--decoder", "pillow", "--workers", "1", "--prefetch", "2", "--budget", "600")
 
@@ -79,7 +80,7 @@ SLOW_STUDIES = ["tune", "precision", "selftest"]
 """Where their being killed is tested: they end as the others do."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", thinned([signal.SIGINT, signal.SIGTERM], 2))
 @pytest.mark.parametrize("kind", STUDIES)
 def test_an_interrupted_study_keeps_what_was_finished(
     kind: StudyKind, number: int, kinds: dict[str, Kind], temporary: Path, tmp_path: Path

@@ -22,6 +22,7 @@ from loaderbench.running.kept_traces import trace_of
 from loaderbench.running.memory_cap import MemoryCap
 from loaderbench.running.memory_trace import trace_step
 from loaderbench.running.workspaces import unchecked_processor
+from tests.thinned import thinned
 
 LENET_PARAMETERS = 16 * 25 + 16 + 16 * 16 * 25 + 16 + 256 * 50 + 50 + 50 * 10 + 10
 """Two convolutions of 16 maps with 5x5 kernels, 256 x 50 and 50 x 10 weights, and their biases."""
@@ -89,7 +90,7 @@ LENETS = [
 
 
 @pytest.mark.parametrize(("mode", "optimizer", "precision", "batch"), LENETS)
-@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32)])
+@pytest.mark.parametrize(("channels", "size"), thinned([(1, 28), (3, 32)], 2))
 def test_the_smallest_steps_are_predicted_too(
     channels: int, size: int, mode: Mode, optimizer: Optimizer, precision: Precision, batch: int
 ) -> None:

@@ -102,6 +102,7 @@ def test_without_measuring_there_is_a_reason_and_no_figure(tmp_path: Path, here:
     assert facts.batches[0].measured is None and facts.batches[0].status == "skipped"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_an_emulated_device_is_predicted_and_says_why_nothing_is_measured(tmp_path: Path, here: type[Here]) -> None:
     emulated = ("--device", "emulated", "--input-size", "64", "--results", tmp_path)
     done = call("model", "memory", "resnet50", "--batch-size", "2", *emulated)

@@ -20,6 +20,7 @@ from loaderbench.watching.data_loader import noticed, settings_of, source_of
 from loaderbench.watching.seen import Seen
 from loaderbench.watching.transforms import DRAWS, DRAWS_NONE, RANDOM, Times
 from loaderbench.watching.watcher import Watcher
+from tests.thinned import thinned
 
 PERSISTENT = {"loader_options": {"persistent_workers": "True"}}
 
@@ -125,7 +126,7 @@ def epochs(workers: int, applier: Applier | None = None, generator: torch.Genera
 @pytest.mark.parametrize(
     ("workers", "change"), [(0, {"workers": 2}), (1, {"workers": 2}), (1, {"prefetch": 6}), (1, PERSISTENT)]
 )
-@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize("own_generator", thinned([False, True], 2))
 def test_order_and_random_numbers_are_those_of_the_run_without_it(
     workers: int, change: Mapping[str, Any], own_generator: bool
 ) -> None:
@@ -316,7 +317,7 @@ def made_drawing(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "closure", "partial", "global"])
-@pytest.mark.parametrize(("workers", "change"), [(0, {"workers": 2}), (1, {"workers": 2}), (1, PERSISTENT)])
+@pytest.mark.parametrize(("workers", "change"), thinned([(0, {"workers": 2}), (1, {"workers": 2}), (1, PERSISTENT)], 3))
 def test_a_data_set_with_random_numbers_of_its_own_draws_those_that_it_drew(
     kind: str, workers: int, change: Mapping[str, Any]
 ) -> None:
@@ -391,7 +392,7 @@ def change_closure(data: Any, epoch: int) -> None:
     data.inner.transform = sized(epoch // 2)
 
 
-@pytest.mark.parametrize("between", [change_size, change_list, change_array, change_closure])
+@pytest.mark.parametrize("between", thinned([change_size, change_list, change_array, change_closure], 2))
 def test_workers_that_stay_see_what_the_script_changes_deep_within(between: Callable[[Any, int], None]) -> None:
     bare, applied, applier = with_and_without(lambda: Wrapper(Transformed(Size())), 1, PERSISTENT, between)
     assert applied == bare and applied[0][0] != applied[0][-1]

@@ -12,6 +12,7 @@ import pytest
 
 from loaderbench.errors import ConfigError
 from loaderbench.recording.store import Store
+from tests.thinned import thinned
 from tests.watching.test_watch_command import python, watched
 
 LOADER = """
@@ -39,7 +40,7 @@ def records(folder: Path) -> int:
 
 @pytest.mark.parametrize(
     ("body", "code", "out", "num", "said"),
-    [
+    thinned([
         ("train(num=4); print('end')", 0, "end\n", 0, "too short: the script took 1 batch; "),
         (
             "for number in range(8): next(iter(DataLoader(list(range(40)), 4)))",
@@ -87,7 +88,7 @@ def records(folder: Path) -> int:
         ),
         ("train()\nopen('results', 'w')\nsys.exit(3)", 3, "", 0, "loaderbench: "),
         ("import loaderbench\nfor b in loaderbench.watch(DataLoader(list(range(200)), 4)): pass\n", 0, "", 1, None),
-    ],
+    ], 3),
     ids=[
         "one batch", "an iterator each", "no batch", "forks and _exits", "forks and exits", "catches all",
         "own handler", "no workers", "as Python compiles it", "own hook", "ends a child",

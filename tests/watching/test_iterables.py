@@ -293,6 +293,7 @@ for number, batch in enumerate(loaderbench.watch(batches(), results="results", e
 """
 
 
+@pytest.mark.slow
 def test_a_killed_script_that_watches_itself_leaves_what_was_stored_as_it_went(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     with subprocess.Popen([sys.executable, "own.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:

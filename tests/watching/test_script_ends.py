@@ -13,6 +13,7 @@ import pytest
 from commands import run, run_script
 
 from loaderbench.recording.store import Store
+from tests.thinned import thinned
 from tests.warm import Where
 from tests.watching.test_watch_command import loaderbench, watched
 
@@ -115,7 +116,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", thinned(ENDS, 3))
 def test_it_ends_as_python_does_and_what_was_seen_is_stored_written_and_said(tmp_path: Path, end: str) -> None:
     script = tmp_path / "ends.py"
     script.write_text(HEAD + ENDS[end])
@@ -133,14 +134,17 @@ def test_it_ends_as_python_does_and_what_was_seen_is_stored_written_and_said(tmp
 
 @pytest.mark.parametrize(
     "child",
-    [
-        "print('child'); sys.exit(3)",
-        "atexit.register(print, 'atexit'); sys.exit('text')",
-        "print('child')",
-        "raise ValueError('of the child')",
-        "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)",
-        "os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)",
-    ],
+    thinned(
+        [
+            "print('child'); sys.exit(3)",
+            "atexit.register(print, 'atexit'); sys.exit('text')",
+            "print('child')",
+            "raise ValueError('of the child')",
+            "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)",
+            "os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)",
+        ],
+        3,
+    ),
 )
 def test_a_forked_child_ends_as_python_ends_it_and_stores_nothing(tmp_path: Path, child: str) -> None:
     end = f"if (pid := os.fork()) == 0:\n    {child}\nelse: print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"

@@ -11,6 +11,7 @@ from loaderbench.devices.select import num_visible_gpus, open_device
 from loaderbench.errors import ConfigError, OutOfMemory, UnavailableError
 from loaderbench.running.memory_trace import trace_step
 from loaderbench.workloads import build_workload, training
+from tests.thinned import thinned
 
 needs_gpu = [
     pytest.mark.gpu,
@@ -32,7 +33,7 @@ def build(seed=0, num_classes=1000, **changes):
     return build_workload(step, device, image_size=step.input_size, seed=seed, num_classes=num_classes)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16", "pure-bf16"])
+@pytest.mark.parametrize("precision", thinned(["fp32", "bf16", "amp-bf16", "pure-bf16"], 2))
 def test_training_lowers_the_loss(precision):
     # given one batch and a fresh model, whose loss is near ln(1000)
     workload = build(precision=precision)
