@@ -78,6 +78,7 @@ def score(facts: SelfTestFacts, records: Mapping[str, RunRecord]) -> SelfTest:
         skipped=facts.skipped,
         failed=facts.failed,
         detail_fraction=_fraction(sum(one.detail == one.detail_true for one in detailed), len(detailed)),
+        num_others_first=sum(one.verdict == one.also for one in clear),
     )
 
 

@@ -487,6 +487,9 @@ class SelfTest:
     failed: tuple[Left, ...]
     detail_fraction: float | None = None
     """Of the clear cases judged right whose cause has a kind or a culprit, the part in which that was told."""
+    num_others_first: int | None = None
+    """Of the clear cases judged right, those in which the verdict named contention and not the cause that was built in:
+    others really cost so much that either is true. None in self-tests that did not count them."""
 
 
 # -- precision -------------------------------------------------------------------------------------------

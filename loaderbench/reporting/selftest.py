@@ -28,8 +28,11 @@ def print_selftest(
     console.print(table)
     console.print()
     mean, p95 = (fmt.percent(error, decimals=1) for error in (result.share_error.mean, result.share_error.p95))
+    right = f"{fmt.percent(result.accuracy_fraction)} of {result.num_clear_cases} cases worth 1.25× or more"
+    if result.num_others_first:
+        right += f"; {result.num_others_first} of them named contention, which cost about as much, before the cause"
     rows = [
-        ("right", f"{fmt.percent(result.accuracy_fraction)} of {result.num_clear_cases} cases worth 1.25× or more"),
+        ("right", right),
         ("confident wrong", str(result.confident_wrong)),
         ("undetermined", fmt.percent(result.undetermined_fraction)),
         ("kind, culprit", f"told in {fmt.percent(result.detail_fraction)} of those judged right that have one"),

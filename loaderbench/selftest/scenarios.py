@@ -66,8 +66,9 @@ HARD: Mapping[HardClass, Hard] = {
     "opens": Hard(
         "storage", (WARM_MAGNITUDE,), ("processes", "threads", "in line"), "slow_fuse", warm=True, quick=True
     ),
-    # Processors must be scarce for it to matter who else has them: the loader gets less slack.
-    "neighbours": Hard("contention", (1.0, 2.0), warm=True, device_to_loader=1.4, quick=True),
+    # Processors must be scarce for it to matter who else has them: the loader gets less slack. With 1.4 there were
+    # machines on which neighbours took less than a tenth.
+    "neighbours": Hard("contention", (1.0, 2.0), warm=True, device_to_loader=1.2, quick=True),
     "quota": Hard("contention", (1.6, 2.4), bed="quota", warm=True, device_to_loader=1.4),
     "own threads": Hard("contention", (2.0, 1.6), warm=True, quick=True),
     # Each alone must leave the device its time, the loader's own decoding included: more slack, 1.6 ÷ 2 + 1 ÷ 6 < 1.

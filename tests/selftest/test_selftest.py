@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import commands
 import pytest
+from rich.console import Console
 
 from loaderbench.analysis.selftest import (
     confusion,
@@ -24,6 +26,7 @@ from loaderbench.recording.facts import Failure
 from loaderbench.recording.record import CAUSES, SHARES, RunRecord, Verdict
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Left, ScenarioFacts, ScenarioOutcome, SelfTest, SelfTestFacts, Stopwatch
+from loaderbench.reporting.selftest import print_selftest
 from loaderbench.running.supervisor import JobFailed
 from loaderbench.selftest import study as study_module
 from loaderbench.selftest.scenarios import BUILT_IN, HARD, scenarios
@@ -239,6 +242,17 @@ def test_beside_busy_processes_the_larger_of_both_gains_is_the_truth() -> None:
         assert is_right(missed) and not is_clear(missed) and not is_confidently_wrong(missed) and not missed.is_null
     assert is_confidently_wrong(outcome_of(turns, record("prep", step_s=0.0205)))
     assert is_confidently_wrong(outcome_of(turns, record("compute", step_s=0.022)))
+
+
+def test_where_either_answer_is_right_it_is_counted_which_was_given() -> None:
+    facts = SelfTestFacts(True, "cpu", 1, (replace(beside("prep", 0.040, 0.020, 0.021), run_id="r"),))
+    counted = [score(facts, {"r": record(named)}) for named in ("prep", "contention", "transfer")]
+    assert [one.accuracy_fraction for one in counted] == [1.0, 1.0, 0.0]
+    assert [one.num_others_first for one in counted] == [0, 1, 0]
+    stream = io.StringIO()
+    for one in counted:
+        print_selftest(one, confusion(one.cases), Console(file=stream, width=200))
+    assert stream.getvalue().count("1 of them named contention") == 1
 
 
 def test_neighbours_that_held_the_run_up_and_not_the_stopwatch_s_turns_are_no_wrong_answer() -> None:
