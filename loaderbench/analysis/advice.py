@@ -177,8 +177,10 @@ class Predictor:
         fetches = case.subject.cache == "cold" or has_storage
         self.fetch = _array(times.fetch) if fetches and times.fetch is not None else None
         self.queue = measured.queue
-        self.storage_unknown = has_storage and self.fetch is None
-        """What the storage gives by itself was not measured: a worker's time holds its waits."""
+        missed = self.fetch is not None and not model.fetch_usable and self.queue is None
+        self.storage_unknown = has_storage and (self.fetch is None or missed)
+        """What the storage gives by itself was not measured, or without the standstills or slow files that `real` met
+        (then `fetch` is still the least that it takes): a worker's time holds its waits."""
         self.lane_cpu, self.stage_part, self.stage_cpu_part = _worker_parts(measured.spans, self.real)
         # The consumer thread issues, takes over batches and frees their memory; a serial loader runs in it too.
         own = 0.0 if self.lane_cpu is None or case.feed.workers else float(self.lane_cpu[0])
@@ -288,7 +290,7 @@ class Predictor:
             ratio = ratio / self.stretched
         elif new.feed.decoder != old.feed.decoder:  # one that needs less of the caches pays less of that price
             less = np.random.default_rng(19).uniform(1 / self.stretched, 1.0, len(ratio))
-            less[0] = 1.0
+            less[0] = (1 / self.stretched + 1.0) / 2  # measured: some pay all of it, some nothing
             ratio = ratio * less
         lane = lane * (1 - (self.stage_part or 0.0) * (1 - ratio))
         cpu = None if cpu is None else cpu * (1 - self.stage_cpu_part * (1 - ratio))
@@ -307,7 +309,7 @@ class Predictor:
             parts.append(self.real)  # a step of more samples is never shorter
         if self.fetch is not None and not in_memory:
             parts.append(factor * self._fetch_with(self._readers_of(new)))
-        elif self.storage_unknown and not in_memory:
+        if self.storage_unknown and not in_memory:
             floor = self.real * np.random.default_rng(29).uniform(0.0, 1.0, len(self.real))
             floor[0] = 0.0
             parts.append(floor)

@@ -139,6 +139,8 @@ def _of_the_storage(judged: Judged, storage: StorageFigures) -> Iterator[Caveat]
         yield Caveat("disk_shared", {"bytes": others})
     if storage.reads is None:
         yield Caveat("reads_not_timed")
+    if storage.fetch_saw is False:
+        yield Caveat("fetch_missed")
     if storage.ceiling is None:
         yield Caveat("ceiling_not_measured", _why_no_ceiling(judged))
     else:

@@ -518,6 +518,9 @@ class Model:
             waited = seen.queued_fraction if known is None else known + seen.suspended
             return self._no_faster_than_fed(largest(real - real * part.scaled(min(1.0, waited)), least))
         waited = seen.queued_fraction
+        if self.starved is None and seen.busiest_queued_fraction is not None:
+            # Threads that have little to do wait long for it, and nobody waits for them: the busiest sets the pace.
+            waited = min(waited, seen.busiest_queued_fraction)
         if self.starved is not None and self.runnable is not None:  # handing over waits as the work does
             waited = max(self.starved, self.runnable * seen.queued_fraction)
         if self.watched is not None and self.starved is not None and self._fed_alone is not None:
@@ -528,7 +531,8 @@ class Model:
         exposed = (loader * part.scaled(waited)).at_most(Quantity.of(steps, "stall"))
         if self.starved is None:  # what its workers do besides waiting is not known: all threads' wait bounds it
             exposed = exposed.at_most(real * part.scaled(seen.queued))
-        left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least)
+        alone = loader - loader * part.scaled(waited)  # beside issuing, so that no step is shorter
+        left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least, alone)
         return self._no_faster_than_fed(left)
 
     @property

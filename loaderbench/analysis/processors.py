@@ -63,6 +63,8 @@ class Processors:
     """95 % half-width of `for_others`, by the windows."""
     neighbours_or_storage: float | None = None
     """What others used where no arm tells other processes from those of the storage; None elsewhere."""
+    busiest_queued_fraction: float | None = None
+    """`queued_fraction` of the loader's busiest thread alone; None in runs that did not store it."""
 
     @property
     def for_others(self) -> float:
@@ -204,7 +206,13 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None, *, to
         quota_cpus=quota,
         spread=spread,
         neighbours_or_storage=None if told else others,
+        busiest_queued_fraction=_busiest_queued_fraction(windows),
     )
+
+
+def _busiest_queued_fraction(windows: Sequence[CpuWindow]) -> float | None:
+    ran, queued = _sum([one.busiest_s for one in windows]), _sum([one.busiest_queued_s for one in windows])
+    return queued / (ran + queued) if ran is not None and queued is not None and ran + queued > 0 else None
 
 
 def _quota_room(windows: Sequence[CpuWindow]) -> float:

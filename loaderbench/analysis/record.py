@@ -87,6 +87,12 @@ BESIDE_OTHERS = "run to run beside others"
 RUN_TO_RUN = 0.15
 """Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
 the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
+IN_LINE = 0.10
+"""The same of a loader in line that waits for no processor, times the part of the processors that others hold: its one
+thread shares caches with them, and moves between processors. Measured: docs/validation.md, `Run to run`."""
+CONTENTION_ERROR, PART_OF_IT = 0.10, 0.25
+"""Half-width that the prediction itself adds to the gain without contention, as no arm runs without it: this much, and
+at most so large a part of what contention takes. Measured: docs/validation.md, `Without contention`."""
 WATCHED_ERROR = 0.15
 """Half-width that the prediction itself adds to the gain of a watched script, of a gain of 2 and more: the script
 without the cause is another run of it, in which no loop of ours measured the parts. Measured: docs/watch.md."""
@@ -364,7 +370,9 @@ class Judged:
     def record(self, begun: RunRecord) -> RunRecord:
         """The record with all figures; the caller adds the caveats."""
         real, facts, found = self.real, self.facts, self.attribution
-        rate = _widened(rate_of(real), self._run_to_run, BESIDE_OTHERS)
+        rate = rate_of(real)
+        if rate is not None:
+            rate = _widened(rate, float(np.hypot(self._run_to_run, self._in_line)), BESIDE_OTHERS)
         return replace(
             begun,
             throughput=rate,
@@ -407,10 +415,19 @@ class Judged:
         """Half-width, in logarithms, of what others on the processors take from one run more than from the next."""
         return 1.96 * RUN_TO_RUN * self.model.taken_by_others
 
+    @property
+    def _in_line(self) -> float:
+        """Half-width, in logarithms, of what moves the one thread of a loader in line from run to run."""
+        seen = self.processors.get(Arm.REAL)
+        if seen is None or self.case.feed.workers:
+            return 0.0
+        others = (seen.neighbours or 0.0) + (seen.stolen or 0.0)
+        return 1.96 * IN_LINE * min(1.0, others / seen.cpus)
+
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
-        verdict, seen = _of_a_run_beside(self.attribution.verdict, self._run_to_run), self.contention
+        verdict, seen = self._without_contention_as_predicted(self.attribution.verdict), self.contention
         if self.usable_cpus is None:  # workers that they can feed
             return verdict
         if self.facts.watched is not None:
@@ -428,6 +445,20 @@ class Judged:
             queue=self._queue(self._prep_s() or 0.0) if self.case.feed.workers and self.slowness.real else None,
         )
         return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
+
+    def _without_contention_as_predicted(self, verdict: Verdict) -> Verdict:
+        """The gain without contention as that of the next run, and as a prediction. What limits this run is decided by
+        its own windows."""
+        gain = verdict.speedup_if_removed.get("contention")
+        if gain is None:
+            return verdict
+        gain = _widened(gain, self._run_to_run, BESIDE_OTHERS)
+        if self.facts.watched is None:  # theirs have an error of their own
+            own = min(CONTENTION_ERROR, PART_OF_IT * (gain.value - 1.0))
+            gain = _widened(gain, own, f"± {own:.0%} of the prediction's own")
+        if gain.low is not None:
+            gain = replace(gain, low=max(1.0, gain.low))
+        return replace(verdict, speedup_if_removed={**verdict.speedup_if_removed, "contention": gain})
 
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by
@@ -484,7 +515,7 @@ class Judged:
         in_memory = self.case.subject.cache == "warm" and not self.model.storage_costs
         alone = arms.get(Arm.FREE) if in_memory else None
         return {
-            "storage": rate_of(arms.get(Arm.FETCH)),
+            "storage": rate_of(arms.get(Arm.FETCH)) if self.model.fetch_usable else None,
             "prep": rate_of(arms.get(Arm.PREP) or alone),
             "loader": rate_of(arms.get(Arm.FREE)),
             "transfer": rate_of(arms.get(Arm.HOST), "copy"),
@@ -619,24 +650,14 @@ def rate_of(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None
     return interval(per_step / arm.mean(quantity), draws, "samples/s", arm.num_blocks)
 
 
-def _widened(known: Estimate | None, more: float, why: str) -> Estimate | None:
+def _widened(known: Estimate, more: float, why: str) -> Estimate:
     """The interval with a further half-width, in logarithms and independent of what the run's own windows tell."""
-    if known is None or known.low is None or not more > 0:
+    if known.low is None or not more > 0:
         return known
     log = np.log(known.value)
     low = float(np.exp(log - np.hypot(log - np.log(known.low), more)))
     high = None if known.high is None else float(np.exp(log + np.hypot(np.log(known.high) - log, more)))
     return replace(known, low=low, high=high, method=f"{known.method}; {why}")
-
-
-def _of_a_run_beside(verdict: Verdict, more: float) -> Verdict:
-    """The gain without others as that of the next run beside them. What limits this one is decided by its own
-    windows."""
-    gain = _widened(verdict.speedup_if_removed.get("contention"), more, BESIDE_OTHERS)
-    if gain is None or gain.low is None:
-        return verdict
-    gain = replace(gain, low=max(1.0, gain.low))
-    return replace(verdict, speedup_if_removed={**verdict.speedup_if_removed, "contention": gain})
 
 
 def _of_another_run(verdict: Verdict) -> Verdict:

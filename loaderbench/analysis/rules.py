@@ -94,8 +94,15 @@ History
        standstills what the queue leaves of them bounds it, and no more workers against standstills; of a watched
        script, few batches are followed many times; other ranks of its own are not to be stopped
     21 of a launch-bound device whose host never waits for it, all issuing is exposed, as behind a serial loader
+    22 the gain without contention is a prediction, known no better than 10 % or a quarter of what contention takes; of
+       a storage whose standstills or slow files `fetch` missed, what it gives alone is null, and no number of workers
+       is advised by it where no queue tells; of what more workers than processors take from each other, another
+       decoder is thought to pay half, where all of it was;
+       without others a step is no shorter than the loader takes for a batch then; of a loader that does not tell its
+       workers' times, its busiest thread tells how long a batch waits behind others, where that was stored;
+       the images/s of a loader in line beside others are known no better than what moves its one thread from run to run
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 21
+RULES_VERSION = 22

@@ -22,6 +22,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "cold_by_residency": FIGURE,
         "disk_shared": INFORMATION,
         "reads_not_timed": INFORMATION,
+        "fetch_missed": FIGURE,
         "eviction_failed": VERDICT,
         "residency_unknown": FIGURE,
         "warm_not_locked": FIGURE,

@@ -208,6 +208,11 @@ class CpuWindow:
     it."""
     quota_period_s: float | None = None
     """The tightest quota is given anew so often; None without one, and in runs that did not store it."""
+    busiest_s: float | None = None
+    """Used by that thread which was running or runnable longest, but for the one that takes batches and issues; None in
+    runs that did not store it."""
+    busiest_queued_s: float | None = None
+    """It was runnable, but ran on no processor."""
 
 
 @dataclass(frozen=True)

@@ -295,7 +295,9 @@ def _of_processors(seen: ContentionFigures) -> str:
     others = [f"{name} {cores:.2f}" for name, cores in others_of(seen).items()]
     quota = [f"a quota allows {seen.quota_cpus:g}"] if seen.quota_cpus is not None else []
     waits = f"and waits for {seen.queued:.2f} more" if seen.queued >= LEAST_TOLD else "and waits for no more"
-    return "; ".join([f"processors: the run uses {seen.own:.2f} of {seen.cpus} {waits}", *others, *quota])
+    pressure = seen.pressure_fraction or 0.0
+    psi = [f"some task waits for one {pressure:.0%} of the time (PSI)"] if pressure >= LEAST_TOLD else []
+    return "; ".join([f"processors: the run uses {seen.own:.2f} of {seen.cpus} {waits}", *others, *quota, *psi])
 
 
 def others_of(seen: ContentionFigures) -> dict[str, float]:
@@ -309,7 +311,7 @@ def others_of(seen: ContentionFigures) -> dict[str, float]:
 
 
 LEAST_TOLD = 0.05
-"""Processors; less is not worth a word."""
+"""Processors, or part of the time; less is not worth a word."""
 BY_WHOM: Mapping[ContentionBy, Callable[[RunRecord], tuple[str, str]]] = {
     "workers": lambda r: (
         f"{r.case.feed.workers} workers share {_processors(r)} with what takes their batches",
@@ -752,6 +754,9 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         "slow files and stalls of the storage are seen by `fetch` alone, if at all: this loader does not tell when it "
         "reads a file, all that its windows were given was read before them, or an older version stored none of it"
     ),
+    "fetch_missed": lambda d: (
+        "`fetch` met too few of the standstills or slow files that `real` met: what the storage gives alone is not told"
+    ),
     "disk_shared": lambda d: (
         f"other programs read {_number(d, 'bytes') / 1e6:,.1f} MB from the same disk during the run; the bytes and "
         "bandwidth given are the run's own"
@@ -906,6 +911,7 @@ HINTS: Mapping[str, str] = {
     "residency_unknown": "see loaderbench doctor",
     "cold_not_proven": "see loaderbench doctor",
     "short_runs_not_measured": "--cache cold or warm",
+    "fetch_missed": "raise --duration",
     "short_run": "raise --duration or --steps",
     "ci_target_missed": "raise --duration or --steps",
     "contention_not_measured": "measure again; loaderbench doctor",

@@ -79,7 +79,9 @@ class CpuClock:
         used = None if begun is None else _used(begun.threads, now.threads)
         if begun is None or used is None:
             return None
-        consumer = used.get((self._pid, threading.get_native_id()))
+        own = self._pid, threading.get_native_id()
+        consumer = used.get(own)
+        busiest = max((counts for key, counts in used.items() if key != own), key=sum, default=(0, 0))
         others = [one.native_id for one in threading.enumerate() if _is_the_scripts(one)]
         of_process_s = sum(ran for (pid, _), (ran, _) in used.items() if pid == self._pid) / 1e9
         ended_s = max(0.0, now.process_s - begun.process_s - of_process_s)
@@ -104,6 +106,8 @@ class CpuClock:
             major_faults=faults,
             throttled_s=None if throttled is None else throttled.stopped_s,
             quota_period_s=None if quota is None else quota.period_s,
+            busiest_s=busiest[0] / 1e9,
+            busiest_queued_s=busiest[1] / 1e9,
         )
 
     def look(self, what: Callable[[], T]) -> tuple[T, WaitLooks | None]:

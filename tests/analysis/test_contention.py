@@ -270,6 +270,21 @@ def test_a_rate_beside_others_may_be_another_one_in_the_next_run(machine: Machin
     assert gain.low == pytest.approx(max(1.0, gain.value**2 / gain.high), rel=0.06)
 
 
+@pytest.mark.parametrize(("workers", "others", "half_width"), [(0, 1.0, 0.098), (0, 0.0, 0.0), (2, 1.0, 0.0)])
+def test_the_rate_of_a_loader_in_line_beside_others_is_not_known_by_its_own_windows(
+    workers: int, others: float, half_width: float
+) -> None:
+    """It waits for no processor here, and its windows do not vary."""
+    segments = simulate.run(replace(FAST, workers=workers))
+    for one in segments:
+        one.cpu = CpuWindow(10.0, 10.0, 0.0, 0.0, 10 * (1 + others), 0.0, 2, None, None)
+    case = make_case(workers=workers, cache="warm", loader="multiprocess" if workers else "serial")
+    rate = analyze(make_run(case, segments, facts=make_facts(device=make_device(), loader=make_loader()))).throughput
+    assert rate is not None and rate.low is not None and rate.high is not None
+    for end, sign in ((rate.low, -1), (rate.high, 1)):
+        assert np.log(end / rate.value) == pytest.approx(sign * half_width, abs=0.003)
+
+
 @pytest.mark.parametrize("part", [0.2, 0.5])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_processors_that_other_guests_have_are_waited_for_though_no_thread_is_queued(part: float, workers: int) -> None:
@@ -364,6 +379,21 @@ def test_one_neighbour_beside_slow_preparation_leaves_preparation_the_cause():
     gain = record.verdict.speedup_if_removed["contention"]
     assert gain is not None
     assert gain.value == pytest.approx(1.5, rel=0.06)
+
+
+def test_of_a_loader_that_tells_no_times_the_busiest_thread_says_how_long_a_batch_waits_behind_others():
+    """One of its threads works on every batch, for 80 ms of 100; others have little to do, and wait for 0.45 processors
+    more, for which nobody waits. On processors of its own a batch takes 80 ms."""
+    window = CpuWindow(10.0, 9.5, 6.5, 0.0, 20.0, 0.0, 2, None, None, busiest_s=8.0, busiest_queued_s=2.0)
+    gains = {}
+    for known in (window, replace(window, busiest_s=None, busiest_queued_s=None)):
+        segments = simulate.run(Pipeline(device=0.030, decode=0.200, workers=2))
+        for one in segments:
+            one.spans = None
+            one.cpu = known if one.arm not in (Arm.DEVICE, Arm.HOST, Arm.FETCH) else replace(IDLE, machine_busy_s=10.1)
+        gains[known.busiest_s] = contention_gain(worded(analyze(run_of(segments, Machine(2)))))
+    assert gains[8.0] == pytest.approx(1 / 0.8, rel=0.03)
+    assert gains[None] == pytest.approx((9.5 + 6.5) / 9.5, rel=0.03)  # of a run of an older version: all threads alike
 
 
 def test_preparation_that_was_not_measured_may_give_more_than_the_absence_of_others():

@@ -26,8 +26,10 @@ from loaderbench.recording.facts import (
 )
 from loaderbench.recording.record import Estimate, RunRecord, Verdict
 from loaderbench.reporting.words import worded
+from loaderbench.running.read_times import read_times
 from tests.analysis.simulate import ARMS, Pipeline, run
 from tests.analysis.test_kernels import steady, without
+from tests.analysis.test_latency import readers_at_work
 from tests.made import make_case, make_facts, make_loader, make_run, make_series
 from tests.shipped_schema import shipped
 
@@ -93,6 +95,19 @@ def test_what_was_not_measured_is_null_with_a_reason() -> None:
     assert record.capacities is not None and record.capacities["storage"] is None
     expected = {"arms_not_measured", "kernel_gap_not_measured", "device_memory_not_measured", "cpu_not_measured"}
     assert expected <= codes(record)
+
+
+def test_what_a_storage_gives_alone_is_not_told_where_fetch_missed_its_standstills() -> None:
+    given = simulated(Pipeline(read=0.2, decode=0.01, device=0.020))
+    assert given.recording is not None
+    assert (analyze(given).capacities or {})["storage"] is not None
+    for arm, stall in ((Arm.REAL, (2.7, 0.8)), (Arm.FETCH, None)):
+        for number, one in enumerate(given.recording.of(arm)):
+            one.reads = read_times(readers_at_work(4, 8, stall=stall, begin=20.0 * number))
+    record = valid(analyze(given))
+    assert record.storage is not None and (record.storage.kind, record.storage.fetch_saw) == ("stalls", False)
+    assert record.capacities is not None and record.capacities["storage"] is None
+    assert "fetch_missed" in codes(record) and "too few of the standstills" in said(record, "fetch_missed")
 
 
 def with_trace(kernels: int = 100, lost: int = 0) -> Run:
@@ -183,7 +198,7 @@ def test_the_record_tells_which_libraries_were_loaded() -> None:
 
 EXPLAINED_BY = {
     "accelerator_utilization": {"arms_not_measured"},
-    "capacities": {"arms_not_measured", "loader_owns_transfer", "no_files"},
+    "capacities": {"arms_not_measured", "loader_owns_transfer", "no_files", "fetch_missed"},
     "contention": {"contention_not_measured"},
     "cpu": {"cpu_not_measured"},
     "device.busy_fraction": {"launch_not_measured", "arms_not_measured"},

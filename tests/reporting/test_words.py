@@ -142,6 +142,7 @@ CAVEATS: Mapping[str, Sequence[Details]] = {
     "cold_by_residency": [{"read_ratio": 18.0}],
     "disk_shared": [{"bytes": 2_000_000}],
     "reads_not_timed": [{}],
+    "fetch_missed": [{}],
     "ceiling_not_measured": [
         {"why": "not_asked"}, {"why": "error", "reason": "EIO"}, {"why": "from_cache"},
         {"why": "ended", "stopped_by": "deadline"},
@@ -590,6 +591,11 @@ def test_contention_is_told_with_who_has_the_processors(by: ContentionBy, told: 
     summary = words.summary(replace(record, verdict=verdict, contention=seen, case=case))
 
     assert summary.startswith(f"CPU contention limits this run: {told}")
+
+    waits = "some task waits for one 97% of the time (PSI)"
+    assert waits not in "\n".join(words.evidence(replace(record, verdict=verdict, contention=seen)))
+    held_up = replace(seen, pressure_fraction=0.97)
+    assert waits in "\n".join(words.evidence(replace(record, verdict=verdict, contention=held_up)))
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,24 @@ def test_a_process_outside_of_the_tree_counts_as_another():
     assert window.machine_busy_s - window.own_s == pytest.approx(0.5 * window.wall_s, rel=0.25)
 
 
+def test_the_busiest_of_the_other_threads_is_told():
+    threads = [threading.Thread(target=work, args=(seconds,)) for seconds in (0.4, 0.02)]
+    clock = CpuClock()
+    clock.begin()
+    done = threading.Event()
+    threads.append(threading.Thread(target=done.wait))
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)  # while all of them are there
+    window = clock.end()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert window is not None and window.busiest_s is not None and window.busiest_queued_s is not None
+    assert window.busiest_s <= window.own_s
+    assert 0.05 < window.busiest_s + window.busiest_queued_s < 1.2 * window.wall_s
+
+
 def test_the_tree_holds_every_thread_of_its_processes():
     fork = multiprocessing.get_context("fork")
     child = fork.Process(target=time.sleep, args=(30,))
