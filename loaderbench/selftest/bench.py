@@ -252,7 +252,8 @@ class _Builder:
         if uneven:
             turn_s = STALL_PERIODS * STALL_PERIOD_S if scenario.hard == "stalls" else TAIL_TURNS * turn_s
             slow = slow.changed(duration_s=max(slow.effort.duration_s, UNEVEN_LEAST_S))
-        return Built(slow, full, sides, turn_s, mean=uneven, groups=groups)
+        # A throttled disk gives what it has at once, then nothing for tens of milliseconds: it comes and goes, too.
+        return Built(slow, full, sides, turn_s, mean=uneven or scenario.bed == "throttled_loop", groups=groups)
 
     def _amounts(self) -> Amounts:
         """The extra work that is built in besides the slowed device."""
