@@ -76,12 +76,13 @@ def test_a_run_with_all_of_them(small_set: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_sweep_over_them_and_its_report(small_set: Path, tmp_path: Path) -> None:
-    lists = ("--loader", "fake-loader,serial", "--decoder", "fake-decoder,pillow")
+    lists = ("--loader", "fake-loader,serial,threaded", "--decoder", "fake-decoder,pillow")
     ended = run("sweep", small_set / "96", *lists, *TINY, "--arms", "real", "--results", tmp_path, "--json", "-")
     assert (ended.code, ended.err) == (0, "")
     rows = json.loads(ended.out)["study"]["rows"]
     settings = {(row["case"]["loader"], row["case"]["decoder"]) for row in rows}
-    assert settings == {("fake-loader", None), ("serial", "fake-decoder"), ("serial", "pillow")}
+    ours = {(loader, decoder) for loader in ("serial", "threaded") for decoder in ("fake-decoder", "pillow")}
+    assert settings == {("fake-loader", None), *ours}
     assert all(row["rate"]["value"] > 0 for row in rows)
     made = run("report", "--results", tmp_path)
     assert (made.code, made.err) == (0, "studies: 1\n")

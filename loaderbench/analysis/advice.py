@@ -177,7 +177,7 @@ class Predictor:
         fetches = case.subject.cache == "cold" or has_storage
         self.fetch = _array(times.fetch) if fetches and times.fetch is not None else None
         self.queue = measured.queue
-        missed = self.fetch is not None and not model.fetch_usable and self.queue is None
+        missed = not model.fetch_usable and self.queue is None
         self.storage_unknown = has_storage and (self.fetch is None or missed)
         """What the storage gives by itself was not measured, or without the standstills or slow files that `real` met
         (then `fetch` is still the least that it takes): a worker's time holds its waits."""

@@ -528,10 +528,11 @@ class Model:
             left = self.watched.batch_s - self.watched.batch_s * part.scaled(self.starved)
             return self._no_faster_than_fed(largest(left, least))
         loader = real if self.loader_time is None else self.loader_time.at_most(real)
-        exposed = (loader * part.scaled(waited)).at_most(Quantity.of(steps, "stall"))
+        behind = loader * part.scaled(waited)
+        exposed = behind.at_most(Quantity.of(steps, "stall"))
         if self.starved is None:  # what its workers do besides waiting is not known: all threads' wait bounds it
             exposed = exposed.at_most(real * part.scaled(seen.queued))
-        alone = loader - loader * part.scaled(waited)  # beside issuing, so that no step is shorter
+        alone = loader - behind  # beside issuing, so that no step is shorter
         left = largest(real - (exposed + self._issue_behind_others(Arm.REAL)).at_most(real), least, alone)
         return self._no_faster_than_fed(left)
 

@@ -77,8 +77,13 @@ class Processors:
         return self.queued >= LEAST_QUEUED
 
     @property
+    def held(self) -> float:
+        """What other processes and guests use, as far as it is known."""
+        return (self.neighbours or 0.0) + (self.stolen or 0.0)
+
+    @property
     def taken(self) -> float:
-        return (self.neighbours or 0.0) + (self.stolen or 0.0) + self.quota_room
+        return self.held + self.quota_room
 
     @property
     def queued_fraction(self) -> float:
@@ -109,7 +114,7 @@ def available(seen: Processors | CpuWindow) -> float:
 def left_for(seen: Processors, cpus: int) -> float:
     """Processors that the run has, of the `cpus` that it may use, beside those who keep some from it. A quota leaves as
     much whatever others hold of the other processors."""
-    held = (seen.neighbours or 0.0) + (seen.stolen or 0.0) if seen.for_others > 0 else 0.0
+    held = seen.held if seen.for_others > 0 else 0.0
     return max(seen.own, min(cpus, available(seen), seen.cpus - held))
 
 

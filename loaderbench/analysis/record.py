@@ -421,8 +421,7 @@ class Judged:
         seen = self.processors.get(Arm.REAL)
         if seen is None or self.case.feed.workers:
             return 0.0
-        others = (seen.neighbours or 0.0) + (seen.stolen or 0.0)
-        return 1.96 * IN_LINE * min(1.0, others / seen.cpus)
+        return 1.96 * IN_LINE * min(1.0, seen.held / seen.cpus)
 
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]

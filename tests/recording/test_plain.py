@@ -93,7 +93,7 @@ STORED = [
 
 @pytest.mark.parametrize("kind", STORED, ids=lambda kind: kind.__name__)
 def test_everything_that_is_stored_comes_back(kind: type[Any]) -> None:
-    for seed in range(8):
+    for seed in range(20):
         value = filled(kind, Random(seed), whole=seed % 2 == 0)
         assert same(through_text(value, kind), value), f"seed {seed}"
 

@@ -39,6 +39,7 @@ from loaderbench.reporting.perfetto import (
     WORKERS,
     write_trace,
 )
+from tests.thinned import thinned
 
 MS = 1_000_000
 
@@ -149,7 +150,7 @@ def check_format(trace: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "loader",
-    ["multiprocess", *(pytest.param(name, marks=pytest.mark.slow) for name in ("serial", "threaded", "synthetic"))],
+    thinned(["multiprocess", "serial", "threaded", "synthetic"], 4),
 )
 def test_a_real_run_makes_a_valid_trace(loader: str, small_set: Path, tmp_path: Path) -> None:
     ended = commands.run("run", small_set, "--res", "96", *TINY, "--loader", loader, "--results", tmp_path)

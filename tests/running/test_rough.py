@@ -21,6 +21,7 @@ from loaderbench.running.jobs.measure import measure
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.running.rough import FROM_S, Parts, Rough, RoughVerdicts, Signs, by_parts, by_signs
 from tests.made import make_case
+from tests.thinned import thinned
 
 S, MS = 1_000_000_000, 1_000_000
 STARVED = Signs(2.0, 10, waited_s=1.9, on_device_s=0.0, work_s=(0.2, 0.2), lanes=2)
@@ -204,7 +205,7 @@ def test_before_the_window_it_is_said_what_is_done_and_what_the_parts_say() -> N
 
 @pytest.mark.parametrize(
     ("loader", "workers"),
-    [("multiprocess", 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("threaded", 2), ("serial", 0)))],
+    thinned([("multiprocess", 2), ("threaded", 2), ("serial", 0)], 3),
 )
 def test_images_in_memory_that_are_slow_to_decode(loader: str, workers: int, tmp_path: Path) -> None:
     """An image of four megapixels of noise takes a processor a hundred milliseconds or so, a batch on this device 8."""

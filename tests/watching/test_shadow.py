@@ -17,6 +17,7 @@ from loaderbench.analysis.shadow import differ, storage_part
 from loaderbench.images.cache_state import evict, residency
 from loaderbench.recording.facts import ShadowRead
 from loaderbench.watching.shadow import Shadow
+from tests.thinned import thinned
 from tests.watching.test_watch_command import python, record, watched
 
 NUM, COLD_S, WARM_S = 40, 0.02, 0.004
@@ -309,7 +310,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("workers", "context"),
-    [(2, "fork"), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0, ""), (2, "spawn")))],
+    thinned([(2, "fork"), (0, ""), (2, "spawn")], 3),
 )
 def test_losses_order_and_random_state_are_the_script_s_own_with_every_probe(
     tmp_path: Path, workers: int, context: str
