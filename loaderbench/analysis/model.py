@@ -581,9 +581,22 @@ class Model:
         if self.on_host_cpus:  # the step ends with its slowest thread
             return Quantity.of(steps, "issue") * part.scaled(seen.queued_fraction)
         if steps.mean("wait") + steps.mean("issue") < HOST_BOUND * steps.mean("duration"):
-            late = self.late_issue if arm is Arm.REAL else None
+            late = self._late_though_fed
+            if arm is Arm.REAL and self.late_issue is not None:
+                late = self.late_issue if late is None else late + self.late_issue
             return None if late is None else late.at_most(duration.scaled(seen.consumer_queued)) * part
         return (duration * part.scaled(seen.consumer_queued)).at_most(Quantity.of(steps, "issue"))
+
+    @property
+    def _late_though_fed(self) -> Quantity | None:
+        """Seconds by which a step of `host` is longer than one of `device` and its copy: nothing but the host is late
+        there. None: not measured."""
+        device, host = self.times.device, self.times.host
+        if device is None or host is None or self.owns_transfer:
+            return None
+        copy = Quantity.of(self.arms[Arm.HOST], "copy")
+        alone = largest(device, copy) if self.overlap else device + copy
+        return (host - alone).at_least(0.0)
 
     @cached_property
     def without_own_contention(self) -> Quantity | None:

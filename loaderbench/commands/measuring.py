@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from loaderbench.studies.sweep import SweepStudy
 
 
+CUDA_FIRST = (
+    "CUDA starts first, in 10 to 40 s where none of it is in memory yet; a run may take so much longer than --duration."
+)
+"""Two machines with an H100 and an H200 took 30 to 37 s (docs/validation.md)."""
+
+
 def measure(
     options: Options,
     datasets: Sequence[tuple[str | None, int | None]],
@@ -69,6 +75,9 @@ def measure(
     study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
     if study.num_taken and not output.quiet:
         say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
+    on_gpu = any(nvml_ordinal(case.step.device) is not None and case.effort.is_limited for case in study.left)
+    if on_gpu and not output.quiet:
+        say(CUDA_FIRST)
     ended = _run(study, output, verify=verify)
     go_on = "the same command with --resume measures the rest" if len(cases) > 1 else ""
     records = study.records

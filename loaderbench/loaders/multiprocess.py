@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import stat
 import sys
 import threading
 import warnings
@@ -81,6 +82,7 @@ class MultiprocessLoader:
         self._waiting = False
         self._worker_died = False
         self._failed = False
+        self._stderr_bytes = _stderr_bytes()
         _check_shared_memory(context, self._dataset.bytes_per_batch())
         _raise_descriptor_limit(options, context)
         torch.multiprocessing.set_sharing_strategy(options.sharing)  # type: ignore[no-untyped-call]
@@ -174,7 +176,8 @@ class MultiprocessLoader:
                 continue
             if code > 0:
                 raise CaseFailed(f"worker {number} (pid {worker.pid}) ended with exit code {code}")
-            hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code, "")
+            hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code)
+            hint = _last_line(self._stderr_bytes) if hint is None else hint
             raise CaseFailed(f"worker {number} (pid {worker.pid}) was killed by signal {-code}{hint}")
         self._failed = False
 
@@ -305,6 +308,27 @@ def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, numbe
         orphaned = now == 1 if start_method == "forkserver" else now != parent_pid
         if orphaned:
             os._exit(1)
+
+
+def _stderr_bytes() -> int:
+    """Size of the file that stderr is, as a measuring process's; 0 where it is none."""
+    try:
+        found = os.fstat(2)
+    except OSError:  # it is closed
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def _last_line(since: int) -> str:
+    """`: ` and the last line of stderr behind its first `since` bytes: a library says there why it aborts. "" where
+    nothing was said, or stderr is no file."""
+    if _stderr_bytes() <= since:
+        return ""
+    try:
+        said = Path("/proc/self/fd/2").read_bytes()[since:].decode(errors="replace").strip()
+    except OSError:  # another user's
+        return ""
+    return f": {said.splitlines()[-1].strip()}" if said else ""
 
 
 def _remove_shared_memory(pids: list[int]) -> None:

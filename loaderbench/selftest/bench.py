@@ -46,6 +46,8 @@ UNEVEN_LEAST_S = 16.0
 """Least seconds of measuring of a run with standstills or slow files: it has a few in each of its windows."""
 TAIL_TURNS = 3
 """How many times longer a turn of the stopwatch is where the slow files are few."""
+WORKERS_A_DURATION = 8
+"""Workers beside a model on the CPU for which a run is as long as others; with more it is longer."""
 TURNS_ALONE = 3
 """How often the model and the loader are timed alone where they share the processors."""
 BESIDE_ROUNDS, BESIDE_TURN_S = 3, 5.0
@@ -163,7 +165,10 @@ class Bench:
         Raises:
             JobFailed, BedMissing: the loader alone takes longer than that.
         """
-        case = self.case.changed(**CPU_MODEL, workers=usable_cpus(), cache="warm")
+        num_workers = usable_cpus()
+        # A round of so many workers is so many steps, and a run has a few rounds.
+        seconds = self.case.effort.duration_s * max(1.0, num_workers / WORKERS_A_DURATION)
+        case = self.case.changed(**CPU_MODEL, workers=num_workers, cache="warm", duration_s=seconds)
         loader_s = self._child.ask(LOADER_SECONDS, LoaderTimeRequest(case), quiet)
         for size in CPU_INPUT_SIZES:
             case = case.changed(input_size=size)

@@ -148,16 +148,21 @@ def test_a_loader_that_tells_nothing_waits_no_longer_than_all_threads_of_the_run
     assert gain is not None and gain.value == pytest.approx(1 / 0.9, rel=0.01)
 
 
-def test_an_issuing_thread_that_others_hold_up_makes_the_device_wait_though_its_data_are_there() -> None:
+@pytest.mark.parametrize("late_arms", [(Arm.RAM, Arm.REAL), (Arm.HOST, Arm.RAM, Arm.REAL)])
+def test_an_issuing_thread_that_others_hold_up_makes_the_device_wait_though_its_data_are_there(
+    late_arms: tuple[Arm, ...],
+) -> None:
     # Two busy processes beside it; data are always there. Each step is issued 5 ms later than alone, for which the
     # thread wanted a processor, and the device begins it 4 ms after the one before has ended: 24 ms for 20. No others,
-    # no such wait.
+    # no such wait, whether or not they came while batches lay ready too.
     machine = Machine(2, 2)
     run = stored(machine, Pipeline(device=0.020, decode=0.010))
     assert run.recording is not None
-    for segment in (*run.recording.of(Arm.REAL), *run.recording.of(Arm.RAM)):
-        assert segment.cpu is not None
-        segment.cpu = replace(segment.cpu, consumer_queued_s=segment.cpu.wall_s * 5 / 24)
+    segments = [segment for segment in run.recording.segments if segment.arm in late_arms]
+    beside = segments[-1].cpu
+    assert segments[-1].arm is Arm.REAL and beside is not None
+    for segment in segments:
+        segment.cpu = replace(beside, consumer_queued_s=beside.wall_s * 5 / 24)
         late = np.arange(len(segment.steps)) * 4_000_000
         for name in STEP:
             if name.endswith("_ns") and name != "busy_ns":

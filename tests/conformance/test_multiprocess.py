@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import multiprocessing
 import os
@@ -55,6 +56,30 @@ def test_a_worker_that_dies_while_the_stream_is_idle_is_found_at_the_next_use(im
         with pytest.raises(CaseFailed, match="signal 9"):
             take(loader, 1)
         assert time.perf_counter() - begun < 8
+
+
+def test_a_worker_that_aborts_says_what_it_wrote_to_the_process_s_log(image_tree: Path, tmp_path: Path) -> None:
+    kept = os.dup(2)
+    try:
+        with (tmp_path / "worker.log").open("ab") as log:
+            os.dup2(log.fileno(), 2)
+            os.write(2, b"said before there was a loader\n")
+            with open_loader("multiprocess", image_tree, batch_size=24, input_size=224) as loader:
+                stream = loader.batches()
+                next(stream)
+                os.write(2, b"terminate called\nwithout a reason\n")  # as a worker does, whose stderr is this one
+                os.kill(loader.worker_pids()[0], signal.SIGUSR1)  # type: ignore[attr-defined]
+                with pytest.raises(CaseFailed, match=r"was killed by signal 10: without a reason$"):
+                    collections.deque(stream, maxlen=0)
+            with open_loader("multiprocess", image_tree, batch_size=24, input_size=224) as loader:
+                stream = loader.batches()
+                next(stream)
+                os.kill(loader.worker_pids()[0], signal.SIGUSR1)  # type: ignore[attr-defined]
+                with pytest.raises(CaseFailed, match=r"was killed by signal 10$"):
+                    collections.deque(stream, maxlen=0)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def test_signal_handlers_are_put_back(image_tree: Path) -> None:
