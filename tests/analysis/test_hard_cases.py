@@ -296,6 +296,14 @@ def test_arms_out_of_order_beyond_their_interval() -> None:
     assert "`ram`" in reasons(found)[0] and "`host`" in reasons(found)[0]
 
 
+@pytest.mark.parametrize(("rounds", "code"), [(1, "too_few_steps"), (2, "arms_out_of_order")])
+def test_arms_of_one_window_each_that_are_out_of_order_are_too_short(rounds: int, code: str) -> None:
+    pipe, slow = Pipeline(decode_ms=40.0), Pipeline(decode_ms=40.0, busy_ms=60.0)
+    host, others = (measure(one, rounds=rounds, num_steps=32) for one in (slow, pipe))
+    segments = [one for one in host if one.arm is Arm.HOST] + [one for one in others if one.arm is not Arm.HOST]
+    assert [reason.code for reason in judge(pipe, segments).verdict.reasons] == [code]
+
+
 def test_two_windows_of_a_round_each_do_not_contradict_each_other() -> None:
     # given one round of eight workers in each arm, of which `ram` took 8 % longer
     pipe, longer = (Pipeline(workers=8, decode_ms=8 * one) for one in (100.0, 108.0))
