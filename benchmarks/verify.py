@@ -2,11 +2,12 @@
 
     python benchmarks/verify.py [--only NAME] [--duration 20] [--json FILE] [--results DIR]
 
-17 cases on emulated devices: preparation (serial, multiprocess, threaded at three resolutions of the generated
-set), storage (a slow FUSE mount, where there is /dev/fuse), the copy (a slow link) and launches (a slow issue).
+21 cases on emulated devices: preparation (serial, multiprocess, threaded at three resolutions of the generated
+set), more workers than processors, storage (a slow FUSE mount, where there is /dev/fuse), the copy (a slow link) and
+launches (a slow issue).
 Each is measured with all arms, then its advice is run in turn with it (`loaderbench run --verify`). Prints each
 prediction with its error, their median, and how many measured values lie in the predicted interval. The target
-(median error ≤ 10 %) is that of a machine that does nothing else; 17 cases take about 25 minutes.
+(median error ≤ 10 %) is that of a machine that does nothing else; 21 cases take about 32 minutes.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Study:
 
 
 def studies() -> Iterator[Study]:
-    """17 cases over four causes."""
+    """21 cases over five causes."""
     many = min(2, usable_cpus())
     for resolution in (256, 512, 1024):
         yield Study(f"prep-serial-{resolution}", "serial", resolution, 0)
@@ -77,6 +78,11 @@ def studies() -> Iterator[Study]:
         yield Study(f"prep-threaded-{resolution}-w1", "threaded", resolution, 1)
     yield Study(f"prep-multiprocess-256-w{many}", "multiprocess", 256, many)
     yield Study(f"prep-multiprocess-1024-w{many}", "multiprocess", 1024, many)
+    for loader, resolution, times in (
+        ("multiprocess", 256, 3), ("multiprocess", 512, 4), ("threaded", 256, 4), ("threaded", 512, 3),
+    ):  # fmt: skip
+        workers = times * usable_cpus()
+        yield Study(f"oversubscribed-{loader}-{resolution}-w{workers}", loader, resolution, workers)
     yield Study("storage-multiprocess-256", "multiprocess", 256, many, fetch_s=0.25)
     yield Study("storage-threaded-512", "threaded", 512, many, fetch_s=0.45)
     yield Study("transfer-multiprocess-256", "multiprocess", 256, many, device="slow-link")
