@@ -6,6 +6,8 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import commands
 import pytest
@@ -13,8 +15,10 @@ from commands import DEVICE, call
 from typer.testing import CliRunner
 
 from loaderbench.cases.case import Case, Feed, Step, Subject
-from loaderbench.commands import app
+from loaderbench.commands import app, measuring
+from loaderbench.commands.options import OutputOptions
 from loaderbench.recording.store import Store
+from tests.made import make_case
 
 WRONG = [
     (("--res", "97"), "no variant 97; there are 96, 128"),
@@ -81,6 +85,21 @@ def test_cuda_without_a_gpu_says_what_to_use(small_set: Path, tmp_path: Path) ->
     assert ended.code == 2
     assert len(ended.lines) == 1
     assert "--device emulated" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"device": "cuda:1"}, True), ({"device": "cuda:0", "steps": 50}, False), ({"device": "cpu"}, False)],
+)
+def test_before_a_gpu_starts_its_start_is_told_where_time_is_limited(
+    changes: dict[str, Any], told: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said_before: list[str] = []
+    case = make_case(**changes)
+    study: Any = SimpleNamespace(left=[case], cases=[case])
+    study.measure = lambda *_: said_before.append(capsys.readouterr().err)
+    assert measuring._run(study, OutputOptions(tmp_path), verify=False) is None
+    assert ("longer than --duration" in said_before[0]) == told
 
 
 def test_a_dry_run_lists_the_cases_and_stores_nothing(small_set: Path, tmp_path: Path) -> None:

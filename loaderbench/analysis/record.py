@@ -10,7 +10,7 @@ from typing import get_args
 
 import numpy as np
 
-from loaderbench.analysis import kernels
+from loaderbench.analysis import kernels, next_run
 from loaderbench.analysis import storage as probed
 from loaderbench.analysis.advice import Measured, advise
 from loaderbench.analysis.caveats import STARVED, caveats_of
@@ -83,19 +83,6 @@ SPANS_STREAM = 10
 STEADY_S, LAG_S = 5.0, 1.0
 """NVML and GPM are compared with a trace over windows of STEADY_S seconds, their first LAG_S left out: GPM smears the
 edges of 1 s windows by up to 8 points and is within about 1.5 over 5 s (measured on an H200)."""
-BESIDE_OTHERS = "run to run beside others"
-RUN_TO_RUN = 0.15
-"""Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
-the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
-IN_LINE = 0.10
-"""The same of a loader in line that waits for no processor, times the part of the processors that others hold: its one
-thread shares caches with them, and moves between processors. Measured: docs/validation.md, `Run to run`."""
-CONTENTION_ERROR, PART_OF_IT = 0.10, 0.25
-"""Half-width that the prediction itself adds to the gain without contention, as no arm runs without it: this much, and
-at most so large a part of what contention takes. Measured: docs/validation.md, `Without contention`."""
-WATCHED_ERROR = 0.15
-"""Half-width that the prediction itself adds to the gain of a watched script, of a gain of 2 and more: the script
-without the cause is another run of it, in which no loop of ours measured the parts. Measured: docs/watch.md."""
 IDLE_FRACTION = 0.02
 """A storage that moved less than this fraction of the requested bytes was idle: others may use a shared disk."""
 
@@ -242,9 +229,9 @@ class Judged:
             watched=None if self.facts.watched is None else self._watched(),
         )
 
-    def _watched(self) -> Watched | None:
-        """None where the workers' spans are not known: then the timeline alone tells, and nothing tells the storage
-        from preparation."""
+    def _watched(self) -> Watched:
+        """Where the workers' spans are not known the timeline alone tells, and nothing tells the storage from
+        preparation."""
         spans, response = self.spans, self.responses.get("host")
         of_many = self.recording.rank is not None
         low = None if response is None else response.value.low
@@ -372,7 +359,7 @@ class Judged:
         real, facts, found = self.real, self.facts, self.attribution
         rate = rate_of(real)
         if rate is not None:
-            rate = _widened(rate, float(np.hypot(self._run_to_run, self._in_line)), BESIDE_OTHERS)
+            rate = next_run.rate(rate, self.model, in_line=not self.case.feed.workers)
         return replace(
             begun,
             throughput=rate,
@@ -410,27 +397,14 @@ class Judged:
             notes=self._notes(),
         )
 
-    @property
-    def _run_to_run(self) -> float:
-        """Half-width, in logarithms, of what others on the processors take from one run more than from the next."""
-        return 1.96 * RUN_TO_RUN * self.model.taken_by_others
-
-    @property
-    def _in_line(self) -> float:
-        """Half-width, in logarithms, of what moves the one thread of a loader in line from run to run."""
-        seen = self.processors.get(Arm.REAL)
-        if seen is None or self.case.feed.workers:
-            return 0.0
-        return 1.96 * IN_LINE * min(1.0, seen.held / seen.cpus)
-
     def _verdict(self) -> Verdict:
         contention = self.attribution.shares["contention"]
         starved = (self.starved_fraction or 0.0) > STARVED
-        verdict, seen = self._without_contention_as_predicted(self.attribution.verdict), self.contention
+        verdict, seen = next_run.without_contention(self.attribution.verdict, self.model), self.contention
         if self.usable_cpus is None:  # workers that they can feed
             return verdict
         if self.facts.watched is not None:
-            verdict = _of_another_run(verdict)
+            verdict = next_run.of_a_script(verdict)
             return replace(verdict, advice=self._watched_advice(verdict, self.facts.watched, self.usable_cpus))
         measured = Measured(
             case=self.case,
@@ -444,20 +418,6 @@ class Judged:
             queue=self._queue(self._prep_s() or 0.0) if self.case.feed.workers and self.slowness.real else None,
         )
         return replace(verdict, advice=verified(self.run, advise(verdict, self.model, measured)))
-
-    def _without_contention_as_predicted(self, verdict: Verdict) -> Verdict:
-        """The gain without contention as that of the next run, and as a prediction. What limits this run is decided by
-        its own windows."""
-        gain = verdict.speedup_if_removed.get("contention")
-        if gain is None:
-            return verdict
-        gain = _widened(gain, self._run_to_run, BESIDE_OTHERS)
-        if self.facts.watched is None:  # theirs have an error of their own
-            own = min(CONTENTION_ERROR, PART_OF_IT * (gain.value - 1.0))
-            gain = _widened(gain, own, f"± {own:.0%} of the prediction's own")
-        if gain.low is not None:
-            gain = replace(gain, low=max(1.0, gain.low))
-        return replace(verdict, speedup_if_removed={**verdict.speedup_if_removed, "contention": gain})
 
     def _watched_advice(self, verdict: Verdict, seen: WatchedFacts, cpus: int) -> tuple[Advice, ...]:
         held_up_by = None if self.contention is None else self.contention.by
@@ -647,28 +607,6 @@ def rate_of(arm: ArmSteps | None, quantity: str = "duration") -> Estimate | None
     per_step = arm.num_samples / arm.num_steps
     draws = per_step / np.maximum(arm.drawn(quantity), 1e-12)
     return interval(per_step / arm.mean(quantity), draws, "samples/s", arm.num_blocks)
-
-
-def _widened(known: Estimate, more: float, why: str) -> Estimate:
-    """The interval with a further half-width, in logarithms and independent of what the run's own windows tell."""
-    if known.low is None or not more > 0:
-        return known
-    log = np.log(known.value)
-    low = float(np.exp(log - np.hypot(log - np.log(known.low), more)))
-    high = None if known.high is None else float(np.exp(log + np.hypot(np.log(known.high) - log, more)))
-    return replace(known, low=low, high=high, method=f"{known.method}; {why}")
-
-
-def _of_another_run(verdict: Verdict) -> Verdict:
-    """The gains of a watched script as those of its next run. What limits this one is decided by its own windows."""
-
-    def widened(gain: Estimate | None) -> Estimate | None:
-        if gain is None:
-            return None
-        return _widened(gain, WATCHED_ERROR * min(1.0, gain.value - 1.0), f"± {WATCHED_ERROR:.0%} of another run")
-
-    gains = {cause: widened(gain) for cause, gain in verdict.speedup_if_removed.items()}
-    return replace(verdict, speedup_if_removed=gains, joint_speedup=widened(verdict.joint_speedup))
 
 
 def _step_times(real: ArmSteps) -> StepTimes:

@@ -75,9 +75,6 @@ def measure(
     study = SweepStudy(cases, store, loaders=loaders, resume=resume, tag=tag)
     if study.num_taken and not output.quiet:
         say(f"{study.num_taken} of {len(cases)} cases are finished and taken from {output.results}")
-    on_gpu = any(nvml_ordinal(case.step.device) is not None and case.effort.is_limited for case in study.left)
-    if on_gpu and not output.quiet:
-        say(CUDA_FIRST)
     ended = _run(study, output, verify=verify)
     go_on = "the same command with --resume measures the rest" if len(cases) > 1 else ""
     records = study.records
@@ -96,10 +93,14 @@ def measure(
 def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseException | None:
     """Measure what is left and show the progress. Returns the exception that ended it early, or None."""
     from loaderbench.cases.study import expected_seconds
+    from loaderbench.devices.select import nvml_ordinal
     from loaderbench.recording.progress import Phase
     from loaderbench.reporting.format import ended_line
     from loaderbench.reporting.live import Progress
 
+    on_gpu = any(nvml_ordinal(case.step.device) is not None and case.effort.is_limited for case in study.left)
+    if on_gpu and not output.quiet:
+        say(CUDA_FIRST)
     expected_s = [expected_seconds(case) for case in study.left]
     with Progress(len(study.left), quiet=output.quiet, expected_s=expected_s) as view:
 
