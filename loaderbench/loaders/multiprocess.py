@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import re
@@ -141,6 +142,8 @@ class MultiprocessLoader:
 
     def _start_workers(self) -> None:
         others = set(multiprocessing.active_children())
+        collects = gc.isenabled()
+        gc.disable()  # until a worker has frozen what it inherits
         # iter(DataLoader) in two steps, so that a half-made iterator can be marked as ended.
         iterator: Any = object.__new__(_MultiProcessingDataLoaderIter)
         try:
@@ -156,6 +159,9 @@ class MultiprocessLoader:
             raise CaseFailed(
                 f"could not start {self._context.workers} worker processes: {error.strerror}; use fewer --workers"
             ) from error
+        finally:
+            if collects:
+                gc.enable()
         self._iterator = iterator
 
     def _on_child_signal(self, number: int, frame: FrameType | None) -> None:
@@ -297,6 +303,10 @@ def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, numbe
     """Runs in each worker before its first batch. torch has set its own threads to 1 by then."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Garbage of the parent may hold tensors of CUDA. A forked process that collects it asks the driver, which answers
+    # with an error, and aborts (rwth-i6/returnn issue 1494).
+    gc.freeze()
+    gc.enable()
     torch.multiprocessing.set_sharing_strategy(sharing)  # type: ignore[no-untyped-call]
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from loader_cases import build, context_for, open_loader, take
 
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders.multiprocess import _begin_worker
+from loaderbench.selftest.injections import Injection
 from tests.warm import own_children
 
 
@@ -80,6 +82,42 @@ def test_a_worker_that_aborts_says_what_it_wrote_to_the_process_s_log(image_tree
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+class Tensor:
+    """Stands in for one of CUDA, whose end in a forked process aborts it."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.itself = log, self
+
+    def __del__(self) -> None:
+        with self.log.open("a") as log:
+            log.write(f"{os.getpid()}\n")
+
+
+class Collecting(Injection):
+    """Workers that collect garbage with each batch."""
+
+    def collate(self) -> None:
+        gc.collect()
+
+
+def test_workers_do_not_collect_the_garbage_of_their_parent(image_tree: Path, tmp_path: Path) -> None:
+    log = tmp_path / "ended"
+    gc.disable()
+    try:
+        Tensor(log)  # garbage now
+        with open_loader("multiprocess", image_tree, slowdown=Collecting()) as loader:
+            take(loader, 4)
+        assert not log.exists() and not gc.isenabled()
+        gc.enable()
+        with open_loader("multiprocess", image_tree) as loader:
+            take(loader, 1)
+            assert gc.isenabled()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert log.read_text() == f"{os.getpid()}\n"
 
 
 def test_signal_handlers_are_put_back(image_tree: Path) -> None:
