@@ -583,16 +583,16 @@ class Model:
         if steps.mean("wait") + steps.mean("issue") < HOST_BOUND * steps.mean("duration"):
             late = self._late_though_fed
             if arm is Arm.REAL and self.late_issue is not None:
-                late = self.late_issue if late is None else late + self.late_issue
+                late = self.late_issue + late
             return None if late is None else late.at_most(duration.scaled(seen.consumer_queued)) * part
         return (duration * part.scaled(seen.consumer_queued)).at_most(Quantity.of(steps, "issue"))
 
     @property
     def _late_though_fed(self) -> Quantity | None:
-        """Seconds by which a step of `host` is longer than one of `device` and its copy: nothing but the host is late
-        there. None: not measured."""
+        """Seconds by which a step of `host` is longer than one of `device` and its copy: at most so much the host is
+        late there. None: not measured."""
         device, host = self.times.device, self.times.host
-        if device is None or host is None or self.owns_transfer:
+        if device is None or host is None:
             return None
         copy = Quantity.of(self.arms[Arm.HOST], "copy")
         alone = largest(device, copy) if self.overlap else device + copy

@@ -175,11 +175,7 @@ class _Judge:
         if self.model.real.n < 2:
             return self.of_too_few_steps
         if against := self.disorder():
-            # The windows of one arm may differ as much as two arms that were measured once each.
-            once = len(self.model.arms[Arm.REAL].quantities) == 1
-            if once and [reason.code for reason in against] == ["arms_out_of_order"]:
-                return self.of_too_few_steps
-            return Ruling("undetermined", tuple(against))
+            return self.of_too_few_steps if self.is_once_out_of_order else Ruling("undetermined", tuple(against))
         ruling = self.of_the_gains()
         return self.of_too_few_steps if self.rests_on_too_little(ruling) else ruling
 
@@ -255,6 +251,15 @@ class _Judge:
         return Ruling("undetermined", (Reason("too_few_steps", details),))
 
     # -- what speaks against any verdict -------------------------------------------------------------------
+
+    @property
+    def is_once_out_of_order(self) -> bool:
+        """Whether all that speaks against a verdict is the order of two arms of one window each: those of a single arm
+        may differ as much."""
+        found = self.model.times.violation
+        if found is None or (self.seen is not None and not self.seen.agree):
+            return False
+        return all(len(self.model.arms[arm].quantities) == 1 for arm in (found.faster, found.slower))
 
     def disorder(self) -> list[Reason]:
         """Arms that contradict each other, or the timeline."""

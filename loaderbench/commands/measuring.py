@@ -12,7 +12,7 @@ import typer
 from loaderbench.cases.options import Options
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.ranked import Asked, measure_on_ranks
-from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
+from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, tell_of_cuda, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from loaderbench.recording.record import RunRecord
     from loaderbench.recording.studies import StudyRecord
     from loaderbench.studies.sweep import SweepStudy
-
-
-CUDA_FIRST = (
-    "CUDA starts first, in 10 to 40 s where none of it is in memory yet; a run may take so much longer than --duration."
-)
-"""Two machines with an H100 and an H200 took 30 to 37 s (docs/validation.md)."""
 
 
 def measure(
@@ -93,14 +87,12 @@ def measure(
 def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseException | None:
     """Measure what is left and show the progress. Returns the exception that ended it early, or None."""
     from loaderbench.cases.study import expected_seconds
-    from loaderbench.devices.select import nvml_ordinal
     from loaderbench.recording.progress import Phase
     from loaderbench.reporting.format import ended_line
     from loaderbench.reporting.live import Progress
 
-    on_gpu = any(nvml_ordinal(case.step.device) is not None and case.effort.is_limited for case in study.left)
-    if on_gpu and not output.quiet:
-        say(CUDA_FIRST)
+    if not output.quiet:
+        tell_of_cuda(study.left)
     expected_s = [expected_seconds(case) for case in study.left]
     with Progress(len(study.left), quiet=output.quiet, expected_s=expected_s) as view:
 

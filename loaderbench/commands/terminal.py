@@ -126,6 +126,18 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
     echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes{longer}")
 
 
+def tell_of_cuda(cases: Sequence[Case]) -> None:
+    """Where a GPU's run has a limit of time, what its start may take: two machines that were new, with an H100 and an
+    H200, took 37 and 26 s more than their limit of 15 s, most of it for this (docs/validation.md)."""
+    from loaderbench.devices.select import nvml_ordinal
+
+    if any(nvml_ordinal(case.step.device) is not None and case.effort.is_limited for case in cases):
+        say(
+            "Python's imports, the model and CUDA's first step take 10 to 40 s where none of them was read from the "
+            "disk before; a run may take so much longer than --duration."
+        )
+
+
 def counted(number: int, one: str, more: str) -> str:
     """1 trial is; 2 trials are"""
     return f"{number:,} {one if number == 1 else more}"

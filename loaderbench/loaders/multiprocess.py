@@ -182,8 +182,9 @@ class MultiprocessLoader:
                 continue
             if code > 0:
                 raise CaseFailed(f"worker {number} (pid {worker.pid}) ended with exit code {code}")
-            hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code)
-            hint = _last_line(self._stderr_bytes) if hint is None else hint
+            hint = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm full?)"}.get(-code, "")
+            if -code == signal.SIGABRT:
+                hint = _last_words(self._stderr_bytes)
             raise CaseFailed(f"worker {number} (pid {worker.pid}) was killed by signal {-code}{hint}")
         self._failed = False
 
@@ -303,8 +304,8 @@ def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, numbe
     """Runs in each worker before its first batch. torch has set its own threads to 1 by then."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Garbage of the parent may hold tensors of CUDA. A forked process that collects it asks the driver, which answers
-    # with an error, and aborts (rwth-i6/returnn issue 1494).
+    # The parent's garbage may hold tensors of CUDA. A worker that collects them calls the driver, which refuses forked
+    # processes, and the worker aborts (rwth-i6/returnn issue 1494).
     gc.freeze()
     gc.enable()
     torch.multiprocessing.set_sharing_strategy(sharing)  # type: ignore[no-untyped-call]
@@ -321,7 +322,7 @@ def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, numbe
 
 
 def _stderr_bytes() -> int:
-    """Size of the file that stderr is, as a measuring process's; 0 where it is none."""
+    """Bytes in the file that stderr goes to, a measuring process's log; 0 where it is no file."""
     try:
         found = os.fstat(2)
     except OSError:  # it is closed
@@ -329,16 +330,19 @@ def _stderr_bytes() -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
-def _last_line(since: int) -> str:
-    """`: ` and the last line of stderr behind its first `since` bytes: a library says there why it aborts. "" where
-    nothing was said, or stderr is no file."""
+def _last_words(since: int) -> str:
+    """`: ` and why a process aborted: of stderr behind its first `since` bytes the last line of a C++ exception's own
+    words (`what():`), else the last line. "" where nothing was said, or stderr is no file."""
     if _stderr_bytes() <= since:
         return ""
     try:
-        said = Path("/proc/self/fd/2").read_bytes()[since:].decode(errors="replace").strip()
+        said = Path("/proc/self/fd/2").read_bytes()[since:].decode(errors="replace")
     except OSError:  # another user's
         return ""
-    return f": {said.splitlines()[-1].strip()}" if said else ""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    of_exceptions = [line.removeprefix("what():").strip() for line in lines if line.startswith("what():")]
+    told = [*lines[-1:], *of_exceptions[-1:]]
+    return f": {told[-1]}" if told else ""
 
 
 def _remove_shared_memory(pids: list[int]) -> None:

@@ -46,8 +46,9 @@ UNEVEN_LEAST_S = 16.0
 """Least seconds of measuring of a run with standstills or slow files: it has a few in each of its windows."""
 TAIL_TURNS = 3
 """How many times longer a turn of the stopwatch is where the slow files are few."""
-WORKERS_A_DURATION = 8
-"""Workers beside a model on the CPU for which a run is as long as others; with more it is longer."""
+WORKERS_A_DURATION = 5
+"""Workers beside a model on the CPU for which a run is as long as others; with more it is longer. Sixteen were at 22
+steps in 7.5 s (an H200's 16 processors), and a verdict wants three rounds of them, 48."""
 TURNS_ALONE = 3
 """How often the model and the loader are timed alone where they share the processors."""
 BESIDE_ROUNDS, BESIDE_TURN_S = 3, 5.0

@@ -10,6 +10,7 @@ reads brought into memory.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -62,7 +63,14 @@ class Shadow:
         self._answers, answers = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the child runs nothing of the other threads'
-            child = os.fork()
+            collects = gc.isenabled()
+            gc.disable()  # until the reader has frozen what it inherits
+            child = -1
+            try:
+                child = os.fork()
+            finally:
+                if collects and child:
+                    gc.enable()
         if not child:
             os.close(self._requests)
             os.close(self._answers)
@@ -183,6 +191,8 @@ def _leave_behind(serve: Callable[[], NoReturn], answers: int) -> NoReturn:
 def _serve(dataset: Any, requests: int, answers: int, script: int | None) -> NoReturn:
     """The reader's whole life; nothing of it returns to the script. `script`: pidfd of the script."""
     try:
+        gc.freeze()  # the script's garbage may hold tensors of CUDA, whose end aborts a forked process
+        gc.enable()
         if script is not None:
             threading.Thread(target=_end_with, args=(script,), daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)

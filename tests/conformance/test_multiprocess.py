@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import faulthandler
 import gc
 import json
 import multiprocessing
@@ -21,6 +22,7 @@ from commands import run_script, start_script
 from loader_cases import build, context_for, open_loader, take
 
 from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.loaders import multiprocess
 from loaderbench.loaders.multiprocess import _begin_worker
 from loaderbench.selftest.injections import Injection
 from tests.warm import own_children
@@ -60,7 +62,20 @@ def test_a_worker_that_dies_while_the_stream_is_idle_is_found_at_the_next_use(im
         assert time.perf_counter() - begun < 8
 
 
-def test_a_worker_that_aborts_says_what_it_wrote_to_the_process_s_log(image_tree: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"free(): invalid pointer\n", r"free\(\): invalid pointer"),
+        (
+            b"terminate called after throwing an instance of 'c10::Error'\n"
+            b"  what():  CUDA error: initialization error\n"
+            b"Exception raised from c10_cuda_check_implementation\nframe #0: c10::Error::Error(c10::SourceLocation)\n",
+            "CUDA error: initialization error",
+        ),
+    ],
+)
+def test_a_worker_that_aborts_says_why(image_tree: Path, tmp_path: Path, said: bytes, told: str) -> None:
+    faulthandler.disable()  # pytest's; a measuring process has none
     kept = os.dup(2)
     try:
         with (tmp_path / "worker.log").open("ab") as log:
@@ -69,19 +84,21 @@ def test_a_worker_that_aborts_says_what_it_wrote_to_the_process_s_log(image_tree
             with open_loader("multiprocess", image_tree, batch_size=24, input_size=224) as loader:
                 stream = loader.batches()
                 next(stream)
-                os.write(2, b"terminate called\nwithout a reason\n")  # as a worker does, whose stderr is this one
-                os.kill(loader.worker_pids()[0], signal.SIGUSR1)  # type: ignore[attr-defined]
-                with pytest.raises(CaseFailed, match=r"was killed by signal 10: without a reason$"):
+                os.write(2, said)  # as a worker does, whose stderr is this one
+                os.kill(loader.worker_pids()[0], signal.SIGABRT)  # type: ignore[attr-defined]
+                with pytest.raises(CaseFailed, match=rf"was killed by signal 6: {told}$"):
                     collections.deque(stream, maxlen=0)
             with open_loader("multiprocess", image_tree, batch_size=24, input_size=224) as loader:
                 stream = loader.batches()
                 next(stream)
-                os.kill(loader.worker_pids()[0], signal.SIGUSR1)  # type: ignore[attr-defined]
-                with pytest.raises(CaseFailed, match=r"was killed by signal 10$"):
+                os.write(2, said)
+                os.kill(loader.worker_pids()[0], signal.SIGTERM)  # type: ignore[attr-defined]
+                with pytest.raises(CaseFailed, match=r"was killed by signal 15$"):
                     collections.deque(stream, maxlen=0)
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+        faulthandler.enable()
 
 
 class Tensor:
@@ -96,28 +113,37 @@ class Tensor:
 
 
 class Collecting(Injection):
-    """Workers that collect garbage with each batch."""
+    """Workers that collect garbage with each batch. A batch needs a collector that is on."""
 
     def collate(self) -> None:
+        assert gc.isenabled()
         gc.collect()
 
 
-def test_workers_do_not_collect_the_garbage_of_their_parent(image_tree: Path, tmp_path: Path) -> None:
-    log = tmp_path / "ended"
-    gc.disable()
-    try:
-        Tensor(log)  # garbage now
-        with open_loader("multiprocess", image_tree, slowdown=Collecting()) as loader:
-            take(loader, 4)
-        assert not log.exists() and not gc.isenabled()
-        gc.enable()
-        with open_loader("multiprocess", image_tree) as loader:
-            take(loader, 1)
-            assert gc.isenabled()
-    finally:
-        gc.enable()
+def test_workers_do_not_collect_the_garbage_of_their_parent(
+    image_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, start, collected = tmp_path / "ended", multiprocess._MultiProcessingDataLoaderIter.__init__, []
+
+    def started(*arguments: Any) -> None:
+        collected.append(gc.isenabled())
+        start(*arguments)
+
+    monkeypatch.setattr(multiprocess._MultiProcessingDataLoaderIter, "__init__", started)
+    for enabled in (False, True):
+        gc.disable()
+        try:
+            Tensor(log)  # garbage now
+            with open_loader("multiprocess", image_tree, slowdown=Collecting()) as loader:
+                if enabled:
+                    gc.enable()
+                take(loader, 4)
+                assert gc.isenabled() is enabled
+        finally:
+            gc.enable()
     gc.collect()
-    assert log.read_text() == f"{os.getpid()}\n"
+    assert collected == [False, False]
+    assert set(log.read_text().split()) == {str(os.getpid())}
 
 
 def test_signal_handlers_are_put_back(image_tree: Path) -> None:

@@ -1,5 +1,6 @@
 """The shadow reader: what it says, what it leaves, and that nothing of the script's own moves."""
 
+import gc
 import os
 import random
 import socket
@@ -62,6 +63,39 @@ def read(shadow: Shadow, num: int, between: Callable[[], object] = lambda: None)
         shadow.tick(time.perf_counter_ns())
         between()
         time.sleep(0.001)
+
+
+class Tensor:
+    """Stands in for one of CUDA, whose end in a forked process aborts it."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.itself = log, self
+
+    def __del__(self) -> None:
+        with self.log.open("a") as log:
+            log.write(f"{os.getpid()}\n")
+
+
+class Collecting(Files):
+    """Each sample collects garbage, and needs a collector that is on."""
+
+    def __getitem__(self, index: int) -> float:
+        assert gc.isenabled()
+        gc.collect()
+        return super().__getitem__(index)
+
+
+def test_the_reader_does_not_collect_the_script_s_garbage(tmp_path: Path) -> None:
+    log, files = tmp_path / "ended", Collecting(tmp_path)
+    gc.collect()
+    Tensor(log)  # garbage now, which this process collects at some time
+    shadow = Shadow(files, NUM)
+    assert gc.isenabled()
+    read(shadow, 2)
+    shadow.close()
+    assert len(shadow.reads) == 2, shadow.problem
+    gc.collect()
+    assert set(log.read_text().split()) == {str(os.getpid())}
 
 
 @pytest.mark.alone
