@@ -254,10 +254,12 @@ class _Judge:
 
     @property
     def is_once_out_of_order(self) -> bool:
-        """Whether all that speaks against a verdict is the order of two arms of one window each: those of a single arm
-        may differ as much."""
-        found = self.model.times.violation
+        """Whether all that speaks against a verdict is the order of two arms of one short window each: those of a single
+        arm may differ as much."""
+        found, real = self.model.times.violation, self.model.arms[Arm.REAL]
         if found is None or (self.seen is not None and not self.seen.agree):
+            return False
+        if self.model.watched is not None or real.num_steps >= max(ENOUGH_STEPS, ENOUGH_ROUNDS * real.round_steps):
             return False
         return all(len(self.model.arms[arm].quantities) == 1 for arm in (found.faster, found.slower))
 

@@ -297,12 +297,17 @@ def test_arms_out_of_order_beyond_their_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "real_once", "code"),
-    [(1, True, "too_few_steps"), (2, False, "arms_out_of_order"), (3, True, "arms_out_of_order")],
-)
-def test_arms_of_one_window_each_that_are_out_of_order_are_too_short(rounds: int, real_once: bool, code: str) -> None:
+    ("rounds", "num_steps", "real_once", "code"),
+    [
+        (1, 24, True, "too_few_steps"), (1, 64, True, "arms_out_of_order"), (2, 24, False, "arms_out_of_order"),
+        (3, 24, True, "arms_out_of_order"),
+    ],
+)  # fmt: skip
+def test_arms_of_one_short_window_each_that_are_out_of_order_are_too_short(
+    rounds: int, num_steps: int, real_once: bool, code: str
+) -> None:
     pipe, slow = Pipeline(decode_ms=40.0), Pipeline(decode_ms=40.0, busy_ms=60.0)
-    host, others = (measure(one, rounds=rounds, num_steps=32) for one in (slow, pipe))
+    host, others = (measure(one, rounds=rounds, num_steps=num_steps) for one in (slow, pipe))
     segments = [one for one in host if one.arm is Arm.HOST] + [one for one in others if one.arm is not Arm.HOST]
     if real_once:  # files as they are can be measured once; more steps of `real` would not put others in order
         segments = [one for one in segments if one.arm is not Arm.REAL or one.round == 0]
