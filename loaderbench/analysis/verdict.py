@@ -254,7 +254,7 @@ class _Judge:
 
     @property
     def is_once_out_of_order(self) -> bool:
-        """Whether all that speaks against a verdict is the order of two arms of one short window each: those of a single
+        """Whether all that speaks against a verdict is the order of two arms of a short window each: those of a single
         arm may differ as much."""
         found, real = self.model.times.violation, self.model.arms[Arm.REAL]
         if found is None or (self.seen is not None and not self.seen.agree):
