@@ -38,6 +38,8 @@ ANOTHER, LEAST_LEFT = 0.5, 2
 """So many processors more or fewer in others' hands make another machine; windows of an arm that must be left."""
 MOST = 0.75
 """Of the windows without a storage; others use more in those that leave the processors idle, and in a few by chance."""
+SPENT = 0.9
+"""Of a quota: a run that uses so much of it and is stopped for the rest uses it up."""
 PERIOD_S = 0.1
 """The usual period of a cgroup's quota, of runs that did not store it."""
 
@@ -92,7 +94,9 @@ class Processors:
 
     @property
     def largest(self) -> ContentionBy:
-        """Who holds most of what others hold."""
+        """Who holds most of what others hold. Of a run that uses up its quota no one else withholds anything."""
+        if self.quota_room > 0 and self.quota_cpus is not None and self.own >= SPENT * self.quota_cpus:
+            return "quota"
         held: list[tuple[float, ContentionBy]] = [
             (self.neighbours or 0.0, "neighbours"),
             (self.stolen or 0.0, "steal"),

@@ -102,7 +102,8 @@ History
        workers' times, its busiest thread tells how long a batch waits behind others, where that was stored;
        the images/s of a loader in line beside others are known no better than what moves its one thread from run to run
     23 issuing that others held up while batches lay ready too counts among what they take: neither `host` nor `real` is
-       as slow without them; arms of one window each that are out of order are too short, not contradictory
+       as slow without them; arms of one window each that are out of order are too short, not contradictory;
+       a quota that a run uses up is named though others hold more processors than it withheld
 """
 
 from __future__ import annotations

@@ -360,6 +360,20 @@ def test_a_quota_keeps_from_a_run_what_it_was_stopped_for(
     assert processors_of(recording)[Arm.REAL].quota_room == pytest.approx(room)
 
 
+@pytest.mark.parametrize(("own", "by"), [(0.6, "quota"), (0.3, "neighbours")])
+def test_a_quota_that_is_used_up_is_named_though_others_use_more_than_it_withheld(own: float, by: str) -> None:
+    # A quota of 0.6 of 2 processors with a busy process on the other one. Stopped for 4 of 10 s: 0.4 processors
+    # withheld, 1.0 in the neighbour's hands, but it could have no more of these.
+    segments = simulate.run(EVEN)
+    for one in segments:
+        one.cpu = CpuWindow(10.0, 10 * own, 24.0, 6.0, 10 * (1 + own), 0.0, 2, 0.6, 100, None, None, None, 4.0, 0.1)
+    recording = run_of(segments, Machine(2)).recording
+    assert recording is not None
+    seen = processors_of(recording)[Arm.REAL]
+    assert (seen.neighbours, seen.quota_room) == (pytest.approx(1.0), pytest.approx(0.4))
+    assert seen.largest == by
+
+
 def test_more_workers_than_processors_gain_nothing_by_waiting_less():
     record = judged(Machine(8), FAST)
 
