@@ -74,6 +74,8 @@ from loaderbench.selftest.throttled_loop import ThrottledLoopBed, throttled_loop
 from loaderbench.studies.measure import quiet
 
 BATCH_SIZE = 32
+LEAST_SLACK = 1.3
+"""Device time ÷ loader time where only the storage is to limit."""
 WORTH, OFF = 1.10, 0.10
 """A gain from which a cause counts as one (docs/method.md, `Verdict`); how far a predicted gain may be off."""
 STOPWATCH = 0.05
@@ -220,8 +222,10 @@ def uneven_storage(
     bench: Bench, loader: str, workers: int, step_s: float, duration_s: float, watch_s: float,
     bed: Mapping[str, Any],
 ) -> Iterator[Asked]:  # fmt: skip
-    """Cold files on FUSE; without: the same files on this machine's disk, in memory."""
-    plain = bench.paced(bench.case(loader, 256, workers, duration_s=duration_s), step_s)
+    """Cold files on FUSE; without: the same files on this machine's disk, in memory. Where processors are slow, so is the
+    device: else preparation would limit the run as well."""
+    plain = bench.case(loader, 256, workers, duration_s=duration_s)
+    plain = bench.paced(plain, max(step_s, LEAST_SLACK * bench.loader_s(plain)))
     with slow_fuse(plain.subject.dataset, **bed) as mounted:
         watch = partial(in_turns, "storage", watch_s, lambda case: Side(plain), None)
         yield Asked(plain.changed(dataset=mounted.path, cache="cold"), watch)
@@ -313,7 +317,7 @@ class HardCase:
 def storage_case(
     by: str, loader: str, workers: int, step_s: float, watch_s: float, duration_s: float = 20.0, **bed: Any
 ) -> HardCase:
-    """`step_s`: of the device; `watch_s`: a turn of the stopwatch, several periods of what comes and goes."""
+    """`step_s`: of the device, at least; `watch_s`: a turn of the stopwatch, several periods of what comes and goes."""
     make = partial(uneven_storage, loader=loader, workers=workers, step_s=step_s)
     return HardCase("storage", by, partial(make, duration_s=duration_s, watch_s=watch_s, bed=bed))
 
