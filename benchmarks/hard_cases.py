@@ -222,8 +222,8 @@ def uneven_storage(
     bench: Bench, loader: str, workers: int, step_s: float, duration_s: float, watch_s: float,
     bed: Mapping[str, Any],
 ) -> Iterator[Asked]:  # fmt: skip
-    """Cold files on FUSE; without: the same files on this machine's disk, in memory. Where processors are slow, so is the
-    device: else preparation would limit the run as well."""
+    """Cold files on FUSE; without: the same files on this machine's disk, in memory. Where processors are slow, the
+    device is too: else preparation would limit the run as well."""
     plain = bench.case(loader, 256, workers, duration_s=duration_s)
     plain = bench.paced(plain, max(step_s, LEAST_SLACK * bench.loader_s(plain)))
     with slow_fuse(plain.subject.dataset, **bed) as mounted:
