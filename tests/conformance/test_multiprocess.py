@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,15 @@ def test_a_killed_worker_fails_the_case_promptly(image_tree: Path, when: str) ->
         assert set(own_children()) <= set(before)
 
 
+@pytest.fixture
+def no_handler_of_torch() -> Iterator[None]:
+    """Any DataLoader of another test leaves torch's handler of SIGCHLD, which raises wherever a worker dies."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("no_handler_of_torch")
 def test_a_worker_that_dies_while_the_stream_is_idle_is_found_at_the_next_use(image_tree: Path) -> None:
     with open_loader("multiprocess", image_tree) as loader:
         take(loader, 1)
