@@ -242,10 +242,15 @@ class _Judge:
         return (self.is_short or ruling.bottleneck == "mixed") and any(gain.n < 2 or _is_wide(gain) for gain in known)
 
     @property
+    def enough_steps(self) -> int:
+        """Of `real`, to judge a run by."""
+        return max(ENOUGH_STEPS, ENOUGH_ROUNDS * self.model.arms[Arm.REAL].round_steps)
+
+    @property
     def of_too_few_steps(self) -> Ruling:
         """Undetermined, with how many steps to measure, and the seconds that takes in all arms."""
         real = self.model.arms[Arm.REAL]
-        wanted = max(ENOUGH_STEPS, ENOUGH_ROUNDS * real.round_steps, LONGER * real.num_steps)
+        wanted = max(self.enough_steps, LONGER * real.num_steps)
         seconds = wanted * sum(arm.mean("duration") for arm in self.model.arms.values())
         details: dict[str, Json] = {"steps": real.num_steps, "wanted": wanted, "seconds": seconds}
         return Ruling("undetermined", (Reason("too_few_steps", details),))
@@ -256,10 +261,10 @@ class _Judge:
     def is_once_out_of_order(self) -> bool:
         """Whether all that speaks against a verdict is the order of two arms of a short window each: those of a single
         arm may differ as much."""
-        found, real = self.model.times.violation, self.model.arms[Arm.REAL]
+        found = self.model.times.violation
         if found is None or (self.seen is not None and not self.seen.agree):
             return False
-        if self.model.watched is not None or real.num_steps >= max(ENOUGH_STEPS, ENOUGH_ROUNDS * real.round_steps):
+        if self.model.watched is not None or self.model.arms[Arm.REAL].num_steps >= self.enough_steps:
             return False
         return all(len(self.model.arms[arm].quantities) == 1 for arm in (found.faster, found.slower))
 

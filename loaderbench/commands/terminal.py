@@ -128,7 +128,7 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
 
 def tell_of_cuda(cases: Sequence[Case]) -> None:
     """Where a GPU's run has a limit of time, what its start may take: two machines that were new, with an H100 and an
-    H200, took 37 and 26 s more than their limit of 15 s, most of it for this (docs/validation.md)."""
+    H200, took 40 and 26 s more than their limit of 15 s, most of it for this (docs/validation.md)."""
     from loaderbench.devices.select import nvml_ordinal
 
     if any(nvml_ordinal(case.step.device) is not None and case.effort.is_limited for case in cases):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import multiprocessing
 import os
 import re
@@ -29,6 +28,7 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from loaderbench.errors import CaseFailed, ConfigError
+from loaderbench.forks import collector_at_rest, leave_garbage
 from loaderbench.loaders.base import MAX_STEPS_IN_FLIGHT, SPAN_FIELDS, Batch, LoaderContext, check_workers
 from loaderbench.loaders.samples import FailureLimit
 from loaderbench.loaders.torch_dataset import BatchDataset, Payload, RequestStream, to_batch
@@ -142,12 +142,10 @@ class MultiprocessLoader:
 
     def _start_workers(self) -> None:
         others = set(multiprocessing.active_children())
-        collects = gc.isenabled()
-        gc.disable()  # until a worker has frozen what it inherits
         # iter(DataLoader) in two steps, so that a half-made iterator can be marked as ended.
         iterator: Any = object.__new__(_MultiProcessingDataLoaderIter)
         try:
-            with _quiet_dataloader():
+            with _quiet_dataloader(), collector_at_rest():
                 iterator.__init__(self._loader)
         except (OSError, RuntimeError) as error:
             iterator._shutdown = True
@@ -159,9 +157,6 @@ class MultiprocessLoader:
             raise CaseFailed(
                 f"could not start {self._context.workers} worker processes: {error.strerror}; use fewer --workers"
             ) from error
-        finally:
-            if collects:
-                gc.enable()
         self._iterator = iterator
 
     def _on_child_signal(self, number: int, frame: FrameType | None) -> None:
@@ -304,10 +299,7 @@ def _begin_worker(parent_pid: int | None, start_method: str, sharing: str, numbe
     """Runs in each worker before its first batch. torch has set its own threads to 1 by then."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to all; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The parent's garbage may hold tensors of CUDA. A worker that collects them calls the driver, which refuses forked
-    # processes, and the worker aborts (rwth-i6/returnn issue 1494).
-    gc.freeze()
-    gc.enable()
+    leave_garbage()
     torch.multiprocessing.set_sharing_strategy(sharing)  # type: ignore[no-untyped-call]
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)

@@ -10,7 +10,6 @@ reads brought into memory.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
@@ -25,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from loaderbench.forks import collector_at_rest, leave_garbage
 from loaderbench.images.cache_state import evict, residency
 from loaderbench.recording.facts import ShadowRead
 from loaderbench.watching.own_files import as_its_own
@@ -63,14 +63,10 @@ class Shadow:
         self._answers, answers = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the child runs nothing of the other threads'
-            collects = gc.isenabled()
-            gc.disable()  # until the reader has frozen what it inherits
-            child = -1
-            try:
+            with collector_at_rest():
                 child = os.fork()
-            finally:
-                if collects and child:
-                    gc.enable()
+                if not child:
+                    leave_garbage()
         if not child:
             os.close(self._requests)
             os.close(self._answers)
@@ -191,8 +187,6 @@ def _leave_behind(serve: Callable[[], NoReturn], answers: int) -> NoReturn:
 def _serve(dataset: Any, requests: int, answers: int, script: int | None) -> NoReturn:
     """The reader's whole life; nothing of it returns to the script. `script`: pidfd of the script."""
     try:
-        gc.freeze()  # the script's garbage may hold tensors of CUDA, whose end aborts a forked process
-        gc.enable()
         if script is not None:
             threading.Thread(target=_end_with, args=(script,), daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)

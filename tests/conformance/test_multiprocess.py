@@ -26,6 +26,7 @@ from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders import multiprocess
 from loaderbench.loaders.multiprocess import _begin_worker
 from loaderbench.selftest.injections import Injection
+from tests.garbage import Tensor
 from tests.warm import own_children
 
 
@@ -111,17 +112,6 @@ def test_a_worker_that_aborts_says_why(image_tree: Path, tmp_path: Path, said: b
         faulthandler.enable()
 
 
-class Tensor:
-    """Stands in for one of CUDA, whose end in a forked process aborts it."""
-
-    def __init__(self, log: Path) -> None:
-        self.log, self.itself = log, self
-
-    def __del__(self) -> None:
-        with self.log.open("a") as log:
-            log.write(f"{os.getpid()}\n")
-
-
 class Collecting(Injection):
     """Workers that collect garbage with each batch. A batch needs a collector that is on."""
 
@@ -133,10 +123,10 @@ class Collecting(Injection):
 def test_workers_do_not_collect_the_garbage_of_their_parent(
     image_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, start, collected = tmp_path / "ended", multiprocess._MultiProcessingDataLoaderIter.__init__, []
+    log, start, collects = tmp_path / "ended", multiprocess._MultiProcessingDataLoaderIter.__init__, []
 
     def started(*arguments: Any) -> None:
-        collected.append(gc.isenabled())
+        collects.append(gc.isenabled())
         start(*arguments)
 
     monkeypatch.setattr(multiprocess._MultiProcessingDataLoaderIter, "__init__", started)
@@ -152,7 +142,7 @@ def test_workers_do_not_collect_the_garbage_of_their_parent(
         finally:
             gc.enable()
     gc.collect()
-    assert collected == [False, False]
+    assert collects == [False, False]
     assert set(log.read_text().split()) == {str(os.getpid())}
 
 

@@ -18,6 +18,7 @@ from loaderbench.analysis.shadow import differ, storage_part
 from loaderbench.images.cache_state import evict, residency
 from loaderbench.recording.facts import ShadowRead
 from loaderbench.watching.shadow import Shadow
+from tests.garbage import Tensor
 from tests.thinned import thinned
 from tests.watching.test_watch_command import python, record, watched
 
@@ -63,17 +64,6 @@ def read(shadow: Shadow, num: int, between: Callable[[], object] = lambda: None)
         shadow.tick(time.perf_counter_ns())
         between()
         time.sleep(0.001)
-
-
-class Tensor:
-    """Stands in for one of CUDA, whose end in a forked process aborts it."""
-
-    def __init__(self, log: Path) -> None:
-        self.log, self.itself = log, self
-
-    def __del__(self) -> None:
-        with self.log.open("a") as log:
-            log.write(f"{os.getpid()}\n")
 
 
 class Collecting(Files):
