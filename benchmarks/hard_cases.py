@@ -1,6 +1,6 @@
 """What is said of a run where it is hard to tell: `loaderbench run` beside a stopwatch that takes the cause away.
 
-    python benchmarks/hard_cases.py [--only NAME,NAME] [--rounds 1] [--json FILE]
+    python benchmarks/hard_cases.py [--only NAME,NAME] [--rounds 1] [--json FILE] [--results FOLDER]
 
 The cases are storage whose speed is not constant (few slow files, standstills), a disk whose rate is capped in slices
 of time (root's), slow opens with a deadline, processors that others have (busy processes, a cgroup's quota, the model's
@@ -144,8 +144,9 @@ class Line:
 class Bench:
     """Where runs are made, and what is known of this machine's loaders."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, results: Path | None = None) -> None:
+        """`results`: where the runs are kept; None: nowhere."""
+        self.folder, self._results = folder, results or folder / "results"
         self._profile = folder / "bench.toml"
         self._profile.write_text(PROFILE.format(issue_ms=1.0, link=50e9))
         self._loader_s: dict[str, float] = {}
@@ -180,7 +181,7 @@ class Bench:
     def run(self, command: str, case_flags: list[str], prefix: list[str]) -> tuple[dict[str, Any], float]:
         """(what `--json` gave, seconds from its start to its answer). Raises LoaderbenchError where it fails."""
         target, begun = self.folder / "answer.json", time.perf_counter()
-        store = ["--results", str(self.folder / "results"), "--json", str(target), "--quiet"]
+        store = ["--results", str(self._results), "--json", str(target), "--quiet"]
         done = subprocess.run(
             [*prefix, sys.executable, "-m", "loaderbench", command, *case_flags, *store],
             capture_output=True, text=True, check=False,
@@ -566,6 +567,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often each case is asked")
     parser.add_argument("--table", default=f"{TABLE_LOADERS} {TABLE_RESOLUTIONS}", help="loaders and resolutions")
     parser.add_argument("--json", type=Path, help="write all lines, with the environment")
+    parser.add_argument("--results", type=Path, help="keep the runs that were asked about in this folder")
     parser.add_argument("--stored", type=Path, help="mark the lines that --json wrote again, and ask nothing")
     arguments = parser.parse_args()
     if arguments.stored is not None:
@@ -576,7 +578,7 @@ def main() -> None:
         parser.error(f"--only takes some of {', '.join(names)}")
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="loaderbench-hard-", dir=os.environ.get("TMPDIR")) as folder:
-        bench = Bench(Path(folder))
+        bench = Bench(Path(folder), arguments.results)
         try:
             for _ in range(arguments.rounds):
                 for name in chosen:

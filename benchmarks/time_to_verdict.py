@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,7 @@ from loaderbench.images.manifest import resolve_dataset
 from loaderbench.machine import environment, usable_cpus
 from loaderbench.plain import to_json
 from loaderbench.recording.facts import Run
-from loaderbench.recording.record import Share
+from loaderbench.recording.record import RunRecord, Share
 from loaderbench.running.jobs.table import MEASURE, A, Job, MeasureRequest, Q
 from loaderbench.running.supervisor import Child, KeptChild
 from loaderbench.selftest.bench import BedMissing, Bench, Built
@@ -141,10 +142,19 @@ def by_loaderbench(subject: AskedRun, log: Path, arguments: argparse.Namespace) 
     assert record.verdict is not None
     stall = sum(record.share(name) or 0.0 for name in WAITS_FOR_DATA)
     named = "+".join(record.verdict.joint) if record.verdict.bottleneck == "mixed" else record.verdict.bottleneck
+    return Answer(time.perf_counter() - begun, named or "mixed", stall, half_width_of(record))
+
+
+def half_width_of(record: RunRecord) -> float | None:
+    """Of the stall's 95 % interval: waiting for data, and contention, which is no part of that, as if they varied
+    independently. None where one of them is not known."""
+    assert record.verdict is not None and record.shares is not None
     known = record.verdict.waiting_for_data
-    width = None if known is None else known.by_arms
-    half_width = None if width is None or width.low is None or width.high is None else (width.high - width.low) / 2
-    return Answer(time.perf_counter() - begun, named or "mixed", stall, half_width)
+    parts = [None if known is None else known.by_arms]
+    if record.share("contention"):
+        parts.append(record.shares["contention"])
+    widths = [part.half_width for part in parts if part is not None and part.half_width is not None]
+    return math.hypot(*widths) if len(widths) == len(parts) else None
 
 
 def by_three_phases(subject: AskedRun, log: Path, arguments: argparse.Namespace) -> Answer:

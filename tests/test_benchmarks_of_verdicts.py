@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from loaderbench.cases.case import Case
 from loaderbench.errors import UnavailableError
 from loaderbench.plain import to_json
+from loaderbench.recording.record import DataWait, Estimate, RunRecord
 from loaderbench.selftest.scenarios import HARD
 from tests.made import make_case
 from tests.reporting import example_records
@@ -171,6 +173,28 @@ def test_a_repeat_of_the_table_knows_its_rows_by_resolution_and_loader(hard: Mod
     rates = hard.rates_of([to_json(one) for one in [*records, example_records.ended_badly()]])
     assert set(rates) == {f"{one.case.subject.resolution} {one.case.feed.loader}" for one in records}
     assert all(low <= value <= high for value, low, high in rates.values())
+
+
+def test_the_interval_of_a_stall_holds_contention_too(benchmark_module: Callable[[str], ModuleType]) -> None:
+    made = next(one for one in example_records.sweep() if one.verdict is not None)
+    assert made.verdict is not None
+    verdict = made.verdict
+
+    def width(waits: Estimate | None, contention: Estimate | None) -> float | None:
+        waiting = None if waits is None else DataWait(waits, waits)
+        record: RunRecord = replace(
+            made,
+            verdict=replace(verdict, waiting_for_data=waiting),
+            shares={**(made.shares or {}), "contention": contention},
+        )
+        found: float | None = benchmark_module("time_to_verdict").half_width_of(record)
+        return found
+
+    waits = Estimate(0.5, 0.47, 0.53, "fraction", 9, "")
+    assert width(waits, Estimate(0.2, 0.16, 0.24, "fraction", 9, "")) == pytest.approx(0.05)  # √(0.03² + 0.04²)
+    assert width(waits, Estimate(0.0, 0.0, 0.3, "fraction", 9, "")) == pytest.approx(0.03)
+    assert width(waits, Estimate(0.2, None, None, "fraction", 9, "")) is None
+    assert width(None, None) is None
 
 
 def test_time_to_verdict_counts_the_answers_until_they_are_known_as_well(

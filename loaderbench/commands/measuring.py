@@ -12,7 +12,7 @@ import typer
 from loaderbench.cases.options import Options
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.ranked import Asked, measure_on_ranks
-from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, tell_of_cuda, write_json
+from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, tell_of_start, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseExcep
     from loaderbench.reporting.live import Progress
 
     if not output.quiet:
-        tell_of_cuda(study.left)
+        tell_of_start(study.left)
     expected_s = [expected_seconds(case) for case in study.left]
     with Progress(len(study.left), quiet=output.quiet, expected_s=expected_s) as view:
 

@@ -11,7 +11,7 @@ import typer
 
 from loaderbench.cases.options import Options
 from loaderbench.commands.options import OutputOptions
-from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, tell_of_cuda, write_json
+from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, tell_of_start, write_json
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _run(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:
 
     quiet = output.quiet or meeting.rank > 0
     if not quiet:
-        tell_of_cuda(study.cases)
+        tell_of_start(study.cases)
     expected_s = [expected_seconds(case) for case in study.cases]
     with Progress(len(study.cases), quiet=quiet, expected_s=expected_s) as view:
 

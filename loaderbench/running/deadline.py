@@ -19,8 +19,8 @@ first batches."""
 AFTER_ROUNDS_S, MOST_AFTER_S = 2.5, 5.0
 """Kept free behind the rounds for what is looked at once, besides the probe of the storage; and where processors are
 slow."""
-
-
+IMPORTS_S = 4.0
+"""Of a processor, what Python and its imports take of a measuring process on a slow one; half of it on a fast one."""
 LEAST_MOVED_S = 1.0
 """By less the deadline is not moved for the start: it would say nothing."""
 NAMED_PART, MOST_NAMED = 0.2, 3
@@ -39,6 +39,12 @@ PHASES = {
     "first_step": "the device's first step",
 }
 """What comes before the rounds: name in the run → in words."""
+
+
+def moved_by_start_s(start_s: float) -> float:
+    """By how much slow processors move the deadline, on which Python took `start_s` to start: so much more for that,
+    and for what follows the rounds."""
+    return 2 * max(0.0, start_s - MOST_AFTER_S)
 
 
 class Deadline:
@@ -75,10 +81,9 @@ class Deadline:
         self._ends_s = self._started_s + duration_s + OVERTIME_S
         self.extended_s = 0.0
         """Seconds that work which cannot be cut short took beyond its share, as was said before it began."""
-        if start_s is not None and start_s > MOST_AFTER_S:
+        if start_s is not None and (moved_s := moved_by_start_s(start_s)):
             self._named.add("imports")
-            # So much more for the start, and for what follows the rounds.
-            self.extend(2 * (start_s - MOST_AFTER_S), f"Python took {start_s:.0f} s of slow processors to start")
+            self.extend(moved_s, f"Python took {start_s:.0f} s of slow processors to start")
 
     def left_s(self) -> float:
         """Seconds until the deadline; 0 behind it."""

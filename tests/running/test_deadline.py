@@ -211,16 +211,23 @@ def rounds_of(deadline: Deadline, **fields: Any) -> Any:
     return measurement
 
 
-def test_the_rounds_keep_half_of_the_time_whatever_came_before() -> None:
+@pytest.mark.parametrize(("gpu", "rounds_s"), [(None, 10.0), (0, 20.0)])
+def test_the_rounds_keep_half_of_the_time_whatever_came_before_or_all_if_a_gpu_moves_its_end_once_more(
+    gpu: int | None, rounds_s: float
+) -> None:
     clock, told = Clock(), list[Message]()
     deadline = Deadline(20.0, told.append, clock=clock)
     measurement = rounds_of(deadline, duration_s=20.0)
+    measurement._rig.device = SimpleNamespace(gpu=gpu)
     clock.now += 14.0
     measurement._keep_for_rounds(0.0)  # 13 s are left, and 10 and what follows the rounds are kept
     assert not told
     clock.now += 4.0
     measurement._keep_for_rounds(0.0)
     assert deadline.left_s() == pytest.approx(10.0 + AFTER_ROUNDS_S) and len(told) == 1
+    clock.now += 8.0
+    measurement._keep_for_rounds(0.0)
+    assert deadline.left_s() == pytest.approx(rounds_s + AFTER_ROUNDS_S) and len(told) == 2
 
 
 @pytest.mark.parametrize(("gpu", "steps"), [(None, 0), (0, 1)])
