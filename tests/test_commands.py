@@ -14,9 +14,8 @@ import pytest
 from commands import DEVICE, call
 from typer.testing import CliRunner
 
-from loaderbench import machine
 from loaderbench.cases.case import Case, Feed, Step, Subject
-from loaderbench.commands import app, measuring, terminal
+from loaderbench.commands import app, measuring
 from loaderbench.commands.options import OutputOptions
 from loaderbench.recording.store import Store
 from tests.made import make_case
@@ -101,19 +100,6 @@ def test_before_a_gpu_starts_its_start_is_told_where_time_is_limited(
     study.measure = lambda *_: said_before.append(capsys.readouterr().err)
     assert measuring._run(study, OutputOptions(tmp_path), verify=False) is None
     assert ("longer than --duration" in said_before[0]) == told
-
-
-@pytest.mark.parametrize(("cpus", "told"), [(None, ""), (1.5, ""), (0.3, "17 s more"), (0.5, "6 s more")])
-def test_what_a_quota_costs_the_start_is_told_before_it(
-    cpus: float | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    quota = None if cpus is None else machine.Quota(cpus, Path("cpu.max"), 0.1)
-    monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
-    terminal.tell_of_start([make_case(steps=8)])  # whatever time that takes
-    assert capsys.readouterr().err == ""
-    terminal.tell_of_start([make_case()])
-    err = capsys.readouterr().err
-    assert told in err and bool(err) is bool(told)
 
 
 def test_a_dry_run_lists_the_cases_and_stores_nothing(small_set: Path, tmp_path: Path) -> None:

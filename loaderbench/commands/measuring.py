@@ -12,7 +12,7 @@ import typer
 from loaderbench.cases.options import Options
 from loaderbench.commands.options import OutputOptions
 from loaderbench.commands.ranked import Asked, measure_on_ranks
-from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, tell_of_start, write_json
+from loaderbench.commands.terminal import check_json_target, end, progress, say, show_plan, write_json
 from loaderbench.errors import ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -90,9 +90,11 @@ def _run(study: SweepStudy, output: OutputOptions, *, verify: bool) -> BaseExcep
     from loaderbench.recording.progress import Phase
     from loaderbench.reporting.format import ended_line
     from loaderbench.reporting.live import Progress
+    from loaderbench.running.deadline import told_before
 
     if not output.quiet:
-        tell_of_start(study.left)
+        for line in told_before(study.left):
+            say(line)
     expected_s = [expected_seconds(case) for case in study.left]
     with Progress(len(study.left), quiet=output.quiet, expected_s=expected_s) as view:
 

@@ -11,7 +11,7 @@ import typer
 
 from loaderbench.cases.options import Options
 from loaderbench.commands.options import OutputOptions
-from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, tell_of_start, write_json
+from loaderbench.commands.terminal import Interrupted, check_json_target, say, show_plan, write_json
 from loaderbench.errors import CaseFailed, ConfigError, LoaderbenchError
 
 if TYPE_CHECKING:
@@ -135,10 +135,12 @@ def _study(cases: Sequence[Case], asked: Asked, meeting: Meeting) -> RanksStudy:
 def _run(study: RanksStudy, output: OutputOptions, meeting: Meeting) -> None:
     from loaderbench.cases.study import expected_seconds
     from loaderbench.reporting.live import Progress
+    from loaderbench.running.deadline import told_before
 
     quiet = output.quiet or meeting.rank > 0
     if not quiet:
-        tell_of_start(study.cases)
+        for line in told_before(study.cases):
+            say(line)
     expected_s = [expected_seconds(case) for case in study.cases]
     with Progress(len(study.cases), quiet=quiet, expected_s=expected_s) as view:
 

@@ -126,29 +126,6 @@ def show_plan(cases: Sequence[Case], title: Callable[[Case], str] = attrgetter("
     echo(f"{len(cases)} case{'s' * (len(cases) != 1)}, at most {seconds / 60:.1f} minutes{longer}")
 
 
-def tell_of_start(cases: Sequence[Case]) -> None:
-    """Say before a run with a limit of time what may make its start so long that it breaks that limit: a GPU, or a CPU
-    quota. Two machines that were new, with an H100 and an H200, took 40 and 26 s more than their limit of 15 s, most of
-    it for this; under a quota of 0.3 processors two processors took 13 and 26 s (docs/validation.md)."""
-    from loaderbench.cases.study import PROMISED_S
-    from loaderbench.devices.select import nvml_ordinal
-    from loaderbench.machine import cpu_quota
-    from loaderbench.running.deadline import IMPORTS_S, moved_by_start_s
-
-    limited = [case for case in cases if case.effort.is_limited]
-    if any(nvml_ordinal(case.step.device) is not None for case in limited):
-        say(
-            "Python's imports, the model and CUDA's first step take 10 to 40 s where none of them was read from the "
-            "disk before; a run may take so much longer than --duration."
-        )
-    quota = cpu_quota()
-    if limited and quota is not None and (longer_s := moved_by_start_s(IMPORTS_S / quota.cpus)):
-        say(
-            f"A cgroup quota allows {quota.cpus:g} processors, and Python's imports take up to {IMPORTS_S:g} s of one: "
-            f"a run may take {longer_s:.0f} s more than --duration and the usual {PROMISED_S:g} s."
-        )
-
-
 def counted(number: int, one: str, more: str) -> str:
     """1 trial is; 2 trials are"""
     return f"{number:,} {one if number == 1 else more}"

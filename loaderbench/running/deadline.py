@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from loaderbench.cases.case import Case
 from loaderbench.cases.study import PROMISED_S
+from loaderbench.devices.select import nvml_ordinal
+from loaderbench.machine import cpu_quota
 from loaderbench.plain import Json
 from loaderbench.recording.caveats import Caveat
 from loaderbench.recording.progress import Notice, Report
@@ -45,6 +48,29 @@ def moved_by_start_s(start_s: float) -> float:
     """By how much slow processors move the deadline, on which Python took `start_s` to start: so much more for that,
     and for what follows the rounds."""
     return 2 * max(0.0, start_s - MOST_AFTER_S)
+
+
+def told_before(cases: Sequence[Case]) -> list[str]:
+    """What is to be said before runs with a limit of time: what may make their start so long that it breaks that limit,
+    a GPU's libraries or a CPU quota.
+
+    Two machines that were new, with an H100 and an H200, took 40 and 26 s more than their limit of 15 s, most of it for
+    this; under a quota of 0.3 processors two others took 13 and 26 s (docs/validation.md).
+    """
+    limited = [case for case in cases if case.effort.is_limited]
+    lines = []
+    if any(nvml_ordinal(case.step.device) is not None for case in limited):
+        lines.append(
+            "Python's imports, the model and CUDA's first step take 10 to 40 s where none of them was read from the "
+            "disk before; a run may take so much longer than --duration."
+        )
+    quota = cpu_quota()
+    if limited and quota is not None and (longer_s := moved_by_start_s(IMPORTS_S / quota.cpus)):
+        lines.append(
+            f"A cgroup quota allows {quota.cpus:g} processors, and Python's imports take up to {IMPORTS_S:g} s of one: "
+            f"a run may take {longer_s:.0f} s more than --duration and the usual {PROMISED_S:g} s."
+        )
+    return lines
 
 
 class Deadline:

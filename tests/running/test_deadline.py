@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 
 from loaderbench.cases.arms import Arm
+from loaderbench.machine import Quota
 from loaderbench.recording.facts import STEP, STEP_FIELDS, Segment
 from loaderbench.recording.progress import Message, Notice, StepsDone
 from loaderbench.running import window
-from loaderbench.running.deadline import AFTER_ROUNDS_S, MOST_AFTER_S, OVERTIME_S, Deadline
+from loaderbench.running.deadline import AFTER_ROUNDS_S, MOST_AFTER_S, OVERTIME_S, Deadline, told_before
 from loaderbench.running.foresight import foreseen
 from loaderbench.running.jobs import measure as measuring
 from loaderbench.running.jobs.measure import _Measurement
@@ -209,6 +211,17 @@ def rounds_of(deadline: Deadline, **fields: Any) -> Any:
         _feeds=SimpleNamespace(reads_files=True), _rig=SimpleNamespace(data=SimpleNamespace(sample_bytes=1e6)),
     )  # fmt: skip
     return measurement
+
+
+@pytest.mark.parametrize(("cpus", "told"), [(None, None), (1.5, None), (0.3, "17 s more"), (0.5, "6 s more")])
+def test_what_a_quota_costs_the_start_is_told_before_it(
+    cpus: float | None, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota = None if cpus is None else Quota(cpus, Path("cpu.max"), 0.1)
+    monkeypatch.setattr("loaderbench.running.deadline.cpu_quota", lambda: quota)
+    assert told_before([make_case(steps=8)]) == []  # whatever time that takes
+    lines = told_before([make_case()])
+    assert len(lines) == (told is not None) and all(str(told) in line for line in lines)
 
 
 @pytest.mark.parametrize(("gpu", "rounds_s"), [(None, 10.0), (0, 20.0)])
