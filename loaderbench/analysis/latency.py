@@ -525,6 +525,22 @@ def opens_cost(reads: Reads) -> bool:
     return open_s >= LEAST_OPEN_S and open_s >= OPEN_PART * mean(reads.histogram, "file")
 
 
+def opens_cost_most(reads: Reads, stood: Stalls | None, few: Tail | None) -> bool:
+    """Whether opening the other files takes more of the time of all than those that waited through a stall, or are
+    slow themselves: where both are there, what takes most is what the storage is slow by."""
+    uneven = np.zeros(len(reads.slow_rows), dtype=np.bool_)
+    if stood is not None:
+        uneven |= reads.lie_in(reads.stalled)
+    if few is not None:
+        uneven |= _file_ns(reads.slow_rows) >= few.slow_s * 1e9 / 2
+    rows, histogram = reads.slow_rows[uneven], reads.histogram
+    opened_ns = int(histogram[:, READ_BIN["open_ns"]].sum() - rows[:, READ["open_ns"]].sum())
+    others_ns = int(histogram[:, READ_BIN["file_ns"]].sum() - _file_ns(rows).sum())
+    num_opens = int(histogram[:, READ_BIN["opens"]].sum()) - len(rows)
+    takes_time = num_opens > 0 and min(opened_ns / num_opens / 1e9, reads.typical_s) >= LEAST_OPEN_S
+    return takes_time and opened_ns >= OPEN_PART * others_ns and opened_ns > int(_file_ns(rows).sum())
+
+
 def fetch_saw(real: Reads, fetch: Reads | None, stood: Stalls | None, few: Tail | None) -> bool | None:
     """Whether `fetch` met the stalls or slow files that `real` met, as often as it should; None where `real` met none,
     or `fetch` does not tell."""
@@ -583,13 +599,9 @@ def slowness(recording: Recording, readers: int, *, idle: bool = False) -> Slown
         return _by_fetch(None if idle else fetch, bound, recording)
     files = of(Arm.REAL, Arm.FREE, Arm.FETCH)
     own, stood, few = (None, None, None) if idle else _uneven(real, of(Arm.RAM), recording, files)
-    opening = opens_cost(real)
     if not idle and own is None and stood is None and few is None and rationed(real, storage):
         bound = "bandwidth"
-    kind = _kind(stood, few, bound, opening)
-    latency_of: Literal["open", "read"] | None = None
-    if kind == "latency":
-        latency_of = "open" if opening else "read"
+    kind, latency_of = _kind(real, stood, few, bound)
     return Slowness(
         kind,
         latency_of,
@@ -627,8 +639,10 @@ def _by_fetch(fetch: Reads | None, bound: Bound | None, recording: Recording) ->
         few = None
     if own is None and stood is None and few is None and rationed(fetch, recording.facts.storage):
         bound = "bandwidth"
-    kind = _kind(stood, few, bound, opening=False)
-    return Slowness(kind, None, None, few, stood, None, None, fetch, standstills=_standstills(stood, reads))
+    kind, latency_of = _kind(fetch, stood, few, bound)
+    if latency_of == "open" and recording.facts.storage.num_containers is not None:
+        kind, latency_of = bound, None  # `fetch` opens containers, which a loader need not
+    return Slowness(kind, latency_of, None, few, stood, None, None, fetch, standstills=_standstills(stood, reads))
 
 
 def _standstills(stood: Stalls | None, rhythm: Reads) -> Standstills | None:
@@ -673,9 +687,14 @@ def _of_the_run(real: Reads, segments: Sequence[Segment]) -> Table | None:
     return real.shared if are_of_the_run(tell, real.seconds, segments) else None
 
 
-def _kind(stood: Stalls | None, few: Tail | None, bound: Bound | None, opening: bool) -> StorageSlowness | None:
-    if stood is not None:
-        return "stalls"
-    if few is not None:
-        return "tail"
-    return bound or ("latency" if opening else None)
+def _kind(
+    reads: Reads, stood: Stalls | None, few: Tail | None, bound: Bound | None
+) -> tuple[StorageSlowness | None, Literal["open", "read"] | None]:
+    """(the kind, of what it is the latency)"""
+    if stood is not None or few is not None:
+        if opens_cost_most(reads, stood, few):
+            return "latency", "open"
+        return "stalls" if stood is not None else "tail", None
+    opening = opens_cost(reads)
+    kind = bound or ("latency" if opening else None)
+    return kind, ("open" if opening else "read") if kind == "latency" else None

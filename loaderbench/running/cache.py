@@ -17,7 +17,7 @@ from loaderbench.cases.case import CacheState
 from loaderbench.errors import CaseFailed, ConfigError, UnavailableError
 from loaderbench.images.cache_state import Residency, evict, evict_files, evicted, locked, ram_copy, residency
 from loaderbench.images.index import first_image
-from loaderbench.images.over_files import over_files
+from loaderbench.images.over_files import NUM_THREADS, over_files
 from loaderbench.images.shards import DataSet, first_container
 from loaderbench.machine import available_memory_bytes, shm_bytes
 from loaderbench.recording.caveats import Caveat
@@ -275,7 +275,8 @@ class CacheKeeper:
 
     def _foreseeing(self, what: str) -> OnDone:
         """Receives the progress of work on all files. Where it will take more than its part of the time, which cannot
-        be helped, that is said as soon as it shows, by the files since the last look."""
+        be helped, that is said as soon as it shows, by the files since the last look: in whole numbers of as many as
+        are worked on at once, for these share a storage and end together."""
         progress, deadline = self._progress(what), self._deadline
         if deadline is None:
             return progress
@@ -289,7 +290,7 @@ class CacheKeeper:
             now = time.perf_counter()
             if not had:
                 begun, before, had = now, now, done
-            if now - before <= max(FORESEE_S, before - begun):
+            if (done - had) % NUM_THREADS or now - before <= max(FORESEE_S, before - begun):
                 return
             whole = now - begun + (now - before) / (done - had) * (total - done)
             before, had = now, done

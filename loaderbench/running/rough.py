@@ -32,7 +32,7 @@ from loaderbench.cases.arms import Arm
 from loaderbench.cases.case import Case
 from loaderbench.recording.caveats import Reason
 from loaderbench.recording.progress import Message, Phase, Report, SegmentDone, SoFar
-from loaderbench.recording.record import Verdict
+from loaderbench.recording.record import Cause, Verdict
 from loaderbench.running.alive import Pulse
 from loaderbench.running.foresight import LEAST_READ, bytes_asked_for
 from loaderbench.running.loop import StepLoop
@@ -48,6 +48,8 @@ FED, STALLED = 0.1, 0.25
 """Parts of the time: who waits no more for data is fed, who waits as much is held up by it."""
 IDLE, BUSY = 0.3, 0.6
 """Parts of a worker's time on a processor or waiting for one: of one that waits for its files, of one that prepares."""
+QUEUED = 0.3
+"""Part of that time that it waited for one: it may be others, or its own, that hold it up."""
 MORE = 2.0
 """A file that takes so many times as long to read as to prepare is the cause by itself."""
 
@@ -90,6 +92,8 @@ class Signs:
     work_s: tuple[float, float] | None
     """At least and at most: for which all workers used a processor or waited for one; None where that is not told."""
     lanes: int
+    queued_part: float = 0.0
+    """Of the time for which the loader wanted processors, the part in which it waited for one."""
     asked_bytes: int | None = None
     """What reads returned."""
 
@@ -98,9 +102,9 @@ def not_known(why: str) -> Rough:
     return Rough(Verdict("undetermined"), f"not known yet: {why}")
 
 
-def _either() -> Verdict:
-    reason = Reason("not_separated", {"causes": ["storage", "prep"], "arms": []})
-    return Verdict("mixed", reasons=(reason,), joint=("storage", "prep"))
+def _either(*causes: Cause) -> Verdict:
+    reason = Reason("not_separated", {"causes": [*causes], "arms": []})
+    return Verdict("mixed", reasons=(reason,), joint=causes)
 
 
 def by_signs(signs: Signs, device_s: float | None, *, reads_files: bool = True, by_processors: bool = True) -> Rough:
@@ -126,15 +130,18 @@ def by_signs(signs: Signs, device_s: float | None, *, reads_files: bool = True, 
     if not reads_files:
         return Rough(Verdict("prep"), seen) if signs.num_steps else not_known(seen)
     if signs.work_s is None:
-        return Rough(_either(), f"{seen}; this kernel does not tell who works")
+        return Rough(_either("storage", "prep"), f"{seen}; this kernel does not tell who works")
     least, most = (one / (signs.lanes * signs.seconds) for one in signs.work_s)
     seen += f"; workers want processors {most:.0%}"
     if most <= IDLE and by_processors:
         return Rough(Verdict("storage"), seen)
     if least < BUSY:
-        return Rough(_either(), seen)
-    # Workers that have not handed over anything may still be starting.
-    return Rough(Verdict("prep"), seen) if signs.num_steps else not_known(seen)
+        return Rough(_either("storage", "prep"), seen)
+    if not signs.num_steps:
+        return not_known(seen)  # workers that have not handed over anything may still be starting
+    if signs.queued_part >= QUEUED:
+        return Rough(_either("prep", "contention"), f"{seen}, and wait for one {signs.queued_part:.0%} of that")
+    return Rough(Verdict("prep"), seen)
 
 
 def by_parts(parts: Parts, device_s: float) -> Rough:
@@ -142,7 +149,7 @@ def by_parts(parts: Parts, device_s: float) -> Rough:
     seen = f"a batch takes {parts.storage_s:.2g} s to read, {parts.prep_s:.2g} s to prepare, {device_s:.2g} s to step"
     if (1.0 - STALLED) * (parts.storage_s + parts.prep_s) < device_s:
         return not_known(seen)
-    return Rough(Verdict("storage") if parts.storage_s >= MORE * parts.prep_s else _either(), seen)
+    return Rough(Verdict("storage") if parts.storage_s >= MORE * parts.prep_s else _either("storage", "prep"), seen)
 
 
 @dataclass(frozen=True)
@@ -295,14 +302,16 @@ class RoughVerdicts:
         worked_ns = int((ended - returned).max()) if len(new) else round((self._device_s or 0.0) * 1e9)
         pending_ns = max(0, now - (int(ended[-1]) if len(new) else begin.at_ns) - worked_ns)
         asked = None if rows or begin.asked_bytes is None else self._asked_for()
+        threads = self._threads()
         waited_s = (int((returned - called).sum()) + pending_ns) / 1e9
         return Signs(
             seconds=seconds,
             num_steps=len(new),
             waited_s=waited_s,
             on_device_s=int((ended - issued).sum()) / 1e9,
-            work_s=self._work_s(begin.threads, self._threads(), seconds, waited_s),
+            work_s=self._work_s(begin.threads, threads, seconds, waited_s),
             lanes=self._case.feed.lanes,
+            queued_part=self._queued_part(begin.threads, threads),
             asked_bytes=None if asked is None or begin.asked_bytes is None else asked - begin.asked_bytes,
         )
 
@@ -320,3 +329,15 @@ class RoughVerdicts:
         of_device = self.opened is not None and self.opened.computes_on_processors
         least_s = sum(s for one, s in grown.items() if one[0] != own[0]) if of_device else most_s
         return least_s, most_s
+
+    def _queued_part(self, before: Threads, now: Threads) -> float:
+        """Of the time for which the loader's threads wanted processors, the part in which they waited for one."""
+        looks = self._consumer[0], threading.get_native_id()
+        by_workers = self._case.feed.workers > 0
+        ran_ns = queued_ns = 0
+        for one, (ran, queued) in now.items():
+            if one == looks or (by_workers and one == self._consumer):
+                continue
+            ran_before, queued_before = before.get(one, (0, 0))
+            ran_ns, queued_ns = ran_ns + ran - ran_before, queued_ns + queued - queued_before
+        return queued_ns / max(ran_ns + queued_ns, 1)

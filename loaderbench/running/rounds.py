@@ -208,11 +208,11 @@ def _stopped_by(
 def _turns(arms: tuple[Arm, ...], *, uneven: bool, short: bool, twice: bool = True) -> tuple[Arm, ...]:
     """The order of a later round. Over a storage that stands still or has slow files now and then (`uneven`), windows
     of `real` and `fetch` must be long, and what they hold differs from one to the next: they come first, and `real`
-    twice, where bytes allow it (`twice`). The other arms move less and follow if there is time. `short`: the time is,
-    so that `real` comes first."""
+    twice, where bytes allow it (`twice`). The other arms move less and follow if there is time, those with the loader
+    first, which move more than the device alone. `short`: the time is, so that `real` comes first."""
     if uneven:
         first = tuple(arm for arm in (Arm.REAL, Arm.FETCH, Arm.REAL)[: 3 if twice else 2] if arm in arms)
-        return (*first, *(arm for arm in arms if arm not in COMPARED))
+        return (*first, *sorted((arm for arm in arms if arm not in COMPARED), key=lambda arm: not arm.is_fed))
     return tuple(sorted(arms, key=lambda arm: arm is not Arm.REAL)) if short else arms
 
 

@@ -618,6 +618,28 @@ def test_stalls_come_before_slow_files_and_these_before_the_probe() -> None:
     assert (late.kind, late.latency_of) == ("latency", "read")
 
 
+@pytest.mark.parametrize(
+    ("uneven", "without"), [({"stall": (6.0, 0.3)}, "stalls"), ({"slow": same}, "tail")], ids=["standstills", "slow"]
+)
+def test_slow_opens_that_cost_more_than_what_comes_now_and_then_are_what_the_storage_is_slow_by(
+    uneven: dict[str, Slow | tuple[float, float]], without: str
+) -> None:
+    made = readers_at_work(2, 30, open_s=0.006, typical_s=0.001, decode_s=0.001, **uneven)
+    for found in (slowness(recording(SCALING, real=made), 2), slowness(recording(None, real=None, fetch=made), 2)):
+        assert (found.kind, found.latency_of) == ("latency", "open")
+        assert (found.stalls is None) is (without == "tail") and (found.tail is None) is (without == "stalls")
+    quick = readers_at_work(2, 30, decode_s=0.001, **uneven)
+    assert slowness(recording(SCALING, real=quick), 2).kind == without
+
+
+def test_a_loader_that_tells_no_reads_opens_the_files_that_fetch_opens() -> None:
+    made = recording(None, real=None, fetch=readers_at_work(4, 4, open_s=0.007))
+    assert (slowness(made, 4).kind, slowness(made, 4).latency_of) == ("latency", "open")
+    storage = replace(made.facts.storage, num_containers=4)
+    held = Recording(made.segments, replace(made.facts, storage=storage))
+    assert slowness(held, 4).kind is None
+
+
 @pytest.mark.parametrize("table", [{"slow": same}, {"stall": (2.7, 0.8)}], ids=["slow reads", "standstills"])
 def test_of_a_storage_that_did_nothing_no_read_is_slow(table: dict[str, Slow]) -> None:
     """A reader that waits for a processor looks the same."""

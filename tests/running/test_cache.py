@@ -70,7 +70,7 @@ class Told:
             0.0,
             600,
             0.010,
-            [(0.3, "takes about 2 s for 1,000 files"), (2.3, "takes about 5 s for 1,000 files")],
+            [(1.0, "takes about 3 s for 1,000 files"), (1.6, "takes about 5 s for 1,000 files")],
             id="slow behind those in memory",
         ),
     ],
@@ -89,3 +89,18 @@ def test_how_long_work_on_all_files_takes_is_foreseen_by_the_last_ones(
         on_done(number + 1, 1000)
     assert [why for _, why in deadline.said] == [f"work {text}" for _, text in said]
     assert [s for s, _ in deadline.said] == pytest.approx([s for s, _ in said], abs=0.1)
+
+
+def test_files_that_share_a_storage_and_end_together_are_foreseen_as_a_whole_wave(
+    own_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, deadline = [100.0], Told()
+    monkeypatch.setattr(cache.time, "perf_counter", lambda: now[0])
+    keeper = CacheKeeper("warm", DataSet(index_images(str(own_tree))), deadline=deadline)  # type: ignore[arg-type]
+    on_done = keeper._foreseeing("work")
+    now[0] += 0.1
+    on_done(1, 321)  # alone; then 32 at once, 0.1 s of the storage each
+    for number in range(1, 321):
+        now[0] += 3.2 * ((number - 1) % 32 == 0)
+        on_done(number + 1, 321)
+    assert [why for _, why in deadline.said] == ["work takes about 32 s for 321 files"]

@@ -36,6 +36,7 @@ def causes(rough: Rough) -> tuple[str, ...]:
     [
         ({}, 0.01, ("storage",)),
         ({"work_s": (3.9, 3.9)}, 0.01, ("prep",)),
+        ({"work_s": (3.9, 3.9), "queued_part": 0.6}, 0.01, ("prep", "contention")),
         ({"work_s": (1.8, 1.8)}, 0.01, ("storage", "prep")),
         ({"work_s": (0.2, 3.9)}, 0.01, ("storage", "prep")),  # threads that may be the loader's, or the device's
         ({"work_s": None}, 0.01, ("storage", "prep")),
@@ -101,7 +102,7 @@ class Process:
     """A measuring process on a clock of the test's: the loop's thread, and a worker."""
 
     def __init__(self, **fields: Any) -> None:
-        self.now, self.worker_ns, self.consumer_ns = 0, 0, 1
+        self.now, self.worker_ns, self.consumer_ns, self.queued = 0, 0, 1, 0.0
         self.read = 10**9
         self.told: list[Message] = []
         self.pulse = Pulse(lambda: self.now)
@@ -114,7 +115,8 @@ class Process:
 
     def threads(self) -> dict[tuple[int, int], tuple[int, int]]:
         own = os.getpid(), threading.get_native_id()
-        return {own: (self.consumer_ns, 0), (own[0] + 1, 1): (self.worker_ns, 0)}
+        queued_ns = round(self.queued * self.worker_ns)
+        return {own: (self.consumer_ns, 0), (own[0] + 1, 1): (self.worker_ns - queued_ns, queued_ns)}
 
     def step(self, wait_ms: int, *, work_ms: int) -> None:
         """One more, behind such a wait, in which the worker worked."""
@@ -145,6 +147,15 @@ def test_nothing_rough_is_told_before_its_time_nor_behind_a_verdict_by_the_rules
     process.rough.hear(SoFar(Verdict("prep"), 7.5))
     process.run(work_ms=85)
     assert process.causes == ["storage", "prep"]
+
+
+def test_workers_that_wait_for_processors_are_held_up_or_prepare() -> None:
+    process = Process()
+    process.now, process.queued = 5 * S, 0.5
+    process.run(work_ms=85)
+    assert set(process.causes) == {"mixed"}
+    told = [one for one in process.told if isinstance(one, SoFar)][-1]
+    assert told.verdict.joint == ("prep", "contention") and "wait for one 50%" in (told.signs or "")
 
 
 @pytest.mark.parametrize(("work_ms", "cause"), [(5, "storage"), (85, "prep")])
@@ -224,4 +235,5 @@ def test_images_in_memory_that_are_slow_to_decode(loader: str, workers: int, tmp
     measure(MeasureRequest(case, started_ns=started_ns, judge=lambda case, recording: None), told.append)
     found = [one for one in told if isinstance(one, SoFar)]
     assert all(one.signs for one in found)
-    assert {one.verdict.bottleneck for one in found} - {"undetermined"} == {"prep"}
+    named = {one.verdict.joint or (one.verdict.bottleneck,) for one in found} - {("undetermined",)}
+    assert named and named <= {("prep",), ("prep", "contention")}  # others may have the processors

@@ -221,7 +221,8 @@ def test_what_real_lacks_spares_nothing_where_it_is_not_measured_again(monkeypat
 
 
 def test_where_bytes_are_limited_no_round_reads_more_than_was_planned() -> None:
-    assert rounds._turns(COLD, uneven=True, short=False)[:3] == (Arm.REAL, Arm.FETCH, Arm.REAL)
+    assert rounds._turns(COLD, uneven=True, short=False)[:4] == (Arm.REAL, Arm.FETCH, Arm.REAL, Arm.RAM)
+    assert rounds._turns(COLD, uneven=True, short=False)[-2:] == (Arm.DEVICE, Arm.HOST)
     for twice in (False, True):
         turns = rounds._turns(COLD, uneven=True, short=False, twice=twice)
         assert sum(arm.touches_storage for arm in turns) == 3 + twice and {*turns} == {*COLD}
@@ -370,7 +371,7 @@ def test_once_the_storage_stood_still_real_and_fetch_come_first(monkeypatch: pyt
     # then the round ends there, and the next begins with them, `real` twice, in windows that would hold the pause
     assert second == [Arm.DEVICE, Arm.HOST, Arm.RAM, Arm.REAL]
     third = [(arm, length.target_s) for arm, number, length in windows.asked if number == 2]
-    assert [arm for arm, _ in third[:4]] == [Arm.REAL, Arm.FETCH, Arm.REAL, Arm.DEVICE]
+    assert [arm for arm, _ in third[:4]] == [Arm.REAL, Arm.FETCH, Arm.REAL, Arm.RAM]
     assert third[0][1] > 1.0 and third[2][1] > 1.0 and third[3][1] < 1.0
 
 
