@@ -104,8 +104,10 @@ History
     23 issuing that others held up while batches lay ready too counts among what they take: neither `host` nor `real` is
        as slow without them; arms of one window each that are out of order are too short, not contradictory;
        a quota that a run uses up is named though others hold more processors than it withheld
+    24 opens that cost more of the time than standstills or slow files do are what the storage is slow by; of a loader
+       that does not tell its reads, opens by `fetch`
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 23
+RULES_VERSION = 24
