@@ -126,6 +126,10 @@ class Said:
     rate_is_bounded: bool = True
 
 
+Rate = tuple[float, float | None, float | None]
+"""(images/s, the ends of its interval)"""
+
+
 @dataclass
 class Line:
     """One case of one round."""
@@ -137,7 +141,7 @@ class Line:
     said: Said | None = None
     gains: list[Gain] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    rates: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    rates: dict[str, Rate] = field(default_factory=dict)
     """Of a table: each row's images/s with its interval."""
 
 
@@ -523,8 +527,9 @@ def ask_table(bench: Bench, name: str, loaders: str, resolutions: str) -> Line:
     return Line(name, f"{len(rows)} rows", mark, seconds, None, [], notes, rates_of(rows))
 
 
-def rates_of(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
-    """Resolution and loader → (rate, its interval's ends), of the records that have one."""
+def rates_of(rows: Sequence[dict[str, Any]]) -> dict[str, Rate]:
+    """Resolution and loader → (rate, its interval's ends), of the records that have one; an end is None where the
+    interval is not bounded."""
     return {
         f"{row['case']['resolution']} {row['case']['loader']}": (rate["value"], rate["low"], rate["high"])
         for row in rows
@@ -533,15 +538,21 @@ def rates_of(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, fl
 
 
 def held(lines: Sequence[Line]) -> str | None:
-    """How many intervals of the table's repeats hold the median of their row's repeats; None with fewer than 3."""
+    """How many intervals of the table's repeats hold the median of their row's repeats, of those that are bounded; None
+    with fewer than 3."""
     tables = [line.rates for line in lines if line.rates]
     if len(tables) < FEWEST_REPEATS:
         return None
-    found = []
+    found, unbounded = list[bool](), 0
     for row in sorted(set.intersection(*map(set, tables))):
         median = statistics.median(table[row][0] for table in tables)
-        found += [low <= median <= high for _, low, high in (table[row] for table in tables)]
-    return f"{len(tables)} repeats: {sum(found)} of {len(found)} intervals hold their row's median"
+        for _, low, high in (table[row] for table in tables):
+            if low is None or high is None:
+                unbounded += 1
+            else:
+                found.append(low <= median <= high)
+    more = f", {unbounded} are not bounded" if unbounded else ""
+    return f"{len(tables)} repeats: {sum(found)} of {len(found)} intervals hold their row's median{more}"
 
 
 def told(line: Line) -> str:

@@ -157,7 +157,7 @@ def test_time_to_verdict_asks_again_only_where_a_way_has_not_answered(
 
 
 def test_intervals_of_a_repeated_table_are_held_against_the_median_of_the_repeats(hard: ModuleType) -> None:
-    def table(*rates: tuple[float, float, float]) -> Any:
+    def table(*rates: tuple[float, float, float | None]) -> Any:
         return hard.Line("bench-table", "", "right", 0.0, rates=dict(zip("ab", rates, strict=True)))
 
     two = [table((10, 9, 11), (5, 4, 6)), table((12, 11, 13), (5, 4, 6))]
@@ -166,6 +166,8 @@ def test_intervals_of_a_repeated_table_are_held_against_the_median_of_the_repeat
     assert (
         hard.held([*two, table((11, 11.5, 12), (5.5, 5, 6))]) == "3 repeats: 5 of 6 intervals hold their row's median"
     )
+    told = hard.held([*two, table((11, 10, None), (5, 4, 6))])
+    assert told == "3 repeats: 5 of 5 intervals hold their row's median, 1 are not bounded"
 
 
 def test_a_repeat_of_the_table_knows_its_rows_by_resolution_and_loader(hard: ModuleType) -> None:
