@@ -411,7 +411,8 @@ def rationed(reads: Reads, storage: StorageFacts) -> bool:
 
 
 def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, beside: Table | None = None) -> Tail | None:
-    """The few slow files; None where no part of the reads is much slower than the rest, or all readers waited at once.
+    """The few slow files; None where no part of the reads is much slower than the rest, or all readers waited at once,
+    or for their part of a capped rate.
 
     Args:
         memory: reads of the same loader from memory.
@@ -446,6 +447,9 @@ def tail(reads: Reads, memory: Reads | None, storage: StorageFacts, beside: Tabl
     num, slow_s = above(histogram, mean_s * 1e9 / 2)
     again = same_files(len(rows), len(times), storage.num_files, num / reads.num * storage.num_files)
     if at_once and not again and folder is None:  # of one reader; the probe's noise makes no files slow again
+        return None
+    capped = reads.readers > 1 and bound_by(storage.ceiling, reads.readers) == "bandwidth"
+    if capped and again is False and folder is None:  # others each time, of a rate that all readers share
         return None
     return Tail(share, slow_s, quantile(histogram, "file", 0.5), again, tuple(examples), folder, part, slow_part)
 

@@ -105,7 +105,10 @@ History
        as slow without them; arms of one window each that are out of order are too short, not contradictory;
        a quota that a run uses up is named though others hold more processors than it withheld
     24 opens that cost more of the time than standstills or slow files do are what the storage is slow by; of a loader
-       that does not tell its reads, opens by `fetch`
+       that does not tell its reads, opens by `fetch`; slow files that are others each time, where more readers get no
+       more, wait for a capped rate;
+       a stage that surely gives something, but nothing beyond the gain without contention, is contention, though that
+       gain alone is not sure
 """
 
 from __future__ import annotations

@@ -188,8 +188,10 @@ class _Judge:
         both.
         """
         gain = self.model.contention_gain
-        if gain is None or gain.n < 2 or gain.low < SURE or _is_wide(gain):
+        if gain is None or gain.n < 2 or _is_wide(gain):
             return False
+        if gain.low < SURE:
+            return self.stage_is_contention(gain)
         if self.model.held_up_by_others and gain.low >= HELD_UP:
             return True
         found: list[tuple[tuple[Cause, ...], Quantity]] = []
@@ -200,6 +202,14 @@ class _Judge:
         if gain.value < WORTH and (best.value < WORTH or best.low < SURE):
             return False
         return _may_hold(gain.value, causes) >= best.value
+
+    def stage_is_contention(self, gain: Quantity) -> bool:
+        """Whether the best stage surely gives something, and is worth nothing beyond the `gain` without contention that
+        it holds: whatever that gain is, it is what the stage's is."""
+        if gain.value < WORTH or HOLD_CONTENTION.isdisjoint(self.worth[:1]) or self.unseparated is not None:
+            return False
+        best = self.model.gains[self.worth[0]]
+        return best.low >= SURE and best.value < WORTH * gain.value
 
     @property
     def hides_contention(self) -> bool:

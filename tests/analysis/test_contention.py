@@ -220,6 +220,28 @@ def test_when_contention_is_named_beside_a_stage(
 
 
 @pytest.mark.parametrize(
+    ("contention", "prep", "named"),
+    [
+        pytest.param((0.95, 1.6, 2.2), (1.05, 1.66, 2.3), True, id="it is nothing beyond contention"),
+        pytest.param((0.95, 1.6, 2.2), (0.9, 1.66, 2.3), False, id="it may be nothing"),
+        pytest.param((0.95, 1.25, 1.5), (1.3, 1.5, 1.7), False, id="it is more than contention"),
+        pytest.param((0.95, 1.08, 1.2), (1.05, 1.12, 1.2), False, id="contention is not worth it"),
+    ],
+)
+def test_a_stage_that_is_sure_by_its_contention_alone_is_no_other_name_for_it(
+    *, contention: tuple[float, ...], prep: tuple[float, ...], named: bool
+) -> None:
+    def gain(low: float, value: float, high: float) -> Quantity:
+        return Quantity(value, np.linspace(low, high, 500), 9)
+
+    model = SimpleNamespace(
+        contention_gain=gain(*contention), gains={"prep": gain(*prep)}, held_up_by_others=False, has_storage=False,
+        base=gain(0.9, 1.0, 1.1), times=None,
+    )  # fmt: skip
+    assert _Judge(cast("Model", model), None).is_held_up is named
+
+
+@pytest.mark.parametrize(
     ("contention", "low", "high", "hidden"),
     [
         pytest.param(1.6, 1.7, 22.0, True, id="it may be no more than contention"),

@@ -502,6 +502,11 @@ def test_readers_that_wait_for_a_capped_rate_met_no_slow_files(readers: int) -> 
     few = reads(readers, readers_at_work(readers, 20, slow=others))
     assert not rationed(few, scaling) and tail(few, None, scaling) is not None
     assert tail(few, None, STORAGE) is not None  # without a probe, too
+    # others each time, of a rate that more readers share, wait for that; the same ones do not
+    shared = replace(STORAGE, ceiling=CAPPED)
+    assert (tail(few, None, shared) is None) is (readers > 1)  # of one reader the reads themselves tell
+    again = tail(reads(readers, readers_at_work(readers, 20, slow=same)), None, shared)
+    assert again is not None and again.same_files
 
 
 @pytest.mark.parametrize("slice_s", [0.01, 0.02, 0.05, 0.1])
