@@ -65,7 +65,9 @@ def told_before(cases: Sequence[Case]) -> list[str]:
             "disk before; a run may take so much longer than --duration."
         )
     quota = cpu_quota()
-    if limited and quota is not None and (longer_s := moved_by_start_s(IMPORTS_S / quota.cpus)):
+    slower = 1.0 if quota is None else max(1.0, 1.0 / quota.cpus)
+    longer_s = moved_by_start_s(IMPORTS_S * slower) + BESIDE_S * (slower - 1.0)
+    if limited and quota is not None and longer_s >= LEAST_MOVED_S:
         lines.append(
             f"A cgroup quota allows {quota.cpus:g} processors, and Python's imports take up to {IMPORTS_S:g} s of one: "
             f"a run may take {longer_s:.0f} s more than --duration and the usual {PROMISED_S:g} s."

@@ -213,7 +213,7 @@ def rounds_of(deadline: Deadline, **fields: Any) -> Any:
     return measurement
 
 
-@pytest.mark.parametrize(("cpus", "told"), [(None, None), (1.5, None), (0.3, "17 s more"), (0.5, "6 s more")])
+@pytest.mark.parametrize(("cpus", "told"), [(None, None), (1.5, None), (0.3, "24 s more"), (0.5, "9 s more")])
 def test_what_a_quota_costs_the_start_is_told_before_it(
     cpus: float | None, told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
