@@ -174,6 +174,11 @@ def _file_ns(rows: Table) -> NDArray[np.int64]:
     return np.asarray(rows[:, READ["open_ns"]] + rows[:, READ["read_ns"]])
 
 
+def _as_slow(rows: Table, few: Tail) -> NDArray[np.bool_]:
+    """Which of the reads took as long as the slow files, or half as long at least."""
+    return np.asarray(_file_ns(rows) >= few.slow_s * 1e9 / 2)
+
+
 def _mean_s(rows: Table) -> float:
     return float(_file_ns(rows).mean() / 1e9)
 
@@ -459,7 +464,7 @@ def _is_of_the_run(few: Tail, reads: Reads, segments: Sequence[Segment]) -> bool
     where the same files, or those of one folder, are slow each time."""
     if few.same_files or few.folder is not None:
         return False
-    rows = reads.slow_rows[_file_ns(reads.slow_rows) >= few.slow_s * 1e9 / 2]
+    rows = reads.slow_rows[_as_slow(reads.slow_rows, few)]
     rows = rows[np.argsort(rows[:, READ["begin_ns"]])]
     begins, ends = rows[:, READ["begin_ns"]], rows[:, READ["begin_ns"]] + _file_ns(rows)
     first = np.flatnonzero(np.append(True, begins[1:] > np.maximum.accumulate(ends)[:-1]))  # of those at once
@@ -536,7 +541,7 @@ def opens_cost_most(reads: Reads, stood: Stalls | None, few: Tail | None) -> boo
     if stood is not None:
         uneven |= reads.lie_in(reads.stalled)
     if few is not None:
-        uneven |= _file_ns(reads.slow_rows) >= few.slow_s * 1e9 / 2
+        uneven |= _as_slow(reads.slow_rows, few)
     rows, histogram = reads.slow_rows[uneven], reads.histogram
     opened_ns = int(histogram[:, READ_BIN["open_ns"]].sum() - rows[:, READ["open_ns"]].sum())
     others_ns = int(histogram[:, READ_BIN["file_ns"]].sum() - _file_ns(rows).sum())

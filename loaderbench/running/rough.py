@@ -55,6 +55,8 @@ MORE = 2.0
 
 Threads = Mapping[tuple[int, int], tuple[int, int]]
 """(process, thread) → (ns on a processor, ns runnable without one)."""
+Used = Mapping[tuple[int, int], tuple[float, float]]
+"""The same in seconds, between two looks."""
 
 
 @dataclass(frozen=True)
@@ -302,42 +304,42 @@ class RoughVerdicts:
         worked_ns = int((ended - returned).max()) if len(new) else round((self._device_s or 0.0) * 1e9)
         pending_ns = max(0, now - (int(ended[-1]) if len(new) else begin.at_ns) - worked_ns)
         asked = None if rows or begin.asked_bytes is None else self._asked_for()
-        threads = self._threads()
         waited_s = (int((returned - called).sum()) + pending_ns) / 1e9
+        used = self._used(begin.threads, self._threads())
+        queued_s = sum(queued for _, queued in used.values()) if used else 0.0
         return Signs(
             seconds=seconds,
             num_steps=len(new),
             waited_s=waited_s,
             on_device_s=int((ended - issued).sum()) / 1e9,
-            work_s=self._work_s(begin.threads, threads, seconds, waited_s),
+            work_s=None if used is None else self._work_s(used, seconds, waited_s),
             lanes=self._case.feed.lanes,
-            queued_part=self._queued_part(begin.threads, threads),
+            queued_part=queued_s / max(_sum_s(used), 1e-9) if used else 0.0,
             asked_bytes=None if asked is None or begin.asked_bytes is None else asked - begin.asked_bytes,
         )
 
-    def _work_s(self, before: Threads, now: Threads, seconds: float, waited_s: float) -> tuple[float, float] | None:
-        """For which the loader used processors or waited for them, at least and at most; None where it is not told."""
+    def _used(self, before: Threads, now: Threads) -> Used | None:
+        """Of the threads that may be the loader's; None where it is not told."""
         if not any(ran for ran, _ in now.values()):
             return None
-        grown = {one: (sum(times) - sum(before.get(one, (0, 0)))) / 1e9 for one, times in now.items()}
-        if not self._case.feed.workers:  # it works in the loop, while this waits for its batches
-            used_s = grown.get(self._consumer, 0.0)
-            whole = seconds / max(waited_s, 1e-9)
-            return max(0.0, used_s - (seconds - waited_s)) * whole, min(used_s, waited_s) * whole
-        own = self._consumer[0], threading.get_native_id()
-        most_s = sum(s for one, s in grown.items() if one not in (self._consumer, own))
-        of_device = self.opened is not None and self.opened.computes_on_processors
-        least_s = sum(s for one, s in grown.items() if one[0] != own[0]) if of_device else most_s
-        return least_s, most_s
-
-    def _queued_part(self, before: Threads, now: Threads) -> float:
-        """Of the time for which the loader's threads wanted processors, the part in which they waited for one."""
         looks = self._consumer[0], threading.get_native_id()
-        by_workers = self._case.feed.workers > 0
-        ran_ns = queued_ns = 0
-        for one, (ran, queued) in now.items():
-            if one == looks or (by_workers and one == self._consumer):
-                continue
-            ran_before, queued_before = before.get(one, (0, 0))
-            ran_ns, queued_ns = ran_ns + ran - ran_before, queued_ns + queued - queued_before
-        return queued_ns / max(ran_ns + queued_ns, 1)
+        others = now.keys() - {self._consumer, looks}
+        used = {}
+        for one in others if self._case.feed.workers else now.keys() & {self._consumer}:
+            ran, queued = (np.array(now[one]) - before.get(one, (0, 0))) / 1e9
+            used[one] = float(ran), float(queued)
+        return used
+
+    def _work_s(self, used: Used, seconds: float, waited_s: float) -> tuple[float, float]:
+        """For which the loader used processors or waited for them, at least and at most."""
+        most_s = _sum_s(used)
+        if not self._case.feed.workers:  # it works in the loop, while this waits for its batches
+            whole = seconds / max(waited_s, 1e-9)
+            return max(0.0, most_s - (seconds - waited_s)) * whole, min(most_s, waited_s) * whole
+        of_device = self.opened is not None and self.opened.computes_on_processors
+        by_workers = {one: times for one, times in used.items() if one[0] != self._consumer[0]}
+        return _sum_s(by_workers) if of_device else most_s, most_s
+
+
+def _sum_s(used: Used) -> float:
+    return sum(ran + queued for ran, queued in used.values())

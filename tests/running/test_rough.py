@@ -16,6 +16,7 @@ from PIL import Image
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.progress import Message, Phase, SegmentDone, SoFar
 from loaderbench.recording.record import Verdict
+from loaderbench.running import rough
 from loaderbench.running.alive import Pulse
 from loaderbench.running.jobs.measure import measure
 from loaderbench.running.jobs.table import MeasureRequest
@@ -218,7 +219,9 @@ def test_before_the_window_it_is_said_what_is_done_and_what_the_parts_say() -> N
     ("loader", "workers"),
     thinned([("multiprocess", 2), ("threaded", 2), ("serial", 0)], 3),
 )
-def test_images_in_memory_that_are_slow_to_decode(loader: str, workers: int, tmp_path: Path) -> None:
+def test_images_in_memory_that_are_slow_to_decode(
+    loader: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An image of four megapixels of noise takes a processor a hundred milliseconds or so, a batch on this device 8."""
     noise = np.random.default_rng(0).integers(0, 255, (2000, 2000, 3), dtype=np.uint8)
     for number in range(24):
@@ -230,10 +233,10 @@ def test_images_in_memory_that_are_slow_to_decode(loader: str, workers: int, tmp
         batch_size=8, input_size=64, device="emulated:h200-resnet50-train-fp32", cache="warm", duration_s=5.0,
         arms=(Arm.DEVICE, Arm.REAL), steps=12,
     )  # fmt: skip
+    monkeypatch.setattr(rough, "QUEUED", 1.0)  # others may have the processors
     told: list[Message] = []
     started_ns = time.perf_counter_ns() - int(FROM_S * S)
     measure(MeasureRequest(case, started_ns=started_ns, judge=lambda case, recording: None), told.append)
     found = [one for one in told if isinstance(one, SoFar)]
     assert all(one.signs for one in found)
-    named = {one.verdict.joint or (one.verdict.bottleneck,) for one in found} - {("undetermined",)}
-    assert named and named <= {("prep",), ("prep", "contention")}  # others may have the processors
+    assert {one.verdict.bottleneck for one in found} - {"undetermined"} == {"prep"}
