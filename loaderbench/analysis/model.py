@@ -713,7 +713,9 @@ class Model:
             return None if fetched is None else largest(consumer, fetched)
         feed = self.loader_time
         if "storage" in removed:
-            feed = self.times.prep if self.times.prep is not None else self.times.ram
+            feed = self.times.prep
+            if feed is None:  # a whole step, with its issuing
+                feed, in_line = self.times.ram, None
         if feed is None:
             return None
         if not removed & {"prep", "storage"}:

@@ -15,9 +15,9 @@ BESIDE_OTHERS = "run to run beside others"
 RUN_TO_RUN = 0.15
 """Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
 the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
-IN_LINE = 0.10
-"""The same of a loader in line that waits for no processor, times the part of the processors that others hold: its one
-thread shares caches with them, and moves between processors. Measured: docs/validation.md, `Run to run`."""
+CROWDED = 0.15
+"""The same of a loader that sets the pace, times the part of the processors that others hold: its threads share caches
+with them, and move between processors. Measured: docs/validation.md, `Run to run`."""
 CONTENTION_ERROR, PART_OF_IT = 0.10, 0.25
 """Half-width that the prediction itself adds to the gain without contention, as no arm runs without it: this much, and
 at most so large a part of what contention takes. Measured: docs/validation.md, `Without contention`."""
@@ -28,8 +28,8 @@ without the cause is another run of it, in which no loop of ours measured the pa
 
 def rate(known: Estimate, model: Model, *, in_line: bool) -> Estimate:
     """Samples/s of the next run beside the same others. `in_line`: the loader works in the thread that issues."""
-    own = _in_line(model) if in_line else 0.0
-    return _widened(known, float(np.hypot(_run_to_run(model), own)), BESIDE_OTHERS)
+    crowded = _crowded(model) if in_line or model.loader_paces else 0.0
+    return _widened(known, float(np.hypot(_run_to_run(model), crowded)), BESIDE_OTHERS)
 
 
 def without_contention(verdict: Verdict, model: Model) -> Verdict:
@@ -63,10 +63,10 @@ def _run_to_run(model: Model) -> float:
     return 1.96 * RUN_TO_RUN * model.taken_by_others
 
 
-def _in_line(model: Model) -> float:
-    """Half-width, in logarithms, of what moves the one thread of a loader in line from run to run."""
+def _crowded(model: Model) -> float:
+    """Half-width, in logarithms, of what moves the threads of a loader from run to run."""
     seen = model.processors.get(Arm.REAL)
-    return 0.0 if seen is None else 1.96 * IN_LINE * min(1.0, seen.held / seen.cpus)
+    return 0.0 if seen is None else 1.96 * CROWDED * min(1.0, seen.held / seen.cpus)
 
 
 def _widened(known: Estimate, more: float, why: str) -> Estimate:

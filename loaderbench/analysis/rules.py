@@ -109,8 +109,11 @@ History
        more, wait for a capped rate;
        a stage that surely gives something, but nothing beyond the gain without contention, is contention, though that
        gain alone is not sure
+    25 beside others the images/s of any loader that sets the pace are known no better than what moves its threads from
+       run to run, which was that of one in line alone, and is half as much again; what is left of a loader in line
+       without storage and another cause holds its issuing once
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 24
+RULES_VERSION = 25

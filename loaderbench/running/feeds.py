@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import cycle, islice
+from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,8 @@ COPY_BATCHES = 128
 """Batches of images that are copied into memory: a large set is not copied completely."""
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that no batch stays in the processor's cache."""
-
+MORE_BATCHES_S = 2.0
+"""Most seconds to wait for those behind the first where the run has a limit: large images take long to decode."""
 REST_S = 0.5
 """Most seconds for a loader to fill its queue before another arm opens."""
 WINDOWS = (*ARMS, Arm.PREP)
@@ -163,7 +165,9 @@ class Feeds:
             self._pinned = bool(first.inputs.is_pinned())
         kept = [_copy_of(first)]
         self.first_spans += [] if first.spans is None else [first.spans]
-        for batch in islice(stream, NUM_HOST_BATCHES - 1):
+        until_s = self._deadline.until(MORE_BATCHES_S) if self._case.effort.is_limited else math.inf
+        while len(kept) < NUM_HOST_BATCHES and time.perf_counter() < until_s:
+            batch = next(stream)
             kept.append(_copy_of(batch))
             self.first_spans += [] if batch.spans is None else [batch.spans]
         close(stream)

@@ -1,11 +1,12 @@
 """What a sample costs in other decoders: a short measurement on the data set's own images, in memory.
 
-Run once after the arms, in its own threads, for at most about PROBE_S seconds. The advice "another decoder",
-"another loader" and "more workers" predicts its gain from these facts.
+Run once after the arms, in its own threads, for about PROBE_S seconds; longer where images take long to decode. The
+advice "another decoder", "another loader" and "more workers" predicts its gain from these facts.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import sys
 import threading
@@ -35,8 +36,11 @@ NUM_IMAGES, MIN_IMAGES = 32, 4
 HANDOVER_IMAGES = 16
 
 
-def probe_preparation(context: LoaderContext, num_cpus: int) -> PrepProbe:
+def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = math.inf) -> PrepProbe:
     """Measure the decoders that are installed on up to NUM_IMAGES of the images.
+
+    `until_s`: when it must end, by time.perf_counter(): from then on one image in each decoder is enough, and how fast
+    they are on all processors at once stays unknown.
 
     Finished samples are written into memory that is `shared` (as a worker process hands batches over), `private`
     (fresh each time) or `reused`.
@@ -50,13 +54,15 @@ def probe_preparation(context: LoaderContext, num_cpus: int) -> PrepProbe:
     good: list[tuple[int, bytes]] = []
 
     def alone() -> None:
-        decoders.update(_alone(probes, encoded, good))
+        decoders.update(_alone(probes, encoded, good, until_s))
         handover_s.update({output: _handover_s(output_shape(context), output) for output in OUTPUTS})
 
     num_threads = torch.get_num_threads()
     try:
         _in_threads([alone])
         for name, probe in probes.items() if good else ():
+            if time.perf_counter() > until_s:
+                break
             seconds = PROBE_S * (1 - ALONE_FRACTION) / len(probes)
             image_s, rate = _on_all_cpus(probe, good, num_cpus, seconds)
             decoders[name] = replace(decoders[name], all_cpus_image_s=image_s, all_cpus_rate=rate)
@@ -137,23 +143,24 @@ def _in_threads(works: Sequence[Callable[[], None]]) -> None:
 
 
 def _alone(
-    probes: dict[str, _Probe], encoded: Sequence[tuple[int, bytes]], good: list[tuple[int, bytes]]
+    probes: dict[str, _Probe], encoded: Sequence[tuple[int, bytes]], good: list[tuple[int, bytes]], until_s: float
 ) -> dict[str, DecoderProbe]:
     """One thread, the decoders in turn on each image, so that other load of the machine affects all.
 
     Adds to `good` the images that every decoder can decode. The first image is decoded once untimed, while
-    libraries set up their tables.
+    libraries set up their tables; where that takes until `until_s`, they are little of it, and it counts.
     """
     seconds: dict[str, list[float]] = {name: [] for name in probes}
     deadline = time.perf_counter() + PROBE_S * ALONE_FRACTION
     for number, one in enumerate([*encoded[:1], *encoded]):
-        if len(good) >= MIN_IMAGES and time.perf_counter() > deadline:
+        now_s = time.perf_counter()
+        if (len(good) >= MIN_IMAGES and now_s > deadline) or (good and now_s > until_s):
             break
         try:
             spent = [probe.make(*one) for probe in probes.values()]
         except DecodeError:
             continue  # the loader counts and names it
-        if number:
+        if number or time.perf_counter() > until_s:
             good.append(one)
             for kept, one_s in zip(seconds.values(), spent, strict=True):
                 kept.append(one_s)

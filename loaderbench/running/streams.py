@@ -15,6 +15,8 @@ from typing import Literal
 
 import numpy as np
 
+from loaderbench.analysis.steps import STALLED_FRACTION, window_quantities
+from loaderbench.cases.arms import Arm
 from loaderbench.loaders.base import Batch, Loader
 from loaderbench.recording.facts import SPAN, STEP, Segment, Table
 from loaderbench.running.loop import StepLoop
@@ -126,6 +128,23 @@ def is_as_before(loop: StepLoop, pace: Pace, resumed_ns: int | None, lanes: int)
     # A worker that never rests was within a batch at that time; one that rested had begun none.
     made = SPAN["ready_ns" if pace == "starved" else "start_ns"]
     return min(int(span[made]) for span in spans) >= resumed_ns
+
+
+def goes_straight_on(stream: Stream, arm: Arm) -> bool:
+    """Whether a window of `arm` opens within a step behind the last one of its stream, and finds the loader at the same
+    work: for the same arm, or for one without a device where it was behind. It made one batch more meanwhile at most,
+    and the step that begins late takes that."""
+    if stream.resumed_ns is None or not stream.windows:
+        return False
+    last = stream.windows[-1]
+    values = window_quantities(last)
+    if values is None:
+        return False
+    away_s = (stream.resumed_ns - int(last.steps[-1, STEP["returned_ns"]])) / 1e9
+    if away_s > float(values["duration"].mean()):
+        return False
+    behind = float(values["stall"].sum()) >= STALLED_FRACTION * float(values["duration"].sum())
+    return arm is last.arm or (behind and not arm.on_device)
 
 
 def come_to_rest(most_s: float) -> bool:

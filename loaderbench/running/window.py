@@ -39,7 +39,7 @@ from loaderbench.running.loop import StepLoop
 from loaderbench.running.peers import ALONE, Peers
 from loaderbench.running.read_times import read_times
 from loaderbench.running.rig import Rig
-from loaderbench.running.streams import Pace, Stream, is_as_before, pace_of
+from loaderbench.running.streams import Pace, Stream, goes_straight_on, is_as_before, pace_of
 from loaderbench.samplers.cpu_window import CpuClock
 from loaderbench.samplers.process_io import tree_read_bytes
 from loaderbench.samplers.procfile import read_text
@@ -196,9 +196,12 @@ class Windows:
         loop, loader = self.new_loop(arm, stream), stream.loader
         log = self.log if arm is Arm.REAL else None
         with self.foreseeing(arm, number), self.evicting(arm, loop, loader), log or nullcontext():
-            num_warmup, steady = self._open(arm, stream, loop, length, most, warm_up)
+            straight = goes_straight_on(stream, arm)
+            num_warmup, steady = self._open(arm, stream, loop, length, most, warm_up, straight=straight)
             stages_begun, cpu_begun = _stage_times(loader), time.thread_time()
-            self._fill(loop, num_warmup, min(length.steps or self.fewest_steps(), most - num_warmup), length, most)
+            least = FEWEST_STEPS + self.rig.case.feed.lanes * straight  # a round more, for those of the warm-up
+            fewest = min(length.steps or self.fewest_steps(), most - num_warmup)
+            self._fill(loop, num_warmup, fewest, length, most, least)
             consumer_cpu_s, stages_ended = time.thread_time() - cpu_begun, _stage_times(loader)
             cpu = self.cpu.end()
             if arm.on_device:
@@ -227,13 +230,19 @@ class Windows:
         return segment
 
     def _open(
-        self, arm: Arm, stream: Stream, loop: StepLoop, length: Length, most: int, warm_up: WarmUp | None
-    ) -> tuple[int, bool]:
-        """Run a window's first steps, and begin to count its CPU time. Returns (their number, whether it is steady)."""
+        self, arm: Arm, stream: Stream, loop: StepLoop, length: Length, most: int, warm_up: WarmUp | None, *,
+        straight: bool,
+    ) -> tuple[int, bool]:  # fmt: skip
+        """Run a window's first steps, and begin to count its CPU time. `straight`: the loader is as in the last window.
+        Returns (their number, whether it is steady)."""
         if warm_up is not None:
             num_warmup, steady = warm_up(loop, stream.loader)
             self.cpu.begin()
             return num_warmup, steady
+        if straight:
+            self.cpu.begin()
+            loop.run(1, sys.maxsize)
+            return 1, stream.windows[-1].steady
         steps = min(length.steps or self.fewest_steps(), most)
         warmup_s = math.inf if length.steps is not None else WARMUP_PART * length.longest_s
         # Nothing but the loader holds up an arm without a device.
@@ -284,16 +293,20 @@ class Windows:
         mean_s = float(np.mean(durations(segment))) if len(segment.window) > 1 else None
         self.report(SegmentDone(segment.arm, segment.round, len(rows), samples, encoded, mean_s))
 
-    def _fill(self, loop: StepLoop, num_warmup: int, steps: int, length: Length, most: int) -> None:
-        """Run the window's own steps: at least `steps`; until its time is up, where their number is not fixed."""
+    def _fill(
+        self, loop: StepLoop, num_warmup: int, steps: int, length: Length, most: int, least: int = FEWEST_STEPS
+    ) -> None:
+        """Run the window's own steps: at least `steps`, but `least` are enough for a storage that takes seconds for a
+        batch; until its time is up, where their number is not fixed."""
         fixed = length.steps is not None
         # Storage that takes seconds for a batch must not stretch a window to minutes: two steps are enough.
         longest_s = min(math.inf if fixed else LONGEST_WINDOW_S, (1 - WARMUP_PART) * length.longest_s)
         longest_ns = sys.maxsize if math.isinf(longest_s) else time.perf_counter_ns() + int(longest_s * 1e9)
         begun_ns = time.perf_counter_ns()
-        loop.run(FEWEST_STEPS, sys.maxsize)
+        least = min(least, steps)
+        loop.run(least, sys.maxsize)
         if time.perf_counter_ns() < longest_ns:
-            self._run(loop, steps - FEWEST_STEPS, longest_ns)
+            self._run(loop, steps - least, longest_ns)
         left_ns = int(length.target_s * 1e9) - (loop.host[-1][3] - loop.host[num_warmup][0])
         if not fixed and left_ns > 0:
             self._run(loop, most - len(loop.host), time.perf_counter_ns() + left_ns)

@@ -25,6 +25,7 @@ from loader_cases import build, context_for, open_loader, take
 from loaderbench.errors import CaseFailed, ConfigError
 from loaderbench.loaders import multiprocess
 from loaderbench.loaders.multiprocess import _begin_worker
+from loaderbench.samplers.process_io import threads_of_tree
 from loaderbench.selftest.injections import Injection
 from tests.garbage import Tensor
 from tests.warm import own_children
@@ -295,12 +296,15 @@ def test_workers_may_be_spawned(image_tree: Path) -> None:
 
 
 def test_workers_use_one_thread_each(image_tree: Path) -> None:
-    with open_loader("multiprocess", image_tree, input_size=224) as loader:
+    with open_loader("multiprocess", image_tree, batch_size=24, input_size=224) as loader:
         stream = loader.batches()
-        next(stream)
-        threads = [psutil.Process(pid).num_threads() for pid in loader.worker_pids()]  # type: ignore[attr-defined]
+        for _ in range(8):
+            next(stream)
+        for pid in loader.worker_pids():  # type: ignore[attr-defined]
+            # The others are its queue's feeder and torch's server of file descriptors: they hand batches over.
+            most, *others = sorted((ran for ran, _ in threads_of_tree(pid).values()), reverse=True)
+            assert sum(others) <= 0.3 * most
         stream.close()  # type: ignore[attr-defined]
-    assert max(threads) <= 3  # the worker, its queue's feeder, torch's server of file descriptors
 
 
 def test_unknown_option_values_are_refused(image_tree: Path) -> None:

@@ -19,7 +19,7 @@ from loaderbench.running.feeds import Feeds
 from loaderbench.running.jobs.measure import measure
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.running.loop import StepLoop
-from loaderbench.running.streams import Pace, Stream, come_to_rest, complete, is_as_before, pace_of
+from loaderbench.running.streams import Pace, Stream, come_to_rest, complete, goes_straight_on, is_as_before, pace_of
 from loaderbench.running.window import durations
 from loaderbench.selftest.injections import Injection
 from tests.made import make_case, make_segment
@@ -88,6 +88,23 @@ def test_a_window_opens_when_the_head_start_is_used_up() -> None:
     # a new stream has no head start; a full queue must be seen to fill
     assert is_as_before(loop_of(new), "starved", None, lanes=2)
     assert not is_as_before(loop_of(new), "full", None, lanes=2)
+
+
+def test_a_window_within_a_step_of_the_last_one_goes_straight_on() -> None:
+    behind, ahead = window(Arm.REAL, [30] * 8), window(Arm.REAL, [0] * 8)  # of steps of 40 and of 10 ms
+
+    def straight(last: Segment, arm: Arm, later_ms: int) -> bool:
+        resumed_ns = int(last.steps[-1, STEP["returned_ns"]]) + later_ms * MS
+        return goes_straight_on(Stream(iter(()), resumed_ns=resumed_ns, windows=[last]), arm)
+
+    assert straight(behind, Arm.REAL, 39) and not straight(behind, Arm.REAL, 41)
+    assert straight(ahead, Arm.REAL, 9) and not straight(ahead, Arm.REAL, 11)
+    # without the device, a loader that was ahead has a queue to empty first
+    assert straight(behind, Arm.FREE, 39) and not straight(ahead, Arm.FREE, 9)
+    free = window(Arm.FREE, [30] * 8)
+    assert straight(free, Arm.FREE, 39) and not straight(free, Arm.REAL, 39)
+    assert not goes_straight_on(Stream(iter(()), resumed_ns=0), Arm.REAL)
+    assert not goes_straight_on(Stream(iter(()), windows=[behind]), Arm.REAL)
 
 
 def spans(*begins_ms: int) -> Table:
@@ -181,6 +198,17 @@ def test_a_window_of_a_stream_that_goes_on_holds_no_batch_that_was_ready_before(
     for one in went_on:
         assert float(durations(one).mean()) > 0.047
         assert one.num_drained is not None
+
+
+def test_a_window_that_goes_straight_on_has_more_steps_of_the_same_time(image_tree: Path) -> None:
+    segments = segments_of(
+        image_tree, "threaded", 0.4, prefetch=1, duration_s=3.0, arms=(Arm.DEVICE, Arm.RAM, Arm.REAL, Arm.FREE)
+    )
+    straight = [one for one in segments if one.num_warmup == 1]
+    assert {one.arm for one in straight} == {Arm.REAL, Arm.FREE}
+    for one in straight:
+        assert len(one.window) == 3  # a round more than the two of a window that warms up
+        assert durations(one) == pytest.approx(0.4, rel=0.1)
 
 
 def test_over_cold_files_each_window_has_a_stream_of_its_own(image_tree: Path) -> None:

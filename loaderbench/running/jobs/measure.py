@@ -60,6 +60,8 @@ FIRST_PART = 0.3
 """Fraction of the measuring time for the data set as it is, where that can be measured only once."""
 PROBE_FROM = 0.10
 """Decoders are timed where preparation takes at least this fraction of a step with the data in memory."""
+DECODERS_PART = 0.4
+"""Of the time that is left behind the rounds, the part for timing them, where images take long to decode."""
 CEILING_FRACTION, SHORT_CEILING_FRACTION, LEAST_CEILING_S = 0.1, 0.25, 2.0
 """Fraction of the measuring time for the storage's ceiling, at most ceiling.PROBE_S; a larger one up to
 LEAST_CEILING_S: with less its interval is wide."""
@@ -489,7 +491,8 @@ class _Measurement:
             return None
         self._windows.report(Phase("timing the decoders"))
         context = self._rig.context(self._feeds.data_of(Arm.RAM), evict=False)
-        return probe_preparation(context, usable_cpus())
+        until_s = self._deadline.until(math.inf, DECODERS_PART) if self._case.effort.is_limited else math.inf
+        return probe_preparation(context, usable_cpus(), until_s)
 
     def _prep_matters(self) -> bool:
         """Whether advice needs the decoders' times: preparation takes enough of the step (PROBE_FROM), or the copy does
