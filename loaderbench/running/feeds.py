@@ -38,8 +38,8 @@ COPY_BATCHES = 128
 """Batches of images that are copied into memory: a large set is not copied completely."""
 NUM_HOST_BATCHES = 3
 """Ready batches that the `host` arm cycles through, so that no batch stays in the processor's cache."""
-MORE_BATCHES_S = 2.0
-"""Most seconds to wait for those behind the first where the run has a limit: large images take long to decode."""
+FIRST_BATCHES_S = 4.0
+"""From so many seconds on the first batch is enough where the run has a limit: large images take long to decode."""
 REST_S = 0.5
 """Most seconds for a loader to fill its queue before another arm opens."""
 WINDOWS = (*ARMS, Arm.PREP)
@@ -159,13 +159,13 @@ class Feeds:
         if not set(self._case.effort.arms) & {Arm.DEVICE, Arm.HOST}:
             return
         device = self._rig.device
+        until_s = self._deadline.until(FIRST_BATCHES_S) if self._case.effort.is_limited else math.inf
         stream = loader.batches(self._epoch)
         first = next(stream)
         if device.pins_memory and not self.owns_transfer:
             self._pinned = bool(first.inputs.is_pinned())
         kept = [_copy_of(first)]
         self.first_spans += [] if first.spans is None else [first.spans]
-        until_s = self._deadline.until(MORE_BATCHES_S) if self._case.effort.is_limited else math.inf
         while len(kept) < NUM_HOST_BATCHES and time.perf_counter() < until_s:
             batch = next(stream)
             kept.append(_copy_of(batch))

@@ -72,6 +72,15 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
     return PrepProbe(num_cpus, decoders, handover_s)
 
 
+def image_seconds(context: LoaderContext) -> float | None:
+    """CPU seconds of the first image in the case's own decoder, read and prepared once; None where it cannot be."""
+    decoder = make_decoder(context, context.decoder or "")
+    try:
+        return _Probe(context, decoder).make(0, read_file(context.images.path(0)))
+    except DecodeError:
+        return None  # the loader counts and names it
+
+
 def _decoders(context: LoaderContext) -> dict[str, Decoder]:
     """The case's decoder and the others that are available here."""
     found: dict[str, Decoder] = {}

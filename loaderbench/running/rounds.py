@@ -44,6 +44,8 @@ SPARED = (Arm.FREE, Arm.PREP)
 """Arms that are left out where the time is too short for `real`: no gain of storage or preparation needs them."""
 LEAST_STEPS, LEAST_LANE_ROUNDS = MIN_ROUNDS * MIN_WINDOW_STEPS, 3
 """Steps of `real`, and rounds of the workers, in the shortest run that tells (docs/method.md, `Too short`)."""
+HELD_ROUNDS = 2
+"""Rounds of the workers in the windows of `real` below which it is measured once more though the time is up."""
 STARVED = 2.0
 """How many times as long as a fed step one of `real` takes where they are: the loader's own rate, `free`, is then that
 of `real`."""
@@ -140,7 +142,7 @@ def measure_rounds(
                 break
             arm = planned
             if planned is Arm.RAM and lead(storage_idle(segments)):
-                if steps is not None or left_s < 0:
+                if steps is not None or (left_s < 0 and lead(_has_rounds(segments, windows.rig.case.feed.lanes))):
                     continue
                 arm = Arm.REAL
             if steps is None and not number and not spares and Arm.REAL in arms:
@@ -311,6 +313,11 @@ def _spared(segments: Sequence[Segment]) -> tuple[Arm, ...]:
     queued_s = sum(one.own_queued_s or 0.0 for one in windows)
     waits = queued_s > WAITING * (queued_s + sum(one.own_s for one in windows))
     return tuple(arm for arm in SPARED if not (waits and arm is Arm.FREE))
+
+
+def _has_rounds(segments: Sequence[Segment], lanes: int) -> bool:
+    """Whether the windows of `real` hold two rounds of the workers, without which no interval is known."""
+    return sum(len(one.window) // lanes for one in segments if one.arm is Arm.REAL) >= HELD_ROUNDS
 
 
 def _missing_s(segments: Sequence[Segment], least: int) -> float:

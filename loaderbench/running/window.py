@@ -51,6 +51,9 @@ FEWEST_STEPS = 2
 LEAST_WINDOW = 2 + FEWEST_STEPS
 """Steps of the shortest window with one of warm-up and the one that begins late for the readings, besides those in
 which each worker of a loader hands over once."""
+LONG_STEP_S = 2.0
+"""Of steps as long (a batch of images of many megapixels, or a storage of little), one round of the workers is warm-up
+enough, and what reading the counters takes is nothing of the next one."""
 MAX_WARMUP_S = 3.0
 LONGEST_WINDOW_S = 10.0
 WARMUP_PART = 0.4
@@ -199,7 +202,8 @@ class Windows:
             straight = goes_straight_on(stream, arm)
             num_warmup, steady = self._open(arm, stream, loop, length, most, warm_up, straight=straight)
             stages_begun, cpu_begun = _stage_times(loader), time.thread_time()
-            least = FEWEST_STEPS + self.rig.case.feed.lanes * straight  # a round more, for those of the warm-up
+            more = straight or (arm is Arm.REAL and _takes_long(loop))  # a round of the workers, for those spared
+            least = FEWEST_STEPS + self.rig.case.feed.lanes * more
             fewest = min(length.steps or self.fewest_steps(), most - num_warmup)
             self._fill(loop, num_warmup, fewest, length, most, least)
             consumer_cpu_s, stages_ended = time.thread_time() - cpu_begun, _stage_times(loader)
@@ -250,7 +254,7 @@ class Windows:
         known = Known(pace, stream.resumed_ns)
         num_warmup, steady = self.warm_up(loop, stream.loader, length.target_s, most - steps - 1, warmup_s, known=known)
         self.cpu.begin()
-        if self.rig.case.effort.warmup is None:
+        if self.rig.case.effort.warmup is None and not _takes_long(loop):
             loop.run(1, sys.maxsize)  # the step that begins late for the reading is none of the window
             num_warmup += 1
         return num_warmup, steady
@@ -343,7 +347,10 @@ class Windows:
             return len(loop.host), True
         # Without workers there is no queue, but the first batches pay for memory and tables that later ones reuse.
         depth = self.rig.buffer_batches
-        loop.run(feed.lanes + 1, sys.maxsize)
+        loop.run(feed.lanes, sys.maxsize)
+        if _takes_long(loop):
+            return len(loop.host), depth == 0
+        loop.run(1, sys.maxsize)
         if known.tells:
             while len(loop.host) < min(2 * depth + 2 * feed.lanes + 1, most) and loop.host[-1][3] <= limit:
                 if is_as_before(loop, known.pace or "full", known.resumed_ns, feed.lanes):
@@ -417,14 +424,21 @@ class Windows:
         )
 
 
+def _takes_long(loop: StepLoop) -> bool:
+    """Whether the steps so far took LONG_STEP_S each."""
+    return time.perf_counter_ns() - loop.host[0][0] >= LONG_STEP_S * 1e9 * len(loop.host)
+
+
 def _growth(before: int | None, after: int | None) -> int | None:
     """None where either is unknown, or a process took its bytes with it."""
     return None if before is None or after is None or after < before else after - before
 
 
-def least_steps(case: Case, *, fed: bool) -> int:
-    """Steps of the shortest window, with its warm-up. `fed`: by a loader."""
+def least_steps(case: Case, *, fed: bool, step_s: float = 0.0) -> int:
+    """Steps of the shortest window, with its warm-up. `fed`: by a loader; `step_s`: what one takes, if known."""
     warmup = case.effort.warmup
+    if fed and warmup is None and step_s >= LONG_STEP_S:
+        return case.feed.lanes + FEWEST_STEPS
     return LEAST_WINDOW + case.feed.lanes * fed if warmup is None else warmup + FEWEST_STEPS
 
 

@@ -258,6 +258,40 @@ def test_a_gpu_s_first_step_is_no_window_s(gpu: int | None, steps: int) -> None:
     assert ("first_step" in measurement._deadline.phases) == bool(steps)
 
 
+@pytest.mark.parametrize(
+    ("image_s", "changes", "seconds"),
+    [
+        # 2 workers on 2 processors: a batch of 64 each 4 s; two rounds of three in two windows, and one for the ready
+        (0.125, {}, 4 * (2 + 2 * 6)),
+        (0.125, {"workers": 8, "batch_size": 32}, 2 * (8 + 2 * 16)),  # no more than the processors at once
+        (0.06, {}, None),  # 1.92 s: steps as usual
+        (None, {}, None),  # a broken image
+        (0.125, {"steps": 20}, None),  # takes its time
+        (0.125, {"cache": "cold"}, None),  # nothing is in memory to be decoded
+    ],
+)
+def test_slow_preparation_is_told_before_the_loader_starts(
+    image_s: float | None, changes: dict[str, Any], seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "image_seconds", lambda context: image_s)
+    monkeypatch.setattr(measuring, "usable_cpus", lambda: 2)
+    told = list[Message]()
+    deadline = Deadline(15.0, told.append, clock=Clock())
+    given = {"workers": 2, "batch_size": 64, "duration_s": 15.0, "decoder": "pillow", "cache": "warm"} | changes
+    measurement = rounds_of(deadline, **given)
+    measurement._arms = (Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.RAM, Arm.FREE, Arm.FETCH)
+    measurement._feeds = SimpleNamespace(ram=None, data_of=lambda arm: None, reads_files=True)
+    measurement._rig = SimpleNamespace(data=SimpleNamespace(shards=None), context=lambda data, evict: None)
+    measurement._foresee_preparation()
+    if seconds is None:
+        assert not told
+        return
+    (notice,) = told
+    assert isinstance(notice, Notice)
+    assert f"that are needed take {seconds:.0f} s, fewer with a smaller --batch-size: the run takes" in notice.text
+    assert deadline.left_s() == pytest.approx(seconds + AFTER_ROUNDS_S)
+
+
 # -- what windows tell of themselves -----------------------------------------------------------------------
 
 

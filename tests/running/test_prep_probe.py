@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 
 from loaderbench.images.index import index_images
 from loaderbench.loaders.base import LoaderContext
-from loaderbench.running.prep_probe import MIN_IMAGES, probe_preparation
+from loaderbench.running.prep_probe import MIN_IMAGES, image_seconds, probe_preparation
 from loaderbench.selftest.injections import Injection
 
 
@@ -41,6 +42,22 @@ def test_what_is_built_into_decoding_is_seen_in_every_decoder(context: LoaderCon
     facts = probe_preparation(slowed, 1)
     for one in facts.decoders.values():
         assert min(one.image_s) > 0.0038
+
+
+def test_one_image_in_each_decoder_is_enough_behind_the_time(context: LoaderContext) -> None:
+    facts = probe_preparation(context, 2, time.perf_counter())
+    assert {"pillow", "turbojpeg"} <= set(facts.decoders)
+    for one in facts.decoders.values():
+        assert len(one.image_s) == 1 and one.image_s[0] > 0
+        assert one.all_cpus_image_s is None and one.all_cpus_rate is None
+
+
+def test_an_image_is_timed_with_what_is_built_in(context: LoaderContext, own_tree: Path) -> None:
+    known = image_seconds(replace(context, slowdown=Injection(decode_burn_s=0.02)))
+    assert known is not None and 0.02 < known < 0.04
+    images = index_images(str(own_tree))
+    Path(images.path(0)).write_bytes(b"no image")
+    assert image_seconds(replace(context, images=images)) is None
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])

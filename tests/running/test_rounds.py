@@ -33,6 +33,7 @@ from loaderbench.recording.facts import (
 from loaderbench.running import rounds, window
 from loaderbench.running.peers import ALONE
 from loaderbench.running.rounds import Budget, measure_rounds, most_steps
+from loaderbench.running.streams import Stream
 from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows
 from tests.made import make_case, make_segment
 
@@ -327,6 +328,16 @@ def test_where_the_storage_has_nothing_to_do_the_time_of_ram_goes_to_real(monkey
     assert facts.stopped_by == "ci_target" and Arm.RAM not in facts.arms
 
 
+@pytest.mark.parametrize(("workers", "again"), [(6, 0), (8, 1)])
+def test_real_is_measured_again_behind_its_time_where_it_has_less_than_two_rounds(
+    workers: int, again: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = FakeWindows(Clock(monkeypatch), computing_case(workers=workers), steady, 10.0)  # of twelve steps each
+    facts = measure_rounds(cast(Windows, windows), WARM, Budget(1.0, most_bytes=False), [], lambda seen: bool(seen))
+    arms = [arm for arm, _, _ in windows.asked]
+    assert facts.num_rounds == 1 and arms == [Arm.DEVICE, Arm.HOST, Arm.REAL, *[Arm.REAL] * again, Arm.FREE, Arm.FETCH]
+
+
 def test_a_proof_that_breaks_brings_ram_back(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, arms = in_turns(monkeypatch, lambda num_real: 0 < num_real < 3)
     assert arms[:12] == [*WARM[:3], Arm.REAL, *WARM[4:], *WARM]
@@ -534,6 +545,33 @@ def test_a_window_ends_with_a_whole_round_of_the_workers(
     windows.rig = SimpleNamespace(case=make_case(workers=lanes))
     windows._fill(loop, 1, 2, Length(target_s, None, longest_s / 0.6), sys.maxsize)
     assert len(loop.host) - 1 == num
+
+
+@pytest.mark.parametrize(("step_s", "warmup", "late"), [(1.9, 3, 1), (2.1, 2, 0)])
+def test_one_round_of_long_steps_is_warm_up_enough(
+    step_s: float, warmup: int, late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0]
+    monkeypatch.setattr(window.time, "perf_counter_ns", lambda: now[0])
+
+    class Loop:
+        def __init__(self) -> None:
+            self.host: list[tuple[int, int, int, int]] = []
+            self.spans: list[None] = []
+
+        def run(self, most: int, until_ns: int) -> int:
+            for _ in range(most):
+                begun, now[0] = now[0], now[0] + int(step_s * 1e9)
+                self.host.append((begun, now[0], now[0], now[0]))
+                self.spans.append(None)
+            return most
+
+    loop, windows = Loop(), cast(Any, object.__new__(Windows))
+    windows.rig = SimpleNamespace(case=make_case(workers=2), buffer_batches=4)
+    windows.cpu, windows._paces = SimpleNamespace(begin=lambda: None), {}
+    stream = Stream(iter(()), cast(Any, object()))
+    found = windows._open(Arm.REAL, stream, loop, Length(0.5, None, 4.0), sys.maxsize, None, straight=False)
+    assert found == (warmup + late, False) and len(loop.host) == warmup + late
 
 
 # -- a window of a number of steps ---------------------------------------------------------------------------

@@ -46,13 +46,21 @@ from loaderbench.running.link import link_bytes_per_s
 from loaderbench.running.loop import StepLoop
 from loaderbench.running.overhead import loop_overhead_s
 from loaderbench.running.peers import ALONE, Together, joined
-from loaderbench.running.prep_probe import probe_preparation
+from loaderbench.running.prep_probe import image_seconds, probe_preparation
 from loaderbench.running.read_times import slow_files
 from loaderbench.running.rig import Rig, progress_of
 from loaderbench.running.rough import Parts, RoughVerdicts
 from loaderbench.running.rounds import SPARED, Budget, measure_rounds, most_steps, spread
 from loaderbench.running.short_runs import measure_short_runs
-from loaderbench.running.window import LONGEST_WINDOW_S, Length, Windows, durations, least_steps, shortest_s
+from loaderbench.running.window import (
+    LONG_STEP_S,
+    LONGEST_WINDOW_S,
+    Length,
+    Windows,
+    durations,
+    least_steps,
+    shortest_s,
+)
 from loaderbench.samplers.process_io import wanted_processors_s
 from loaderbench.samplers.sources import FILES_LOOKED_AT, StorageCounter
 
@@ -199,6 +207,7 @@ class _Measurement:
         device = self._rig.device
         self._keep_for_rounds(self._feeds.copy_most_s + BEFORE_ROUNDS_S)
         self._prepare(stack)
+        self._foresee_preparation()
         with self._deadline.phase("first_batches"):
             self._feeds.collect_ready()
         self._take_first_step()
@@ -385,13 +394,13 @@ class _Measurement:
             return nullcontext()
         at = self._arms.index(arm) if arm in self._arms else len(self._arms)
         num_windows = 1 + sum(one.touches_storage and one not in SPARED for one in self._arms[at + 1 :])
-        num_batches = self._least_batches
         batch_bytes = self._rig.data.sample_bytes * self._case.step.batch_size
 
         def on_rate(bytes_per_s: float, passed_s: float) -> bool:
             step_s = batch_bytes / bytes_per_s
             if arm.on_device and step_s <= ALIKE * max(map(_mean_s, self._segments), default=0.0):
                 return False  # they are taken no faster
+            num_batches = self._least_batches(step_s)
             whole_s = num_windows * num_batches * step_s
             beyond_s = whole_s - passed_s - (self._deadline.left_s() - self._behind_s)
             if beyond_s <= max(TOLD_FROM_S, TOLD_PART * whole_s):
@@ -409,11 +418,10 @@ class _Measurement:
         """The arms of the first round behind those whose windows are done."""
         return self._arms[1 + max(self._arms.index(one.arm) for one in done) :]
 
-    @property
-    def _least_batches(self) -> int:
+    def _least_batches(self, step_s: float) -> int:
         """Batches that a loader must hand over for the shortest window, by whole rounds of its workers."""
         lanes = self._case.feed.lanes
-        return -(-(least_steps(self._case, fed=True) + 1) // lanes) * lanes
+        return -(-(least_steps(self._case, fed=True, step_s=step_s) + 1) // lanes) * lanes
 
     def _least_s(self, done: Sequence[Segment], arm: Arm) -> float:
         """What a window of the arm takes at least: as long as the longest one so far that a loader fed as well, or that
@@ -424,6 +432,29 @@ class _Measurement:
         steps_s = [_mean_s(one) for one in done if one.arm is Arm.DEVICE and arm.on_device]
         return max([*alike, *(least * step_s for step_s in steps_s)], default=0.0)
 
+    def _foresee_preparation(self) -> None:
+        """Say before the loader starts where its processors need so long for a batch that the first windows take beyond
+        the deadline."""
+        feed, batch_size = self._case.feed, self._case.step.batch_size
+        if not self._case.effort.is_limited or feed.decoder is None or self._rig.data.shards is not None:
+            return
+        if self._case.subject.cache == "cold" and self._feeds.ram is None:
+            return  # a file that is read stays in the page cache
+        image_s = image_seconds(self._rig.context(self._feeds.data_of(Arm.RAM), evict=False))
+        step_s = 0.0 if image_s is None else image_s * batch_size / min(feed.lanes, usable_cpus())
+        if step_s < LONG_STEP_S:
+            return
+        fed = [arm for arm in self._arms if arm.is_fed and arm.decodes and arm not in SPARED]
+        num_batches = feed.lanes + len(fed) * self._least_batches(step_s)  # the ready ones are a round, too
+        whole_s = num_batches * step_s
+        beyond_s = whole_s - (self._deadline.left_s() - self._behind_s)
+        if beyond_s > max(TOLD_FROM_S, TOLD_PART * whole_s):
+            self._deadline.extend(
+                beyond_s,
+                f"an image takes {image_s:.2g} s of a processor to prepare: the {num_batches} batches of {batch_size} "
+                f"that are needed take {whole_s:.0f} s, fewer with a smaller --batch-size",
+            )
+
     def _foresee_a_round(self, behind_s: float) -> None:
         """Say before it is measured where the storage is so slow that one window of each arm takes beyond the
         deadline."""
@@ -431,7 +462,7 @@ class _Measurement:
         if ram is None or not reading or not self._feeds.reads_files or self._case.effort.steps is not None:
             return
         batch_s = self._rig.data.sample_page_bytes * self._case.step.batch_size / ram.bytes_per_s
-        num_batches = self._least_batches
+        num_batches = self._least_batches(batch_s)
         beyond_s = len(reading) * num_batches * batch_s - (self._deadline.left_s() - behind_s)
         if beyond_s > 0:
             self._deadline.extend(
