@@ -444,7 +444,8 @@ def least_steps(case: Case, *, fed: bool, step_s: float = 0.0) -> int:
 
 def shortest_s(segment: Segment, case: Case) -> float:
     """What a window took, with its preparation, warm-up and end, had it had no more steps than it must have."""
-    return whole_s(segment) * min(1.0, least_steps(case, fed=segment.arm.is_fed) / len(segment.steps))
+    least = least_steps(case, fed=segment.arm.is_fed, step_s=float(durations(segment).mean()))
+    return whole_s(segment) * min(1.0, least / len(segment.steps))
 
 
 def whole_s(segment: Segment) -> float:

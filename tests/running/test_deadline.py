@@ -93,10 +93,10 @@ def test_long_steps_are_told_behind_the_first_windows_that_show_them() -> None:
 
     window(Arm.DEVICE, 7, 35.0)  # at least 4 of its steps, of `host`, and 6 of `real`; nothing is known of `fetch`
     window(Arm.HOST, 4, 20.0)
-    window(Arm.REAL, 12, 60.0)  # of which `fetch` needs at least 6; `free` may be left out
+    window(Arm.REAL, 12, 60.0)  # of which `fetch` needs at least 4; `free` may be left out
     said = "steps take up to 5 s: what is left of the first round takes"
     assert [str(one.text)[: len(said) + 5] for one in told if isinstance(one, Notice)] == [
-        f"{said} 50 s", f"{said} 30 s",
+        f"{said} 50 s", f"{said} 20 s",
     ]  # fmt: skip
 
 
