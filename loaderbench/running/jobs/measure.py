@@ -436,7 +436,8 @@ class _Measurement:
         """Say before the loader starts where its processors need so long for a batch that the first windows take beyond
         the deadline."""
         feed, batch_size = self._case.feed, self._case.step.batch_size
-        if not self._case.effort.is_limited or feed.decoder is None or self._rig.data.shards is not None:
+        decodes = self._feeds.reads_files and feed.decoder is not None and self._rig.data.shards is None
+        if not self._case.effort.is_limited or not decodes:
             return
         if self._case.subject.cache == "cold" and self._feeds.ram is None:
             return  # a file that is read stays in the page cache
