@@ -110,7 +110,7 @@ History
        a stage that surely gives something, but nothing beyond the gain without contention, is contention, though that
        gain alone is not sure
     25 beside others the images/s of any loader that sets the pace are known no better than what moves its threads from
-       run to run, which was that of one in line alone, and is half as much again; what is left of a loader in line
+       run to run, which was that of one in line alone, and is twice as much; what is left of a loader in line
        without storage and another cause holds its issuing once
 """
 
