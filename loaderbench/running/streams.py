@@ -15,7 +15,6 @@ from typing import Literal
 
 import numpy as np
 
-from loaderbench.analysis.steps import STALLED_FRACTION, window_quantities
 from loaderbench.cases.arms import Arm
 from loaderbench.loaders.base import Batch, Loader
 from loaderbench.recording.facts import SPAN, STEP, Segment, Table
@@ -90,19 +89,23 @@ def complete(windows: list[Segment], drained: Table | None) -> None:
 
 def pace_of(segment: Segment, lanes: int) -> Pace | None:
     """How the loader fed a window, by its rounds; None where it was neither, or is not known."""
-    rows = segment.window
-    called, returned, done = (rows[:, STEP[name]] for name in ("called_ns", "returned_ns", "done_ns"))
-    since, ends = called, returned
-    if segment.arm.on_device:  # a host that is ahead of the device may wait for a batch, and cost nothing
-        since, ends = np.maximum(called[1:], done[:-1]), done[1:]
-        called, returned = called[1:], returned[1:]
-    waits, lengths = _rounds(np.stack([since, np.maximum(since, returned), ends], axis=1), lanes)
+    waits, lengths = _rounds(_stamps(segment.arm, segment.window), lanes)
     if not segment.steady or len(waits) < FEWEST_ROUNDS:
         return None
     parts = waits / np.maximum(lengths, 1)
     if float((parts >= WAITED).mean()) >= STARVED_ROUNDS:
         return "starved"
     return "full" if segment.arm.on_device and bool((parts <= READY).all()) else None
+
+
+def _stamps(arm: Arm, rows: Table) -> Table:
+    """[N, 3] of steps: since when it waited for its batch, when it had it, when it ended. On a device all but the
+    first: a host that is ahead of it may wait for a batch, and cost nothing."""
+    called, returned, done = (rows[:, STEP[name]] for name in ("called_ns", "returned_ns", "done_ns"))
+    if not arm.on_device:
+        return np.stack([called, np.maximum(called, returned), returned], axis=1)
+    since = np.maximum(called[1:], done[:-1])
+    return np.stack([since, np.maximum(since, returned[1:]), done[1:]], axis=1)
 
 
 def _rounds(stamps: Table, lanes: int) -> tuple[Table, Table]:
@@ -137,13 +140,16 @@ def goes_straight_on(stream: Stream, arm: Arm) -> bool:
     if stream.resumed_ns is None or not stream.windows:
         return False
     last = stream.windows[-1]
-    values = window_quantities(last)
-    if values is None:
+    first = max(last.num_warmup, 1)
+    stamps = _stamps(last.arm, last.steps[first - last.arm.on_device :])
+    if not len(stamps):
         return False
-    away_s = (stream.resumed_ns - int(last.steps[-1, STEP["returned_ns"]])) / 1e9
-    if away_s > float(values["duration"].mean()):
+    since, had, ended = stamps.T
+    length_ns = int(ended[-1] - since[0])
+    away_ns = stream.resumed_ns - int(last.steps[-1, STEP["returned_ns"]])
+    if away_ns * len(stamps) > length_ns:
         return False
-    behind = float(values["stall"].sum()) >= STALLED_FRACTION * float(values["duration"].sum())
+    behind = int((had - since).sum()) >= WAITED * length_ns
     return arm is last.arm or (behind and not arm.on_device)
 
 

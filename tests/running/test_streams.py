@@ -102,7 +102,7 @@ def test_a_window_within_a_step_of_the_last_one_goes_straight_on() -> None:
     # without the device, a loader that was ahead has a queue to empty first
     assert straight(behind, Arm.FREE, 39) and not straight(ahead, Arm.FREE, 9)
     free = window(Arm.FREE, [30] * 8)
-    assert straight(free, Arm.FREE, 39) and not straight(free, Arm.REAL, 39)
+    assert straight(free, Arm.FREE, 38) and not straight(free, Arm.REAL, 38)
     assert not goes_straight_on(Stream(iter(()), resumed_ns=0), Arm.REAL)
     assert not goes_straight_on(Stream(iter(()), windows=[behind]), Arm.REAL)
 
