@@ -303,7 +303,7 @@ class Windows:
         """Run the window's own steps: at least `steps`, but `least` are enough for a storage that takes seconds for a
         batch; until its time is up, where their number is not fixed."""
         fixed = length.steps is not None
-        # Storage that takes seconds for a batch must not stretch a window to minutes: two steps are enough.
+        # Storage that takes seconds for a batch must not stretch a window to minutes.
         longest_s = min(math.inf if fixed else LONGEST_WINDOW_S, (1 - WARMUP_PART) * length.longest_s)
         longest_ns = sys.maxsize if math.isinf(longest_s) else time.perf_counter_ns() + int(longest_s * 1e9)
         begun_ns = time.perf_counter_ns()
@@ -426,7 +426,7 @@ class Windows:
 
 def _takes_long(loop: StepLoop) -> bool:
     """Whether the steps so far took LONG_STEP_S each."""
-    return time.perf_counter_ns() - loop.host[0][0] >= LONG_STEP_S * 1e9 * len(loop.host)
+    return loop.host[-1][3] - loop.host[0][0] >= LONG_STEP_S * 1e9 * len(loop.host)
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

@@ -1065,6 +1065,10 @@ def test_a_loader_in_line_over_slow_files_that_fetch_missed_waits_for_the_storag
     expected_s = 0.100 if stood is None else (batch_s + 0.010) / 0.75
     assert left.value == pytest.approx(expected_s, rel=0.05)
     assert storage.value == pytest.approx(0.040, rel=0.05)
+    # without the copy, too, each step still prepares and issues, once, whether preparing alone was measured or not
+    for seen in (known.arms, {arm: steps for arm, steps in known.arms.items() if arm is not Arm.PREP}):
+        both = replace(known, arms=seen).joint_without(frozenset(("storage", "transfer")))
+        assert both is not None and both.value == pytest.approx(0.040, rel=0.05)
     found = attribute(known).verdict
     assert (found.bottleneck, found.reasons) == ("storage", ())
     # without launches, too, reading is what is left

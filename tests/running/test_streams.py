@@ -201,9 +201,9 @@ def test_a_window_of_a_stream_that_goes_on_holds_no_batch_that_was_ready_before(
 
 
 def test_a_window_that_goes_straight_on_has_more_steps_of_the_same_time(image_tree: Path) -> None:
-    segments = segments_of(
-        image_tree, "threaded", 0.4, prefetch=1, duration_s=3.0, arms=(Arm.DEVICE, Arm.RAM, Arm.REAL, Arm.FREE)
-    )
+    # without `device`, beside which `free` is left out for want of time
+    arms = (Arm.RAM, Arm.REAL, Arm.FREE)
+    segments = segments_of(image_tree, "threaded", 0.4, prefetch=1, duration_s=3.0, arms=arms)
     straight = [one for one in segments if one.num_warmup == 1]
     assert {one.arm for one in straight} == {Arm.REAL, Arm.FREE}
     for one in straight:

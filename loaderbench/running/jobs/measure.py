@@ -402,15 +402,11 @@ class _Measurement:
                 return False  # they are taken no faster
             num_batches = self._least_batches(step_s)
             whole_s = num_windows * num_batches * step_s
-            beyond_s = whole_s - passed_s - (self._deadline.left_s() - self._behind_s)
-            if beyond_s <= max(TOLD_FROM_S, TOLD_PART * whole_s):
-                return False
             needed = f"{num_windows} windows of {num_batches}" if num_windows > 1 else f"{num_batches}"
             why = (
                 f"images come at {bytes_per_s / 1e6:.2g} MB/s, the {needed} batches that are needed in {whole_s:.0f} s"
             )
-            self._deadline.extend(beyond_s, why)
-            return True
+            return self._extend_for(whole_s, passed_s, why)
 
         return foreseen(on_rate)
 
@@ -442,19 +438,26 @@ class _Measurement:
         if self._case.subject.cache == "cold" and self._feeds.ram is None:
             return  # a file that is read stays in the page cache
         image_s = image_seconds(self._rig.context(self._feeds.data_of(Arm.RAM), evict=False))
-        step_s = 0.0 if image_s is None else image_s * batch_size / min(feed.lanes, usable_cpus())
+        step_s = (image_s or 0.0) * batch_size / min(feed.lanes, usable_cpus())
         if step_s < LONG_STEP_S:
             return
         fed = [arm for arm in self._arms if arm.is_fed and arm.decodes and arm not in SPARED]
         num_batches = feed.lanes + len(fed) * self._least_batches(step_s)  # the ready ones are a round, too
         whole_s = num_batches * step_s
-        beyond_s = whole_s - (self._deadline.left_s() - self._behind_s)
-        if beyond_s > max(TOLD_FROM_S, TOLD_PART * whole_s):
-            self._deadline.extend(
-                beyond_s,
-                f"an image takes {image_s:.2g} s of a processor to prepare: the {num_batches} batches of {batch_size} "
-                f"that are needed take {whole_s:.0f} s, fewer with a smaller --batch-size",
-            )
+        why = (
+            f"an image takes {image_s:.2g} s of a processor to prepare: the {num_batches} batches of {batch_size} "
+            f"that are needed take {whole_s:.0f} s, fewer with a smaller --batch-size"
+        )
+        self._extend_for(whole_s, 0.0, why)
+
+    def _extend_for(self, whole_s: float, passed_s: float, why: str) -> bool:
+        """Move the deadline for work of `whole_s`, of which `passed_s` are over, and say why, where it ends beyond it.
+        Returns whether it does."""
+        beyond_s = whole_s - passed_s - (self._deadline.left_s() - self._behind_s)
+        if beyond_s <= max(TOLD_FROM_S, TOLD_PART * whole_s):
+            return False
+        self._deadline.extend(beyond_s, why)
+        return True
 
     def _foresee_a_round(self, behind_s: float) -> None:
         """Say before it is measured where the storage is so slow that one window of each arm takes beyond the
@@ -523,7 +526,7 @@ class _Measurement:
             return None
         self._windows.report(Phase("timing the decoders"))
         context = self._rig.context(self._feeds.data_of(Arm.RAM), evict=False)
-        until_s = self._deadline.until(math.inf, DECODERS_PART) if self._case.effort.is_limited else math.inf
+        until_s = time.perf_counter() + DECODERS_PART * self._left_s
         return probe_preparation(context, usable_cpus(), until_s)
 
     def _prep_matters(self) -> bool:
