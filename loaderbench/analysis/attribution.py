@@ -15,8 +15,9 @@ from loaderbench.recording.record import SHARES, Estimate, Share
 class Witnesses:
     """The wait for data as a fraction of the step: by the arms, and by the real arm's timeline.
 
-    The growth of the step that the host's own stamps account for (`Model.host_growth`) is no data stall, so the arms'
-    side leaves it out.
+    Each is a fraction of the step that it is part of: the arms' of the time that their order makes of it (`arm_times`),
+    the timeline's of the step that was measured. The growth of the step that the host's own stamps account for
+    (`Model.host_growth`) is no data stall, so the arms' side leaves it out.
     """
 
     by_arms: Quantity
@@ -39,7 +40,7 @@ def witnesses(model: Model) -> Witnesses | None:
     if base is None or (model.times.ram is None and model.watched is None):
         return None
     by_arms = (real - base) / real
-    by_timeline = model.data_stall(Arm.REAL) / real
+    by_timeline = model.data_stall(Arm.REAL) / Quantity.of(model.arms[Arm.REAL], "duration")
     host = model.host_growth
     if host is not None:
         excess, most = by_arms - by_timeline, host / real

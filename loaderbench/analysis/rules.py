@@ -112,8 +112,9 @@ History
     25 beside others the images/s of any loader that sets the pace are known no better than what moves its threads from
        run to run, which was that of one in line alone, and is twice as much; what is left of a loader in line
        without storage and another cause holds its issuing once
+    26 the wait on the timeline is a part of the step that was measured, not of what the order of the arms makes of it
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 25
+RULES_VERSION = 26

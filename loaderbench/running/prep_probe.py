@@ -73,10 +73,12 @@ def probe_preparation(context: LoaderContext, num_cpus: int, until_s: float = ma
 
 
 def image_seconds(context: LoaderContext) -> float | None:
-    """CPU seconds of the first image in the case's own decoder, read and prepared once; None where it cannot be."""
-    decoder = make_decoder(context, context.decoder or "")
+    """CPU seconds of the first image in the case's own decoder, the less of two tries, of which the first pays for its
+    memory, too; None where it cannot be prepared."""
+    probe = _Probe(context, make_decoder(context, context.decoder or ""))
     try:
-        return _Probe(context, decoder).make(0, read_file(context.images.path(0)))
+        encoded = read_file(context.images.path(0))
+        return min(probe.make(0, encoded) for _ in range(2))
     except DecodeError:
         return None  # the loader counts and names it
 

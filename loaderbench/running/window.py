@@ -317,9 +317,11 @@ class Windows:
         num, lanes = len(loop.host) - num_warmup, self.rig.case.feed.lanes
         if not fixed and num >= lanes:
             # Half a round of the workers' bursts would count as a whole one, or as none.
-            now_ns = time.perf_counter_ns()
-            round_ns = min((now_ns - begun_ns) * lanes // num, int(LAST_ROUND_S * 1e9))
-            loop.run(min(-num % lanes, most - len(loop.host)), max(longest_ns, now_ns + round_ns))
+            now_ns, rest, last_ns = time.perf_counter_ns(), -num % lanes, int(LAST_ROUND_S * 1e9)
+            round_ns = min((now_ns - begun_ns) * lanes // num, last_ns)
+            if num == lanes and now_ns >= longest_ns and round_ns < last_ns:
+                rest, round_ns = lanes, last_ns  # of one round, which is all that there was time for, nothing is known
+            loop.run(min(rest, most - len(loop.host)), max(longest_ns, now_ns + round_ns))
 
     def _run(self, loop: StepLoop, num_steps: int, deadline_ns: int) -> None:
         """Run up to `num_steps` further steps, as StepLoop.run; where they take long, tell how many are done."""

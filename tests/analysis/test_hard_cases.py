@@ -324,6 +324,16 @@ def test_two_windows_of_a_round_each_do_not_contradict_each_other() -> None:
     assert [reason.code for reason in found.verdict.reasons] == ["too_few_steps"]
 
 
+def test_the_timeline_is_judged_by_the_step_that_was_measured() -> None:
+    # given two workers that take 1 s a step, and 1.12 s in the windows of `ram`, beside a device of 40 ms
+    pipe, longer = (Pipeline(workers=2, decode_ms=2 * one) for one in (1000.0, 1120.0))
+    ram, others = (measure(one, rounds=1, num_steps=8) for one in (longer, pipe))
+    found = judge(pipe, [one for one in ram if one.arm is Arm.RAM] + [one for one in others if one.arm is not Arm.RAM])
+    # then the order of the arms makes both 1.06 s, and the wait on the timeline is still 0.96 of 1 s
+    assert waits(found) == pytest.approx((1 - 0.04 / 1.06, 0.96), abs=0.005)
+    assert "witnesses_disagree" not in [reason.code for reason in found.verdict.reasons]
+
+
 def test_a_machine_that_moves_by_two_percent_is_not_out_of_order() -> None:
     verdicts = [
         judge(Pipeline(decode_ms=40.0), rounds=3, drift=0.02, seed=seed).verdict.bottleneck for seed in range(40)

@@ -74,14 +74,26 @@ def test_a_start_that_took_too_long_is_said_and_moves_it() -> None:
     assert len(told) == 2
 
 
-def test_long_steps_are_told_behind_the_first_windows_that_show_them() -> None:
+@pytest.mark.parametrize(
+    ("bytes_per_s", "seconds"),
+    [
+        (None, ("50 s", "20 s")),  # `fetch` needs at least 4 steps as long as those of `real`
+        (1e9, ("50 s",)),  # but files come at a known rate
+        (1e6, ("74 s", "24 s")),  # 6 batches of 4 s
+    ],
+)
+def test_long_steps_are_told_behind_the_first_windows_that_show_them(
+    bytes_per_s: float | None, seconds: tuple[str, ...]
+) -> None:
+    copy = None if bytes_per_s is None else SimpleNamespace(bytes_per_s=bytes_per_s)
     # given windows of 7 steps of 5 s, of an arm without a loader, and 2 workers; 15 s and 7 were asked for
     now, told, done = [0.0], list[Message](), list[Segment]()
     deadline = Deadline(15.0, told.append, 0.0, clock=lambda: now[0])
     measurement: Any = object.__new__(_Measurement)
     vars(measurement).update(
-        _deadline=deadline, _case=make_case(workers=2),
+        _deadline=deadline, _case=make_case(workers=2, batch_size=4), _feeds=SimpleNamespace(ram=copy),
         _arms=(Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FREE, Arm.FETCH),
+        _rig=SimpleNamespace(data=SimpleNamespace(sample_page_bytes=1e6)),
     )  # fmt: skip
 
     def window(arm: Arm, num: int, wall_s: float) -> None:
@@ -91,13 +103,13 @@ def test_long_steps_are_told_behind_the_first_windows_that_show_them() -> None:
         now[0] += wall_s
         measurement._foresee_the_rest(done, 2.5)
 
-    window(Arm.DEVICE, 7, 35.0)  # at least 4 of its steps, of `host`, and 6 of `real`; nothing is known of `fetch`
+    window(Arm.DEVICE, 7, 35.0)  # at least 4 of its steps, of `host`, and 6 of `real`
     window(Arm.HOST, 4, 20.0)
-    window(Arm.REAL, 12, 60.0)  # of which `fetch` needs at least 4; `free` may be left out
+    window(Arm.REAL, 12, 60.0)  # `free` may be left out
     said = "steps take up to 5 s: what is left of the first round takes"
     assert [str(one.text)[: len(said) + 5] for one in told if isinstance(one, Notice)] == [
-        f"{said} 50 s", f"{said} 20 s",
-    ]  # fmt: skip
+        f"{said} {one}" for one in seconds
+    ]
 
 
 def test_an_asked_warm_up_is_part_of_each_window_that_is_foreseen() -> None:
@@ -107,6 +119,7 @@ def test_an_asked_warm_up_is_part_of_each_window_that_is_foreseen() -> None:
     measurement: Any = object.__new__(_Measurement)
     vars(measurement).update(
         _deadline=deadline, _case=make_case(workers=2, warmup=200), _arms=(Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FETCH),
+        _feeds=SimpleNamespace(ram=None),
     )  # fmt: skip
     table = np.zeros((207, len(STEP_FIELDS)), dtype=np.int64)
     table[:, STEP["returned_ns"]] = table[:, STEP["done_ns"]] = np.arange(207) * 100_000_000
@@ -208,7 +221,8 @@ def rounds_of(deadline: Deadline, **fields: Any) -> Any:
     vars(measurement).update(
         _deadline=deadline, _told_steps=False, _segments=[], _case=make_case(**fields),
         _arms=(Arm.DEVICE, Arm.HOST, Arm.REAL, Arm.FREE, Arm.FETCH),
-        _feeds=SimpleNamespace(reads_files=True), _rig=SimpleNamespace(data=SimpleNamespace(sample_bytes=1e6)),
+        _feeds=SimpleNamespace(reads_files=True, ram=None),
+        _rig=SimpleNamespace(data=SimpleNamespace(sample_bytes=1e6)),
     )  # fmt: skip
     return measurement
 

@@ -513,18 +513,21 @@ def test_a_number_of_steps_is_measured_of_every_arm(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("lanes", "target_s", "longest_s", "num"),
+    ("lanes", "first_s", "target_s", "longest_s", "num"),
     [
-        pytest.param(8, 0.25, 9.0, 16, id="the round is completed within the longest time"),
-        pytest.param(8, 0.25, 0.2, 16, id="and beyond it, for as long as a round took"),
-        pytest.param(8, 0.125, 0.1, 4, id="not where there was no whole round"),
-        pytest.param(1, 0.25, 9.0, 9, id="without others each step is a round"),
+        pytest.param(8, 0.1, 0.25, 9.0, 16, id="the round is completed within the longest time"),
+        pytest.param(8, 0.1, 0.25, 0.2, 16, id="and beyond it, for as long as a round took"),
+        pytest.param(8, 0.1, 0.125, 0.1, 4, id="not where there was no whole round"),
+        pytest.param(1, 0.1, 0.25, 9.0, 9, id="without others each step is a round"),
+        pytest.param(8, 0.1, 0.165, 9.0, 8, id="one round is enough where another window can follow"),
+        pytest.param(8, 0.1, 0.165, 0.15, 16, id="two where the time allowed one"),
+        pytest.param(8, 1.0, 1.065, 1.05, 8, id="but not if a round takes long"),
     ],
 )
 def test_a_window_ends_with_a_whole_round_of_the_workers(
-    lanes: int, target_s: float, longest_s: float, num: int, monkeypatch: pytest.MonkeyPatch
+    lanes: int, first_s: float, target_s: float, longest_s: float, num: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given batches that come eight at a time, 0.01 s apart, and 0.1 s behind those before
+    # given batches that come eight at a time, 0.01 s apart, and `first_s` behind those before
     now = [0]
     monkeypatch.setattr(window.time, "perf_counter_ns", lambda: now[0])
 
@@ -535,7 +538,7 @@ def test_a_window_ends_with_a_whole_round_of_the_workers(
         def run(self, most: int, until_ns: int) -> int:
             for number in range(most):
                 begun = now[0]
-                now[0] += 10_000_000 if (len(self.host) - 1) % 8 else 100_000_000
+                now[0] += 10_000_000 if (len(self.host) - 1) % 8 else int(first_s * 1e9)
                 self.host.append((begun, now[0], now[0], now[0]))
                 if now[0] > until_ns:
                     return number + 1

@@ -34,7 +34,7 @@ from loaderbench.recording.facts import (
 from loaderbench.recording.progress import Measured, Phase, Report, SoFar
 from loaderbench.recording.rank_place import RankPlace
 from loaderbench.running.alive import Pulse, told
-from loaderbench.running.cache import CacheKeeper
+from loaderbench.running.cache import CacheKeeper, RamCopy
 from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.deadline import Deadline
 from loaderbench.running.feeds import WINDOWS, Feeds, arms_of_a_round
@@ -359,7 +359,7 @@ class _Measurement:
         to_come = [arm for arm in self._to_come(done) if arm not in SPARED]
         rest_s = sum(self._least_s(done, arm) for arm in to_come)
         beyond_s = rest_s - (self._deadline.left_s() - behind_s)
-        if rest_s and beyond_s > max(TOLD_FROM_S, AGAIN_PART * rest_s):
+        if rest_s > TOLD_FROM_S and beyond_s > max(TOLD_FROM_S, AGAIN_PART * rest_s):
             longest_s, warmup = max(map(_mean_s, done)), self._case.effort.warmup
             each = "" if warmup is None else f", and --warmup asks for {warmup} in each window"
             self._deadline.extend(
@@ -422,9 +422,12 @@ class _Measurement:
     def _least_s(self, done: Sequence[Segment], arm: Arm) -> float:
         """What a window of the arm takes at least: as long as the longest one so far that a loader fed as well, or that
         none did, had this had no more steps than it must have; and as many steps of the device, where it runs on that.
-        0 where no window tells."""
+        Files alone, without decoding, come as they did when they were copied into memory. 0 where nothing tells."""
         least = least_steps(self._case, fed=arm.is_fed)
         alike = [shortest_s(one, self._case) for one in done if one.arm.is_fed is arm.is_fed]
+        if not arm.decodes and (ram := self._feeds.ram) is not None:
+            num_batches, batch_s = self._batches_read(ram)
+            alike = [num_batches * batch_s]
         steps_s = [_mean_s(one) for one in done if one.arm is Arm.DEVICE and arm.on_device]
         return max([*alike, *(least * step_s for step_s in steps_s)], default=0.0)
 
@@ -465,8 +468,7 @@ class _Measurement:
         ram, reading = self._feeds.ram, [arm for arm in self._arms if arm.touches_storage]
         if ram is None or not reading or not self._feeds.reads_files or self._case.effort.steps is not None:
             return
-        batch_s = self._rig.data.sample_page_bytes * self._case.step.batch_size / ram.bytes_per_s
-        num_batches = self._least_batches(batch_s)
+        num_batches, batch_s = self._batches_read(ram)
         beyond_s = len(reading) * num_batches * batch_s - (self._deadline.left_s() - behind_s)
         if beyond_s > 0:
             self._deadline.extend(
@@ -474,6 +476,12 @@ class _Measurement:
                 f"this storage gives {ram.bytes_per_s / 1e6:.1f} MB/s, so that {len(reading)} windows of "
                 f"{num_batches} batches take {len(reading) * num_batches * batch_s:.0f} s",
             )
+
+    def _batches_read(self, ram: RamCopy) -> tuple[int, float]:
+        """(batches of the shortest window that reads the storage, seconds that each takes to read) at the rate at which
+        files were copied into memory."""
+        batch_s = self._rig.data.sample_page_bytes * self._case.step.batch_size / ram.bytes_per_s
+        return self._least_batches(batch_s), batch_s
 
     def _facts_so_far(self) -> Facts:
         """What is known behind a window. Collecting it takes milliseconds."""
