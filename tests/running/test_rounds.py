@@ -527,7 +527,7 @@ def test_a_number_of_steps_is_measured_of_every_arm(monkeypatch: pytest.MonkeyPa
 def test_a_window_ends_with_a_whole_round_of_the_workers(
     lanes: int, first_s: float, target_s: float, longest_s: float, num: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # given batches that come eight at a time, 0.01 s apart, and `first_s` behind those before
+    # given batches that come eight at a time, 0.01 s apart, and `first_s` behind those before, so much more each time
     now = [0]
     monkeypatch.setattr(window.time, "perf_counter_ns", lambda: now[0])
 
@@ -538,7 +538,8 @@ def test_a_window_ends_with_a_whole_round_of_the_workers(
         def run(self, most: int, until_ns: int) -> int:
             for number in range(most):
                 begun = now[0]
-                now[0] += 10_000_000 if (len(self.host) - 1) % 8 else int(first_s * 1e9)
+                number_of_round, place = divmod(len(self.host) - 1, 8)
+                now[0] += 10_000_000 if place else int(first_s * 1e9) * (1 + number_of_round)
                 self.host.append((begun, now[0], now[0], now[0]))
                 if now[0] > until_ns:
                     return number + 1

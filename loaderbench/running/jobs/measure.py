@@ -423,11 +423,11 @@ class _Measurement:
         """What a window of the arm takes at least: as long as the longest one so far that a loader fed as well, or that
         none did, had this had no more steps than it must have; and as many steps of the device, where it runs on that.
         Files alone, without decoding, come as they did when they were copied into memory. 0 where nothing tells."""
-        least = least_steps(self._case, fed=arm.is_fed)
-        alike = [shortest_s(one, self._case) for one in done if one.arm.is_fed is arm.is_fed]
         if not arm.decodes and (ram := self._feeds.ram) is not None:
             num_batches, batch_s = self._batches_read(ram)
-            alike = [num_batches * batch_s]
+            return num_batches * batch_s
+        least = least_steps(self._case, fed=arm.is_fed)
+        alike = [shortest_s(one, self._case) for one in done if one.arm.is_fed is arm.is_fed]
         steps_s = [_mean_s(one) for one in done if one.arm is Arm.DEVICE and arm.on_device]
         return max([*alike, *(least * step_s for step_s in steps_s)], default=0.0)
 
