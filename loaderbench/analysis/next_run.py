@@ -3,6 +3,7 @@ run is decided by its own windows alone."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +16,10 @@ BESIDE_OTHERS = "run to run beside others"
 RUN_TO_RUN = 0.15
 """Standard deviation, from run to run, of the part of a step that others on the processors take, as a part of it: how
 the scheduler places a run among them lasts longer than the run. Measured: docs/validation.md, `Run to run`."""
-CROWDED = 0.20
-"""The same of a loader that sets the pace, times the part of the processors that others hold: its threads share caches
-with them, and move between processors. Measured: docs/validation.md, `Run to run`."""
+CROWDED = 0.30
+"""The same of one thread of a loader that sets the pace, times the part of the processors that others hold: it shares
+caches with them, and which processor it gets, and how fast that one is, differs from run to run. Threads on several
+processors have their average: ÷ √ of how many. Measured: docs/validation.md, `Run to run`."""
 CONTENTION_ERROR, PART_OF_IT = 0.10, 0.25
 """Half-width that the prediction itself adds to the gain without contention, as no arm runs without it: this much, and
 at most so large a part of what contention takes. Measured: docs/validation.md, `Without contention`."""
@@ -66,7 +68,10 @@ def _run_to_run(model: Model) -> float:
 def _crowded(model: Model) -> float:
     """Half-width, in logarithms, of what moves the threads of a loader from run to run."""
     seen = model.processors.get(Arm.REAL)
-    return 0.0 if seen is None else 1.96 * CROWDED * min(1.0, seen.held / seen.cpus)
+    if seen is None:
+        return 0.0
+    on = min(max(1.0, seen.own + seen.queued), seen.cpus)
+    return 1.96 * CROWDED / math.sqrt(on) * min(1.0, seen.held / seen.cpus)
 
 
 def _widened(known: Estimate, more: float, why: str) -> Estimate:

@@ -113,8 +113,10 @@ History
        run to run, which was that of one in line alone, and is twice as much; what is left of a loader in line
        without storage and another cause holds its issuing once
     26 the wait on the timeline is a part of the step that was measured, not of what the order of the arms makes of it
+    27 beside others a loader of one busy thread is known worse than one of several, which have the average of their
+       processors
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 26
+RULES_VERSION = 27

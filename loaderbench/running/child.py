@@ -7,6 +7,7 @@ temporary files, or empty.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import importlib
@@ -18,7 +19,7 @@ import threading
 import traceback
 from multiprocessing.connection import Connection
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from loaderbench.errors import LoaderbenchError
 from loaderbench.recording.facts import Failure
@@ -87,5 +88,15 @@ def _answer(job: Job[Any, Any], request: Any, report: Report) -> Answer:
         return Answer(None, Failure(type(error).__name__, message))
 
 
+def _end(status: int) -> NoReturn:
+    """End the process as multiprocessing ends those that it forks: with what was registered for the end, but without
+    taking modules apart, which keeps the supervisor waiting for a second where torch was imported."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

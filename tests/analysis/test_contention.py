@@ -281,8 +281,8 @@ def test_a_quota_is_named_with_the_gain_of_its_end(quota: float):
 )
 def test_a_rate_beside_others_may_be_another_one_in_the_next_run(machine: Machine, alone: Machine | None) -> None:
     # The windows of this pipeline do not vary. What others take of a step varies between runs by 15 % of itself, and
-    # what else moves the loader's threads by 20 % of the part of the processors that they hold; a quota takes the same
-    # from every run.
+    # what else moves the loader's threads by 30 % of the part of the processors that they hold, ÷ √2 on two of them; a
+    # quota takes the same from every run.
     taken = 0.0 if alone is None else 1 - 1 / truth(machine, FAST, alone)
     held = machine.others / (machine.workers + machine.others)
 
@@ -292,7 +292,7 @@ def test_a_rate_beside_others_may_be_another_one_in_the_next_run(machine: Machin
     assert rate is not None and rate.low is not None and rate.high is not None
     for end, sign in ((rate.low, -1), (rate.high, 1)):
         assert np.log(end / rate.value) == pytest.approx(
-            sign * 1.96 * np.hypot(0.15 * taken, 0.20 * held), rel=0.06, abs=0.005
+            sign * 1.96 * np.hypot(0.15 * taken, 0.30 / np.sqrt(2) * held), rel=0.06, abs=0.005
         )
     # so does the gain without them, which is never below 1
     gain = None if record.verdict is None else record.verdict.speedup_if_removed["contention"]
@@ -303,21 +303,28 @@ def test_a_rate_beside_others_may_be_another_one_in_the_next_run(machine: Machin
 
 @pytest.mark.parametrize(
     ("workers", "others", "device", "half_width"),
-    [(0, 1.0, 0.010, 0.196), (0, 0.0, 0.010, 0.0), (2, 1.0, 0.010, 0.196), (2, 1.0, 0.060, 0.0)],
-    ids=["in line", "in line, alone", "two workers pace", "the device paces"],
+    [
+        (0, 1.0, 0.010, 0.147),
+        (0, 0.0, 0.010, 0.0),
+        (2, 1.0, 0.010, 0.104),
+        (3, 1.0, 0.010, 0.085),
+        (2, 1.0, 0.060, 0.0),
+    ],
+    ids=["in line", "in line, alone", "two workers pace", "three workers pace", "the device paces"],
 )
 def test_the_rate_of_a_loader_beside_others_is_not_known_by_its_own_windows(
     workers: int, others: float, device: float, half_width: float
 ) -> None:
-    """It waits for no processor here, and its windows do not vary."""
+    """It waits for no processor here, and its windows do not vary. Others hold one of four processors."""
     segments = simulate.run(replace(FAST, workers=workers, device=device))
+    own = 10.0 * max(1, workers)
     for one in segments:
-        one.cpu = CpuWindow(10.0, 10.0, 0.0, 0.0, 10 * (1 + others), 0.0, 2, None, None)
+        one.cpu = CpuWindow(10.0, own, 0.0, 0.0, own + 10 * others, 0.0, 4, None, None)
     case = make_case(workers=workers, cache="warm", loader="multiprocess" if workers else "serial")
     rate = analyze(make_run(case, segments, facts=make_facts(device=make_device(), loader=make_loader()))).throughput
     assert rate is not None and rate.low is not None and rate.high is not None
     for end, sign in ((rate.low, -1), (rate.high, 1)):
-        assert np.log(end / rate.value) == pytest.approx(sign * half_width, abs=0.003)
+        assert np.log(end / rate.value) == pytest.approx(sign * half_width, abs=0.006)
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5])

@@ -288,3 +288,20 @@ def test_memory_is_removed_of_a_worker_that_died_with_its_parent() -> None:
     process.stdout.close()
     assert not Path(f"/dev/shm/torch_{pid}_1_0").exists()
     assert session_members(process.pid, zombies=True) == []
+
+
+def test_a_process_that_ends_does_what_was_registered_and_takes_no_module_apart(tmp_path: Path) -> None:
+    code = """
+import atexit, threading, time
+from loaderbench.running import child
+
+class Kept:
+    def __del__(self): print("taken apart")
+
+kept = Kept()
+atexit.register(print, "registered")
+threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+child._end(3)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.stdout.split("\n"), done.returncode) == (["thread", "registered", ""], 3)
