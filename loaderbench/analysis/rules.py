@@ -114,7 +114,8 @@ History
        without storage and another cause holds its issuing once
     26 the wait on the timeline is a part of the step that was measured, not of what the order of the arms makes of it
     27 beside others a loader of one busy thread is known worse than one of several, which have the average of their
-       processors
+       processors; a cause that may not be worth it alone is none where several together surely give more than its
+       square
 """
 
 from __future__ import annotations

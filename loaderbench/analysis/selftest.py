@@ -121,7 +121,7 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
         shares_true = {}  # they lengthen every part
         if of_neighbours >= max(WORTH, EQUAL * gain) and of_the_run >= NOTHING:
             truth, gain, best_alone = "contention", of_neighbours, 1.0
-        elif max(of_neighbours, of_the_run) >= max(WORTH, min(gain**0.5, HELD_UP)):
+        elif (most := max(of_neighbours, of_the_run)) >= WORTH and NOTHING * most >= min(gain**0.5, HELD_UP):
             also = "contention"  # either is true, and which is named first is the verdict's rule
     elif (
         scenario.hard == "neighbours" and truth == "compute" and _step_s(record) >= WORTH * scenario.stopwatch.without_s

@@ -146,6 +146,16 @@ class _Judge:
         """The largest gain of one cause that is worth removing; 1 where none is."""
         return self.model.gains[self.worth[0]].value if self.worth else 1.0
 
+    def gives_far_more_together(self, best: Quantity) -> bool:
+        """Whether the best cause may not be worth it alone, and several together surely give more than its square."""
+        group = self.together
+        return (
+            best.low < WORTH
+            and group is not None
+            and group.gain is not None
+            and group.gain.low > max(1, best.high) ** 2
+        )
+
     @cached_property
     def together(self) -> Group | None:
         """The smallest set of two or more causes whose joint removal is worth it; among equally small ones the best."""
@@ -405,7 +415,7 @@ class _Judge:
     def of_one_cause(self) -> Ruling:
         """The best cause, unless another cannot be told from it, or only several causes together limit the run."""
         gains, first = self.model.gains, self.worth[0]
-        if gains[first].low < SURE:  # they surely give more together
+        if gains[first].low < SURE or self.gives_far_more_together(gains[first]):
             return Ruling("mixed", (), self.together)
         close = [cause for cause in self.worth[1:] if not _surely_larger(gains[first], gains[cause])]
         if not close:
