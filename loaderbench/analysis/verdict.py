@@ -149,12 +149,7 @@ class _Judge:
     def gives_far_more_together(self, best: Quantity) -> bool:
         """Whether the best cause may not be worth it alone, and several together surely give more than its square."""
         group = self.together
-        return (
-            best.low < WORTH
-            and group is not None
-            and group.gain is not None
-            and group.gain.low > max(1, best.high) ** 2
-        )
+        return best.low < WORTH and group is not None and group.gain is not None and group.gain.low > best.high**2
 
     @cached_property
     def together(self) -> Group | None:

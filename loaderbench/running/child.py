@@ -93,8 +93,9 @@ def _end(status: int) -> NoReturn:
     taking modules apart, which keeps the supervisor waiting for a second where torch was imported."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the log's storage is full
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)
 
 
