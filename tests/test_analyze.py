@@ -124,6 +124,10 @@ def test_a_study_is_reproduced_from_its_runs_facts(results: Path) -> None:
     study.write_text(json.dumps(value))
     ended = analyze(results, study.parent.name, "--diff")
     assert ended.code == 1 and f"rows[0].rate.value: 1.5 → {rate}" in unwrapped(ended)
+    # … which stays, and is said to
+    before = study.read_bytes()
+    assert f"{study.parent.name} is left as it is: it is a study" in analyze(results, study.parent.name, "--save").err
+    assert study.read_bytes() == before
 
 
 def test_it_imports_no_torch(measured: Path) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ NUM_THROTTLED = 0.1
 """Of the periods of a quota: where it stopped the run in fewer, it was not what held it up."""
 ANOTHER, LEAST_LEFT = 0.5, 2
 """So many processors more or fewer in others' hands make another machine; windows of an arm that must be left."""
+FULL = 0.9
+"""Of the processors at work: what the run then takes more, others have less."""
 MOST = 0.75
 """Of the windows without a storage; others use more in those that leave the processors idle, and in a few by chance."""
 SPENT = 0.9
@@ -130,9 +133,12 @@ def has_processes(storage: StorageFacts) -> bool:
 
 
 def beside_the_same(segments: Sequence[Segment], *, storage_works: bool = False) -> Sequence[Segment]:
-    """The windows without those beside which others used far more, or fewer, processors than beside every window of
+    """The windows without those beside which others wanted far more, or fewer, processors than beside every window of
     `real`: an arm is compared with `real`, and would be measured on another machine. Kept whole where the windows of
     `real` differ among themselves, and an arm of which fewer than two would be left.
+
+    What others use tells what they want but for what the run itself keeps them from: they use less beside an arm that
+    works more, where the processors are full.
 
     Args:
         storage_works: others' time is also that of the storage's own processes: in the arms that read from it, what is
@@ -143,25 +149,46 @@ def beside_the_same(segments: Sequence[Segment], *, storage_works: bool = False)
         known = [_neighbours([one.cpu]) for one in segments if one.cpu is not None and not one.arm.touches_storage]
         quiet = [used for used in known if used is not None]
         most = float(np.quantile(quiet, MOST, method="lower")) if quiet else None
-    taken = {id(one): _taken_beside(one, most) for one in segments}
-    real = [used for one in segments if one.arm is Arm.REAL and (used := taken[id(one)]) is not None]
-    if len(real) < 2 or max(real) - min(real) > ANOTHER / 2:
+    uses = {id(one): _use_of(one, most) for one in segments}
+    real = [use for one in segments if one.arm is Arm.REAL and (use := uses[id(one)]) is not None]
+    beside_real = [use.others for use in real]
+    if len(real) < 2 or max(beside_real) - min(beside_real) > ANOTHER / 2:
         return segments
-    usual = sum(real) / len(real)
-    kept = {name for name, used in taken.items() if used is None or abs(used - usual) <= ANOTHER}
+    usual = _Use(fmean(use.own for use in real), fmean(beside_real), fmean(use.part for use in real))
+    kept = {name for name, use in uses.items() if use is None or _is_alike(use, usual)}
     kept |= {id(one) for one in segments if one.lane == SCRIPT_LANE}  # a script's bursts follow at once
     left = Counter(one.arm for one in segments if id(one) in kept)
     return [one for one in segments if id(one) in kept or left[one.arm] < LEAST_LEFT]
 
 
-def _taken_beside(segment: Segment, most_neighbours: float | None) -> float | None:
-    """Processors that other processes and guests used during a window."""
+@dataclass(frozen=True)
+class _Use:
+    """Who used how many processors during windows."""
+
+    own: float
+    others: float
+    """Other processes, and guests."""
+    part: float
+    """Of the processors, what both used."""
+
+
+def _use_of(segment: Segment, most_neighbours: float | None) -> _Use | None:
     window = segment.cpu
     if window is None or (neighbours := _neighbours([window])) is None:
         return None
+    own, stolen = window.own_s / window.wall_s, (window.stolen_s or 0.0) / window.wall_s
+    part = (own + neighbours + stolen) / window.cpus
     if most_neighbours is not None and segment.arm.touches_storage:
         neighbours = min(neighbours, most_neighbours)
-    return neighbours + (window.stolen_s or 0.0) / window.wall_s
+    return _Use(own, neighbours + stolen, part)
+
+
+def _is_alike(one: _Use, other: _Use) -> bool:
+    """Whether others may have wanted as many processors both times: they used as many, but for what the run took more
+    of full ones where they used fewer."""
+    fewer, more = sorted((one, other), key=lambda use: use.others)
+    kept_from_them = max(0.0, fewer.own - more.own) if fewer.part >= FULL else 0.0
+    return more.others - fewer.others - kept_from_them <= ANOTHER
 
 
 def processors_of(recording: Recording, *, storage_works: bool = True) -> dict[Arm, Processors]:

@@ -116,8 +116,10 @@ History
     27 beside others a loader of one busy thread is known worse than one of several, which have the average of their
        processors; a cause that may not be worth it alone is none where several together surely give more than its
        square
+    28 a window beside which others used fewer processors because the run itself took more of full ones is beside the
+       same machine
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 27
+RULES_VERSION = 28

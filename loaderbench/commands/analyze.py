@@ -60,12 +60,13 @@ def _save(found: Sequence[Again], *, quiet: bool) -> None:
     from loaderbench.studies import again
 
     for one in found:
-        if one.record is None or not one.differences:
+        if not one.differences:
             continue
         if again.can_save(one):
             again.save(one)
         elif not quiet:
-            say(f"{one.name} is left as it is: the run.json of schema 1 holds facts too")
+            why = "it is a study" if one.record is None else "the run.json of schema 1 holds facts too"
+            say(f"{one.name} is left as it is: {why}")
 
 
 def _one(store: Store, name: str) -> Again:

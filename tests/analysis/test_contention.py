@@ -611,6 +611,25 @@ def test_a_window_beside_another_machine_is_not_compared_with_real() -> None:
     assert found.verdict is not None and found.verdict.bottleneck == "contention"
 
 
+@pytest.mark.parametrize(
+    ("own", "busy", "kept"),
+    [(1.7, 2.0, True), (0.1, 2.0, True), (1.7, 1.7, False), (0.9, 0.9, False), (0.9, 1.6, True)],
+    ids=["the run took it from them", "it left it to them", "they left, it took less", "they left", "a little less"],
+)
+def test_others_have_less_where_the_run_takes_more_of_full_processors(own: float, busy: float, *, kept: bool) -> None:
+    """Beside `real`, paced by its device, the run uses 0.9 of 2 processors and others 1.1; the loader alone wants more
+    of them. Only where it does, and the processors are full, do others use less and want as much."""
+    segments, of_free = simulate.run(EVEN, rounds=4), 0
+    for one in segments:
+        of_free += one.arm is Arm.FREE
+        one.cpu = CpuWindow(10.0, 9.0, 5.0, 0.0, 20.0, 0.0, 2, None, None)
+        if one.arm is Arm.FREE and of_free <= 2:
+            one.cpu = replace(one.cpu, own_s=10 * own, machine_busy_s=10 * busy)
+    left = Counter(one.arm for one in beside_the_same(segments))
+    assert left[Arm.FREE] == (4 if kept else 2)
+    assert sum(left.values()) == len(segments) - (0 if kept else 2)
+
+
 def beside_a_daemon(disturbed: int, *, uses: float = 0.7) -> list[Segment]:
     """Windows of 10 s over a FUSE daemon that uses so many processors while files are read from it; a neighbour uses
     one more in the first windows of `ram`."""
