@@ -119,7 +119,7 @@ def outcome_of(scenario: ScenarioFacts, record: RunRecord) -> ScenarioOutcome:
     if undisturbed_s is not None:
         of_neighbours, of_the_run = scenario.stopwatch.with_s / undisturbed_s, _step_s(record) / undisturbed_s
         shares_true = {}  # they lengthen every part
-        if of_neighbours >= max(WORTH, EQUAL * gain) and of_the_run >= NOTHING:
+        if of_neighbours >= max(WORTH, EQUAL * gain) and of_the_run >= WORTH:
             truth, gain, best_alone = "contention", of_neighbours, 1.0
         elif (most := max(of_neighbours, of_the_run)) >= WORTH and NOTHING * most >= min(gain**0.5, HELD_UP):
             also = "contention"  # either is true, and which is named first is the verdict's rule
