@@ -117,7 +117,7 @@ History
        processors; a cause that may not be worth it alone is none where several together surely give more than its
        square
     28 a window beside which others used fewer processors because the run itself took more of full ones is beside the
-       same machine
+       same machine; self-tests: contention is the truth only where the run itself is as much slower as a verdict names
 """
 
 from __future__ import annotations
