@@ -642,7 +642,7 @@ class Model:
             return None
         # Issuing takes longer beside the loader, and no copy hides it any more.
         crowded = Quantity.of(self.arms[Arm.DEVICE], "issue") + self.issue_growth(Arm.REAL)
-        return largest(device, paced, crowded, self.real - (host - device))
+        return self._as_others_leave_it(largest(device, paced, crowded, self.real - (host - device)))
 
     def _without_launch(self) -> Quantity | None:
         exposed, rest, feed = self.exposed_launches, self.without_launches, self.loader_time
@@ -651,7 +651,7 @@ class Model:
         if self.synchronous:
             assert self.times.free is not None
             feed = self.times.free
-        return largest(rest, feed, self.real - exposed)
+        return self._as_others_leave_it(largest(rest, feed, self.real - exposed), frozenset({"launch"}))
 
     @property
     def exposed_launches(self) -> Quantity | None:
@@ -674,7 +674,29 @@ class Model:
         if self.loader_time is None:
             return None
         others = (self.part(Arm.HOST, "copy"), self.part(Arm.DEVICE, "issue"))
-        return largest(self.loader_time, *(part for part in others if part is not None))
+        left = largest(self.loader_time, *(part for part in others if part is not None))
+        return self._as_others_leave_it(left, frozenset({"compute"}))
+
+    def _as_others_leave_it(self, left: Quantity, removed: frozenset[Removable] = frozenset()) -> Quantity:
+        """`left`, which holds while others do not set the pace, where they might: a step takes at least its CPU time
+        divided by the processors that the run gets beside them when nothing else holds it up.
+
+        The CPU time is the loader's and that of issuing. (A host that waits for its device may spin: that is no work.)
+        The processors are those that the loader alone got of full ones. They are others in each window, since they
+        depend on which processor each process settles on, and that lasts longer than a queue bridges: the step is the
+        mean over these windows, and the next run is known no better than by one of them.
+        """
+        free = self.processors.get(Arm.FREE)
+        if self.synchronous or free is None or not len(free.beside_others):
+            return left
+        cpu_s = free.own * self.arms[Arm.FREE].mean("duration")
+        device, issue = self.processors.get(Arm.DEVICE), self.part(Arm.DEVICE, "issue")
+        issues = "launch" not in removed and not (self.on_host_cpus and "compute" in removed)
+        if issues and device is not None and issue is not None:
+            cpu_s += min(issue.value, device.own * self.arms[Arm.DEVICE].mean("duration"))
+        paced = cpu_s / free.beside_others
+        met = np.random.default_rng(29).choice(paced, len(left.draws))
+        return Quantity(float(np.maximum(paced, left.value).mean()), np.maximum(left.draws, met), left.n)
 
     def gain(self, left: Quantity | None) -> Quantity | None:
         """T_real ÷ what is left; never below 1, since removing a cause cannot slow the run down. None stays None."""
@@ -696,7 +718,7 @@ class Model:
         """The gain if no thread of the run waited for a processor; None where unknown."""
         return self.gain(self.without("contention"))
 
-    def joint_without(self, removed: frozenset[Cause]) -> Quantity | None:
+    def joint_without(self, removed: frozenset[Removable]) -> Quantity | None:
         """The step time without several causes, where the arms tell."""
         if self.base is None:
             return None
@@ -721,5 +743,5 @@ class Model:
         if not removed & {"prep", "storage"}:
             # A loader in series with issuing has the issue time in its own; without launches only its own is left.
             own = self.times.free if self.synchronous and "launch" in removed else None
-            return largest(consumer, own or feed)
-        return largest(consumer, feed + in_line)
+            return self._as_others_leave_it(largest(consumer, own or feed), removed)
+        return self._as_others_leave_it(largest(consumer, feed + in_line), removed)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import numpy as np
@@ -38,7 +38,7 @@ NUM_THROTTLED = 0.1
 ANOTHER, LEAST_LEFT = 0.5, 2
 """So many processors more or fewer in others' hands make another machine; windows of an arm that must be left."""
 FULL = 0.9
-"""Of the processors at work: what the run then takes more, others have less."""
+"""Of the processors at work: what the run then takes more, others have less, and the other way round."""
 MOST = 0.75
 """Of the windows without a storage; others use more in those that leave the processors idle, and in a few by chance."""
 SPENT = 0.9
@@ -70,6 +70,8 @@ class Processors:
     """What others used where no arm tells other processes from those of the storage; None elsewhere."""
     busiest_queued_fraction: float | None = None
     """`queued_fraction` of the loader's busiest thread alone; None in runs that did not store it."""
+    own_of_full: Draws = field(default_factory=lambda: np.empty(0))
+    """[W] `own` of each window in which all processors were at work and its threads waited for them."""
 
     @property
     def for_others(self) -> float:
@@ -85,6 +87,11 @@ class Processors:
     def held(self) -> float:
         """What other processes and guests use, as far as it is known."""
         return (self.neighbours or 0.0) + (self.stolen or 0.0)
+
+    @property
+    def beside_others(self) -> Draws:
+        """`own_of_full` where others held a good part of the processors; empty elsewhere."""
+        return self.own_of_full if self.held >= (1.0 - FULL) * self.cpus else np.empty(0)
 
     @property
     def taken(self) -> float:
@@ -149,7 +156,7 @@ def beside_the_same(segments: Sequence[Segment], *, storage_works: bool = False)
         known = [_neighbours([one.cpu]) for one in segments if one.cpu is not None and not one.arm.touches_storage]
         quiet = [used for used in known if used is not None]
         most = float(np.quantile(quiet, MOST, method="lower")) if quiet else None
-    uses = {id(one): _use_of(one, most) for one in segments}
+    uses = {id(one): _use_of(one.cpu, most if one.arm.touches_storage else None) for one in segments}
     real = [use for one in segments if one.arm is Arm.REAL and (use := uses[id(one)]) is not None]
     beside_real = [use.others for use in real]
     if len(real) < 2 or max(beside_real) - min(beside_real) > ANOTHER / 2:
@@ -172,13 +179,12 @@ class _Use:
     """Of the processors, what both used."""
 
 
-def _use_of(segment: Segment, most_neighbours: float | None) -> _Use | None:
-    window = segment.cpu
+def _use_of(window: CpuWindow | None, most_neighbours: float | None = None) -> _Use | None:
     if window is None or (neighbours := _neighbours([window])) is None:
         return None
     own, stolen = window.own_s / window.wall_s, (window.stolen_s or 0.0) / window.wall_s
     part = (own + neighbours + stolen) / window.cpus
-    if most_neighbours is not None and segment.arm.touches_storage:
+    if most_neighbours is not None:
         neighbours = min(neighbours, most_neighbours)
     return _Use(own, neighbours + stolen, part)
 
@@ -243,7 +249,13 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None, *, to
         spread=spread,
         neighbours_or_storage=None if told else others,
         busiest_queued_fraction=_busiest_queued_fraction(windows),
+        own_of_full=np.array([one.own_s / one.wall_s for one in windows if _is_full(one)]),
     )
+
+
+def _is_full(window: CpuWindow) -> bool:
+    use = _use_of(window)
+    return use is not None and use.part >= FULL and (window.own_queued_s or 0.0) >= LEAST_QUEUED * window.wall_s
 
 
 def _busiest_queued_fraction(windows: Sequence[CpuWindow]) -> float | None:

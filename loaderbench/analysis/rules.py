@@ -118,8 +118,10 @@ History
        square
     28 a window beside which others used fewer processors because the run itself took more of full ones is beside the
        same machine; self-tests: contention is the truth only where the run itself is as much slower as a verdict names
+    29 without a copy, launches or compute a step takes at least its CPU time by the processors that the loader alone
+       got beside others, window by window: they may set the pace then
 """
 
 from __future__ import annotations
 
-RULES_VERSION = 28
+RULES_VERSION = 29
