@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from loaderbench.analysis.processors import Processors, available
+from loaderbench.analysis.processors import Crowd, Processors, available
 from loaderbench.analysis.quantities import Draws, Quantity, largest
 from loaderbench.analysis.read_queue import Queue
 from loaderbench.analysis.statistics import pool_adjacent_violators
@@ -157,6 +157,8 @@ class Model:
     """Of the same time, the part in which they ran or were runnable: they waited for nothing but a processor."""
     processors: Mapping[Arm, Processors] = field(default_factory=dict)
     """Who had the processors, by arm; empty where unknown."""
+    crowd: Crowd | None = None
+    """What the loader alone got of them beside others; None where these kept none from it, or where unknown."""
     on_host_cpus: bool = False
     """The device computes on the processors that the loader works on."""
     copies: bool = True
@@ -642,7 +644,8 @@ class Model:
             return None
         # Issuing takes longer beside the loader, and no copy hides it any more.
         crowded = Quantity.of(self.arms[Arm.DEVICE], "issue") + self.issue_growth(Arm.REAL)
-        return self._as_others_leave_it(largest(device, paced, crowded, self.real - (host - device)))
+        left = largest(device, paced, crowded, self.real - (host - device))
+        return self._as_others_leave_it(left, frozenset({"transfer"}))
 
     def _without_launch(self) -> Quantity | None:
         exposed, rest, feed = self.exposed_launches, self.without_launches, self.loader_time
@@ -677,26 +680,29 @@ class Model:
         left = largest(self.loader_time, *(part for part in others if part is not None))
         return self._as_others_leave_it(left, frozenset({"compute"}))
 
-    def _as_others_leave_it(self, left: Quantity, removed: frozenset[Removable] = frozenset()) -> Quantity:
+    def _as_others_leave_it(
+        self, left: Quantity, removed: frozenset[Removable], most: Quantity | None = None
+    ) -> Quantity:
         """`left`, which holds while others do not set the pace, where they might: a step takes at least its CPU time
-        divided by the processors that the run gets beside them when nothing else holds it up.
+        divided by the processors that the run gets beside them when it wants all.
 
         The CPU time is the loader's and that of issuing. (A host that waits for its device may spin: that is no work.)
-        The processors are those that the loader alone got of full ones. They are others in each window, since they
-        depend on which processor each process settles on, and that lasts longer than a queue bridges: the step is the
-        mean over these windows, and the next run is known no better than by one of them.
+        The processors are those that the loader alone got. They are others in each window, since they depend on which
+        processor each process settles on, and that lasts longer than a queue bridges: the step is the mean over the
+        windows, and the next run is known no better than by one of them. No window leaves more than `most`, or `real`.
         """
-        free = self.processors.get(Arm.FREE)
-        if self.synchronous or free is None or not len(free.beside_others):
+        crowd, free = self.crowd, self.times.free
+        if self.synchronous or crowd is None or free is None:  # in line, times of one thread that shares it all add up
             return left
-        cpu_s = free.own * self.arms[Arm.FREE].mean("duration")
+        cpu_s = crowd.own * free.value
         device, issue = self.processors.get(Arm.DEVICE), self.part(Arm.DEVICE, "issue")
         issues = "launch" not in removed and not (self.on_host_cpus and "compute" in removed)
         if issues and device is not None and issue is not None:
             cpu_s += min(issue.value, device.own * self.arms[Arm.DEVICE].mean("duration"))
-        paced = cpu_s / free.beside_others
+        paced = np.minimum(cpu_s / crowd.got, (most or self.real).value)
         met = np.random.default_rng(29).choice(paced, len(left.draws))
-        return Quantity(float(np.maximum(paced, left.value).mean()), np.maximum(left.draws, met), left.n)
+        n = min(left.n, len(paced))
+        return Quantity(float(np.maximum(paced, left.value).mean()), np.maximum(met, left.draws), n)
 
     def gain(self, left: Quantity | None) -> Quantity | None:
         """T_real ÷ what is left; never below 1, since removing a cause cannot slow the run down. None stays None."""
@@ -718,7 +724,7 @@ class Model:
         """The gain if no thread of the run waited for a processor; None where unknown."""
         return self.gain(self.without("contention"))
 
-    def joint_without(self, removed: frozenset[Removable]) -> Quantity | None:
+    def joint_without(self, removed: frozenset[Cause]) -> Quantity | None:
         """The step time without several causes, where the arms tell."""
         if self.base is None:
             return None
@@ -743,5 +749,8 @@ class Model:
         if not removed & {"prep", "storage"}:
             # A loader in series with issuing has the issue time in its own; without launches only its own is left.
             own = self.times.free if self.synchronous and "launch" in removed else None
-            return self._as_others_leave_it(largest(consumer, own or feed), removed)
-        return self._as_others_leave_it(largest(consumer, feed + in_line), removed)
+            left = largest(consumer, own or feed)
+        else:
+            left = largest(consumer, feed + in_line)
+        alone = [one for cause in removed if (one := self.without(cause)) is not None]
+        return self._as_others_leave_it(left, removed, min(alone, key=lambda one: one.value, default=None))

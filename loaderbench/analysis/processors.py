@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
@@ -70,8 +70,6 @@ class Processors:
     """What others used where no arm tells other processes from those of the storage; None elsewhere."""
     busiest_queued_fraction: float | None = None
     """`queued_fraction` of the loader's busiest thread alone; None in runs that did not store it."""
-    own_of_full: Draws = field(default_factory=lambda: np.empty(0))
-    """[W] `own` of each window in which all processors were at work and its threads waited for them."""
 
     @property
     def for_others(self) -> float:
@@ -87,11 +85,6 @@ class Processors:
     def held(self) -> float:
         """What other processes and guests use, as far as it is known."""
         return (self.neighbours or 0.0) + (self.stolen or 0.0)
-
-    @property
-    def beside_others(self) -> Draws:
-        """`own_of_full` where others held a good part of the processors; empty elsewhere."""
-        return self.own_of_full if self.held >= (1.0 - FULL) * self.cpus else np.empty(0)
 
     @property
     def taken(self) -> float:
@@ -151,12 +144,8 @@ def beside_the_same(segments: Sequence[Segment], *, storage_works: bool = False)
         storage_works: others' time is also that of the storage's own processes: in the arms that read from it, what is
             more than in most windows (MOST) of the arms that leave it alone is none of a neighbour's.
     """
-    most = None
-    if storage_works:
-        known = [_neighbours([one.cpu]) for one in segments if one.cpu is not None and not one.arm.touches_storage]
-        quiet = [used for used in known if used is not None]
-        most = float(np.quantile(quiet, MOST, method="lower")) if quiet else None
-    uses = {id(one): _use_of(one.cpu, most if one.arm.touches_storage else None) for one in segments}
+    most = _most_neighbours(segments) if storage_works else None
+    uses = {id(one): _use_of(one, most) for one in segments}
     real = [use for one in segments if one.arm is Arm.REAL and (use := uses[id(one)]) is not None]
     beside_real = [use.others for use in real]
     if len(real) < 2 or max(beside_real) - min(beside_real) > ANOTHER / 2:
@@ -166,6 +155,42 @@ def beside_the_same(segments: Sequence[Segment], *, storage_works: bool = False)
     kept |= {id(one) for one in segments if one.lane == SCRIPT_LANE}  # a script's bursts follow at once
     left = Counter(one.arm for one in segments if id(one) in kept)
     return [one for one in segments if id(one) in kept or left[one.arm] < LEAST_LEFT]
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What the loader alone got of the processors beside others, by its windows."""
+
+    own: float
+    """Processors that it used, in all windows together."""
+    got: Draws
+    """[W] Processors that it got in each of them; infinite where others kept none from it that it wanted."""
+
+
+def crowd_of(segments: Sequence[Segment], *, storage_works: bool = False) -> Crowd | None:
+    """Of the windows of `free`; None where no others kept processors from it.
+
+    They did in a window in which all processors were at work, others had a good part of them, and the loader would have
+    taken all: its threads ran or were runnable on so many (FULL). A loader that waits for its storage wants fewer, and
+    one of few threads, too: what it got tells nothing then of what it could have had.
+
+    Args:
+        storage_works: as for `beside_the_same`.
+    """
+    most = _most_neighbours(segments) if storage_works else None
+    used, got = list[float](), list[float]()
+    for one in segments:
+        if one.arm is Arm.FREE and one.cpu is not None and (use := _use_of(one, most)) is not None:
+            used.append(use.own)
+            got.append(max(use.own, LEAST_QUEUED) if _is_crowded(one.cpu, use) else np.inf)
+    return Crowd(fmean(used), np.array(got)) if got and np.isfinite(got).any() else None
+
+
+def _most_neighbours(segments: Sequence[Segment]) -> float | None:
+    """What others use in most windows that leave the storage alone; None where there are none."""
+    known = [_neighbours([one.cpu]) for one in segments if one.cpu is not None and not one.arm.touches_storage]
+    quiet = [used for used in known if used is not None]
+    return float(np.quantile(quiet, MOST, method="lower")) if quiet else None
 
 
 @dataclass(frozen=True)
@@ -179,14 +204,24 @@ class _Use:
     """Of the processors, what both used."""
 
 
-def _use_of(window: CpuWindow | None, most_neighbours: float | None = None) -> _Use | None:
+def _use_of(segment: Segment, most_neighbours: float | None) -> _Use | None:
+    window = segment.cpu
     if window is None or (neighbours := _neighbours([window])) is None:
         return None
     own, stolen = window.own_s / window.wall_s, (window.stolen_s or 0.0) / window.wall_s
     part = (own + neighbours + stolen) / window.cpus
-    if most_neighbours is not None:
+    if most_neighbours is not None and segment.arm.touches_storage:
         neighbours = min(neighbours, most_neighbours)
     return _Use(own, neighbours + stolen, part)
+
+
+def _is_crowded(window: CpuWindow, use: _Use) -> bool:
+    """Whether others kept processors from the run, which would have taken all."""
+    stolen = (window.stolen_s or 0.0) / window.wall_s
+    suspended = stolen * use.own / max(use.part * window.cpus - stolen, 1e-9)
+    wanted = use.own + (window.own_queued_s or 0.0) / window.wall_s + suspended
+    others_hold_some = use.others >= (1.0 - FULL) * window.cpus
+    return others_hold_some and min(use.part * window.cpus, wanted) >= FULL * window.cpus
 
 
 def _is_alike(one: _Use, other: _Use) -> bool:
@@ -249,13 +284,7 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None, *, to
         spread=spread,
         neighbours_or_storage=None if told else others,
         busiest_queued_fraction=_busiest_queued_fraction(windows),
-        own_of_full=np.array([one.own_s / one.wall_s for one in windows if _is_full(one)]),
     )
-
-
-def _is_full(window: CpuWindow) -> bool:
-    use = _use_of(window)
-    return use is not None and use.part >= FULL and (window.own_queued_s or 0.0) >= LEAST_QUEUED * window.wall_s
 
 
 def _busiest_queued_fraction(windows: Sequence[CpuWindow]) -> float | None:

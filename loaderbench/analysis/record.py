@@ -19,9 +19,11 @@ from loaderbench.analysis.doses import Place, Response, doses, responses
 from loaderbench.analysis.latency import Slowness, slowness
 from loaderbench.analysis.model import Model, Watched
 from loaderbench.analysis.processors import (
+    Crowd,
     Processors,
     beside_the_same,
     by_whom,
+    crowd_of,
     has_processes,
     processors_of,
 )
@@ -129,7 +131,8 @@ def judged_run(run: Run, recording: Recording) -> Judged | None:
     segments = beside_the_same(whole, storage_works=storage_works)
     on_host_cpus = recording.facts.device.on_host_cpus
     arms = join_arms(segments, run.case.feed.lanes, stood, on_host_cpus=on_host_cpus)
-    return Judged(run, recording, arms, slow) if Arm.REAL in arms else None
+    crowd = crowd_of(segments, storage_works=storage_works)
+    return Judged(run, recording, arms, slow, crowd) if Arm.REAL in arms else None
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,7 @@ class Judged:
     arms: Mapping[Arm, ArmSteps]
     slowness: Slowness
     """What makes the storage slow."""
+    crowd: Crowd | None
 
     @property
     def case(self) -> Case:
@@ -220,6 +224,7 @@ class Judged:
             starved=self._with_suspended(self.starved_fraction),
             runnable=self._with_suspended(self.runnable_fraction),
             processors=self.processors,
+            crowd=self.crowd,
             on_host_cpus=self.facts.device.on_host_cpus,
             copies=self.facts.device.copies,
             stalls_missed=self.slowness.missed,
