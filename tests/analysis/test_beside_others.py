@@ -162,7 +162,8 @@ def test_without_two_causes_a_step_is_no_longer_than_without_one(removed: tuple[
 
 
 def test_without_copy_and_launches_others_set_the_pace_as_without_one() -> None:
-    model = model_of(FEW, Pipeline(device=0.020, busy=0.012, issue=0.020, copy=0.030, overlap=True, decode=2 * LOADER_S))
+    both = Pipeline(device=0.020, busy=0.012, issue=0.020, copy=0.030, overlap=True, decode=2 * LOADER_S)
+    model = model_of(FEW, both)
     together = model.joint_without(frozenset[Cause]({"transfer", "launch"}))
     assert together is not None
     assert together.value == pytest.approx(paced(OWN * LOADER_S, least_s=LOADER_S), rel=0.02)
