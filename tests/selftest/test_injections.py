@@ -20,7 +20,7 @@ from loaderbench.errors import ConfigError
 from loaderbench.images.index import index_images
 from loaderbench.loaders import serial, threaded
 from loaderbench.loaders.base import SPAN_FIELDS, LoaderContext, Slowdown
-from loaderbench.selftest.injections import InjectingDecoder, Injection
+from loaderbench.selftest.injections import MOST_EXTRA_BYTES, InjectingDecoder, Injection
 
 MS = 1_000_000
 STEP_MS = 10.0
@@ -212,6 +212,23 @@ def test_extra_bytes_take_their_time_on_the_link(device):
     assert slowed.copy_in(inputs, targets)[0] is inputs
     num_bytes = 5_000_000 + inputs.nbytes + targets.nbytes
     assert link_ns(slowed, inputs, targets) == pytest.approx(num_bytes / LINK_BYTES_PER_S * 1e9, abs=2)
+
+
+@pytest.mark.parametrize("beyond", [0, 5_000_000])
+def test_many_extra_bytes_are_copies_of_one_piece_of_memory(device, monkeypatch, beyond):
+    pieces = []
+
+    def zeros(num_bytes: int, **kwargs: object) -> torch.Tensor:
+        pieces.append(num_bytes)
+        return torch.empty(num_bytes, **kwargs)
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    inputs, targets = torch.empty((4, 3, 8, 8)), torch.empty(4, dtype=torch.int64)
+    extra = 20 * MOST_EXTRA_BYTES + beyond
+    slowed = Injection(transfer_extra_bytes=extra).wrap_device(device)
+    num_bytes = extra + inputs.nbytes + targets.nbytes
+    assert link_ns(slowed, inputs, targets) == pytest.approx(num_bytes / LINK_BYTES_PER_S * 1e9, abs=25)
+    assert sorted(pieces) == [size for size in (beyond, MOST_EXTRA_BYTES) if size]
 
 
 @pytest.mark.parametrize(("kind", "times"), [(torch.uint8, 4), (torch.float32, 1)])
