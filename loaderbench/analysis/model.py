@@ -680,16 +680,15 @@ class Model:
         left = largest(self.loader_time, *(part for part in others if part is not None))
         return self._as_others_leave_it(left, frozenset({"compute"}))
 
-    def _as_others_leave_it(
-        self, left: Quantity, removed: frozenset[Removable], most: Quantity | None = None
-    ) -> Quantity:
+    def _as_others_leave_it(self, left: Quantity, removed: frozenset[Removable]) -> Quantity:
         """`left`, which holds while others do not set the pace, where they might: a step takes at least its CPU time
         divided by the processors that the run gets beside them when it wants all.
 
         The CPU time is the loader's and that of issuing. (A host that waits for its device may spin: that is no work.)
         The processors are those that the loader alone got. They are others in each window, since they depend on which
         processor each process settles on, and that lasts longer than a queue bridges: the step is the mean over the
-        windows, and the next run is known no better than by one of them. No window leaves more than `most`, or `real`.
+        windows, and the next run is known no better than by one of them. No window leaves more than `real`, nor several
+        removed causes more than one of them.
         """
         crowd, free = self.crowd, self.times.free
         if self.synchronous or crowd is None or free is None:  # in line, times of one thread that shares it all add up
@@ -699,7 +698,9 @@ class Model:
         issues = "launch" not in removed and not (self.on_host_cpus and "compute" in removed)
         if issues and device is not None and issue is not None:
             cpu_s += min(issue.value, device.own * self.arms[Arm.DEVICE].mean("duration"))
-        paced = np.minimum(cpu_s / crowd.got, (most or self.real).value)
+        bounds = [self.without(cause) for cause in removed] if len(removed) > 1 else []
+        most_s = min(bound.value for bound in (self.real, *bounds) if bound is not None)
+        paced = np.minimum(cpu_s / crowd.got, most_s)
         met = np.random.default_rng(29).choice(paced, len(left.draws))
         n = min(left.n, len(paced))
         return Quantity(float(np.maximum(paced, left.value).mean()), np.maximum(met, left.draws), n)
@@ -752,5 +753,4 @@ class Model:
             left = largest(consumer, own or feed)
         else:
             left = largest(consumer, feed + in_line)
-        alone = [one for cause in removed if (one := self.without(cause)) is not None]
-        return self._as_others_leave_it(left, removed, min(alone, key=lambda one: one.value, default=None))
+        return self._as_others_leave_it(left, removed)

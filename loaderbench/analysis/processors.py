@@ -218,7 +218,7 @@ def _use_of(segment: Segment, most_neighbours: float | None) -> _Use | None:
 def _is_crowded(window: CpuWindow, use: _Use) -> bool:
     """Whether others kept processors from the run, which would have taken all."""
     stolen = (window.stolen_s or 0.0) / window.wall_s
-    suspended = stolen * use.own / max(use.part * window.cpus - stolen, 1e-9)
+    suspended = stolen * _borne(use.own, _neighbours([window]))
     wanted = use.own + (window.own_queued_s or 0.0) / window.wall_s + suspended
     others_hold_some = use.others >= (1.0 - FULL) * window.cpus
     return others_hold_some and min(use.part * window.cpus, wanted) >= FULL * window.cpus
@@ -257,7 +257,7 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None, *, to
     quota = windows[-1].quota_cpus
     room = _quota_room(windows)
     own = sum(one.own_s for one in windows) / wall
-    bears = own / (own + (others or 0.0)) if own > 0 else 0.0  # guests are suspended whatever they run
+    bears = _borne(own, others)
     parts = [
         _part(
             _taken(one, neighbours, room),
@@ -285,6 +285,11 @@ def _together(windows: Sequence[CpuWindow], most_neighbours: float | None, *, to
         neighbours_or_storage=None if told else others,
         busiest_queued_fraction=_busiest_queued_fraction(windows),
     )
+
+
+def _borne(own: float, others: float | None) -> float:
+    """The run's part of the time that guests steal: processes are suspended whoever runs."""
+    return own / (own + (others or 0.0)) if own > 0 else 0.0
 
 
 def _busiest_queued_fraction(windows: Sequence[CpuWindow]) -> float | None:
