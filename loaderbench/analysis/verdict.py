@@ -48,6 +48,9 @@ MORE = 1.03
 HELD_UP = 1.6
 """A run that would surely be so much faster without others is not judged beside them: their part is named first,
 whatever its own stages could give. One busy process beside a run that keeps two processors busy costs it 1.5."""
+ALIKE = 1.01
+"""Gains that differ by no more than this factor are the same to who acts on them. Two that end at the same step differ
+in the last digit of a float."""
 UNSURE = ("gain_uncertain", "may_be_faster", "feeding_uncertain")
 """Reasons that more steps would settle."""
 HOLD_CONTENTION: frozenset[Cause] = frozenset(("prep", "launch"))
@@ -455,6 +458,6 @@ def _uncertain(what: str, gain: Quantity) -> Reason:
 
 
 def _surely_larger(first: Quantity, second: Quantity) -> bool:
-    """Whether the interval of the two gains' ratio lies above 1. Both come from the same runs, so a change of the
-    real time moves both: the ratio is known better than either."""
-    return bool(np.percentile(first.draws / second.draws, 2.5) > 1.0)
+    """Whether the interval of the two gains' ratio lies above 1, and the ratio above ALIKE. Both come from the same
+    runs, so a change of the real time moves both: the ratio is known better than either."""
+    return first.value > ALIKE * second.value and bool(np.percentile(first.draws / second.draws, 2.5) > 1.0)

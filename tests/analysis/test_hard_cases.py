@@ -143,6 +143,27 @@ def test_trap_storage_and_prep_of_equal_capacity() -> None:
     assert found.verdict.joint_speedup.value == pytest.approx(true_speedup(pipe, "storage", "prep"), rel=0.03)
 
 
+@pytest.mark.parametrize("busy_ms", [37.0, 40.0, 41.3])
+def test_either_of_two_that_each_free_the_device_may_go(busy_ms: float) -> None:
+    # given two workers that read for 60 ms and decode for 60: without either they need 30 ms a batch, less than the
+    # device, so that the run is as fast as the device without either
+    pipe = Pipeline(workers=2, latency_ms=60.0, decode_ms=60.0, busy_ms=busy_ms)
+    assert true_speedup(pipe, "storage") == pytest.approx(true_speedup(pipe, "prep"))
+    found = judge(pipe, drift=0.01)
+    # then both are named, and no more is said of both together
+    assert (found.verdict.bottleneck, set(found.verdict.joint)) == ("mixed", {"storage", "prep"})
+    assert found.verdict.joint_speedup is not None
+    assert found.verdict.joint_speedup.value == pytest.approx(true_speedup(pipe, "prep"), rel=0.02)
+
+
+@pytest.mark.parametrize(("latency_ms", "named"), [(119.5, "mixed"), (110.0, "prep")])
+def test_gains_that_differ_by_less_than_a_hundredth_are_the_same(latency_ms: float, named: str) -> None:
+    # given two workers that decode for 120 ms and read for a bit less: without either the other one sets the pace
+    found = judge(Pipeline(workers=2, latency_ms=latency_ms, decode_ms=120.0), drift=0.001)
+    assert gain(found, "prep") / gain(found, "storage") == pytest.approx(120.0 / latency_ms, abs=0.003)
+    assert found.verdict.bottleneck == named
+
+
 def test_trap_loader_100_against_device_80() -> None:
     found = judge(Pipeline(workers=4, decode_ms=400.0, busy_ms=80.0))
     assert found.verdict.bottleneck == "prep"
