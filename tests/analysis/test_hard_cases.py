@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loaderbench.analysis.quantities import Quantity
 from loaderbench.analysis.statistics import is_steady
 from loaderbench.analysis.steps import arm_steps, drain_correction, queue_fall, window_quantities, workers_pace
+from loaderbench.analysis.verdict import _surely_larger
 from loaderbench.cases.arms import Arm
 from loaderbench.recording.facts import SPAN_FIELDS, STEP_FIELDS
 from loaderbench.recording.record import Removable, Share
@@ -162,6 +164,12 @@ def test_gains_that_differ_by_less_than_a_hundredth_are_the_same(latency_ms: flo
     found = judge(Pipeline(workers=2, latency_ms=latency_ms, decode_ms=120.0), drift=0.001)
     assert gain(found, "prep") / gain(found, "storage") == pytest.approx(120.0 / latency_ms, abs=0.003)
     assert found.verdict.bottleneck == named
+
+
+def test_no_gain_is_larger_by_the_last_digit_of_a_float() -> None:
+    gain = Quantity(1.5, np.linspace(1.4, 1.6, 500), 9)
+    assert not _surely_larger(Quantity(np.nextafter(1.5, 2), np.nextafter(gain.draws, 2), 9), gain)
+    assert _surely_larger(Quantity(1.53, 1.02 * gain.draws, 9), gain)
 
 
 def test_trap_loader_100_against_device_80() -> None:
