@@ -167,9 +167,9 @@ def test_gains_that_differ_by_less_than_a_hundredth_are_the_same(latency_ms: flo
 
 
 def test_no_gain_is_larger_by_the_last_digit_of_a_float() -> None:
-    gain = Quantity(1.5, np.linspace(1.4, 1.6, 500), 9)
-    assert not _surely_larger(Quantity(np.nextafter(1.5, 2), np.nextafter(gain.draws, 2), 9), gain)
-    assert _surely_larger(Quantity(1.53, 1.02 * gain.draws, 9), gain)
+    one = Quantity(1.5, np.linspace(1.4, 1.6, 500), 9)
+    assert not _surely_larger(Quantity(np.nextafter(1.5, 2), np.nextafter(one.draws, 2), 9), one)
+    assert _surely_larger(Quantity(1.53, 1.02 * one.draws, 9), one)
 
 
 def test_trap_loader_100_against_device_80() -> None:
