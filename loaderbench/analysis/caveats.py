@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from loaderbench.analysis import kernels
+from loaderbench.analysis.alike import differences
 from loaderbench.analysis.shadow import differ
 from loaderbench.cases.arms import ARMS, Arm
 from loaderbench.plain import Json
@@ -181,6 +182,18 @@ def _of_steadiness(judged: Judged) -> Iterator[Caveat]:
     if unsteady:
         names: list[Json] = [*sorted(unsteady)]
         yield Caveat("queue_not_steady", {"arms": names})
+    for found in differences(recording):
+        yield Caveat(
+            "preparation_differs",
+            {
+                "arm": found.arm.value,
+                "other": found.other.value,
+                "ratio": found.ratio.value,
+                "low": found.ratio.low,
+                "high": found.ratio.high,
+                "more_faults": found.more_faults,
+            },
+        )
     half_width = real.width.whole
     target = judged.case.effort.ci_target
     if half_width > target:

@@ -13,6 +13,7 @@ import numpy as np
 from loaderbench.analysis import kernels, next_run
 from loaderbench.analysis import storage as probed
 from loaderbench.analysis.advice import Measured, advise
+from loaderbench.analysis.alike import ARMS_ALIKE, preparation
 from loaderbench.analysis.caveats import STARVED, caveats_of
 from loaderbench.analysis.comparison import rate_of_runs, ratio_of
 from loaderbench.analysis.doses import Place, Response, doses, responses
@@ -67,6 +68,7 @@ from loaderbench.recording.record import (
     DoseFigures,
     Estimate,
     KernelGap,
+    PreparationFigures,
     Residency,
     RunRecord,
     ShortRun,
@@ -393,6 +395,7 @@ class Judged:
             failures=facts.failures.examples,
             sampling_cpu_fraction=self._sampling_fraction(),
             arms={arm: _arm(steps) for arm, steps in self.arms.items()},
+            preparation=_preparation(self.recording),
             stopped_by=facts.rounds.stopped_by,
             short_run=_short_run(self.case, self.recording, rate),
             doses=self.doses,
@@ -622,6 +625,15 @@ def _step_times(real: ArmSteps) -> StepTimes:
 def _arm(steps: ArmSteps) -> ArmFigures:
     estimate = interval(steps.mean("duration"), steps.drawn("duration"), "s", steps.num_blocks)
     return ArmFigures(estimate, steps.num_steps, steps.seconds)
+
+
+def _preparation(recording: Recording) -> dict[Arm, PreparationFigures]:
+    found = {arm: preparation(recording.of(arm)) for arm in ARMS_ALIKE}
+    return {
+        arm: PreparationFigures(one.cpu_s.estimate("s"), one.minor_faults)
+        for arm, one in found.items()
+        if one is not None
+    }
 
 
 def _short_run(case: Case, recording: Recording, steady: Estimate | None) -> ShortRun | None:

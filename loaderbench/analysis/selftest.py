@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from loaderbench.analysis.alike import ALIKE
 from loaderbench.analysis.model import WORTH
+from loaderbench.analysis.statistics import surely
 from loaderbench.analysis.verdict import HELD_UP
-from loaderbench.recording.record import Bottleneck, RunRecord, Share
+from loaderbench.recording.record import Bottleneck, Estimate, RunRecord, Share
 from loaderbench.recording.studies import (
+    AlikeFacts,
+    AlikeOutcome,
     HardClass,
     InjectedCause,
     ScenarioFacts,
@@ -79,6 +83,21 @@ def score(facts: SelfTestFacts, records: Mapping[str, RunRecord]) -> SelfTest:
         failed=facts.failed,
         detail_fraction=_fraction(sum(one.detail == one.detail_true for one in detailed), len(detailed)),
         num_others_first=sum(one.verdict == one.also for one in clear),
+        alike=tuple(alike_outcome(one) for one in facts.alike),
+    )
+
+
+def alike_outcome(facts: AlikeFacts) -> AlikeOutcome:
+    """Compare what preparing an image took from memory and from the storage, turn by turn."""
+    logs = np.log(facts.prep_cpu_s[:, 0] / facts.prep_cpu_s[:, 1])
+    low, high = sorted((surely(logs), -surely(-logs)))
+    value, low, high = (float(np.exp(one)) for one in (logs.mean(), low, high))
+    from_memory, from_storage = facts.minor_faults.mean(axis=0).tolist()
+    return AlikeOutcome(
+        facts.name,
+        Estimate(value, low, high, "ratio", len(logs), "Student's t over the turns"),
+        (from_memory, from_storage),
+        low <= 1 + ALIKE and high >= 1 - ALIKE,
     )
 
 

@@ -43,5 +43,5 @@ def selftest(
         write_json(as_json(study.facts, study.findings, study.study_id), output.json_out)
     print_findings(study.facts, study.findings, make_console(stderr=output.on_stderr))
     assert isinstance(study.findings, SelfTest)
-    if study.findings.failed or not study.findings.cases:
+    if study.findings.failed or not (study.findings.cases or study.findings.alike):
         raise typer.Exit(1)

@@ -161,6 +161,8 @@ class Filled(NamedTuple):
 
     num_made: int
     read_ns: int
+    read_cpu_ns: int
+    """CPU time of reading, from some of the files."""
     decode_ns: int
     augment_ns: int
     encoded_bytes: int

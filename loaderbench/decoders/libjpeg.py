@@ -46,7 +46,10 @@ class _Recipe(ctypes.Structure):
 
 class _Report(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("read_ns", "decode_ns", "augment_ns", "encoded_bytes", "page_bytes")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("read_ns", "read_cpu_ns", "decode_ns", "augment_ns", "encoded_bytes", "page_bytes")
+        ),
         *((name, ctypes.c_int32) for name in ("status", "error_number", "height", "width")),
         ("message", ctypes.c_char * MESSAGE_BYTES),
     ]
@@ -158,8 +161,8 @@ class Filler:
         if report.status == Stopped.NO_MEMORY:
             raise MemoryError(maker.told())
         return Filled(
-            num_made, report.read_ns, report.decode_ns, report.augment_ns, report.encoded_bytes, report.page_bytes,
-            Stopped(report.status) if report.status else None, maker.told(), report.error_number,
+            num_made, report.read_ns, report.read_cpu_ns, report.decode_ns, report.augment_ns, report.encoded_bytes,
+            report.page_bytes, Stopped(report.status) if report.status else None, maker.told(), report.error_number,
             (report.height, report.width), None if times is None else times[times[:, 0] > 0],
         )  # fmt: skip
 

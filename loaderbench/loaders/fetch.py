@@ -43,7 +43,7 @@ class _ReadingThread:
     def __call__(self, job: BatchPlan, is_cancelled: Callable[[], bool]) -> MadeBatch | None:
         images = self._context.images
         self._clock.begin()
-        begun = time.perf_counter_ns()
+        begun, begun_cpu = time.perf_counter_ns(), time.thread_time_ns()
         num_bytes = 0
         for size in self._read(job):
             num_bytes += size
@@ -52,6 +52,7 @@ class _ReadingThread:
                 self._abandoned.append(self._clock.end())
                 return None
         self._clock.read_ns = time.perf_counter_ns() - begun
+        self._clock.read_cpu_ns = time.thread_time_ns() - begun_cpu
         return MadeBatch(job.indices, images.labels[job.indices].astype(np.int64), num_bytes, self._clock.end())
 
     def _read(self, job: BatchPlan) -> Iterator[int]:

@@ -1,8 +1,7 @@
 """The work on one sample, shared by every loader written in Python: read, decode, crop, resize, flip, normalize.
 
-The stage clocks stay on: four clock reads an image (45 ns each) and 6 µs a batch, 0.02 % of an image of
-1.5 ms. Throughput with clocks ÷ without, interleaved: 1.004 [0.969, 1.053] serial, 0.97 [0.88, 1.31] with
-2 workers (2 busy cores, 500×375 JPEGs, Pillow). To repeat: `benchmarks/loader_rates.py DATASET --stage-clocks`.
+The stage clocks stay on: four clock reads an image (45 ns each), two of the thread's CPU time (0.5 to 2 µs) and 6 µs
+a batch, 0.2 % of an image of 1.5 ms. To repeat: `benchmarks/loader_rates.py DATASET --stage-clocks`.
 """
 
 from __future__ import annotations
@@ -57,12 +56,14 @@ def read_image(context: LoaderContext, index: int, clock: SpanClock | None = Non
     Raises:
         CaseFailed: as `read_file`.
     """
+    begun_cpu = time.thread_time_ns()
     begun = time.perf_counter_ns()
     encoded, opened = _read_file(context.images.path(index), context.evict_after_read)
     ended = time.perf_counter_ns()
     context.reads.add(index, begun, opened, ended, len(encoded))
     if clock is not None:
         clock.read_ns += ended - begun
+        clock.read_cpu_ns += time.thread_time_ns() - begun_cpu
     return encoded
 
 
@@ -150,21 +151,25 @@ class SpanClock:
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._schedstat = -1
-        self.read_ns = self.decode_ns = self.augment_ns = self.collate_ns = self.page_bytes = 0
+        self._reset()
         self._start_ns = 0
-        self._begun = (0, 0, 0)
+        self._begun = (0, 0, 0, 0)
 
-    def _counters(self) -> tuple[int, int, int]:
-        """CPU ns, run-queue ns (-1: unknown), major faults of the calling thread.
+    def _reset(self) -> None:
+        self.read_ns = self.decode_ns = self.augment_ns = self.collate_ns = self.page_bytes = self.read_cpu_ns = 0
+
+    def _counters(self) -> tuple[int, int, int, int]:
+        """CPU ns, run-queue ns (-1: unknown), major and minor faults of the calling thread.
 
         `/proc/thread-self/schedstat`: time on the CPU, time waiting on a run queue (both ns), time slices
         (kernel Documentation/scheduler/sched-stats.rst).
         """
         waited = int(os.pread(self._schedstat, 96, 0).split()[1]) if self._schedstat >= 0 else -1
-        return time.thread_time_ns(), waited, resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        return time.thread_time_ns(), waited, used.ru_majflt, used.ru_minflt
 
     def begin(self) -> None:
-        self.read_ns = self.decode_ns = self.augment_ns = self.collate_ns = self.page_bytes = 0
+        self._reset()
         self._begun = self._counters()
         self._start_ns = time.perf_counter_ns()
 
@@ -173,7 +178,7 @@ class SpanClock:
 
     def end(self) -> NDArray[np.int64]:
         """int64 [len(SPAN_FIELDS)]; the batch is ready now."""
-        cpu_ns, runqueue_ns, faults = self._counters()
+        cpu_ns, runqueue_ns, major_faults, minor_faults = self._counters()
         row = (
             self.worker,
             self._start_ns,
@@ -184,8 +189,10 @@ class SpanClock:
             self.collate_ns,
             cpu_ns - self._begun[0],
             runqueue_ns - self._begun[1] if runqueue_ns >= 0 else -1,
-            faults - self._begun[2],
+            major_faults - self._begun[2],
             self.page_bytes,
+            minor_faults - self._begun[3],
+            self.read_cpu_ns,
         )
         assert len(row) == len(SPAN_FIELDS)
         return np.array(row, dtype=np.int64)
@@ -287,6 +294,7 @@ class SampleMaker:
                 files = read[some]
             filled = self._filler.fill(files, indices[some], epochs[some], out, in_memory=read is not None)
             clock.read_ns += filled.read_ns
+            clock.read_cpu_ns += filled.read_cpu_ns
             clock.decode_ns += filled.decode_ns
             clock.augment_ns += filled.augment_ns
             clock.page_bytes += filled.page_bytes

@@ -73,17 +73,18 @@ class ShardDataset(IterableDataset[Payload], ABC):
         try:
             epoch = first
             while num < 0 or epoch < first + num:
-                begun, num_read = time.perf_counter_ns(), 0
+                begun, begun_cpu, num_read = time.perf_counter_ns(), time.thread_time_ns(), 0
                 for sample in self.samples(epoch, clock):
                     num_read += 1
                     clock.read_ns += time.perf_counter_ns() - begun
+                    clock.read_cpu_ns += time.thread_time_ns() - begun_cpu
                     if live[0] != generation:
                         yield VOID._replace(spans=clock.end())  # the reads count, even without a batch
                         return
                     if work.add(sample, epoch):
                         yield work.batch()
                         clock.begin()  # waiting for the next request is not work
-                    begun = time.perf_counter_ns()
+                    begun, begun_cpu = time.perf_counter_ns(), time.thread_time_ns()
                 if num < 0 and not num_read:
                     raise CaseFailed(
                         f"worker {clock.worker} got no image of {self.shards.files.root}: use fewer --workers, or "

@@ -33,6 +33,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "short_runs_not_measured": FIGURE,
         "buffer_not_full": FIGURE,
         "queue_not_steady": FIGURE,
+        "preparation_differs": FIGURE,
         "short_run": FIGURE,
         "took_longer": INFORMATION,
         "ci_target_missed": FIGURE,

@@ -70,8 +70,10 @@ SPAN_FIELDS = (
     "runqueue_ns",  # time runnable but not running (/proc/thread-self/schedstat, field 2); -1 where unknown
     "major_faults",  # page faults that needed the storage (getrusage ru_majflt); -1 where unknown
     "page_bytes",  # sizes of the files read, each rounded up to whole pages: what a cold read moves
+    "minor_faults",  # page faults without the storage: memory used for the first time (ru_minflt); -1 where unknown
+    "read_cpu_ns",  # the part of cpu_ns that reading took; -1 where unknown
 )
-"""Columns of a span. One row of int64 a batch, written by the worker that made it."""
+"""Columns of a span. One row of int64 a batch, written by the worker that made it. Older runs lack the last two."""
 
 
 READ_FIELDS = (

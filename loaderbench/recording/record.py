@@ -477,6 +477,16 @@ class ArmFigures:
 
 
 @dataclass(frozen=True)
+class PreparationFigures:
+    """What the loader's workers spent on preparing one image."""
+
+    cpu_s: Estimate
+    """CPU time besides reading."""
+    minor_faults: float
+    """Page faults without the storage: memory that was used for the first time, or again after glibc returned it."""
+
+
+@dataclass(frozen=True)
 class ShortRun:
     """Runs that begin with a full prefetch buffer, compared with the steady rate."""
 
@@ -564,6 +574,8 @@ class RunRecord:
     failures: tuple[ImageFailure, ...] = ()
     sampling_cpu_fraction: float | None = None
     arms: Mapping[Arm, ArmFigures] | None = None
+    preparation: Mapping[Arm, PreparationFigures] = field(default_factory=dict)
+    """Of the arms whose loader records it. The same work in each (caveat `preparation_differs`)."""
     stopped_by: str | None = None
     short_run: ShortRun | None = None
     """null where no short runs were asked for."""

@@ -420,6 +420,30 @@ class Left:
 
 
 @dataclass(frozen=True)
+class AlikeFacts:
+    """What preparing an image took in a loader over files in memory, and in the same loader over the storage."""
+
+    name: str
+    prep_cpu_s: NDArray[np.float64]
+    """[turns, 2] CPU seconds an image, reading left out: from memory, from the storage."""
+    minor_faults: NDArray[np.float64]
+    """[turns, 2] an image."""
+
+
+@dataclass(frozen=True)
+class AlikeOutcome:
+    """Whether both prepared an image in the same CPU time."""
+
+    name: str
+    ratio: Estimate
+    """From memory ÷ from the storage."""
+    minor_faults: tuple[float, float]
+    """An image, from memory and from the storage."""
+    alike: bool
+    """Whether the interval of the ratio reaches within 2 % of 1."""
+
+
+@dataclass(frozen=True)
 class SelfTestFacts:
     quick: bool
     device: str
@@ -434,6 +458,7 @@ class SelfTestFacts:
     """Busy processes beside each case that is not about processors itself."""
     only: tuple[str, ...] = ()
     """Parts of names: only cases that have one of them in theirs were asked for. Empty: all."""
+    alike: tuple[AlikeFacts, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -490,6 +515,8 @@ class SelfTest:
     num_others_first: int | None = None
     """Of the clear cases judged right, those in which the verdict named contention and not the cause that was built in:
     others really cost so much that either is true. None in self-tests that did not count them."""
+    alike: tuple[AlikeOutcome, ...] = ()
+    """Loaders whose arms were compared."""
 
 
 # -- precision -------------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from loaderbench.recording.studies import SelfTest
+from loaderbench.recording.studies import AlikeOutcome, SelfTest
 from loaderbench.reporting import format as fmt
 from loaderbench.reporting.console import make_console, plain_table, print_bullets, print_rows, styled
 
@@ -41,9 +41,27 @@ def print_selftest(
         ("false positives", f"{fmt.percent(result.null_false_positive_fraction)} of the runs without a cause"),
         ("null loader", f"AU {fmt.percent(result.null_loader_au_fraction, decimals=1)}"),
         ("own overhead", fmt.percent(result.overhead_fraction, decimals=2)),
+        ("arms alike", _alike(result.alike)),
         ("failed", str(len(result.failed))),
         ("skipped", str(len(result.skipped))),
     ]
     print_rows(console, rows)
+    print_bullets(console, "Arms that are not alike", [_unlike(one) for one in result.alike if not one.alike])
     print_bullets(console, "Failed", [f"{left.name}: {left.reason}" for left in result.failed])
     print_bullets(console, "Skipped", [f"{left.name}: {left.reason}" for left in result.skipped])
+
+
+def _alike(outcomes: Sequence[AlikeOutcome]) -> str:
+    if not outcomes:
+        return "not measured"
+    num = sum(one.alike for one in outcomes)
+    return f"{num} of {len(outcomes)}: preparing an image from memory takes the same CPU time as from storage (± 2 %)"
+
+
+def _unlike(outcome: AlikeOutcome) -> str:
+    ratio = outcome.ratio
+    from_memory, from_storage = outcome.minor_faults
+    return (
+        f"{outcome.name}: from memory {ratio.value:.2f}× ({ratio.low:.2f} – {ratio.high:.2f}) the CPU time; "
+        f"{from_memory:.0f} page faults an image for {from_storage:.0f}"
+    )

@@ -782,6 +782,11 @@ CAVEATS: Mapping[str, Callable[[Details], str]] = {
         "the loader did not come to rest before a short run: its buffer may not have been full"
     ),
     "queue_not_steady": lambda d: f"{_list(d, 'arms')}: the loader's queue was still moving when the window opened",
+    "preparation_differs": lambda d: (
+        f"preparing an image takes {_number(d, 'ratio'):.2f}× ({_number(d, 'low'):.2f} – {_number(d, 'high'):.2f}) "
+        f"the CPU time in `{_text(d, 'arm')}` that it takes in `{_text(d, 'other')}`, with "
+        f"{_number(d, 'more_faults'):+.0f} page faults an image: the gain of storage is off by as much"
+    ),
     "short_run": lambda d: (
         f"{_text(d, 'steps')} steps are fewer than ten prefetch buffers ({_text(d, 'buffer_batches')} batches each)"
     ),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from loaderbench import plugins
 from loaderbench.analysis.rules import RULES_VERSION
-from loaderbench.analysis.selftest import is_confidently_wrong, is_right, outcome_of, score
+from loaderbench.analysis.selftest import alike_outcome, is_confidently_wrong, is_right, outcome_of, score
 from loaderbench.cases.case import PRECISIONS, Case, Effort, Feed, Mode, Precision, Step, Subject
 from loaderbench.cases.study import check_choice
 from loaderbench.devices.profile import for_mode
@@ -37,13 +37,14 @@ from loaderbench.recording.studies import (
 )
 from loaderbench.running.supervisor import Child, JobFailed, KeptChild
 from loaderbench.selftest import disturbers, slow_fuse, throttled_loop
+from loaderbench.selftest.alike import ALIKE, AlikeRequest, Combination, combinations
 from loaderbench.selftest.bench import BedMissing, Bench
 from loaderbench.selftest.scenarios import Scenario, scenarios
-from loaderbench.studies.measure import measure_in
+from loaderbench.studies.measure import measure_in, quiet
 
 MODEL, RESOLUTION, WORKERS = "resnet50", 256, 2
-FIRST_BATCH = 16
-"""Batch size until the loader's own speed sets it."""
+FIRST_BATCH, ALIKE_BATCH = 16, 64
+"""Batch size until the loader's own speed sets it; where arms are compared."""
 QUICK_SECONDS, FULL_SECONDS = (7.5, 0.6), (12.0, 1.0)
 """(seconds of measuring a case, seconds of each of the stopwatch's two turns on each side)."""
 BESIDE = 4.0
@@ -84,7 +85,7 @@ def request_for(
     choice = parse_device(device, model=MODEL, mode="infer", precision=None, batch_size=FIRST_BATCH)
     precision = check_choice("--precision", choice.precision, PRECISIONS)
     parts = () if only is None else tuple(sorted({part.strip() for part in only.split(",")}))
-    names = [scenario.name for scenario in scenarios(quick=quick)]
+    names = [*(one.name for one in scenarios(quick=quick)), *(one.name for one in combinations(quick=quick))]
     for part in parts:
         if not part or not any(part in name for name in names):
             raise ConfigError(f"--only {only}: no case has {part!r} in its name; names are like {names[0]}")
@@ -98,7 +99,8 @@ class SelfTestStudy:
         """`say` gets a line for each case."""
         self._request, self._say = request, say
         self._todo = [one for one in scenarios(quick=request.quick) if _asked_for(one, request.only)]
-        begun = _unfinished(store, request, self._todo) if request.resume else None
+        self._alike = [one for one in combinations(quick=request.quick) if _asked_for(one, request.only)]
+        begun = _unfinished(store, request, self._todo, self._alike) if request.resume else None
         if begun is None:
             self._folder: StudyFolder = store.new_study("selftest", ["quick" if request.quick else "full"])
             self._facts = SelfTestFacts(
@@ -131,6 +133,7 @@ class SelfTestStudy:
             for loader in dict.fromkeys(scenario.loader for scenario in self._todo):
                 left = [one for one in self._todo if one.loader == loader and one.name not in done]
                 self._run_loader(_case_for(template, loader), left, kept)
+            self._run_alike(template, kept)
             if self._facts.null_loader_run is None:
                 self._null_loader(template, kept)
         study = self.study()
@@ -232,6 +235,34 @@ class SelfTestStudy:
         for scenario in stopped:
             self._count(f"{scenario.name:<40} {'skipped' if skip else 'FAILED'}: {reason}")
 
+    def _run_alike(self, template: Case, kept: KeptChild) -> None:
+        """Compare the arms of each loader × decoder × size that is not done yet."""
+        done = {one.name for one in self._facts.alike}
+        for one in self._alike:
+            if one.name in done:
+                continue
+            dataset, name = resolve_dataset(None, one.resolution)
+            case = replace(
+                _case_for(template, one.loader), subject=Subject(dataset, name, one.resolution, "cold")
+            ).changed(decoder=one.decoder, batch_size=ALIKE_BATCH)
+            try:
+                facts = kept.child(one.decoder).ask(ALIKE, AlikeRequest(one.name, case), quiet)
+            except JobFailed as error:
+                left = (Left(one.name, error.failure.message),)
+                if isinstance(error.error, UnavailableError):
+                    self._keep(replace(self._facts, skipped=(*self._facts.skipped, *left)))
+                else:
+                    self._keep(replace(self._facts, failed=(*self._facts.failed, *left)))
+                self._say(f"{one.name:<40} {error.failure.message}")
+                kept.end()
+                continue
+            self._keep(replace(self._facts, alike=(*self._facts.alike, facts)))
+            found = alike_outcome(facts)
+            self._say(
+                f"{one.name:<40} from memory {found.ratio.value:.3f}x ({found.ratio.low:.3f} - {found.ratio.high:.3f}) "
+                f"the CPU time  {'ok' if found.alike else 'UNLIKE'}"
+            )
+
     def _null_loader(self, template: Case, kept: KeptChild) -> None:
         """A loader that costs nothing must leave the device fully used: an ordinary training step, uint8 copies."""
         device = for_mode(template.step.device, "train")  # an emulated profile is for one mode
@@ -254,7 +285,9 @@ class SelfTestStudy:
         self._say(f"{'null loader':<40} accelerator utilization {told}")
 
 
-def _unfinished(store: Store, request: SelfTestRequest, todo: Sequence[Scenario]) -> StudyRecord | None:
+def _unfinished(
+    store: Store, request: SelfTestRequest, todo: Sequence[Scenario], alike: Sequence[Combination]
+) -> StudyRecord | None:
     """The newest self-test of this kind and device that has cases left."""
     for stored in reversed(store.studies()):
         study = stored.study
@@ -265,12 +298,13 @@ def _unfinished(store: Store, request: SelfTestRequest, todo: Sequence[Scenario]
         if (facts.quick, facts.device, facts.beside, facts.only) != asked:
             continue
         done = {scenario.name for scenario in facts.scenarios}
-        left = [scenario for scenario in todo if scenario.name not in done]
+        done |= {one.name for one in facts.alike}
+        left = [name for name in (*(one.name for one in todo), *(one.name for one in alike)) if name not in done]
         return study if left or facts.null_loader_run is None else None
     return None
 
 
-def _asked_for(scenario: Scenario, only: Sequence[str]) -> bool:
+def _asked_for(scenario: Scenario | Combination, only: Sequence[str]) -> bool:
     return not only or any(part in scenario.name for part in only)
 
 

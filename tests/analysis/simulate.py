@@ -65,19 +65,9 @@ def segment(
         ready = called
         if make is not None:
             start, ready = make(called)
-            spans[step] = [
-                step % max(pipeline.workers, 1),
-                start * 1e9,
-                ready * 1e9,
-                pipeline.read * 1e9,
-                pipeline.decode * 1e9,
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-            ]
+            spans[step, :5] = [
+                step % max(pipeline.workers, 1), start * 1e9, ready * 1e9, pipeline.read * 1e9, pipeline.decode * 1e9,
+            ]  # fmt: skip
         returned = max(called, ready)
         row = {"called_ns": called, "returned_ns": returned}
         now = returned

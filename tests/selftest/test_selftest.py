@@ -23,16 +23,19 @@ from loaderbench.analysis.selftest import (
     score,
 )
 from loaderbench.cases.case import Case
+from loaderbench.images.synthesize import make_dataset
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.record import CAUSES, SHARES, RunRecord, Verdict
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import Left, ScenarioFacts, ScenarioOutcome, SelfTest, SelfTestFacts, Stopwatch
 from loaderbench.reporting.selftest import print_selftest
-from loaderbench.running.supervisor import JobFailed
+from loaderbench.running.supervisor import Child, JobFailed
 from loaderbench.selftest import study as study_module
+from loaderbench.selftest.alike import ALIKE, AlikeRequest
 from loaderbench.selftest.scenarios import BUILT_IN, HARD, scenarios
 from loaderbench.selftest.study import SelfTestRequest, SelfTestStudy
-from tests.made import CASE, make_estimate, make_record
+from loaderbench.studies.measure import quiet
+from tests.made import CASE, make_case, make_estimate, make_record
 from tests.studies.kept import assert_kept, only_study
 from tests.studies.machine import Machine
 
@@ -340,6 +343,38 @@ def test_a_selftest_finds_what_was_built_into_a_simulated_machine_and_is_kept(
     assert lines[0] == "skipped, 5 cases on slow_fuse: no FUSE here: install it"
     assert sum(line.startswith(("  1 of 17", " 17 of 17")) for line in lines) == 2
     assert lines[-1].startswith("null loader ")
+
+
+@pytest.mark.parametrize(("takes", "alike"), [(1.0, True), (1.01, True), (1.15, False), (0.9, False)])
+def test_a_loader_whose_arms_are_not_alike_is_named(
+    takes: float, alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a machine on which preparing an image from memory takes that much of the CPU time
+    machine = Machine()
+    machine.memory_takes = takes
+    lines = run(tmp_path, machine, monkeypatch)
+    found = only_study(tmp_path).findings
+    assert isinstance(found, SelfTest)
+    (outcome,) = found.alike  # the quick set has the default loader and decoder
+    assert outcome.name == "alike-multiprocess-pillow-512" and outcome.alike is alike
+    assert outcome.ratio.low is not None and outcome.ratio.high is not None
+    assert outcome.ratio.low < takes < outcome.ratio.high
+    assert next(line for line in lines if outcome.name in line).endswith("ok" if alike else "UNLIKE")
+
+
+@pytest.mark.alone
+def test_workers_take_their_memory_alike_in_every_arm(tmp_path: Path) -> None:
+    # given images so large that glibc would return the memory of each to the kernel, or not, by chance
+    made = make_dataset(tmp_path / "images", [512], 64)
+    case = make_case(
+        dataset=str(made["512"]), cache="cold", batch_size=16, device="emulated:h200-resnet50-train-amp-bf16",
+        precision="amp-bf16",
+    )  # fmt: skip
+    with Child(tmp_path / "log") as child:
+        facts = child.ask(ALIKE, AlikeRequest("alike", case), quiet)
+    # then each turn faults the same pages in: those of the batches, in shared memory
+    per_image = 224 * 224 * 3 * 4 / 4096
+    assert facts.minor_faults == pytest.approx(per_image, abs=5)
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), pytest.param(SystemExit(143), marks=pytest.mark.slow)])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loaderbench.cases.arms import Arm
@@ -15,8 +16,10 @@ from loaderbench.cases.case import Case
 from loaderbench.recording.facts import CacheFacts, CopyFacts, Failure, Recording, Run
 from loaderbench.recording.progress import Report
 from loaderbench.recording.store import RunFolder
+from loaderbench.recording.studies import AlikeFacts
 from loaderbench.running.jobs.table import MEASURE, SCREEN, Job, Judge, MeasureRequest, ScreenRequest
 from loaderbench.running.supervisor import JobFailed, KeptChild
+from loaderbench.selftest.alike import ALIKE, AlikeRequest
 from loaderbench.selftest.bench import CPU_MODEL
 from loaderbench.selftest.injections import Injection
 from loaderbench.selftest.jobs import (
@@ -62,6 +65,8 @@ class Machine:
         self.measured: list[Case] = []
         self.screened: list[Case] = []
         self.process = SimpleNamespace(pid=0)
+        self.memory_takes = 1.0
+        """CPU time of preparing an image that was read from memory ÷ the same from the storage."""
         self._pipeline_of, self._before = pipeline_of, before
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> Machine:
@@ -101,6 +106,12 @@ class Machine:
                 return max(pipeline.device, pipeline.issue)
             case (job, WallTimeRequest(sides=sides)) if job == WALL_SECONDS:
                 return [step_seconds(self._pipeline_of(side.case, side.injection or Injection())) for side in sides]
+            case (job, AlikeRequest(name=name, case=case)) if job == ALIKE:
+                random = np.random.default_rng(case.subject.resolution)
+                from_storage = IMAGE_S * random.normal(1.0, 0.01, 5)
+                from_memory = IMAGE_S * self.memory_takes * random.normal(1.0, 0.01, 5)
+                faults = np.tile([37.0 + 400 * (self.memory_takes - 1), 37.0], (5, 1))
+                return AlikeFacts(name, np.column_stack((from_memory, from_storage)), faults)
         raise JobFailed(Failure("CaseFailed", f"nobody simulates {job}"))
 
     def record(self, case: Case, injection: Injection) -> Recording:

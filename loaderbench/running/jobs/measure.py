@@ -39,6 +39,7 @@ from loaderbench.running.ceiling import PROBE_S, probe_ceiling
 from loaderbench.running.deadline import Deadline
 from loaderbench.running.feeds import WINDOWS, Feeds, arms_of_a_round
 from loaderbench.running.foresight import ALIKE, foreseen
+from loaderbench.running.heap import keep_freed_memory
 from loaderbench.running.jobs.table import MeasureRequest
 from loaderbench.running.joint import joint_seconds, measure_joint
 from loaderbench.running.kernel_window import MAX_PART, TracedLoop, free_recorder, num_steps_for, trace_kernels
@@ -97,6 +98,7 @@ def measure(request: MeasureRequest, report: Report) -> Recording:
         LoaderbenchError: something that the user can fix, in one line.
     """
     begun_ns = time.perf_counter_ns()
+    keep_freed_memory()
     wanted_s = None if request.started_ns is None else wanted_processors_s()  # by the start, and nothing else yet
     with ExitStack() as stack:
         pulse = Pulse() if request.seat is None else stack.enter_context(told(report))
