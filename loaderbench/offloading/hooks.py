@@ -1,8 +1,8 @@
 """The engine of training: hooks on what autograd saves, which move storages to the host and back.
 
-In a forward pass a storage is saved once, however many tensors over it autograd saves; parameters and buffers are left
-alone. Tensors are made again over the copy that came back, with their own offsets, shapes, strides and types, so
-gradients are bit-equal.
+In a forward pass a storage is saved once, however many tensors over it autograd saves, as long as their values are
+provably the same (SameValues); parameters and buffers are left alone. Tensors are made again over the copy that came
+back, with their own offsets, shapes, strides and types, so gradients are bit-equal.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import TensorWeakRef
 
 from loaderbench.errors import ConfigError
 from loaderbench.offloading.copies import Copier, HostCopy, copier_for, device_of
 from loaderbench.offloading.moves import Moves, OffloadStatistics, act
 from loaderbench.offloading.plan import Plan
 from loaderbench.offloading.sources import Actions, PlanSource, SizeSource, Source
-from loaderbench.offloading.storages import SavedView, is_plain, storage_key
+from loaderbench.offloading.storages import SameValues, SavedView, is_plain, storage_key
 from loaderbench.offloading.unhooked import unhooked_in
 from loaderbench.recording.model_offload import NOT_SAVED
 
@@ -54,7 +55,8 @@ class _Storage:
         """Holds the storage that was saved, and tells its version."""
         self.memory: torch.UntypedStorage | None = None
         """Holds a copy that came back."""
-        self.original: Any = weakref.ref(tensor)
+        self._source = weakref.ref(tensor.untyped_storage())
+        self._original: Any = TensorWeakRef(tensor)
         self.came_back: Any = lambda: None
         self.stale_version: int | None = None
         """Its version when it was to be copied, where it was changed in place before."""
@@ -63,11 +65,16 @@ class _Storage:
     def on_device(self) -> torch.UntypedStorage | None:
         """Its values on the device, held from now on; None where they are not there."""
         if self.alias is None and self.memory is None:
-            tensor = self.original()
+            tensor = self._original()
             self.memory = self.came_back()
-            if self.memory is None and tensor is not None and tensor._version == self.version:
+            if self.memory is None and tensor is not None and self._is_of(tensor):
                 self.alias = tensor.detach()
         return self.memory if self.alias is None else self.alias.untyped_storage()
+
+    def _is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor still has what was saved of it; `.data = …` and a storage's resize_ change no version."""
+        storage = tensor.untyped_storage()
+        return tensor._version == self.version and storage is self._source() and storage.nbytes() == self.num_bytes
 
     def is_changed(self) -> bool:
         """Whether the values were changed in place before they were copied whole."""
@@ -94,10 +101,7 @@ class Offload:
         """Keys of the storages of parameters and buffers."""
         self._saved: dict[int, _Storage] = {}
         """Those that autograd holds, by their number."""
-        self._tickets: dict[int, dict[int, Any]] = {}
-        """Key of a storage → version → weak reference to the ticket."""
-        self._watched: dict[int, Any] = {}
-        """Key of a storage → weak reference to it: once it is gone, its key may be another one's."""
+        self._tickets = SameValues[_Ticket]()
         self._next_index = 0
         self._stack = ExitStack()
         self._has_looked = False
@@ -114,8 +118,6 @@ class Offload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-        self._watched.clear()  # they are in circles of references, which would keep the model
-        self._tickets.clear()
 
     def begin_step(self) -> None:
         """A step begins. A plan needs it before each one; without a plan it begins its statistics."""
@@ -148,7 +150,9 @@ class Offload:
         if self._source.keeps_next() or not self._can_go(tensor):
             self._source.check(NOT_SAVED, 0)
             self._act(self._source.after(NOT_SAVED, 0, is_pack=True))
-            return _Whole(tensor.detach(), tensor._version, name_of(tensor))
+            # Autograd keeps a leaf itself, so that `.data = …` after it was saved changes what the backward pass uses.
+            kept = tensor if tensor.is_leaf else tensor.detach()
+            return _Whole(kept, tensor._version, name_of(tensor))
         ticket = self._ticket_of(tensor)
         saved = ticket.storage
         self._source.check(saved.index, saved.num_bytes)
@@ -180,17 +184,8 @@ class Offload:
         return is_plain(tensor) and tensor.device == self._device and storage_key(tensor) not in self._own
 
     def _ticket_of(self, tensor: torch.Tensor) -> _Ticket:
-        """The ticket of the storage in this version: the one that autograd has, or a new one."""
-        key, storage = storage_key(tensor), tensor.untyped_storage()
-        if key not in self._watched:
-
-            def gone(_: object) -> None:
-                self._watched.pop(key, None)
-                self._tickets.pop(key, None)
-
-            self._watched[key] = weakref.ref(storage, gone)
-        versions = self._tickets.setdefault(key, {})
-        ticket: _Ticket | None = versions.get(tensor._version, lambda: None)()
+        """Return the ticket that autograd has for these values, or a new one."""
+        ticket = self._tickets.find(tensor)
         if ticket is None:
             saved = _Storage(self._next_index, tensor)
             self._next_index += 1
@@ -198,7 +193,7 @@ class Offload:
             self._moves.saved(saved.num_bytes)
             ticket = _Ticket(saved)
             weakref.finalize(ticket, self._forget, saved).atexit = False
-            versions[tensor._version] = weakref.ref(ticket)
+            self._tickets.keep(tensor, ticket)
         return ticket
 
     # -- moves
@@ -275,8 +270,9 @@ def offload(
             step.
         device: of the tensors that are to go; None: that of the model's parameters, without any of its buffers.
 
-    Gradients are bit-equal with and without. On the CPU the host's copies are a second arena in the same memory: that
-    takes time and saves none of the machine's memory.
+    Gradients are bit-equal with and without, unless a tensor is changed after it was saved in a way that PyTorch does
+    not count, as through `.data`: what is on the host has the values that were saved. On the CPU the host's copies are
+    a second arena in the same memory: that takes time and saves none of the machine's memory.
 
     Raises:
         ConfigError: a size that is no whole number from 0 on, a device that is neither CUDA nor the CPU, or a model

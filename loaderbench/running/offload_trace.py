@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from loaderbench.cases.case import Mode, Step
-from loaderbench.offloading.storages import SavedView, does_no_work, is_plain, storage_key, written_by
+from loaderbench.offloading.storages import SameValues, SavedView, does_no_work, is_plain, storage_key, written_by
 from loaderbench.recording.model_offload import (
     NOT_SAVED,
     ROW_FIELDS,
@@ -189,8 +189,7 @@ class TrainTracer(RowTracer):  # type: ignore[no-untyped-call]
 
     def __init__(self, *, rounding: int, inside: bool) -> None:
         super().__init__(rounding=rounding, inside=inside)
-        self._known: dict[tuple[int, int], Any] = {}
-        """(allocation, version) → weak reference to what was saved of it."""
+        self._known = SameValues[_Saved]()
         self._quiet = False
 
     @contextmanager
@@ -210,8 +209,7 @@ class TrainTracer(RowTracer):  # type: ignore[no-untyped-call]
             self._add("pack", NOT_SAVED)
             return tensor.detach()
         allocation = known[1]
-        reference = self._known.get((allocation, tensor._version))
-        saved = None if reference is None else reference()
+        saved = self._known.find(tensor)
         if saved is None:
             saved = self._save(allocation, tensor)
         self._add("pack", saved.index)
@@ -225,11 +223,8 @@ class TrainTracer(RowTracer):  # type: ignore[no-untyped-call]
         if before is not None:
             self._add("hold", index)
         saved = _Saved(index, tensor)
-
-        def forget(_: object) -> None:
-            self._add("forget", index)
-
-        self._known[allocation, tensor._version] = weakref.ref(saved, forget)
+        weakref.finalize(saved, self._add, "forget", index).atexit = False
+        self._known.keep(tensor, saved)
         return saved
 
     def unpack(self, packed: Any) -> torch.Tensor:

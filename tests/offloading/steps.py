@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 from contextlib import nullcontext
 from typing import Any
 
@@ -88,6 +89,11 @@ def results(
 def equal(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     """Bit for bit."""
     return len(some) == len(others) > 0 and all(map(torch.equal, some, others))
+
+
+def plain(error: str) -> str:
+    """Autograd's error without the function that made the tensor, and without the hint."""
+    return re.sub(r", which is output \d+ of [\w:]+,", "", error).partition("Hint")[0]
 
 
 def profiled_peak(step: Step, plan: Plan | None) -> int:

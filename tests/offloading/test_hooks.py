@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import re
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from loaderbench.offloading.plan import Plan, least_cap, ledger, plan_for
 from loaderbench.offloading.sources import SizeSource
 from loaderbench.running.workspaces import unchecked_processor
 from tests.offloading.models import NAMES, Hidden
-from tests.offloading.steps import Running, equal, profiled_peak, results, step_of, traced
+from tests.offloading.steps import Running, equal, plain, profiled_peak, results, step_of, traced
 
 MODELS = (
     "squeezenet1_0", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "resnet18", "resnet34", "resnet50",
@@ -204,11 +203,6 @@ def changed_in_place(offloaded: bool, late: bool) -> str:
         with pytest.raises(RuntimeError) as raised:
             result.sum().backward()
     return plain(str(raised.value))
-
-
-def plain(error: str) -> str:
-    """Autograd's error without the function that made the tensor, and without the hint."""
-    return re.sub(r", which is output \d+ of \w+,", "", error).partition("Hint")[0]
 
 
 def test_a_change_in_place_of_what_was_kept_is_autograds_own_error() -> None:
