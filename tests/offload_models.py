@@ -31,3 +31,37 @@ def unhooked() -> nn.Module:
     """A function of its own keeps what no hook sees."""
     layers = [nn.Conv2d(3, 8, 3), _Square(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(8, 10))
+
+
+class _Rewritten(nn.Module):
+    """Doubles what was saved, which PyTorch does not count: the host has the values from before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = x.exp()
+        result = hidden.sin() + x.cos().tanh()
+        hidden.data.mul_(2)
+        return result
+
+
+def rewritten() -> nn.Module:
+    """Its gradients with and without offloading differ."""
+    layers = [nn.Conv2d(3, 8, 3), _Rewritten(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(8, 10))
+
+
+class _Noisy(nn.Module):
+    """Adds what no seed of PyTorch sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = torch.Generator()
+        self._numbers.seed()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + 1e-6 * torch.rand(x.shape, generator=self._numbers))
+
+
+def noisy() -> nn.Module:
+    """No two of its steps are equal."""
+    layers = [nn.Conv2d(3, 8, 3), _Noisy(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(8, 10))

@@ -18,6 +18,7 @@ from loaderbench.recording.offload_study import (
     OffloadFacts,
     OffloadOutcome,
     OffloadRow,
+    ResultCheck,
     SettingFacts,
 )
 from loaderbench.recording.record import Estimate
@@ -28,6 +29,8 @@ NO_MEMORY_KINDS = ("OutOfMemory", "DoesNotFit")
 REPLAYED = "a replay of the model's trace over an emulated card, assumed"
 NO_COPY_TIME = "the copies' own time is not known"
 UNTRIED = "it was interrupted before"
+NOISE = 4
+"""Results may differ by this many times what two steps without offloading differ by, as each figure is of one pair."""
 
 
 def offload_of(facts: OffloadFacts) -> ModelOffload:
@@ -70,6 +73,7 @@ def offload_of(facts: OffloadFacts) -> ModelOffload:
         num_rounds=facts.num_rounds,
         unhooked=facts.unhooked,
         interrupted=facts.interrupted,
+        not_compared=facts.not_compared,
     )
 
 
@@ -93,10 +97,30 @@ def outcome_of(facts: OffloadFacts, given: SettingFacts) -> tuple[OffloadOutcome
         return _outcome_of_failure(failure), failure.message
     if not given.turns and given.replay is None:
         return "not_tried", UNTRIED
+    if given.check is not None and is_wrong(given.check):
+        return "failed", _wrong(facts, given.check)
     if peak is not None and peak > facts.memory_bytes:
         seen, limit = memory_sizes(peak, facts.memory_bytes)
         return "out_of_memory", f"it peaked at {seen}, above the memory of {limit}"
     return "fits", None
+
+
+def is_wrong(check: ResultCheck) -> bool:
+    """Whether offloading changes what a step gives by more than chance does."""
+    return not check.difference <= NOISE * (check.plain_difference or 0.0)
+
+
+def _wrong(facts: OffloadFacts, check: ResultCheck) -> str:
+    what = "gradients" if facts.step.mode == "train" else "outputs"
+    far = "" if math.isnan(check.difference) else f" by up to {check.difference:.2g} of their largest value"
+    plain = check.plain_difference or 0.0
+    alike = "are equal" if plain == 0 else f"differ by {plain:.2g}"
+    return (
+        f"its {what} differ from those without offloading{far} (batch {check.batch_size}; two steps without it "
+        f"{alike}); "
+        "look for a tensor that the model changes after it was saved without PyTorch counting it, as through .data "
+        "(docs/model-offload.md)"
+    )
 
 
 def _outcome_of_failure(failure: Failure) -> OffloadOutcome:
@@ -109,7 +133,8 @@ def _outcome_of_failure(failure: Failure) -> OffloadOutcome:
 def _row(facts: OffloadFacts, given: SettingFacts) -> OffloadRow:
     outcome, why = outcome_of(facts, given)
     ledger, replay, turn = given.ledger, given.replay, given.turns[0] if given.turns else None
-    step = _step(given)
+    wrong = given.check is not None and is_wrong(given.check)
+    step = None if wrong else _step(given)
     planned_bytes = (None, None, None) if ledger is None else (ledger.host_bytes, ledger.out_bytes, ledger.in_bytes)
     host, out, back = planned_bytes if turn is None else (turn.host_bytes, turn.out_bytes, turn.in_bytes)
     hidden, exposed = _copies(given)
@@ -122,7 +147,7 @@ def _row(facts: OffloadFacts, given: SettingFacts) -> OffloadRow:
         label="measured" if replay is None else "assumed",
         step_s=step,
         s_per_image=None if step is None else _scaled(step, 1 / given.batch_size),
-        to_batch_one=None if facts.batch_one is None else _ratio(given, facts.batch_one),
+        to_batch_one=None if facts.batch_one is None or wrong else _ratio(given, facts.batch_one),
         peak_live_bytes=_peak(given),
         predicted_peak_bytes=None if ledger is None else ledger.peak_live_bytes,
         host_bytes=host,
@@ -135,6 +160,7 @@ def _row(facts: OffloadFacts, given: SettingFacts) -> OffloadRow:
         num_steps=sum(len(one.step_s) for one in given.turns),
         why=why,
         missing=missing,
+        check=given.check,
     )
 
 
@@ -196,7 +222,7 @@ def _ratio(given: SettingFacts, other: SettingFacts) -> Estimate | None:
 
 def _gain(facts: OffloadFacts, best: OffloadRow | None, everything: OffloadRow | None) -> Estimate | None:
     """Images/s of the best ÷ those of everything offloaded."""
-    if best is None or everything is None or best is everything:
+    if best is None or everything is None or best is everything or everything.s_per_image is None:
         return None
     given = [_facts_of(facts.settings, row) for row in (everything, best)]
     return _ratio(given[0], given[1])

@@ -77,6 +77,18 @@ class OffloadReplay:
 
 
 @dataclass(frozen=True)
+class ResultCheck:
+    """A first step with offloading compared with one without: its gradients, in inference its outputs."""
+
+    batch_size: int
+    num_tensors: int
+    difference: float
+    """The largest of any value, ÷ the largest value of its tensor. 0: equal to the bit. NaN: not all are numbers."""
+    plain_difference: float | None
+    """The same between two steps without offloading; None where `difference` is 0."""
+
+
+@dataclass(frozen=True)
 class SettingFacts:
     """One batch under one setting."""
 
@@ -92,6 +104,8 @@ class SettingFacts:
     """Why it was not run to its end, or not at all."""
     tried: bool = True
     """False: it was seen beforehand that it cannot be done."""
+    check: ResultCheck | None = None
+    """None: its results were not compared."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +147,8 @@ class OffloadFacts:
     num_rounds: int = 0
     unhooked: tuple[str, ...] = ()
     """Parts of the model that keep tensors which offloading does not see, in words."""
+    not_compared: str | None = None
+    """Why the answer's results were not compared with those without offloading."""
     interrupted: bool = True
 
 
@@ -170,6 +186,7 @@ class OffloadRow:
     why: str | None
     """Why there is no time, or why it ended badly."""
     missing: Mapping[str, str] = field(default_factory=dict)
+    check: ResultCheck | None = None
 
     @property
     def peak_bytes(self) -> int | None:
@@ -216,3 +233,4 @@ class ModelOffload:
     num_rounds: int
     unhooked: tuple[str, ...]
     interrupted: bool
+    not_compared: str | None = None

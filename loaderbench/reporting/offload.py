@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loaderbench.analysis.offload import is_wrong
 from loaderbench.recording.offload_study import ModelOffload, OffloadOutcome, OffloadRow
 from loaderbench.recording.record import Estimate
 from loaderbench.reporting import format as fmt
@@ -84,7 +85,9 @@ def settings(result: ModelOffload) -> list[str]:
 
 def answer_lines(result: ModelOffload) -> list[str]:
     """The answer in sentences, the first of which says it all."""
-    return [offload_sentence(result), *_gain_lines(result)]
+    refused = [row for row in result.thresholds if row.check is not None and is_wrong(row.check)]
+    lines = [f"Refused, {what_moves(row)} on the host: {row.why}." for row in refused]
+    return [offload_sentence(result), *lines, *_gain_lines(result)]
 
 
 def offload_sentence(result: ModelOffload) -> str:
@@ -276,17 +279,37 @@ def notes(result: ModelOffload) -> list[tuple[str, list[str]]]:
     if result.planned_bytes < result.memory_bytes:
         below, limit = memory_size(result.planned_bytes), memory_size(result.memory_bytes)
         means.append(f"Plans keep below {below} of {limit}: the rest is left for {UNTRACED}.")
+    means += _check_lines(result)
     every = [row for row in (result.batch_one, result.without, *result.thresholds) if row is not None]
     if any(row.peak_live_bytes is None and row.predicted_peak_bytes is not None for row in every):
         means.append("*: predicted from the trace; it was not run, or its peak was not measured.")
     missing = [] if result.not_measured is None else [f"not measured: {result.not_measured}"]
     missing += dict.fromkeys(
-        f"{_what(row, result)}: {row.why}" for row in every if row.why is not None and row.outcome != "not_tried"
+        f"{_what(row, result)}: {row.why}"
+        for row in every
+        if row.why is not None and row.outcome != "not_tried" and row.check is None  # else it is in the answer
     )
     missing += dict.fromkeys(reason for row in every for reason in row.missing.values())
     found = [("What it means", means), ("Assumed", [*result.assumptions]), ("Without a figure", missing)]
     found.append(("Not offloaded", [*result.unhooked]))
     return [(heading, lines) for heading, lines in found if lines]
+
+
+def _check_lines(result: ModelOffload) -> list[str]:
+    """Whether the answer's results were compared with those without offloading."""
+    what = "gradients" if result.mode == "train" else "outputs"
+    if result.not_compared is not None:
+        return [f"The {what} were not compared with those of a step without offloading: {result.not_compared}."]
+    answer = result.best if result.is_study else next(iter(result.thresholds), None)
+    if answer is None or answer.check is None or is_wrong(answer.check):
+        return []
+    check = answer.check
+    small = "" if check.batch_size == result.batch_size else f" (batch {check.batch_size}, with everything on the host)"
+    alike = "to the bit"
+    if check.difference:
+        far, plain = check.difference, check.plain_difference
+        alike = f"within {far:.2g} of their largest value; two steps without offloading differ by {plain:.2g}"
+    return [f"The {what} of a step{small} were compared with those without offloading: equal {alike}."]
 
 
 def _what(row: OffloadRow, result: ModelOffload) -> str:

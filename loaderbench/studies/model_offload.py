@@ -11,14 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loaderbench.analysis.offload import HOST_MEMORY, outcome_of
+from loaderbench.analysis.offload import HOST_MEMORY, UNTRIED, offload_of, outcome_of
 from loaderbench.errors import BatchTooSmall, ConfigError, DoesNotFit
 from loaderbench.machine import environment
+from loaderbench.offloading.plan import plan_for
 from loaderbench.offloading.search import EVERYTHING, Candidate, Choice, Search, candidate, candidates
 from loaderbench.printable import memory_sizes
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
-from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, SettingFacts
+from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, ResultCheck, SettingFacts
 from loaderbench.recording.store import LOG_FILE, Store
 from loaderbench.running.jobs.table import EXAMINE_DEVICE, TRACE_SAVED, ExamineRequest, SavedTraceRequest
 from loaderbench.running.supervisor import Child, JobFailed
@@ -62,6 +63,7 @@ class OffloadStudy(KeptStudy):
             planned_bytes=plan.planned_bytes,
             host_free_bytes=None,
             not_measured=None if plan.times is None else EMULATED,
+            not_compared=UNTRIED,
         )
         self._known: dict[Key, SettingFacts] = {}
         self._small: Key | None = None
@@ -113,12 +115,14 @@ class OffloadStudy(KeptStudy):
             self._look_at_host(choice.found)
         self._folder.path.mkdir(parents=True, exist_ok=True)
         with self._runs(say) as runs:
-            traces = {one.batch_size: one for one in (small, trace) if one is not None}
+            timed = (small, trace) if self._plan.is_study else (trace,)
+            traces = {one.batch_size: one for one in timed if one is not None}
             for size, one in traces.items():
                 key = self._begin(size, candidate(one, NOTHING, 0, None), without=True)
                 self._run(runs, key, one)
             self._over(runs, trace, choice)
             self._further(runs, traces, choice)
+            self._check(runs, small, choice)
         self._facts = replace(self._facts, interrupted=False)
 
     def _runs(self, say: Say) -> Runs:
@@ -128,15 +132,17 @@ class OffloadStudy(KeptStudy):
         return TimedRuns(plan, self._log, say)
 
     def _traces(self, say: Say) -> tuple[SavedTrace, SavedTrace | None]:
-        """(that of the batch, that of the smallest one in a study). Nothing is stored before the batch is known to be
+        """(that of the batch, that of the smallest one in a study, and to compare results of where the batch does not
+        fit). Nothing is stored before the batch is known to be
         possible. Raises what is wrong with the request."""
         say("tracing what the step saves", False)
         size, small = self._plan.step.batch_size, None
         try:
             with TemporaryDirectory(prefix="loaderbench-offload-") as folder, Child(Path(folder, LOG_FILE)) as child:
                 trace = self._trace(child, size)
-                if self._plan.is_study:
+                if self._plan.is_study or self._is_too_large(trace):
                     small = trace if size == SMALL_BATCHES[0] else self._small_trace(child)
+                if self._plan.is_study and small is not None:
                     self._small = small.batch_size, None
                 if self._plan.times is not None:
                     device = child.ask(EXAMINE_DEVICE, ExamineRequest(self._plan.step, ()), quiet).device
@@ -144,6 +150,11 @@ class OffloadStudy(KeptStudy):
         except JobFailed as error:
             raise error.error from error
         return trace, small
+
+    def _is_too_large(self, trace: SavedTrace) -> bool:
+        """Whether its batch does not fit without offloading, on a device that computes."""
+        peak = candidate(trace, NOTHING, 0, None).ledger.peak_live_bytes
+        return self._plan.times is None and peak > self._plan.memory_bytes
 
     def _trace(self, child: Child, batch_size: int) -> SavedTrace:
         step = replace(self._plan.step, batch_size=batch_size)
@@ -244,3 +255,38 @@ class OffloadStudy(KeptStudy):
                 if self._known[key].failure is None:
                     self._run(runs, key, traces[key[0]], None if key[1] is None else plans[key[1]])
             self._facts = replace(self._facts, num_rounds=number + 1)
+
+    # -- whether the results are right -----------------------------------------------------------------------
+
+    def _check(self, runs: Runs, small: SavedTrace | None, choice: Choice) -> None:
+        """Compare the answer's results with those without offloading; where they differ, the next best is the answer.
+        A batch that does not fit without is compared by the smallest one, with everything on the host."""
+        size, why = self._plan.step.batch_size, None
+        plans = {one.setting: one.plan for one in choice.found}
+        fits = self._known[self._without].failure is None
+        of_small: ResultCheck | None = None
+        while (key := self._answer()) is not None and self._known[key].check is None:
+            found: ResultCheck | str
+            if fits:
+                assert key[1] is not None
+                found = runs.check(size, plans[key[1]])
+            elif small is None or small.batch_size == size:
+                found = f"batch {size} does not fit without offloading"
+            else:
+                found = of_small or runs.check(small.batch_size, plan_for(small, above_bytes=0))
+                of_small = None if isinstance(found, str) else found
+            if isinstance(found, str):
+                why = found
+                break
+            self._known[key] = replace(self._known[key], check=found)
+            self.store()
+        self._facts = replace(self._facts, not_compared=why)
+
+    def _answer(self) -> Key | None:
+        """The best of a study, or the setting that was asked for; None where there is none."""
+        found = offload_of(self.facts())
+        fitting = [row for row in found.thresholds if row.outcome == "fits"]
+        row = found.best if self._plan.is_study else next(iter(fitting), None)
+        if row is None or row.after_fraction is None:
+            return None
+        return row.batch_size, OffloadSetting(row.above_bytes, row.after_fraction)

@@ -17,8 +17,9 @@ from loaderbench.offloading.plan import Plan, plan_for
 from loaderbench.offloading.replay import replay
 from loaderbench.recording.facts import DeviceFacts, Failure
 from loaderbench.recording.model_offload import SavedTrace
-from loaderbench.recording.offload_study import OffloadFacts, SettingFacts
+from loaderbench.recording.offload_study import OffloadFacts, ResultCheck, SettingFacts
 from loaderbench.running.jobs.table import (
+    CHECK_OFFLOAD,
     COUNT_OFFLOAD,
     TIME_OFFLOAD,
     TRY_BATCH,
@@ -63,6 +64,10 @@ class Runs(Protocol):
 
     def told(self, facts: OffloadFacts) -> OffloadFacts:
         """The study's facts with what is known of device and model by now."""
+        ...
+
+    def check(self, batch_size: int, plan: Plan) -> ResultCheck | str:
+        """Compare a step under the plan with one without offloading; why it cannot be done."""
         ...
 
 
@@ -111,6 +116,10 @@ class Replays:
         lines = [f"a step takes {', '.join(known)} ({label}: {source})" for (label, source), known in origins.items()]
         link = f"copies each way run at {self._link / 1e9:.4g} GB/s ({self._link_source})"
         return replace(facts, link_bytes_per_s=self._link, assumptions=(*lines, link, BY_FLOPS))
+
+    def check(self, batch_size: int, plan: Plan) -> ResultCheck | str:
+        """A replay has no results."""
+        return "an emulated device runs no model"
 
 
 class TimedRuns:
@@ -188,3 +197,14 @@ class TimedRuns:
     def told(self, facts: OffloadFacts) -> OffloadFacts:
         """With the device, and what offloading did not see."""
         return replace(facts, device=self._device, unhooked=tuple(self._unhooked))
+
+    def check(self, batch_size: int, plan: Plan) -> ResultCheck | str:
+        """Compare a step under the plan with one without offloading; why it cannot be done."""
+        step = replace(self._plan.step, batch_size=batch_size)
+        request = OffloadRequest(step, self._plan.seed, 1, plan, self._plan.memory_bytes)
+        where = f"comparing with a step of batch {batch_size} without offloading"
+        try:
+            return self._kept.child(None).ask(CHECK_OFFLOAD, request, told(self._say, where))
+        except JobFailed as error:
+            self._kept.end()
+            return error.failure.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from offload_facts import CURVE, MIB, ONE, STEP, TOO_LARGE, WITHOUT, replayed, s
 
 from loaderbench.analysis.offload import HOST_MEMORY, offload_of
 from loaderbench.recording.facts import Failure
-from loaderbench.recording.offload_study import OffloadLedger, OffloadReplay, SettingFacts
+from loaderbench.recording.offload_study import OffloadLedger, OffloadReplay, ResultCheck, SettingFacts
 
 
 def test_the_fastest_that_fits_is_the_best_and_ratios_are_per_image() -> None:
@@ -105,3 +106,29 @@ def test_steps_of_several_rounds_widen_the_interval() -> None:
     assert row.step_s is not None and row.step_s.low is not None and row.step_s.high is not None
     assert row.step_s.value == pytest.approx(0.22) and row.step_s.low < 0.21 and row.step_s.high > 0.23
     assert row.num_steps == 24 and WITHOUT.failure is not None
+
+
+@pytest.mark.parametrize(
+    ("difference", "plain", "outcome"),
+    [
+        (0.0, None, "fits"),
+        (1e-7, 0.0, "failed"),
+        (3e-7, 1e-7, "fits"),
+        (5e-7, 1e-7, "failed"),
+        (math.nan, 0.0, "failed"),
+        (math.nan, 1.0, "failed"),
+    ],
+)
+def test_results_may_differ_as_two_plain_steps_do(difference: float, plain: float | None, outcome: str) -> None:
+    checked = replace(CURVE[3], check=ResultCheck(10, 5, difference, plain))
+    found = offload_of(study(settings=(*CURVE[:3], checked)))
+    row = found.thresholds[3]
+    assert row.outcome == outcome and (row.s_per_image is None) == (outcome == "failed")
+    assert found.best is not None and (found.best is row) == (outcome == "fits")
+
+
+def test_there_is_no_gain_over_everything_where_its_results_differ() -> None:
+    wrong = replace(CURVE[0], check=ResultCheck(10, 5, 0.5, 0.0))
+    found = offload_of(study(settings=(wrong, *CURVE[1:])))
+    assert found.everything is not None and found.everything.outcome == "failed" and found.best_to_everything is None
+    assert "differ from those without offloading by up to 0.5" in (found.everything.why or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from commands import call
 from offload_facts import CURVE, MIB, ONE, replayed, study
@@ -13,7 +14,7 @@ from rich.console import Console
 from loaderbench.analysis.offload import offload_of
 from loaderbench.analysis.rules import RULES_VERSION
 from loaderbench.recording.facts import SCHEMA, Failure
-from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, SettingFacts
+from loaderbench.recording.offload_study import OffloadFacts, OffloadSetting, ResultCheck, SettingFacts
 from loaderbench.recording.store import Store
 from loaderbench.recording.studies import StudyRecord
 from loaderbench.reporting.figures import svg
@@ -152,3 +153,19 @@ def test_that_the_batch_fits_is_said_once() -> None:
 def test_what_plans_leave_free_is_said() -> None:
     assert "Plans keep below 90.0 MiB of 100 MiB" in text_of(study(planned_bytes=90 * MIB))
     assert "Plans keep" not in text_of(study())
+
+
+def test_whether_results_were_compared_is_said() -> None:
+    def checked(check: ResultCheck | None, **known: Any) -> str:
+        return text_of(study(settings=(*CURVE[:3], replace(CURVE[3], check=check)), **known))
+
+    equal = "of a step were compared with those without offloading: equal to the bit."
+    assert f"The gradients {equal}" in checked(ResultCheck(10, 5, 0.0, None))
+    assert "a step (batch 1, with everything on the host) were compared" in checked(ResultCheck(1, 5, 0.0, None))
+    alike = checked(ResultCheck(10, 5, 3e-7, 1e-7))
+    assert "equal within 3e-07 of their largest value; two steps without offloading differ by 1e-07." in alike
+    refused = checked(ResultCheck(10, 5, 0.5, 0.0))
+    assert "Refused, only what would not fit on the host: its gradients differ" in refused
+    assert refused.count("differ from those without offloading") == 1 and "were compared" not in refused
+    assert "without offloading: no time." in checked(None, not_compared="no time")
+    assert "compared with" not in checked(None)

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import Ended, Started, call
 
 from loaderbench.analysis.offload import offload_of
 from loaderbench.cases.case import Step
 from loaderbench.cases.options import ModelOptions
+from loaderbench.offloading import hooks, inference
+from loaderbench.offloading.copies import CpuCopier, HostCopy
 from loaderbench.offloading.plan import Plan, least_cap, ledger, plan_for
 from loaderbench.offloading.search import candidates
 from loaderbench.recording.facts import Failure
 from loaderbench.recording.model_offload import SavedTrace
-from loaderbench.recording.offload_study import ModelOffload, OffloadFacts
+from loaderbench.recording.offload_study import ModelOffload, OffloadFacts, ResultCheck
 from loaderbench.recording.store import Store
 from loaderbench.running.jobs.table import OffloadRequest
 from loaderbench.running.offload_trace import saved_trace
@@ -28,6 +31,7 @@ from loaderbench.studies import model_offload as study_module
 from loaderbench.studies import offload_runs as runs_module
 from loaderbench.studies.model_offload import OffloadStudy
 from loaderbench.studies.offload_plan import plan_offload
+from loaderbench.studies.offload_runs import TimedRuns
 from tests.studies.here import Here
 from tests.studies.kept import assert_kept, only_study
 
@@ -104,6 +108,8 @@ def test_the_study_runs_below_the_memory_in_which_the_batch_does_not_fit(
     assert (found["best_above_bytes"], found["best_after_fraction"]) == (
         fastest["above_bytes"], fastest["after_fraction"],
     )  # fmt: skip
+    # The batch does not fit without offloading, so the smallest one is compared.
+    assert (found["best"]["check"]["batch_size"], found["best"]["check"]["difference"]) == (1, 0)
     ratio = found["everything"]["s_per_image"]["value"] / found["batch_one_s_per_image"]
     assert found["everything"]["to_batch_one"]["value"] == pytest.approx(ratio)
     assert "does not fit" in found["answer"][0] and "the time per image of batch 1" in found["answer"][0]
@@ -148,6 +154,116 @@ def test_what_no_hook_sees_is_said(tmp_path: Path, here: type[Here]) -> None:
     assert "Not offloaded" in done.out and "kept" in done.out and "context" in done.out
 
 
+# -- whether the results are right -----------------------------------------------------------------------
+
+
+def made_up(name: str, results: Path, *flags: str) -> Ended:
+    return call(
+        "model", "offload", f"offload_models:{name}", "--device", "cpu", "--batch-size", "2", "--input-size", "32",
+        "--offload-above", "0", "--steps", "6", "--results", results, *flags,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_the_results_of_the_asked_setting_are_those_without_offloading(
+    mode: str, tmp_path: Path, here: type[Here]
+) -> None:
+    done = lenet(tmp_path, "--offload-above", "0", "--json", "-", mode=mode, memory=10**8)
+    found = json.loads(done.out)
+    (row,) = found["thresholds"]
+    tensors = 8 if mode == "train" else 1  # weights and biases of four layers; the logits
+    assert row["check"] == {
+        "batch_size": BATCH, "num_tensors": tensors, "difference": 0.0, "plain_difference": None,
+    }  # fmt: skip
+    assert done.code == 0 and found["not_compared"] is None
+    assert "were compared with those without offloading: equal to the bit." in " ".join(done.err.split())
+
+
+def test_a_model_whose_gradients_differ_is_refused(tmp_path: Path, here: type[Here]) -> None:
+    done = made_up("rewritten", tmp_path, "--json", "-")
+    found = json.loads(done.out)
+    (row,) = found["thresholds"]
+    assert (done.code, row["outcome"], row["s_per_image"], row["to_batch_one"]) == (1, "failed", None, None)
+    assert row["check"]["difference"] > 0.01 and row["check"]["plain_difference"] == 0
+    assert found["answer"][1].startswith("Refused, everything on the host: its gradients differ from those without")
+    assert "(batch 2; two steps without it are equal)" in found["answer"][1]
+    assert_kept(tmp_path, "model_offload", num_runs=0)
+
+
+def test_steps_that_differ_by_themselves_are_no_fault(tmp_path: Path, here: type[Here]) -> None:
+    done = made_up("noisy", tmp_path, "--json", "-")
+    (row,) = json.loads(done.out)["thresholds"]
+    assert (done.code, row["outcome"]) == (0, "fits")
+    assert 0 < row["check"]["difference"] < 1e-3 and 0 < row["check"]["plain_difference"] < 1e-3
+    assert "two steps without offloading differ by" in " ".join(done.err.split())
+
+
+class Spoiling(CpuCopier):
+    """Brings back other values than it took."""
+
+    def back(self, copy: HostCopy, storage: torch.UntypedStorage) -> None:
+        super().back(copy, storage)
+        storage.fill_(0)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_a_copy_that_spoils_values_is_found(
+    mode: str, large: bool, tmp_path: Path, here: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "copier_for", lambda device: Spoiling())
+    monkeypatch.setattr(inference, "copier_for", lambda device: Spoiling())
+    memory = between(mode) if large else 10**8
+    done = lenet(tmp_path, "--offload-above", "0", "--json", "-", mode=mode, memory=memory)
+    found = json.loads(done.out)
+    (row,) = found["thresholds"]
+    assert done.code == 1 and row["outcome"] == "failed" and "differ from those without offloading" in row["why"]
+    # What does not fit without offloading is compared by the smallest batch.
+    assert row["check"]["batch_size"] == (1 if large else BATCH)
+
+
+def test_no_setting_of_a_study_is_the_best_whose_results_differ(
+    tmp_path: Path, here: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "copier_for", lambda device: Spoiling())
+    done = lenet(tmp_path, "--study", "--json", "-")
+    found = json.loads(done.out)
+    assert done.code == 1 and found["best"] is None and found["best_to_everything"] is None
+    assert {row["outcome"] for row in found["thresholds"]} == {"failed"}
+
+
+def test_the_next_best_is_the_answer_where_the_bests_results_differ(tmp_path: Path, here: type[Here]) -> None:
+    checked: list[Plan] = []
+
+    def spoilt(self: TimedRuns, batch_size: int, plan: Plan) -> ResultCheck:
+        checked.append(plan)
+        return ResultCheck(batch_size, 10, 0.5 if len(checked) == 1 else 0.0, 0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TimedRuns, "check", spoilt)
+        done = lenet(tmp_path, "--study", "--json", "-", memory=10**8)
+    found = json.loads(done.out)
+    assert done.code == 1 and len(checked) == 2 and checked[0] != checked[1]
+    outcomes = [row["outcome"] for row in found["thresholds"]]
+    assert outcomes.count("failed") == 1 and found["best"]["outcome"] == "fits" and found["best"]["check"]
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path, here: type[Here]) -> None:
+    def fails(request: Any) -> Failure | None:
+        """The comparison, whose request has one step."""
+        is_check = isinstance(request, OffloadRequest) and request.num_steps == 1
+        return Failure("OutOfMemory", "does not fit: a step takes more") if is_check else None
+
+    here.failing = staticmethod(fails)
+    done = lenet(tmp_path, "--offload-above", "0", "--json", "-", memory=10**8)
+    found = json.loads(done.out)
+    (row,) = found["thresholds"]
+    assert (done.code, row["outcome"], row["check"]) == (0, "fits", None)
+    assert found["not_compared"] == "does not fit: a step takes more"
+    said = "The gradients were not compared with those of a step without offloading: does not fit: a step takes more."
+    assert said in " ".join(done.err.split())
+
+
 # -- by replay -------------------------------------------------------------------------------------------
 
 
@@ -168,6 +284,7 @@ def test_an_emulated_card_is_a_replay_that_says_so(mode: str, tmp_path: Path, he
     done = emulated(tmp_path, "--study", "--json", "-", mode=mode, memory=memory)
     assert done.code == 0, done.err
     found = json.loads(done.out)
+    assert found["not_compared"] == "an emulated device runs no model"
     assert found["not_measured"] and "no speed is claimed" in " ".join(done.err.split())
     assert found["without"]["outcome"] == "out_of_memory" and found["without"]["predicted_peak_bytes"] == full
     for row in found["thresholds"]:
@@ -235,6 +352,7 @@ def test_an_interrupted_study_keeps_what_was_timed(tmp_path: Path, here: type[He
     study = only_study(tmp_path)
     found = study.findings
     assert isinstance(found, ModelOffload) and found.interrupted and found.batch_one_s_per_image is not None
+    assert found.not_compared == "it was interrupted before"
     assert [row.outcome for row in found.thresholds].count("fits") == 1
     assert "Interrupted: not all settings were timed." in " ".join(done.out.split())
     assert_kept(tmp_path, "model_offload", num_runs=0)

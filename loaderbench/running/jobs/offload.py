@@ -1,25 +1,27 @@
-"""Jobs of `model offload`: a step's time under a plan, and the memory that it then needs."""
+"""Jobs of `model offload`: a step's time under a plan, the memory that it then needs, and if its results are right."""
 
 from __future__ import annotations
 
 import gc
+import math
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_leaves
 
 from loaderbench.devices.base import Device
 from loaderbench.devices.select import traits_of
 from loaderbench.offloading.hooks import Offload, offload
 from loaderbench.offloading.inference import InferenceOffload
 from loaderbench.offloading.moves import OffloadStatistics
-from loaderbench.recording.offload_study import OffloadTurn
+from loaderbench.recording.offload_study import OffloadTurn, ResultCheck
 from loaderbench.recording.progress import Phase, Report, StepsDone
 from loaderbench.running.jobs.memory import cap_gpu
 from loaderbench.running.jobs.table import OffloadRequest, OffloadTimed
@@ -76,6 +78,47 @@ def count_offload(request: OffloadRequest, report: Report) -> int | None:
                     run.step()
                 report(StepsDone(number + 1, NUM_COUNTED))
         return events_of(profiler).peak_bytes(str(NUM_COUNTED - 1))
+
+
+def check_offload(request: OffloadRequest, report: Report) -> ResultCheck:
+    """Compare a first step under the plan with one without offloading. Where they differ, a second one without tells
+    what two steps differ by anyway.
+
+    Raises:
+        OutOfMemory: the step does not fit without offloading.
+        LoaderbenchError: as time_offload.
+    """
+    without = replace(request, plan=None)
+    plain = _results(without, report)
+    difference = _largest_difference(plain, _results(request, report))
+    again = None if difference == 0 else _largest_difference(plain, _results(without, report))
+    return ResultCheck(request.step.batch_size, len(plain), difference, again)
+
+
+def _results(request: OffloadRequest, report: Report) -> list[torch.Tensor]:
+    """What a first step gives, on the host: the gradients, in inference the outputs."""
+    gc.collect()  # what the step before left
+    with ExitStack() as stack:
+        device = opened(request.step, stack)
+        device.release_memory()
+        run = _built(request, device, stack, report)
+        torch.manual_seed(request.seed)  # what random layers draw
+        run.step()
+        model, infers = run.workload.model, request.step.mode == "infer"
+        found = tree_leaves(run.workload.last_output) if infers else [one.grad for one in model.parameters()]
+        return [one.detach().to("cpu", copy=True) for one in found if isinstance(one, torch.Tensor)]
+
+
+def _largest_difference(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
+    """As ResultCheck has it."""
+    if [one.shape for one in some] != [one.shape for one in others]:
+        return math.nan
+    found = [0.0]
+    for one, other in zip(some, others, strict=True):
+        if not torch.allclose(one, other, rtol=0, atol=0, equal_nan=True):
+            largest = one.abs().double().max()
+            found.append(float((one.double() - other.double()).abs().max() / largest))
+    return max(found) if all(map(math.isfinite, found)) else math.nan
 
 
 @dataclass

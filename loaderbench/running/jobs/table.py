@@ -21,7 +21,7 @@ from loaderbench.recording.model_layers import AloneTimes, CallFacts, LayerTimes
 from loaderbench.recording.model_memory import CapHow, MeasuredMemory, MemoryTrace
 from loaderbench.recording.model_offload import SavedTrace
 from loaderbench.recording.model_size import StepRound
-from loaderbench.recording.offload_study import OffloadTurn
+from loaderbench.recording.offload_study import OffloadTurn, ResultCheck
 from loaderbench.recording.record import Verdict
 from loaderbench.recording.studies import NumberFacts, TimingFacts
 from loaderbench.running.peers import Seat
@@ -418,6 +418,7 @@ TRY_BATCH: Job[TrialRequest, MemoryMeasured] = Job("loaderbench.running.jobs.mem
 TRACE_SAVED: Job[SavedTraceRequest, SavedTrace] = Job("loaderbench.running.jobs.saved_trace", "trace_saved")
 TIME_OFFLOAD: Job[OffloadRequest, OffloadTimed] = Job("loaderbench.running.jobs.offload", "time_offload")
 COUNT_OFFLOAD: Job[OffloadRequest, int | None] = Job("loaderbench.running.jobs.offload", "count_offload")
+CHECK_OFFLOAD: Job[OffloadRequest, ResultCheck] = Job("loaderbench.running.jobs.offload", "check_offload")
 OPEN_MEMBER: Job[MemberRequest, DeviceFacts] = Job("loaderbench.running.jobs.member", "open_member")
 WARM_MEMBER: Job[WarmRequest, float] = Job("loaderbench.running.jobs.member", "warm_member")
 RUN_PART: Job[PartRequest, PartRun] = Job("loaderbench.running.jobs.member", "run_part")
