@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loaderbench.commands.options import OutputOptions, with_options
-from loaderbench.commands.terminal import echo, print_bytes, progress
+from loaderbench.commands.terminal import echo, print_bytes, progress, say
 from loaderbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,30 +31,32 @@ def report(
         str, typer.Option("--format", help="html, md, csv (one row per run), png or svg (one file per figure)")
     ] = "html",
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Leave out paths and names: folders, hosts, users, disks")
+        bool, typer.Option("--anonymous", help="Leave out your own names and texts; stderr says which is called how")
     ] = False,
     output: OutputOptions,
 ) -> None:
     """Write all stored runs and comparisons, or those named, as one page or in another form."""
     from loaderbench.cases.study import check_choice
     from loaderbench.recording.store import Store
-    from loaderbench.reporting.anonymous import Anonymous, names_of_this_machine
+    from loaderbench.reporting.anonymous import Anonymous
     from loaderbench.reporting.csv import csv_text
     from loaderbench.reporting.report import Content, read_report
 
     check_choice("--format", kind, FORMATS)
     store = Store(output.results)
-    hidden = Anonymous(names_of_this_machine()) if anonymous else None
+    hidden = Anonymous() if anonymous else None
     if kind == "csv":  # a row a run: no study needs to be judged
         records = Content(store, names or (), hidden).records
         _write(csv_text(records), f"{len(records)} runs", out or output.results / "report.csv")
-        return
-    with progress("studies") as on_progress:
-        content = read_report(store, on_progress, names or (), hidden)
-    if kind in ("png", "svg"):
-        _write_figures(content, out or output.results / "figures", kind)
-        return
-    _write(_rendered(content, kind), content.count, out or output.results / f"report.{kind}")
+    else:
+        with progress("studies") as on_progress:
+            content = read_report(store, on_progress, names or (), hidden)
+        if kind in ("png", "svg"):
+            _write_figures(content, out or output.results / "figures", kind)
+        else:
+            _write(_rendered(content, kind), content.count, out or output.results / f"report.{kind}")
+    for line in hidden.told() if hidden is not None else ():
+        say(line)
 
 
 def _write(text: str, count: str, target: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from loaderbench.analysis.ledger import collected, ledger_of
 from loaderbench.analysis.studies import judge, senseless
@@ -27,7 +27,7 @@ from loaderbench.recording.studies import (
     Tuning,
 )
 from loaderbench.reporting import format as fmt
-from loaderbench.reporting.anonymous import Anonymous
+from loaderbench.reporting.anonymous import LEFT_OUT, Anonymous
 from loaderbench.reporting.comparison import (
     SIDES,
     Labels,
@@ -153,18 +153,24 @@ class Content:
     """
 
     def __init__(self, store: Store, names: Sequence[str] = (), anonymous: Anonymous | None = None) -> None:
-        """`names`: those of runs, studies and tags; none: everything in the store. `anonymous`: leaves out paths and
-        names of the machine."""
-        cleaned: Callable[[Any], Any] = fmt.cleaned if anonymous is None else anonymous
+        """`names`: those of runs, studies and tags; none: everything in the store. `anonymous`: builds them anew
+        without what is somebody's own."""
         runs, studies = _chosen(store, names)
-        records: list[RunRecord] = [cleaned(run.record) for run in runs if run.record is not None]
-        known: list[StudyRecord] = [cleaned(stored.study) for stored in studies if stored.study is not None]
+        records = [fmt.cleaned(run.record) for run in runs if run.record is not None]
+        known = [fmt.cleaned(stored.study) for stored in studies if stored.study is not None]
+        folders = {run.run_id: run.path for run in runs}
+        without = _without_record(runs, studies)
+        if anonymous is not None:
+            records = [anonymous.record(record) for record in records]
+            known = [anonymous.study(study) for study in known]
+            folders = {anonymous.run_id(run): path for run, path in folders.items()}
+            without = [[anonymous.run_id(name), LEFT_OUT, status, LEFT_OUT] for name, _, status, _ in without]
         self._every_record, self._every_study = records, known
         self.of_models = [study for study in known if study.kind in PAGED]
         """Studies of a model alone, which have no runs."""
         if not records and not self.of_models:
             raise ConfigError(f"no finished run in {store.root.name}; measure one with `loaderbench run`")
-        self.folders = {run.run_id: run.path for run in runs}
+        self.folders = folders
         self.by_id = {record.run_id: record for record in records}
         self.comparisons = [study for study in known if study.kind == "compare"]
         self.tunings = [study for study in known if study.kind == "tune"]
@@ -179,20 +185,24 @@ class Content:
         ended_well = [[record for record in group if record.status == "ok"] for group in groups]
         self.groups = [group for group in ended_well if group]
         """The runs of each study that ended well."""
-        self._cleaned, self._rows_without = cleaned, _without(self.records, runs, studies)
+        self._rows_without = [
+            *(
+                [one.run_id, one.case.title, one.status, fmt.sentence(one)]
+                for one in self.records
+                if one.status != "ok"
+            ),
+            *without,
+        ]
 
     def predictions(self) -> Page | None:
         """The ledger of all its runs and studies, older runs of the same settings too; None where it is empty."""
-        return ledger_page(self._cleaned(ledger_of(collected(self._every_record, self._every_study).entries, None)))
+        return ledger_page(fmt.cleaned(ledger_of(collected(self._every_record, self._every_study).entries, None)))
 
     def without(self, more: Sequence[Sequence[str]]) -> Table | None:
         """What ended badly, with `more` rows; None where there is nothing."""
         rows = sorted([*self._rows_without, *map(list, more)], reverse=True)
         columns = (("Stored as", ""), ("Case", ""), ("Ended", ""), ("Why", ""))
-        return cast(
-            "Table | None",
-            self._cleaned(Table("Failed and interrupted runs", columns, rows, len(columns)) if rows else None),
-        )
+        return fmt.cleaned(Table("Failed and interrupted runs", columns, rows, len(columns))) if rows else None
 
 
 def _chosen(store: Store, names: Sequence[str]) -> tuple[Sequence[StoredRun], Sequence[StoredStudy]]:
@@ -202,12 +212,9 @@ def _chosen(store: Store, names: Sequence[str]) -> tuple[Sequence[StoredRun], Se
     return sorted((*chosen.runs, *chosen.of_studies), key=lambda run: run.run_id), chosen.studies
 
 
-def _without(
-    records: Sequence[RunRecord], runs: Sequence[StoredRun], studies: Sequence[StoredStudy]
-) -> list[list[str]]:
-    """What ended badly, of the runs that no newer run replaces."""
-    rows = [[one.run_id, one.case.title, one.status, fmt.sentence(one)] for one in records if one.status != "ok"]
-    rows += [
+def _without_record(runs: Sequence[StoredRun], studies: Sequence[StoredStudy]) -> list[list[str]]:
+    """Runs and studies that cannot be read, or whose process died: (id, case, how it ended, why)."""
+    rows = [
         [run.run_id, run.title, run.status, run.problem or ""]
         for run in runs
         if run.record is None and run.status != "running"
